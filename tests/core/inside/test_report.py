@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,31 @@ def test_numbers_of_numpy_and_torch_are_numbers(
     report(numpy.int64(3), total=numpy.int32(9), loss=loss * 2, accuracy=numpy.float32(0.5), done=True)
     (found,) = heard.reports
     assert found.fields == {"step": 3, "total": 9, "loss": 0.5, "accuracy": 0.5, "done": True}
+
+
+def test_a_result_stands_in_the_status_of_the_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the last progress before it, where there is a file for it and both fit."""
+    module, heard = sys.modules["allaboard.inside.report"], Heard()
+    kept = tmp_path / "termination-log"
+    monkeypatch.setattr(module, "_writer", heard.teller)
+    monkeypatch.setattr(module, "_TERMINATION_LOG", str(kept))
+    report(199, total=200)
+    report(200, total=200)
+    result(accuracy=0.9)
+    assert not kept.exists(), "no file is made where no kubelet has made one"
+    kept.write_text("something older, and longer than what is written now" * 9)
+    result(accuracy=0.9)
+    last = [decode(line) for line in kept.read_text().splitlines()]
+    assert [(one.kind, one.fields) for one in last if one] == [
+        ("progress", {"step": 200, "total": 200}), ("result", {"metrics": {"accuracy": 0.9}})
+    ]  # fmt: skip
+    before = kept.read_text()
+    result(history=["x" * 4000, "y" * 4000])
+    assert kept.read_text() == before, "cut in two it would be no report"
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result(accuracy=0.1)
+    assert kept.read_text() == before, "rank 0 speaks for all"
 
 
 def test_a_waiting_tensor_holds_no_graph_and_keeps_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +287,7 @@ def test_a_lost_stdout_never_ends_a_training(ending: str) -> None:
 def test_a_reader_that_went_away_never_ends_a_training() -> None:
     text = """
 import sys
+from pathlib import Path
 sys.stdin.readline()
 for step in range(10): report(step, total=9)
 import os

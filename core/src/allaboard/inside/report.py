@@ -26,6 +26,7 @@ from allaboard.reportline import LONGEST, encode
 
 EVERY = 0.1  # seconds between two progress lines
 _SPEED_OVER = 10.0  # seconds
+_TERMINATION_LOG, _MOST_OF_A_STATUS = "/dev/termination-log", 4096
 _RESERVED = ("v", "kind", "nonfinite", "steps_per_second")
 
 
@@ -58,6 +59,8 @@ def write_report(kind: str, **fields: Any) -> None:
         line = _encode_line("flag", code="report_too_large", text=text)
     if ranks()[0] == 0:
         _writer.write_line(line)
+        if kind == "result":
+            _keep_in_pod_status(_writer.last_progress + line)
 
 
 class ReportWriter:
@@ -76,6 +79,8 @@ class ReportWriter:
         self._next = -math.inf
         self._speed = Speed()
         self._thread: threading.Thread | None = None
+        self.last_progress = ""
+        """The last line about progress, with its newline."""
 
     def progress(self, fields: Mapping[str, Any]) -> None:
         with self._lock:
@@ -113,7 +118,8 @@ class ReportWriter:
                 with suppress(
                     Exception
                 ):  # reading a tensor may fail in many ways; the training will hear of it itself
-                    self._write(encode("progress", **fields) + "\n")
+                    self.last_progress = encode("progress", **fields) + "\n"
+                    self._write(self.last_progress)
                 self._next = self._clock() + EVERY
 
     def _wake_later(self) -> None:
@@ -211,6 +217,22 @@ def _write_stdout(text: str) -> None:
             os.write(1, text.encode())
     except (OSError, ValueError, AttributeError):
         pass  # the reader is gone
+
+
+def _keep_in_pod_status(text: str) -> None:
+    """The kubelet copies up to 4,096 bytes of this file into the status of the pod, which is known for longer
+    than its log: an operator may delete the pod the moment its gang has succeeded. Elsewhere there is no such
+    file, and none is made.
+    """
+    data = text.encode(errors="replace")
+    if len(data) > _MOST_OF_A_STATUS:
+        return
+    with suppress(OSError):
+        file = os.open(_TERMINATION_LOG, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW)
+        try:
+            os.write(file, data)
+        finally:
+            os.close(file)
 
 
 _writer = ReportWriter(_write_stdout)

@@ -15,6 +15,7 @@ from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.backends.kubernetes.session import CAPTURES, FollowSession
+from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable
 from allaboard.observation import Observation, State
@@ -59,7 +60,7 @@ def fails(cluster: FakeCluster, name: str, words: str) -> str:
 
 def ring(changes: Any, pod: str, version: str | None = "") -> None:
     """What a hub does; the one in memory has no rows."""
-    changes.on_alarm(pod, version)
+    changes.on_alarm(PodAlarm(pod, version or "", failed=version is not None))
 
 
 def session_of(backend: Any, run: str) -> FollowSession:
@@ -242,12 +243,12 @@ def test_few_pods_are_asked_at_one_time(cluster: FakeCluster, monkeypatch: pytes
     async def life() -> list[int]:
         for n in range(50):
             for session in sessions:
-                backend._on_alarm(session, f"{session.run}-worker-{n}", "")
+                backend._on_alarm(session, PodAlarm(f"{session.run}-worker-{n}", "", failed=True))
         sizes = [len(session.tasks) for session in sessions]
         for session in sessions:
             await session.wait_captures(30)
         await asyncio.sleep(0)
-        backend._on_alarm(sessions[0], "one-more", "")
+        backend._on_alarm(sessions[0], PodAlarm("one-more", "", failed=True))
         assert len(sessions[0].tasks) == 1, "there is room again"
         await sessions[0].wait_captures(30)
         return sizes
@@ -260,7 +261,7 @@ def test_a_pod_that_is_none_of_the_run_is_no_evidence(cluster: FakeCluster) -> N
     backend = cluster.backend()
     run = a_run(cluster, backend)
     cluster.say("stranger", "hello")
-    backend._on_alarm(backend.workspace.sessions.of(run), "stranger", "")
+    backend._on_alarm(backend.workspace.sessions.of(run), PodAlarm("stranger", "", failed=True))
     assert "stranger" not in backend.observe(run, evidence=True).tails
 
 
@@ -299,12 +300,13 @@ def test_sessions_that_are_not_followed_are_bounded(
 # --- an elastic gang, which the operator takes for done as soon as one worker is
 
 
-def succeeds(cluster: FakeCluster, name: str) -> None:
+def succeeds(cluster: FakeCluster, name: str, words: str = "") -> None:
     pod = cluster.one(PODS, name)
     assert pod is not None
     (status,) = pod["status"]["containerStatuses"]
     begun, now = pod["metadata"]["creationTimestamp"], rfc3339(cluster.now)
     end = {"exitCode": 0, "startedAt": begun, "finishedAt": now, "containerID": status["containerID"]}
+    end |= {"message": words} if words else {}
     pod["status"] |= {"phase": "Succeeded", "containerStatuses": [status | {"state": {"terminated": end}}]}
     cluster._put(PODS, pod, "MODIFIED")
 
@@ -434,13 +436,75 @@ def test_so_it_is_when_its_pod_is_still_going(cluster: FakeCluster) -> None:
     assert len(lines([*later.logs(run, Selection())])) == 2
 
 
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_a_result_that_the_pod_kept_in_its_status_is_known_though_its_log_was_never_read(
+    cluster: FakeCluster, way: str
+) -> None:
+    """The follower comes too late for the log: the pod went at once. What happened since tells its status."""
+    backend = cluster.backend()
+    run = an_elastic_run(cluster, backend)
+    words = f"{encode('progress', step=200, total=200)}\n{encode('result', metrics={'accuracy': 0.9})}"
+    alarm = PodAlarm(f"{run}-worker-1", str(cluster._version_now()), failed=False)
+    succeeds(cluster, f"{run}-worker-0", words)
+    is_gone(cluster, run)
+    other = cluster.async_backend()
+
+    async def life() -> Observation:
+        async with other.changes(run) as changes:
+            assert changes.on_alarm is not None
+            changes.on_alarm(alarm)
+            await session_of(other, run).wait_captures(30)
+            return await other.observe(run)
+
+    if way == "async":
+        seen = asyncio.run(life())
+    else:
+        with backend.changes(run) as changes:
+            assert changes.on_alarm is not None
+            changes.on_alarm(alarm)
+            session_of(backend, run).join_captures(30)
+            seen = backend.observe(run)
+    assert state_of(seen) is State.SUCCEEDED
+    assert (seen.progress.step, seen.progress.result) == (200, {"accuracy": 0.9})
+    assert seen.progress.lost_steps == 0
+    assert cluster.backend().observe(run).progress.result == {"accuracy": 0.9}
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_so_it_is_when_another_member_is_done_and_no_row_of_rank_0_comes_in_time(
+    cluster: FakeCluster, way: str
+) -> None:
+    backend = cluster.backend()
+    run = an_elastic_run(cluster, backend)
+    other = cluster.async_backend()
+
+    async def life() -> Observation:
+        async with other.changes(run) as changes:
+            ring(changes, f"{run}-worker-1", None)
+            await session_of(other, run).wait_captures(30)
+            is_gone(cluster, run)
+            return await other.observe(run)
+
+    if way == "async":
+        seen = asyncio.run(life())
+    else:
+        with backend.changes(run) as changes:
+            ring(changes, f"{run}-worker-1", None)
+            session_of(backend, run).join_captures(30)
+            is_gone(cluster, run)
+            seen = backend.observe(run)
+    assert (seen.progress.step, seen.progress.result) == (200, {"accuracy": 0.9})
+
+
 def test_so_it_is_where_all_pods_are_cleaned_up(cluster: FakeCluster) -> None:
     backend = cluster.backend()
-    job = a_job(image="lab/train:1", workers=2, policy={"clean_pods": "all"})
+    job = a_job(image="lab/train:1", workers=3, policy={"clean_pods": "all"})
     run = backend.launch(Plan(require_valid(job), "k"), ME).run
     running(cluster, backend, run)
     cluster.say(f"{run}-master-0", encode("result", metrics={"accuracy": 0.9}))
     with backend.changes(run) as changes:
+        ring(changes, f"{run}-worker-1", None)
+        assert session_of(backend, run).tasks == (), "a worker that is done decides nothing"
         succeeds(cluster, f"{run}-master-0")
         ring(changes, f"{run}-master-0", None)
         session_of(backend, run).join_captures(30)

@@ -50,6 +50,7 @@ from allaboard.backends.kubernetes.watch.informer import (
     async_hub_of,
     hub_of,
 )
+from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import FollowPolicy
@@ -66,16 +67,29 @@ PACE = FollowPolicy(poll=30.0, unreachable=10)
 """Followers are woken; they poll for what no wake tells. Each poll is patient by itself."""
 
 
-def _alarm_for(
-    stored: Stored, on_alarm: Callable[[str, str | None], None]
-) -> Callable[[str, str | None], None]:
-    """What hears of pods of this run: also of one that goes without having failed, where it may be rank 0."""
-    return on_alarm if takes_rank_0(stored) else partial(_of_failed, on_alarm)
+def _alarm_for(stored: Stored, on_alarm: Callable[[PodAlarm], None]) -> Callable[[PodAlarm], None]:
+    """What hears of pods of this run. Where the pod of rank 0 may go before its last lines are read, also of
+    pods that have not failed.
+    """
+    if not takes_rank_0(stored):
+        return partial(_of_failed, on_alarm)
+    return partial(_of_rank_0, on_alarm, bool(stored.layout.get("elastic")))
 
 
-def _of_failed(on_alarm: Callable[[str, str | None], None], pod: str, version: str | None) -> None:
-    if version is not None:
-        on_alarm(pod, version)
+def _of_failed(on_alarm: Callable[[PodAlarm], None], alarm: PodAlarm) -> None:
+    if alarm.failed:
+        on_alarm(alarm)
+
+
+def _of_rank_0(on_alarm: Callable[[PodAlarm], None], elastic: bool, alarm: PodAlarm) -> None:
+    """An elastic gang has succeeded with any one member: rank 0's pod is deleted next, and may be gone before
+    its own row says so.
+    """
+    if not alarm.failed and not alarm.pod.endswith("-0"):
+        if not elastic:
+            return
+        alarm = alarm._replace(pod=f"{alarm.pod.rpartition('-')[0]}-0")
+    on_alarm(alarm)
 
 
 class KubernetesBackend:
@@ -147,11 +161,11 @@ class KubernetesBackend:
         """
         return self._do(observe.observe_job(self.workspace, kind, name, evidence, uid))
 
-    def _on_alarm(self, session: FollowSession, pod: str, version: str | None) -> None:
+    def _on_alarm(self, session: FollowSession, alarm: PodAlarm) -> None:
         """Called by the thread that watches, which must not be held up."""
         if self.workspace.sessions.begin_capture(session):
             thread = threading.Thread(
-                target=self._capture, args=(session, pod, version), name=f"capture-{pod}", daemon=True
+                target=self._capture, args=(session, alarm), name=f"capture-{alarm.pod}", daemon=True
             )
             try:
                 thread.start()
@@ -160,10 +174,10 @@ class KubernetesBackend:
             else:
                 session.add_task(thread)
 
-    def _capture(self, session: FollowSession, pod: str, version: str | None) -> None:
+    def _capture(self, session: FollowSession, alarm: PodAlarm) -> None:
         try:
             with suppress(AllaboardError):
-                self._do(observe.capture(self.workspace, session, pod, version))
+                self._do(observe.capture(self.workspace, session, alarm))
         finally:
             self.workspace.sessions.end_capture(session)
 
@@ -311,15 +325,15 @@ class AsyncKubernetesBackend:
     ) -> Observation:
         return await self._do(observe.observe_job(self.workspace, kind, name, evidence, uid))
 
-    def _on_alarm(self, session: FollowSession, pod: str, version: str | None) -> None:
+    def _on_alarm(self, session: FollowSession, alarm: PodAlarm) -> None:
         if self.workspace.sessions.begin_capture(session):
-            task = asyncio.ensure_future(self._capture(session, pod, version))
+            task = asyncio.ensure_future(self._capture(session, alarm))
             task.add_done_callback(lambda _: self.workspace.sessions.end_capture(session))
             session.add_task(task)
 
-    async def _capture(self, session: FollowSession, pod: str, version: str | None) -> None:
+    async def _capture(self, session: FollowSession, alarm: PodAlarm) -> None:
         with suppress(AllaboardError, TimeoutError):
-            await self._do(observe.capture(self.workspace, session, pod, version))
+            await self._do(observe.capture(self.workspace, session, alarm))
 
     async def events(self, run: str) -> list[Event]:
         return await self._do(runs.list_events(self.workspace, run))

@@ -13,6 +13,7 @@ from allaboard.backends.kubernetes.watch.reflector import (
     SILENT,
     Feed,
     List,
+    PodAlarm,
     Rest,
     Watch,
     space_wakes,
@@ -26,12 +27,10 @@ class Someone:
     def __init__(self, run: str) -> None:
         self.run = run
         self.woken = 0
-        self.alarms: list[str] = []
-        self.since: str | None = ""
+        self.alarms: list[PodAlarm] = []
 
-    def alarm(self, pod: str, version: str | None) -> None:
-        self.alarms.append(pod)
-        self.since = version
+    def alarm(self, alarm: PodAlarm) -> None:
+        self.alarms.append(alarm)
 
     def wake(self) -> None:
         self.woken += 1
@@ -349,7 +348,7 @@ def test_a_run_is_woken_some_times_at_once_then_once_a_second() -> None:
 @pytest.mark.parametrize(
     ("status", "ails"),
     [
-        ("Running", False), ("Pending", False), ("ContainerCreating", False), ("Completed", False),
+        ("Running", False), ("Pending", False), ("ContainerCreating", False),
         ("Init:0/1", False), ("PodInitializing", False),
         ("Error", True), ("OOMKilled", True), ("CrashLoopBackOff", True), ("Evicted", True),
         ("Init:Error", True), ("Init:CrashLoopBackOff", True), ("ExitCode:3", True), ("Signal:9", True),
@@ -360,19 +359,25 @@ def test_a_row_that_tells_of_a_failure_raises_the_alarm(status: str, ails: bool)
     feed.join(one)
     feed.add_list([{"Name": "a-1-worker-1", "Status": "Init"}], "1")
     feed.add_event("MODIFIED", an_event({"Name": "a-1-worker-1", "Status": status}))
-    assert one.alarms == (["a-1-worker-1"] if ails else []) and one.woken == 1
-    assert one.since == ("101" if ails else "")
+    assert one.alarms == ([PodAlarm("a-1-worker-1", "101", failed=True)] if ails else []) and one.woken == 1
     feed.add_event("MODIFIED", an_event({"Name": "a-1-worker-1", "Status": status}))
     feed.add_event("DELETED", an_event({"Name": "a-1-worker-1", "Status": status}))
     assert len(one.alarms) == int(ails), "once"
 
 
-@pytest.mark.parametrize("status", ["Terminating", "Completed"])
-@pytest.mark.parametrize(("name", "alarms"), [("a-1-worker-0", 1), ("a-1-master-0", 1), ("a-1-worker-10", 0)])
-def test_a_pod_that_may_be_rank_0_and_goes_raises_the_alarm(name: str, alarms: int, status: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "status", "alarms"),
+    [
+        ("a-1-worker-0", "Terminating", 1), ("a-1-master-0", "Terminating", 1),
+        ("a-1-worker-10", "Terminating", 0),
+        ("a-1-worker-0", "Completed", 1), ("a-1-worker-10", "Completed", 1),
+    ],
+)  # fmt: skip
+def test_a_pod_that_is_done_or_may_be_rank_0_and_goes_raises_the_alarm(
+    name: str, status: str, alarms: int
+) -> None:
     feed, one = Feed(lambda: 0.5), Someone("a-1")
     feed.join(one)
     feed.add_list([{"Name": name, "Status": "Running"}], "1")
     feed.add_event("MODIFIED", an_event({"Name": name, "Status": status}))
-    assert len(one.alarms) == alarms
-    assert one.since == (None if alarms else ""), "it may be well: nothing is known to have failed"
+    assert one.alarms == [PodAlarm(name, "101", failed=False)] * alarms

@@ -99,16 +99,23 @@ def _is_after(at: int, moment: float | None) -> bool:
 
 
 def capture_pod(
-    api: Api, namespace: str | None, pod: str, container: str | None = None, *, version: str | None = None
+    api: Api,
+    namespace: str | None,
+    pod: str,
+    container: str | None = None,
+    *,
+    version: str | None = None,
+    goes_from: str = "",
 ) -> PodCapture:
     """A pod and the end of its log. Without ``container``: of its only one.
 
     ``version``: one at which the pod had failed, "" where that is not known; then there is no time to lose,
-    and the pod is looked for in what has happened since, too. None: it may be well.
+    and the pod is looked for in what has happened since, too. None: it may be well. ``goes_from``: a version
+    at which it was well; it is looked for in what has happened since if it is gone.
     """
     things: list[Json] = []
     beside = threading.Thread(
-        target=lambda: things.extend(_read_pod(api, namespace, pod, version)), daemon=True
+        target=lambda: things.extend(_read_pod(api, namespace, pod, version, goes_from)), daemon=True
     )
     beside.start()
     if version is None:
@@ -125,16 +132,25 @@ def capture_pod(
     return PodCapture(pod, (*seen, *since), data, bool(since), over)
 
 
-def _read_pod(api: Api, namespace: str | None, pod: str, version: str | None) -> list[Json]:
-    """The pod; before it, where it has not failed, one of its name that is gone."""
+def _read_pod(
+    api: Api, namespace: str | None, pod: str, version: str | None, goes_from: str = ""
+) -> list[Json]:
+    """The pod; before it, where it is gone or has not failed as it should, one of its name that is gone."""
     pods: list[Json] = []
     with suppress(AllaboardError):
         pods.append(api.get(PODS, pod, namespace))
-    if version and not any(map(_has_failed, pods)):
-        since = _since(pod, version)
+    if start := _replay_start(pods, version, goes_from):
+        since = _since(pod, start)
         with suppress(AllaboardError), closing(api.watch(PODS, namespace, **since)) as events:
             pods[:0] = next(([thing] for kind, thing in events if kind == "DELETED"), [])
     return pods
+
+
+def _replay_start(pods: Sequence[Json], version: str | None, goes_from: str) -> str:
+    """The version from which to look for a pod that is gone; "" where there is no need."""
+    if version:
+        return "" if any(map(_has_failed, pods)) else version
+    return "" if pods else goes_from
 
 
 def _has_failed(pod: Json) -> bool:
@@ -190,6 +206,7 @@ async def acapture_pod(
     container: str | None = None,
     *,
     version: str | None = None,
+    goes_from: str = "",
 ) -> PodCapture:
     """`capture_pod` in a loop."""
 
@@ -201,7 +218,7 @@ async def acapture_pod(
 
     async with asyncio.timeout(SECONDS):
         if version is None:
-            things = await _aread_pod(api, namespace, pod, version)
+            things = await _aread_pod(api, namespace, pod, version, goes_from)
             over = any(map(is_over, things))
             data = await listen()
         else:
@@ -213,13 +230,15 @@ async def acapture_pod(
     return PodCapture(pod, (*things, *since), data, bool(since), over)
 
 
-async def _aread_pod(api: AsyncApi, namespace: str | None, pod: str, version: str | None) -> list[Json]:
+async def _aread_pod(
+    api: AsyncApi, namespace: str | None, pod: str, version: str | None, goes_from: str = ""
+) -> list[Json]:
     pods: list[Json] = []
     with suppress(AllaboardError):
         pods.append(await api.get(PODS, pod, namespace))
-    if version and not any(map(_has_failed, pods)):
+    if start := _replay_start(pods, version, goes_from):
         with suppress(AllaboardError):
-            async with aclosing(api.watch(PODS, namespace, **_since(pod, version))) as events:
+            async with aclosing(api.watch(PODS, namespace, **_since(pod, start))) as events:
                 async for kind, thing in events:
                     if kind == "DELETED":
                         pods.insert(0, thing)

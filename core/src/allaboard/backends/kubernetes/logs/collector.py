@@ -82,8 +82,8 @@ class EvidenceCollector:
     """
 
     __slots__ = (
-        "_asked", "_behind", "_positions", "_cache", "_logs", "_peers_at", "_progress_at", "_reading",
-        "chance", "own", "progress_every", "report",
+        "_asked", "_behind", "_cache", "_last_words", "_logs", "_peers_at", "_positions", "_progress_at",
+        "_reading", "chance", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +100,7 @@ class EvidenceCollector:
         self._cache = cache
         self._logs, self._positions = logs, None if logs is None else ReadPositions(logs=logs)
         self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
+        self._last_words: ContainerRun | None = None
         self._peers_at: float | None = None
         self._progress_at = 0.0
         self._reading = False
@@ -147,6 +148,7 @@ class EvidenceCollector:
         """
         if self._logs is not None:
             self._logs.update(tries)
+        self._note_last_words(tries)
         fresh = [
             one
             for one in tries
@@ -221,6 +223,7 @@ class EvidenceCollector:
     def add_capture(self, capture: PodCapture, role: PodRole) -> None:
         """What was captured of a member's pod."""
         own = capture.tries(role)
+        self._note_last_words(own)
         for ended in own:
             if ended.failed:
                 self.logs.add_status(ended)
@@ -246,6 +249,21 @@ class EvidenceCollector:
         written = [(line.time, line.text) for line in lines if line.gap is None]
         if self.report is not None and written:
             self.report = apply_reports(self.report, written, written[-1][0] or 0.0, self.own)
+
+    def _note_last_words(self, tries: Iterable[ContainerRun]) -> None:
+        for one in tries:
+            if one.rank == 0 and not one.init and one.code == 0 and one.words:
+                self._last_words = one
+
+    def add_last_words(self) -> None:
+        """Where rank 0's log could not be read to its end, the result stands in the status of its pod, if its
+        script used `allaboard.inside`.
+        """
+        one = self._last_words
+        if one is not None and self.report is not None and self.report.progress.result is None:
+            at = one.finished or 0.0
+            lines = [(at, text) for text in one.words.splitlines()]
+            self.report = apply_reports(self.report, lines, at, self.own)
 
     def finish(self, read_pass: ReadPass) -> None:
         """This pass over rank 0's log is over for now."""

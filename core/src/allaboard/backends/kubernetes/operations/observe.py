@@ -38,6 +38,7 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.session import CachedObservation, FollowSession
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.layout import Layout
@@ -183,6 +184,7 @@ def _observe_ended(
         yield from _collect(history.collector, objects, over=True, asked=evidence or loses_rank_0)
         if is_first and state_of(observation) is State.SUCCEEDED:
             yield from _collect_last_lines(history.collector, objects)
+            history.collector.add_last_words()
         if evidence:
             objects, notes = yield from read_explanations(objects, everything=True)
         if not is_first:
@@ -274,14 +276,15 @@ def observe_job(
         raise
 
 
-def capture(workspace: Workspace, session: FollowSession, pod: str, version: str | None) -> Operation[None]:
-    """A pod of this run fails or goes: its log is read before anything else is asked, then those of rank 0
-    and of two peers. The next look makes something of them. ``version``: as of `capture_pod`; None: the pod
-    is only being deleted, and no peer is read.
+def capture(workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> Operation[None]:
+    """A pod of this run fails or goes: its log is read before anything else is asked; where it has failed,
+    then those of rank 0 and of two peers. The next look makes something of them.
     """
+    pod, failed_at = alarm.pod, alarm.version if alarm.failed else None
+    goes_from = "" if alarm.failed else alarm.version
     first: PodCapture = yield effects.StreamIO(
-        lambda api: capture_pod(api, None, pod, version=version),
-        lambda api: acapture_pod(api, None, pod, version=version),
+        lambda api: capture_pod(api, None, pod, version=failed_at, goes_from=goes_from),
+        lambda api: acapture_pod(api, None, pod, version=failed_at, goes_from=goes_from),
     )
     stored = yield from find_run(workspace, session.run)
     uid, layout = stored.record.uid, Layout.from_dict(stored.layout)
@@ -291,10 +294,10 @@ def capture(workspace: Workspace, session: FollowSession, pod: str, version: str
         return
     is_first = not session.has_captures(uid)
     session.add_captures(uid, [first], roles)
-    if version is None:
+    if failed_at is None:
         return
     wanted: list[tuple[str, str, str | None]]
-    wanted = [(pod, container, version)] if first.data is None else []
+    wanted = [(pod, container, failed_at)] if first.data is None else []
     if is_first:
         beside = sorted((name for name in roles if name != pod), key=lambda name: roles[name].rank)
         wanted += [(name, container, None) for name in beside[: PEERS + 1]]

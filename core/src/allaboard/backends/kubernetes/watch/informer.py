@@ -27,7 +27,7 @@ from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
-from allaboard.backends.kubernetes.watch.reflector import Feed, List, Rest, Watch, space_wakes
+from allaboard.backends.kubernetes.watch.reflector import Feed, List, PodAlarm, Rest, Watch, space_wakes
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels
 
@@ -68,7 +68,7 @@ class Changes:
 
     def __init__(self, run: str, feeds: tuple[Feed, ...]) -> None:
         self.run = run
-        self.on_alarm: Callable[[str, str | None], None] | None = None
+        self.on_alarm: Callable[[PodAlarm], None] | None = None
         self._feeds = feeds
         self._gate = threading.Lock()  # open when there is something to look at
         self._gate.acquire()
@@ -83,9 +83,9 @@ class Changes:
         with suppress(RuntimeError):
             self._gate.release()
 
-    def alarm(self, pod: str, version: str | None) -> None:
+    def alarm(self, alarm: PodAlarm) -> None:
         if self.on_alarm is not None:
-            self.on_alarm(pod, version)
+            self.on_alarm(alarm)
 
     def wait(self, seconds: float) -> bool:
         """True when something may have changed: a row did, or no row tells at present and it is time to poll.
@@ -289,7 +289,7 @@ class AsyncChanges:
 
     def __init__(self, hub: AsyncHub, run: str, watched: tuple[Watched, ...]) -> None:
         self.run = run
-        self.on_alarm: Callable[[str, str | None], None] | None = None
+        self.on_alarm: Callable[[PodAlarm], None] | None = None
         self._hub, self._watched = hub, watched
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
@@ -308,9 +308,9 @@ class AsyncChanges:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def alarm(self, pod: str, version: str | None) -> None:
+    def alarm(self, alarm: PodAlarm) -> None:
         if self.on_alarm is not None:
-            self.on_alarm(pod, version)
+            self.on_alarm(alarm)
 
     async def wait(self, seconds: float) -> bool:
         """As `Changes.wait`."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from allaboard.backends.kubernetes.client.errors import Forbidden, Gone, Silent
 from allaboard.backends.kubernetes.client.protocol import Json, version_of
@@ -62,17 +62,25 @@ class Rest:
 Step = List | Watch | Rest
 
 
-class Follower(Protocol):
-    """What waits for a run. ``alarm`` is called at once with the name of a pod whose row indicates failure:
-    its log may be gone a moment later. ``version`` is that of this row: a watch from there on tells what
-    became of the pod, even when it is gone. None: the pod may be rank 0, and is being deleted or is done.
+class PodAlarm(NamedTuple):
+    """A pod whose row indicates failure; or, where it has not ``failed``, one that is done, or may be rank 0
+    and is being deleted. ``version`` is that of its row ("": not known): a watch from there on tells what
+    became of the pod, even when it is gone.
     """
+
+    pod: str
+    version: str
+    failed: bool
+
+
+class Follower(Protocol):
+    """What waits for a run. ``alarm`` is called at once about a pod whose log may be gone a moment later."""
 
     run: str
 
     def wake(self) -> None: ...
 
-    def alarm(self, pod: str, version: str | None) -> None: ...
+    def alarm(self, alarm: PodAlarm) -> None: ...
 
 
 class Feed:
@@ -194,7 +202,7 @@ class Feed:
                 if run in self._followers:
                     self._present.add(run)
                     if is_failing or leaves:
-                        self._alarm(run, name, (self._version or "") if is_failing else None)
+                        self._alarm(run, PodAlarm(name, self._version or "", is_failing))
                     self._wake(run)
 
     def mark_opened(self, now: float) -> None:
@@ -237,9 +245,9 @@ class Feed:
         for follower in self._followers.get(run, ()):
             follower.wake()
 
-    def _alarm(self, run: str, pod: str, version: str | None) -> None:
+    def _alarm(self, run: str, alarm: PodAlarm) -> None:
         for follower in self._followers.get(run, ()):
-            follower.alarm(pod, version)
+            follower.alarm(alarm)
 
     def _well(self) -> None:
         self._failures, self.trouble, self._hears = 0, None, True
@@ -287,7 +295,8 @@ def _indicates_failure(row: Mapping[str, Any]) -> bool:
 
 def _leaves(row: Mapping[str, Any]) -> bool:
     """Whether the pod that rank 0 may be in is being deleted, or may be from now on."""
-    return row.get("Status") in ("Terminating", "Completed") and _name(row).endswith("-0")
+    status = row.get("Status")
+    return status == "Completed" or (status == "Terminating" and _name(row).endswith("-0"))
 
 
 _AGES = ("Name", "Age", "AGE", "Created At", "Duration")
