@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from allaboard.engines import ENGINES
-from allaboard.engines.base import Counts
-from allaboard.engines.pytorchjob import environment, judge, place
+from allaboard.engines.base import Address, Counts, Place
+from allaboard.engines.pytorchjob import environment, judge
 from allaboard.layout import Layout, Needs, allaboard_environment
 from allaboard.testing import a_layout
 
@@ -57,9 +57,14 @@ def test_a_group_overrides_the_job() -> None:
     assert master.command == ("python", "train.py") and worker.command == ("b",)
 
 
+def services(name: str) -> Place:
+    """Where the operator's Services put the members of a job of this name."""
+    return {member: Address(f"{name}-{member}", 23456) for member in ("master-0", "worker-0")}
+
+
 def test_master_and_workers_get_the_operators_variables() -> None:
     layout = a_layout(workers=3)
-    env = environment(layout, layout.members[2], place("digits-1"))
+    env = environment(layout, layout.members[2], services("digits-1"))
     assert env == {
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": "digits-1-master-0",
@@ -76,19 +81,19 @@ def test_master_and_workers_get_the_operators_variables() -> None:
 
 def test_world_size_counts_processes_when_their_number_is_given() -> None:
     layout = a_layout(workers=3, processes_per_member=4)
-    env = environment(layout, layout.members[0], place("x"))
+    env = environment(layout, layout.members[0], services("x"))
     assert env["WORLD_SIZE"] == "12" and env["PET_NPROC_PER_NODE"] == "4"
 
 
 def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
     plain = a_layout(workers=None, groups={"worker": 2})
-    assert environment(plain, plain.members[0], place("x")) == {
+    assert environment(plain, plain.members[0], services("x")) == {
         "PYTHONUNBUFFERED": "1",
         "PET_NPROC_PER_NODE": "1",
         "PET_NNODES": "2",
     }
     elastic = a_layout(workers=3, elastic={"min": 2, "max": 4, "max_restarts": 7})
-    env = environment(elastic, elastic.members[0], place("digits-1"))
+    env = environment(elastic, elastic.members[0], services("digits-1"))
     assert env["PET_NNODES"] == "2:4" and env["PET_RDZV_ENDPOINT"] == "digits-1-worker-0:23456"
     assert env["PET_RDZV_BACKEND"] == "c10d" and env["PET_MAX_RESTARTS"] == "7" and "RANK" not in env
 

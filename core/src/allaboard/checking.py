@@ -179,7 +179,11 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
     elastic = job.get("elastic")
-    if elastic is None:
+    engine = _engine_of(job)
+    if elastic is None or engine is None:
+        return
+    if not engine.ELASTIC:
+        yield Problem("elastic", f"{engine.KIND} has a fixed number of members; take it out")
         return
     least, most = elastic.get("min", 1), elastic.get("max")
     groups = job.get("groups")
@@ -195,14 +199,6 @@ def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(
             path,
             f"{total} members are outside elastic.min {least} and elastic.max {most or total}",
-        )
-    command = job.get("command", [])
-    if not any("torchrun" in word or "torch.distributed.run" in word for word in command):
-        yield Problem(
-            "command",
-            "an elastic job is led by torchrun, which this command does not start; "
-            "write [torchrun, train.py]",
-            severity="warning",
         )
 
 

@@ -100,7 +100,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A job, laid out for one attempt of one run."""
+    """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone."""
 
     job: str
     run: str
@@ -115,6 +115,7 @@ class Layout:
     saving: Saving | None = None
     data: str | None = None
     grace: float = 30.0
+    engine_spec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -163,6 +164,8 @@ class Shape(Protocol):
     ROLES: Mapping[str, int | None]
     DEFAULT_RESTART: str
 
+    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]: ...
+
 
 def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generation: int = 1) -> Layout:
     """The layout of a checked job. Pure: equal arguments give an equal layout.
@@ -177,18 +180,21 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         generation=generation,
         engine=engine.NAME,
         framework=engine.FRAMEWORK,
-        groups=_groups(job, tuple(engine.ROLES)),
+        groups=_groups(job, engine),
         policy=_policy(job.get("policy", {}), engine.DEFAULT_RESTART),
         processes_per_member=_text(job.get("processes_per_member")),
         elastic=_elastic(job),
         saving=_saving(job.get("checkpoints"), run, generation),
         data=(job.get("data") or {}).get("shards"),
         grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
+        engine_spec=job.get("engine_spec") or {},
     )
 
 
-def _groups(job: TrainingJob, roles: tuple[str, ...]) -> tuple[Group, ...]:
-    written = job.get("groups") or _workers_groups(job, roles)
+def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
+    written = job.get("groups") or engine.groups_of(
+        member_count(job.as_mapping()), job.get("elastic") is not None
+    )
     specs: dict[str, Mapping[str, Any]] = {
         role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()
     }
@@ -200,18 +206,9 @@ def _groups(job: TrainingJob, roles: tuple[str, ...]) -> tuple[Group, ...]:
             needs=_needs({**job.get("resources", {}), **specs[role].get("resources", {})}),
             environment={**job.get("environment", {}), **specs[role].get("environment", {})},
         )
-        for role in roles
+        for role in engine.ROLES
         if role in specs
     )
-
-
-def _workers_groups(job: TrainingJob, roles: tuple[str, ...]) -> dict[str, int]:
-    """``workers: N``: a master and N-1 workers, or N workers when elastic (contract, section 5)."""
-    count = member_count(job.as_mapping())
-    if job.get("elastic") is not None:
-        return {"worker": count}
-    first, rest = roles[0], roles[-1]
-    return {first: 1, rest: count - 1} if count > 1 else {first: 1}
 
 
 def _needs(resources: Mapping[str, Any]) -> Needs:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
 class Engine(Protocol):
     """What every engine module has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
     FIELDS: what may stand in their ``spec``. ROLES: role -> how many at most (None: any), in rank order.
+    ELASTIC: whether members may come and go.
     CONTAINER: the name that its operator expects of the container that trains; JOB_LABEL, ROLE_LABEL,
     INDEX_LABEL: the pod labels that hold the job's name, and a member's role and index. OPERATOR: who
     reconciles it; PROBE: the spec of a job that the operator's webhook refuses and nobody else does, None
@@ -42,6 +43,7 @@ class Engine(Protocol):
     FIELDS: frozenset[str]
     FRAMEWORK: str
     ROLES: Mapping[str, int | None]
+    ELASTIC: bool
     DEFAULT_RESTART: str
     CONTAINER: str
     JOB_LABEL: str
@@ -53,6 +55,9 @@ class Engine(Protocol):
     ADDED: tuple[AddedContainer, ...]
     NATIVELY: frozenset[str]
     REFUSES: Mapping[str, str]
+
+    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
+        """The roles of a job that says only how many members it has."""
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
         """What about the sound fields of a job it cannot do as they are written."""
@@ -86,6 +91,11 @@ class Engine(Protocol):
 
     def member_of(self, pod: Mapping[str, Any]) -> str | None:
         """The member whose pod this is, like ``worker-0``; None: no member's."""
+
+    def listeners(self, layout: Layout) -> Sequence[Sequence[str]]:
+        """The members to which others connect, the rendezvous first. Those of one group share a port number,
+        each on a host of its own.
+        """
 
     def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
         """What the engine's operator injects into a member."""

@@ -1,4 +1,4 @@
-"""The values that all engines share: the operator and what it adds to members; the rendezvous, the replica
+"""The values that all engines share: the operator and what it adds to members; the addresses, the replica
 counts and the verdict on the job; the state read from a job object and its pods.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from allaboard.observation import Condition, MemberSeen
@@ -38,24 +38,31 @@ class AddedContainer:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where members find each other: the operator's Services, or the loopback of one machine."""
-
-    master: str
+class Address(NamedTuple):
+    host: str
     port: int
-    rendezvous: str
-    rendezvous_port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+Place = Mapping[str, Address]
+"""Where members listen, by their names: the operator's Services, or the loopback of one machine. It holds the
+members that `Engine.listeners` names.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Members of one role: ``active`` run, ``succeeded`` and ``failed`` ended."""
+    """Members of one role: ``active`` run, ``succeeded`` and ``failed`` ended. ``first_succeeded``: whether
+    its member 0 is among those that succeeded, which no operator's replica counts tell.
+    """
 
     replicas: int
     active: int = 0
     succeeded: int = 0
     failed: int = 0
+    first_succeeded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

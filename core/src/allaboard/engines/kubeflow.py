@@ -9,10 +9,11 @@ operator's labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from allaboard.engines.base import Counts, JobSeen, Operator
+from allaboard.errors import Problem
 from allaboard.units import from_rfc3339
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
@@ -73,16 +74,54 @@ def _scheduling_policy(gang: GangPlan) -> dict[str, Any]:
     return written
 
 
+def job_object(
+    kind: str,
+    metadata: Mapping[str, Any],
+    specs: str,
+    layout: Layout,
+    templates: Mapping[str, Mapping[str, Any]],
+    gang: GangPlan,
+) -> dict[str, Any]:
+    """A job object whose spec is a run policy and a replica map, which stands in the field ``specs``."""
+    spec = {"runPolicy": run_policy(layout, gang), specs: replica_specs(layout, templates)}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": dict(metadata), "spec": spec}
+
+
 def replica_specs(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The replica map: ``{Master: {replicas, restartPolicy, template}}``."""
     return {
-        group.role.capitalize(): {
+        replica_type(group.role): {
             "replicas": group.replicas,
             "restartPolicy": RESTART[layout.policy.restart],
             "template": templates[group.role],
         }
         for group in layout.groups
     }
+
+
+def no_processes(job: Mapping[str, Any], kind: str) -> Iterator[Problem]:
+    """What is wrong with ``processes_per_member`` of a kind that has no launcher of processes."""
+    if "processes_per_member" in job:
+        words = f"{kind} starts one process for each member; take it out, or start more in the command"
+        yield Problem("processes_per_member", words)
+
+
+def overridden(job: Mapping[str, Any], injected: Collection[str]) -> Iterator[Problem]:
+    """The variables of a job that its operator sets, too."""
+    written = [("environment", job.get("environment"))]
+    for role, group in (job.get("groups") or {}).items():
+        if isinstance(group, Mapping):
+            written.append((f"groups.{role}.environment", group.get("environment")))
+    for at, variables in written:
+        for name in variables or {}:
+            if name in injected:
+                words = "the operator sets it, and its value wins; take it out"
+                yield Problem(f"{at}.{name}", words, severity="warning")
+
+
+def replica_type(role: str) -> str:
+    """The operator's name of a role."""
+    return "PS" if role.lower() == "ps" else role.capitalize()
 
 
 def suspension(wanted: bool) -> dict[str, Any]:
@@ -96,6 +135,39 @@ def suspension(wanted: bool) -> dict[str, Any]:
 def ends(kind: str) -> dict[str, str]:
     """The reasons of the operator's events about the end of a job of this kind."""
     return {f"{kind}Succeeded": "succeeded", f"{kind}Failed": "failed"}
+
+
+def gang_size(job: Mapping[str, Any]) -> int | None:
+    """``schedulingPolicy.minAvailable``: the members of a job object that its operator's gang is made of."""
+    policy = ((job.get("spec") or {}).get("runPolicy") or {}).get("schedulingPolicy") or {}
+    return int(policy["minAvailable"]) if policy.get("minAvailable") else None
+
+
+def message(
+    kind: str, condition: str, job: str, *, is_qualified: bool, role: str = "", count: int = 0
+) -> str:
+    """The operator's words for a condition. ``is_qualified``: it writes of Running and Succeeded with the
+    namespace, here ``default``.
+    """
+    who = f"{kind} default/{job}" if is_qualified else f"{kind} {job}"
+    done = "successfully completed." if is_qualified else "is successfully completed."
+    return {
+        "Created": f"{kind} {job} is created.",
+        "Running": f"{who} is running.",
+        "Succeeded": f"{who} {done}",
+        "Restarting": f"{kind} {job} is restarting because {count} {replica_type(role)} replica(s) failed.",
+        "Failed": f"{kind} {job} is failed because {count} {replica_type(role)} replica(s) failed.",
+        "Suspended": f"{kind} {job} is suspended.",
+        "Resumed": f"{kind} {job} is resumed.",
+        "BackoffLimit": f"Job {job} has failed because it has reached the specified backoff limit",
+        "Deadline": f"Job {job} has failed because it was active longer than specified deadline",
+    }[condition]
+
+
+def wrong_container(specs: str, role: str) -> Mapping[str, Any]:
+    """The spec of a job whose container has another name than the operator's webhook asks for."""
+    template = {"spec": {"containers": [{"name": "probe", "image": "probe"}]}}
+    return {specs: {role: {"replicas": 1, "template": template}}}
 
 
 def managed_by(job: Mapping[str, Any]) -> str | None:

@@ -23,8 +23,8 @@ NAME = "pytorchjob"
 KIND = "PyTorchJob"
 FRAMEWORK = "pytorch"
 ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
+ELASTIC = True
 DEFAULT_RESTART = "on_failure"
-PORT = 23456
 API_VERSION = kubeflow.API_VERSION
 PLURAL = "pytorchjobs"
 CONTAINER = "pytorch"
@@ -36,15 +36,7 @@ REFUSES: Mapping[str, str] = {}
 _SPECS = "pytorchReplicaSpecs"
 FIELDS = frozenset({"elasticPolicy", "nprocPerNode", _SPECS, "runPolicy"})
 OPERATOR = kubeflow.OPERATOR
-# The container has another name than the operator asks for.
-PROBE: Mapping[str, Any] | None = {
-    _SPECS: {
-        "Worker": {
-            "replicas": 1,
-            "template": {"spec": {"containers": [{"name": "probe", "image": "probe"}]}},
-        }
-    }
-}
+PROBE: Mapping[str, Any] | None = kubeflow.wrong_container(_SPECS, "Worker")
 ENDS = kubeflow.ends(KIND)
 ADDED = (
     AddedContainer(
@@ -61,6 +53,13 @@ _INJECTED = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "PYTH
 # Down.
 
 
+def groups_of(workers: int, elastic: bool) -> Mapping[str, int]:
+    """A master and the rest workers; workers alone when elastic (contract, section 5)."""
+    if elastic:
+        return {"worker": workers}
+    return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}
+
+
 def objections(job: Mapping[str, Any]) -> Iterator[Problem]:
     """What about a job's sound fields this engine cannot do as it is written."""
     groups = job.get("groups")
@@ -71,10 +70,18 @@ def objections(job: Mapping[str, Any]) -> Iterator[Problem]:
             "add master: 1, or elastic",
             severity="warning",
         )
-    for name in job.get("environment") or {}:
-        if name in _INJECTED or name.startswith("PET_"):
-            words = "the operator sets it, and its value wins; take it out"
-            yield Problem(f"environment.{name}", words, severity="warning")
+    pet = [name for name in job.get("environment") or {} if name.startswith("PET_")]
+    yield from kubeflow.overridden(job, {*_INJECTED, *pet})
+    command = job.get("command", [])
+    if job.get("elastic") is not None and not any(
+        "torchrun" in word or "torch.distributed.run" in word for word in command
+    ):
+        yield Problem(
+            "command",
+            "an elastic job is led by torchrun, which this command does not start; "
+            "write [torchrun, train.py]",
+            severity="warning",
+        )
 
 
 def render(
@@ -134,10 +141,8 @@ def read(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> Jo
 
 def needed(job: Mapping[str, Any]) -> int:
     """How many members start together: what the gang was made of, else the elastic minimum, else all."""
-    spec = job.get("spec") or {}
-    minimum = ((spec.get("runPolicy") or {}).get("schedulingPolicy") or {}).get("minAvailable")
-    least = minimum or (spec.get("elasticPolicy") or {}).get("minReplicas")
-    return int(least) if least else read(job, ()).total
+    least = ((job.get("spec") or {}).get("elasticPolicy") or {}).get("minReplicas")
+    return kubeflow.gang_size(job) or (int(least) if least else read(job, ()).total)
 
 
 def added(job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
@@ -154,9 +159,11 @@ pod_name = kubeflow.pod_name
 # The operator, for the local backend.
 
 
-def place(name: str) -> Place:
-    """Where the operator's Services put the members of a job of this name."""
-    return Place(f"{name}-master-0", PORT, f"{name}-worker-0", PORT)
+def listeners(layout: Layout) -> list[tuple[str, ...]]:
+    """The master, and the host of an elastic gang's rendezvous."""
+    has_master = layout.group("master") is not None
+    first = ["master-0"] if has_master else []
+    return [(name,) for name in [*first, *(["worker-0"] if layout.elastic or not has_master else [])]]
 
 
 def environment(layout: Layout, member: Member, place: Place) -> dict[str, str]:
@@ -171,12 +178,12 @@ def environment(layout: Layout, member: Member, place: Place) -> dict[str, str]:
     if layout.group("master") is not None:
         processes = layout.total * (int(per_member) if per_member.isdecimal() else 1)
         env |= {
-            "MASTER_ADDR": place.master,
-            "MASTER_PORT": str(place.port),
+            "MASTER_ADDR": place["master-0"].host,
+            "MASTER_PORT": str(place["master-0"].port),
             "WORLD_SIZE": str(processes),
             "RANK": str(member.rank),
-            "PET_MASTER_ADDR": place.master,
-            "PET_MASTER_PORT": str(place.port),
+            "PET_MASTER_ADDR": place["master-0"].host,
+            "PET_MASTER_PORT": str(place["master-0"].port),
             "PET_NODE_RANK": str(member.rank),
         }
     return env | _nnodes(layout) | _rendezvous(layout, place)
@@ -193,7 +200,7 @@ def _rendezvous(layout: Layout, place: Place) -> dict[str, str]:
         return {}
     env = {
         "PET_RDZV_BACKEND": elastic.rendezvous,
-        "PET_RDZV_ENDPOINT": f"{place.rendezvous}:{place.rendezvous_port}",
+        "PET_RDZV_ENDPOINT": str(place["worker-0"]),
         "PET_RDZV_ID": layout.name,
     }
     if elastic.conf:
@@ -214,17 +221,5 @@ def judge(layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
 
 
 def message(condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
-    """The operator's own words for a condition (its namespace, where it prints one, is ``default``)."""
-    who = f"{KIND} {job}" if master else f"{KIND} default/{job}"
-    done = "is successfully completed." if master else "successfully completed."
-    return {
-        "Created": f"{KIND} {job} is created.",
-        "Running": f"{who} is running.",
-        "Succeeded": f"{who} {done}",
-        "Restarting": f"{KIND} {job} is restarting because {count} {role} replica(s) failed.",
-        "Failed": f"{KIND} {job} is failed because {count} {role} replica(s) failed.",
-        "Suspended": f"{KIND} {job} is suspended.",
-        "Resumed": f"{KIND} {job} is resumed.",
-        "BackoffLimit": f"Job {job} has failed because it has reached the specified backoff limit",
-        "Deadline": f"Job {job} has failed because it was active longer than specified deadline",
-    }[condition]
+    """The operator's own words for a condition."""
+    return kubeflow.message(KIND, condition, job, is_qualified=not master, role=role, count=count)

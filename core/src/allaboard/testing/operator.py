@@ -221,7 +221,7 @@ class FakeOperator:
                 self._finish(job, "Failed", message)
                 return
             # Role by role, as operators go about it: the next one does not fail what is decided already.
-            seen[role.lower()] = Counts(len(members), **counts)
+            seen[role.lower()] = Counts(len(members), **counts, first_succeeded=phases[:1] == ["Succeeded"])
             verdict = engine.judge(layout, seen)
             if verdict.succeeded:
                 job["status"]["replicaStatuses"] = statuses

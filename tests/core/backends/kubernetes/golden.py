@@ -73,6 +73,28 @@ def whole() -> str:
     return to_yaml(made(TrainingJob(**WHOLE), code=CODE).manifests)
 
 
+SMALL: dict[str, dict[str, Any]] = {
+    "jaxjob": {"framework": "jax", "workers": 4},
+    "paddlejob": {"framework": "paddle", "groups": {"master": 1, "worker": 2}},
+    "tfjob": {
+        "framework": "tensorflow",
+        "groups": {"chief": 1, "worker": {"replicas": 2, "resources": {"gpu": 1}}, "ps": 1, "evaluator": 1},
+        "engine_spec": {"successPolicy": "AllWorkers"},
+    },
+    "xgboostjob": {"framework": "xgboost", "workers": 3},
+}
+"""A small job of each kind that `WHOLE` is not."""
+FILES = {name: FILE.parent / f"{name}.yaml" for name in SMALL}
+
+
+def of_engine(name: str) -> str:
+    """A small job of this engine, as the API server gets it."""
+    common = {"resources": {"cpu": 4, "memory": "8Gi"}, "workers": None, "image": "registry.lab/ml/train:v3"}
+    return to_yaml(made(a_job(**{**common, **SMALL[name]})).manifests)
+
+
 if __name__ == "__main__":
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_text(whole())
+    for name, file in FILES.items():
+        file.write_text(of_engine(name))

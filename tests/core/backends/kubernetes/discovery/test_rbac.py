@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +15,11 @@ import pytest
 from allaboard.backends.base import Selection, handle_of
 from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import resource_for
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.watch import informer
-from allaboard.engines import ENGINES
+from allaboard.engines import ENGINES, Engine
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
@@ -39,7 +41,8 @@ def asked(cluster: FakeCluster) -> set[Access]:
     """The rights that the requests so far have needed; watches of followers are the hub's."""
     found = {
         Access("watch", w.resource.group, w.resource.plural)
-        for w in informer._watches_of_run(PYTORCHJOBS, "default")
+        for engine in ENGINES.values()
+        for w in informer._watches_of_run(resource_for(engine), "default")
     }
     for verb, name, _ in cluster.requests:
         plural, _, group = name.partition(".")
@@ -56,14 +59,20 @@ def words(found: Iterable[Access]) -> list[str]:
     return sorted({str(access) for access in found})
 
 
-def a_life(cluster: FakeCluster, folder: Path, gang: str) -> None:
+def facts_with(engine: Engine, gang: str) -> ClusterFacts:
+    kind = f"{engine.API_VERSION}/{engine.KIND}"
+    return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang]}))
+
+
+def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str) -> None:
     """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
-    facts = ClusterFacts(namespace="default", kinds=frozenset({"kubeflow.org/v1/PyTorchJob", GANGS[gang]}))
-    backend = cluster.backend(facts=facts)
-    plan = a_plan_with_code(folder, gang={"scheduler": gang}, policy={"restart": "never"})
-    handle = backend.launch(replace(plan, key=gang), ME)
+    backend = cluster.backend(facts=facts_with(engine, gang))
+    job = {"framework": engine.FRAMEWORK, "gang": {"scheduler": gang}, "policy": {"restart": "never"}}
+    plan = a_plan_with_code(folder, **job)
+    handle = backend.launch(replace(plan, key=f"{engine.NAME} {gang}"), ME)
     running(cluster, backend, handle.run)
-    cluster.say(f"{handle.run}-master-0", "up")
+    first = backend.observe(handle.run).members[0].name
+    cluster.say(f"{handle.run}-{first}", "up")
     backend.observe(handle.run, evidence=True)
     list(backend.logs(handle.run, Selection()))
     backend.events(handle.run)
@@ -80,9 +89,9 @@ def a_life(cluster: FakeCluster, folder: Path, gang: str) -> None:
     cluster.tick(40 * 86400.0)
     backend.list()
     backend.tidy_up()
-    cluster.refuse(PYTORCHJOBS, Forbidden("exceeded quota", status=403))
+    cluster.refuse(resource_for(engine), Forbidden("exceeded quota", status=403))
     with pytest.raises(SiteError, match="was not started"):
-        backend.launch(replace(plan, key=f"{gang} again"), ME)
+        backend.launch(replace(plan, key=f"{engine.NAME} {gang} again"), ME)
     cluster.refusals.clear()
     for keeper in [*cluster.keepers]:
         keeper.let_go()
@@ -116,8 +125,8 @@ def test_the_roles_name_the_kinds_of_every_engine(monkeypatch: pytest.MonkeyPatc
 
 def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> None:
     cluster = FakeCluster()
-    for gang in GANGS:
-        a_life(cluster, tmp_path, gang)
+    for engine, gang in zip(ENGINES.values(), cycle(GANGS)):
+        a_life(cluster, tmp_path, engine, gang)
     assert words(asked(cluster)) == words(rbac.wanted_accesses("submitter"))
 
 
@@ -136,14 +145,12 @@ def test_a_submitter_may_adopt_what_others_started() -> None:
 
 def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> None:
     cluster = FakeCluster()
-    for each in GANGS:
-        facts = ClusterFacts(
-            namespace="default", kinds=frozenset({"kubeflow.org/v1/PyTorchJob", GANGS[each]})
-        )
-        plan = a_plan_with_code(tmp_path, gang={"scheduler": each})
-        handle = cluster.backend(facts=facts).launch(replace(plan, key=each), ME)
+    for engine, gang in zip(ENGINES.values(), cycle(GANGS)):
+        plan = a_plan_with_code(tmp_path, framework=engine.FRAMEWORK, gang={"scheduler": gang})
+        backend = cluster.backend(facts=facts_with(engine, gang))
+        handle = backend.launch(replace(plan, key=engine.NAME), ME)
         cluster.tick(3)
-        cluster.say(f"{handle.run}-master-0", "up")
+        cluster.say(f"{handle.run}-{backend.observe(handle.run).members[0].name}", "up")
     cluster.requests.clear()
     backend = cluster.backend()
     for seen in backend.list():

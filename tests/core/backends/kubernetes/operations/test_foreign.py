@@ -115,9 +115,9 @@ def test_a_kind_may_be_written_as_people_write_it(cluster: FakeCluster, kind: st
     [
         ("PyTorchJb", "did you mean 'PyTorchJob'"),
         ("kubeflow.org/v2/PyTorchJob", "did you mean 'kubeflow.org/v1/pytorchjob'"),
-        ("Deployment", "known: PyTorchJob"),
-        ("", "known: PyTorchJob"),
-        (None, "known: PyTorchJob"),
+        ("Deployment", "known: JAXJob"),
+        ("", "known: JAXJob"),
+        (None, "known: JAXJob"),
     ],
 )
 def test_a_kind_that_is_not_known_is_answered_with_the_nearest(

@@ -16,6 +16,7 @@ NAME, KIND, API_VERSION = "toyjob", "ToyJob", "toy.example/v1alpha1"
 PLURAL = "toyboxes"  # which nobody guesses
 FRAMEWORK = "mxnet"
 ROLES: Mapping[str, int | None] = {"chief": 1, "worker": None}
+ELASTIC = False
 DEFAULT_RESTART = "never"
 CONTAINER = "toy"
 JOB_LABEL, ROLE_LABEL, INDEX_LABEL = "toy.example/job", kubeflow.ROLE_LABEL, kubeflow.INDEX_LABEL
@@ -30,6 +31,14 @@ ADDED = (AddedContainer("toy-wait", {"cpu": "1"}, "its chief, who sleeps", "wake
 
 suspension, managed_by = kubeflow.suspension, kubeflow.managed_by
 member_of = kubeflow.member_of
+
+
+def groups_of(workers: int, elastic: bool) -> Mapping[str, int]:
+    return {"chief": 1, "worker": workers - 1} if workers > 1 else {"chief": 1}
+
+
+def listeners(layout: Layout) -> list[tuple[str, ...]]:
+    return [("chief-0",)]
 
 
 def objections(job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -522,7 +522,7 @@ class Pool:
             taken = self._ports_of_others(me)
             for step in range(len(ports)):
                 port = ports[(start + step) % len(ports)]
-                if port in taken or not _is_port_free(port):
+                if port in taken or port in grant.ports or not _is_port_free(port):
                     continue
                 before = grant.ports
                 grant._rewrite_entry(ports=(*before, port))

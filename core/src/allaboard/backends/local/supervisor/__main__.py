@@ -35,10 +35,15 @@ from allaboard.backends.local.state.paths import (
     write_json,
 )
 from allaboard.backends.local.supervisor import controller as op
-from allaboard.backends.local.supervisor.environment import local_command, member_environment
+from allaboard.backends.local.supervisor.environment import (
+    local_command,
+    loopback_place,
+    member_environment,
+)
 from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_variables
+from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of
 from allaboard.follow.run_record import RunRecord
@@ -72,7 +77,7 @@ class Supervisor:
         self.pool = Pool(plan["pool"], Capacity(0.0, 0))
         self.ticket: Ticket | None = None
         self.grant: Grant | None = None
-        self.port = 0
+        self.ports: tuple[int, ...] = ()
         self.members = {m.name: m for m in self.layout.members}
         self.order = [m.name for m in self.layout.members]
         self.secrets: dict[str, str] = {}
@@ -322,7 +327,8 @@ class Supervisor:
                 self._set_waiting(self.pool.why_waiting(ticket))
                 return
             self.ticket, self.grant = None, grant
-            self.port = self.pool.reserve_port(grant)
+            listeners = ENGINES[self.layout.engine].listeners(self.layout)
+            self.ports = tuple(self.pool.reserve_port(grant) for _ in listeners)
         except SiteError as error:
             if self.grant is not None:
                 self._release()
@@ -371,7 +377,7 @@ class Supervisor:
             self.layout,
             member,
             caller=os.environ,
-            port=self.port,
+            place=loopback_place(self.layout, self.ports),
             gpus=self.grant.gpus(index),
             cpus=cpus(),
             secrets=self.secrets,
@@ -512,7 +518,7 @@ class Supervisor:
         if self.layout.total < 2 or operator.marks.met is not None or operator.marks.scheduled is None:
             return
         if not operator.ended:
-            rendezvous = probe_port(self.port)
+            rendezvous = probe_port(self.ports[0])
             self.can_hear = rendezvous is not None
             if rendezvous is not None:
                 self.heard = self.heard or rendezvous.is_listening
@@ -524,7 +530,9 @@ class Supervisor:
                     self.dirty = True
         late = operator.started is not None and now - operator.started > _RENDEZVOUS_PATIENCE
         if self.can_hear and not self.heard and (late or operator._has_condition("Succeeded")):
-            self._flag("rendezvous_never_happened", f"no process ever listened at 127.0.0.1:{self.port}", now)
+            self._flag(
+                "rendezvous_never_happened", f"no process ever listened at 127.0.0.1:{self.ports[0]}", now
+            )
 
     def _flag(self, code: str, text: str, now: float) -> None:
         if code not in self.flags:

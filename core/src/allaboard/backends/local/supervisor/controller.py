@@ -296,7 +296,7 @@ class Operator:
         state.restarts += 1
         if policy.restart == "exit_code":
             state.phase = "pending"
-            self._condition("Restarting", now, role=state.member.group.capitalize(), count=1)
+            self._condition("Restarting", now, role=state.member.group, count=1)
         else:
             # The kubelet restarts in place: the pod stays Running and no condition of the job changes.
             state.phase, state.reason = "running", "CrashLoopBackOff"
@@ -365,6 +365,11 @@ class Operator:
                 active=self._count_members(group.role, "running"),
                 succeeded=self._count_members(group.role, "succeeded"),
                 failed=self._count_members(group.role, "failed"),
+                first_succeeded=any(
+                    o.phase == "succeeded"
+                    for o in self.members.values()
+                    if (o.member.group, o.member.index) == (group.role, 0)
+                ),
             )
             for group in self.layout.groups
         }
@@ -381,7 +386,7 @@ class Operator:
     def _fail(
         self, how: str, now: float, role: str = "", reason: str | None = None, text: str | None = None
     ) -> list[Action]:
-        self._condition("Failed", now, role=role.capitalize(), count=1, how=how, reason=reason, text=text)
+        self._condition("Failed", now, role=role, count=1, how=how, reason=reason, text=text)
         self.finished = self.marks.finished = now
         return self._clean_pods(now)
 

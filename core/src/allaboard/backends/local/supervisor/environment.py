@@ -33,13 +33,23 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from allaboard.engines import ENGINES
-from allaboard.engines.base import Place
+from allaboard.engines.base import Address, Place
 from allaboard.layout import Layout, Member, allaboard_environment
 from allaboard.names import nearest
 
 NAMES_LOOKED_AT = 5000
 """The most names of a folder that are compared for a suggestion."""
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
+
+
+def loopback_place(layout: Layout, ports: Sequence[int]) -> Place:
+    """Where members listen on this machine. ``ports``: one for each group of `Engine.listeners`."""
+    groups = ENGINES[layout.engine].listeners(layout)
+    return {
+        name: Address(f"127.0.{n // 250}.{n % 250 + 1}", port)
+        for names, port in zip(groups, ports, strict=True)
+        for n, name in enumerate(names)
+    }
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -52,7 +62,7 @@ def member_environment(
     member: Member,
     *,
     caller: Mapping[str, str],
-    port: int,
+    place: Place,
     gpus: Sequence[str],
     cpus: float,
     secrets: Mapping[str, str],
@@ -60,7 +70,6 @@ def member_environment(
     """The environment of a member. The engine's variables win over the job's, as on a cluster."""
     group = layout.group(member.group)
     assert group is not None
-    place = Place("127.0.0.1", port, "127.0.0.1", port)
     injected = ENGINES[layout.engine].environment(layout, member, place)
     return {
         **caller,

@@ -1,0 +1,173 @@
+"""Each kind of job on one machine: its members find each other by the environment alone, as their framework
+does, and the job ends by the rule of its operator. PyTorchJob has tests of its own everywhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.backends.base import Selection
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.observation import Owner, State
+from allaboard.status import state_of
+from tests.core.backends.local.helpers import a_plan, ended
+
+ME = Owner("me")
+
+MEETS = """
+import json, os, socket, sys, time
+
+def answer(address, words):
+    with socket.create_server(address) as server:
+        time.sleep(1)  # a server of a framework is there for longer than one call
+        for _ in range(words):
+            with server.accept()[0] as call:
+                print("heard", call.makefile().readline().strip(), flush=True)
+
+def tell(address, word):
+    for _ in range(600):
+        try:
+            with socket.create_connection(address, 5) as call:
+                call.sendall(f"{word}\\n".encode())
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    sys.exit(f"nobody answers at {address}")
+
+def address(text):
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+member = os.environ["ALLABOARD_MEMBER"]
+"""
+SCRIPTS = {
+    "jax": """
+leader = os.environ["COORDINATOR_ADDRESS"], int(os.environ["COORDINATOR_PORT"])
+rank, size = int(os.environ["PROCESS_ID"]), int(os.environ["NUM_PROCESSES"])
+answer(leader, size - 1) if rank == 0 else tell(leader, member)
+""",
+    "paddle": """
+leader, size = address(os.environ["PADDLE_MASTER"]), int(os.environ["PADDLE_NNODES"])
+answer(leader, size - 1) if member == "worker-0" else tell(leader, member)
+""",
+    "xgboost": """
+leader = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+answer(leader, size - 1) if rank == 0 else tell(leader, member)
+""",
+    "tensorflow": """
+config = json.loads(os.environ["TF_CONFIG"])
+task, workers = config["task"], config["cluster"]["worker"]
+own, following = workers[task["index"]], workers[(task["index"] + 1) % len(workers)]
+if task["index"]:
+    answer(address(own), 1)
+tell(address(following), member)
+if not task["index"]:
+    answer(address(own), 1)
+""",
+}
+
+
+def written(backend: LocalBackend, run: str) -> dict[str, list[str]]:
+    lines: dict[str, list[str]] = {}
+    for line in backend.logs(run, Selection()):
+        if not isinstance(line, dict):  # a cursor
+            lines.setdefault(line.member, []).append(line.text)
+    return lines
+
+
+@pytest.mark.parametrize("framework", SCRIPTS)
+def test_members_meet_by_what_their_operator_would_tell_them(
+    backend: LocalBackend, folder: Path, framework: str
+) -> None:
+    plan = a_plan(folder, MEETS + SCRIPTS[framework], framework=framework, workers=3)
+    run = backend.launch(plan, ME).run
+    seen = ended(backend, run)
+    assert state_of(seen) is State.SUCCEEDED, written(backend, run)
+    heard = sorted(text for lines in written(backend, run).values() for text in lines)
+    others = [m.name for m in seen.members if m.rank] if framework != "tensorflow" else None
+    assert heard == [f"heard {name}" for name in others or ("worker-0", "worker-1", "worker-2")]
+    assert "rendezvous_never_happened" not in seen.flags
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give loopback one address")
+def test_workers_of_lightgbm_listen_at_one_port_each_on_a_host_of_its_own(
+    backend: LocalBackend, folder: Path
+) -> None:
+    """As `machines` of LightGBM's parameters wants it."""
+    script = """
+hosts, port = os.environ["WORKER_ADDRS"].split(","), int(os.environ["WORKER_PORT"])
+group, _, index = member.rpartition("-")
+if group == "master":
+    for host in hosts:
+        tell((host, port), member)
+else:
+    answer((hosts[int(index)], port), 1)
+"""
+    plan = a_plan(
+        folder,
+        MEETS + script,
+        framework="xgboost",
+        workers=None,
+        groups={"master": {"command": ["sh", "-c", "python main.py && sleep 1"]}, "worker": 2},
+    )
+    run = backend.launch(plan, ME).run
+    seen = ended(backend, run)
+    lines = written(backend, run)
+    assert state_of(seen) is State.SUCCEEDED, lines
+    assert lines["worker-0"] == lines["worker-1"] == ["heard master-0"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({"framework": "tensorflow", "groups": {"worker": 2}}, State.SUCCEEDED),
+        (
+            {
+                "framework": "tensorflow",
+                "groups": {"worker": 2},
+                "engine_spec": {"successPolicy": "AllWorkers"},
+                "policy": {"deadline": "3s"},
+            },
+            State.TIMED_OUT,
+        ),
+        (
+            {"framework": "jax", "groups": {"worker": 2}, "policy": {"deadline": "3s"}},
+            State.TIMED_OUT,
+        ),
+        ({"framework": "xgboost", "groups": {"master": 1, "worker": 1}}, State.SUCCEEDED),
+    ],
+    ids=["tensorflow", "tensorflow, all workers", "jax", "xgboost"],
+)
+def test_the_first_member_ends_and_the_others_go_on(
+    backend: LocalBackend, folder: Path, fields: dict[str, Any], state: State
+) -> None:
+    """Of some kinds that is the end of the job; others wait for all."""
+    script = """
+import os, time
+first = os.environ["ALLABOARD_MEMBER"] in ("master-0", "worker-0") and os.environ.get("RANK", "0") == "0"
+time.sleep(0 if first else 60)
+"""
+    run = backend.launch(a_plan(folder, script, workers=None, **fields), ME).run
+    seen = ended(backend, run)
+    assert state_of(seen) is state, seen.conditions
+
+
+def test_a_member_that_fails_fails_a_job_that_never_restarts(backend: LocalBackend, folder: Path) -> None:
+    script = """
+import os, sys, time
+if os.environ["ALLABOARD_MEMBER"] == "ps-0":
+    sys.exit(3)
+time.sleep(60)
+"""
+    groups = {"chief": 1, "worker": 1, "ps": 1}
+    plan = a_plan(folder, script, framework="tensorflow", workers=None, groups=groups)
+    run = backend.launch(plan, ME).run
+    seen = ended(backend, run)
+    assert state_of(seen) is State.FAILED
+    (failed,) = (c for c in seen.conditions if c.type == "Failed")
+    assert failed.message == f"TFJob default/{run} has failed because 1 PS replica(s) failed."
