@@ -21,6 +21,7 @@ from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.backends.kubernetes.discovery.capacity import templates
 from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of
@@ -49,6 +50,20 @@ JOBS: dict[str, dict[str, Any]] = {
             "worker": {"replicas": 2, "resources": {"gpu": 8}, "environment": {"MAIN": ""}},
         },
     },
+    "tensorflow": {
+        "framework": "tensorflow",
+        "workers": None,
+        "groups": {"chief": 1, "worker": {"replicas": 2, "resources": {"gpu": 1}}, "ps": 2, "evaluator": 1},
+        "engine_spec": {"successPolicy": "AllWorkers", "enableDynamicWorker": True},
+    },
+    "xgboost": {"framework": "xgboost", "workers": 3, "policy": {"restart": "exit_code", "ttl": "1d"}},
+    "paddle": {"framework": "paddle", "workers": None, "groups": {"master": 2, "worker": 2}},
+    "paddle, elastic as its kind has it": {
+        "framework": "paddle",
+        "workers": 2,
+        "engine_spec": {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 2, "maxRestarts": 3}},
+    },
+    "jax": {"framework": "jax", "workers": 4, "resources": {"gpu": 1}, "policy": {"deadline": "12h"}},
     "elastic": {"workers": 3, "elastic": {"min": 1, "max": 8}, "command": ["torchrun", "x.py"]},
     "elastic, all said": {
         "workers": 2,
@@ -162,7 +177,7 @@ def made(fields: dict[str, Any], facts: ClusterFacts, attempt: int = 1, generati
 
 
 def pods_of(found: Rendered) -> Iterator[Object]:
-    for role, spec in found.job["spec"]["pytorchReplicaSpecs"].items():
+    for role, spec in templates(found.job):
         yield sample_pod(found.job, spec["template"], role.lower())
 
 
