@@ -100,7 +100,9 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone."""
+    """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
+    ``trainers``: how many of the members, the first ones, train; None: all.
+    """
 
     job: str
     run: str
@@ -116,6 +118,7 @@ class Layout:
     data: str | None = None
     grace: float = 30.0
     engine_spec: Mapping[str, Any] = field(default_factory=dict)
+    trainers: int | None = None
 
     @property
     def name(self) -> str:
@@ -162,6 +165,7 @@ class Shape(Protocol):
     NAME: str
     FRAMEWORK: str
     ROLES: Mapping[str, int | None]
+    HELPERS: frozenset[str]
     DEFAULT_RESTART: str
 
     def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]: ...
@@ -173,6 +177,8 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
     URIs are taken as they stand; the place where it runs resolves ``store://`` and mounts before this
     (`allaboard.spec.site`).
     """
+    groups = _groups(job, engine)
+    helpers = sum(group.replicas for group in groups if group.role in engine.HELPERS)
     return Layout(
         job=job.name,
         run=run,
@@ -180,7 +186,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         generation=generation,
         engine=engine.NAME,
         framework=engine.FRAMEWORK,
-        groups=_groups(job, engine),
+        groups=groups,
         policy=_policy(job.get("policy", {}), engine.DEFAULT_RESTART),
         processes_per_member=_text(job.get("processes_per_member")),
         elastic=_elastic(job),
@@ -188,6 +194,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         data=(job.get("data") or {}).get("shards"),
         grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
         engine_spec=job.get("engine_spec") or {},
+        trainers=sum(group.replicas for group in groups) - helpers if helpers else None,
     )
 
 
@@ -287,9 +294,20 @@ def allaboard_environment(layout: Layout, member: Member) -> dict[str, str]:
         "ALLABOARD_MEMBER": member.name,
         "ALLABOARD_GRACE": f"{layout.grace:g}",
         "ALLABOARD_DATA": layout.data,
+        **_rank_environment(layout),
         **(_saving_environment(layout.saving) if layout.saving is not None else {}),
     }
     return {name: value for name, value in values.items() if value}
+
+
+def _rank_environment(layout: Layout) -> dict[str, str | None]:
+    """From which a process knows its rank where its operator tells none. The members of an elastic gang come
+    and go, and their launcher ranks them.
+    """
+    if layout.elastic is not None:
+        return {}
+    groups = ",".join(f"{group.role}:{group.replicas}" for group in layout.groups)
+    return {"ALLABOARD_GROUPS": groups, "ALLABOARD_TRAINERS": _text(layout.trainers)}
 
 
 def _saving_environment(saving: Saving) -> dict[str, str | None]:

@@ -14,7 +14,8 @@ import yaml
 from allaboard.checking import check
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Counts, Place
-from allaboard.layout import Layout
+from allaboard.inside.context import ranks
+from allaboard.layout import Layout, allaboard_environment
 from allaboard.observation import State
 from allaboard.status import state_of
 from allaboard.testing import a_job, a_layout
@@ -64,6 +65,31 @@ def test_ranks_follow_the_roles() -> None:
     groups = {"evaluator": 1, "ps": 1, "worker": 2, "chief": 1}
     layout = a_layout(framework="tensorflow", workers=None, groups=groups)
     assert [m.name for m in layout.members] == ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]
+    servers = a_layout(framework="paddle", workers=None, groups={"master": 1, "worker": 2})
+    assert [m.name for m in servers.members] == ["worker-0", "worker-1", "master-0"]
+
+
+def test_members_know_their_rank_also_where_their_operator_tells_none() -> None:
+    layout = a_layout(framework="tensorflow", workers=None, groups={"chief": 1, "worker": 2, "ps": 2})
+    known = [ranks(allaboard_environment(layout, member)) for member in layout.members]
+    assert known == [(0, 3), (1, 3), (2, 3), (3, 5), (4, 5)], "servers are none of those that train"
+    layout = a_layout(framework="jax", workers=2)
+    own = allaboard_environment(layout, layout.members[1])
+    assert ranks(own) == (1, 2) and ranks({**own, "RANK": "5", "WORLD_SIZE": "8"}) == (5, 8)
+    elastic = a_layout(workers=2, elastic={"min": 1})
+    assert "ALLABOARD_GROUPS" not in allaboard_environment(elastic, elastic.members[0])
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {}, {"ALLABOARD_MEMBER": "worker-1"}, {"ALLABOARD_MEMBER": "x", "ALLABOARD_GROUPS": "worker:2"},
+        {"ALLABOARD_MEMBER": "worker-1", "ALLABOARD_GROUPS": "worker"},
+        {"ALLABOARD_MEMBER": "worker-1", "ALLABOARD_GROUPS": "worker:-2"},
+    ],
+)  # fmt: skip
+def test_a_process_of_no_job_stands_alone(env: dict[str, str]) -> None:
+    assert ranks(env) == (0, 1)
 
 
 # What is sent.
@@ -121,7 +147,7 @@ def test_a_collective_job_of_paddle_meets_at_its_first_worker_servers_at_the_mas
         "PADDLE_NNODES": "2",
         "PADDLE_MASTER": "digits-1-worker-0:36543",
     }
-    server, trainer = environments(framework="paddle", groups={"master": 1, "worker": 1})
+    trainer, server = environments(framework="paddle", groups={"master": 1, "worker": 1})
     assert server["PADDLE_MASTER"] == trainer["PADDLE_MASTER"] == "digits-1-master-0:36543"
     assert server["PADDLE_SERVER_NUM"] == trainer["PADDLE_TRAINER_NUM"] == "1"
     assert "PADDLE_TRAINER_NUM" not in server and "PADDLE_SERVER_NUM" not in trainer

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
 class Engine(Protocol):
     """What every engine module has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
     FIELDS: what may stand in their ``spec``. ROLES: role -> how many at most (None: any), in rank order.
+    HELPERS: roles that do not train, as servers and evaluators; the last ones.
     ELASTIC: whether members may come and go.
     CONTAINER: the name that its operator expects of the container that trains; JOB_LABEL, ROLE_LABEL,
     INDEX_LABEL: the pod labels that hold the job's name, and a member's role and index. OPERATOR: who
@@ -43,6 +44,7 @@ class Engine(Protocol):
     FIELDS: frozenset[str]
     FRAMEWORK: str
     ROLES: Mapping[str, int | None]
+    HELPERS: frozenset[str]
     ELASTIC: bool
     DEFAULT_RESTART: str
     CONTAINER: str

@@ -23,6 +23,7 @@ NAME = "jaxjob"
 KIND = "JAXJob"
 FRAMEWORK = "jax"
 ROLES: Mapping[str, int | None] = {"worker": None}
+HELPERS: frozenset[str] = frozenset()
 ELASTIC = False
 DEFAULT_RESTART = "never"
 API_VERSION = kubeflow.API_VERSION

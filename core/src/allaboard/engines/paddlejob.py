@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 NAME = "paddlejob"
 KIND = "PaddleJob"
 FRAMEWORK = "paddle"
-ROLES: Mapping[str, int | None] = {"master": None, "worker": None}
+ROLES: Mapping[str, int | None] = {"worker": None, "master": None}
+HELPERS = frozenset({"master"})
 ELASTIC = False
 DEFAULT_RESTART = "on_failure"
 API_VERSION = kubeflow.API_VERSION
@@ -84,7 +85,7 @@ suspension = kubeflow.suspension
 
 
 def read(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-    """What the job object and its pods say. Ranks are masters first."""
+    """What the job object and its pods say. Ranks are those of the workers, then those of the servers."""
     return kubeflow.read(job, pods, specs=_SPECS, roles=tuple(ROLES), container=CONTAINER)
 
 
@@ -107,7 +108,8 @@ pod_name = kubeflow.pod_name
 
 
 def _first(layout: Layout) -> str:
-    return layout.members[0].name
+    """The member where the others meet."""
+    return "worker-0" if layout.group("master") is None else "master-0"
 
 
 def listeners(layout: Layout) -> list[tuple[str, ...]]:

@@ -23,6 +23,7 @@ NAME = "pytorchjob"
 KIND = "PyTorchJob"
 FRAMEWORK = "pytorch"
 ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
+HELPERS: frozenset[str] = frozenset()
 ELASTIC = True
 DEFAULT_RESTART = "on_failure"
 API_VERSION = kubeflow.API_VERSION

@@ -25,6 +25,7 @@ NAME = "tfjob"
 KIND = "TFJob"
 FRAMEWORK = "tensorflow"
 ROLES: Mapping[str, int | None] = {"chief": 1, "master": 1, "worker": None, "ps": None, "evaluator": None}
+HELPERS = frozenset({"ps", "evaluator"})
 ELASTIC = False
 DEFAULT_RESTART = "never"
 API_VERSION = kubeflow.API_VERSION

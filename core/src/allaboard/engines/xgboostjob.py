@@ -23,6 +23,7 @@ NAME = "xgboostjob"
 KIND = "XGBoostJob"
 FRAMEWORK = "xgboost"
 ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
+HELPERS: frozenset[str] = frozenset()
 ELASTIC = False
 DEFAULT_RESTART = "never"
 API_VERSION = kubeflow.API_VERSION

@@ -77,19 +77,42 @@ def ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     """(global rank, number of ranks) of this process.
 
     The script's own process group decides once it exists, because RANK may be the rank of a node; before,
-    RANK and WORLD_SIZE; a process without either stands alone: (0, 1). torch is asked if the script has
+    RANK and WORLD_SIZE; where neither is set, its place among the members of the job: TFJob, PaddleJob and
+    JAXJob tell no rank. A process outside of a job stands alone: (0, 1). torch is asked if the script has
     imported it and never imported here.
     """
     group = sys.modules.get("torch.distributed")
     if group is not None and group.is_available() and group.is_initialized():
         return group.get_rank(), group.get_world_size()
     env = os.environ if environ is None else environ
+    if not env.get("RANK") and not env.get("WORLD_SIZE") and (own := _member_rank(env)) is not None:
+        return own
     rank, world_size = _rank(env, "RANK", 0), _rank(env, "WORLD_SIZE", 1)
     if rank >= world_size:
         raise BadInput(
             f"RANK is {rank} and WORLD_SIZE {world_size}; ranks count from 0 and stay below WORLD_SIZE"
         )
     return rank, world_size
+
+
+def _member_rank(env: Mapping[str, str]) -> tuple[int, int] | None:
+    """The rank of this member and how many train with it; of one that helps, such as a parameter server, its
+    place among all, which is never 0.
+    """
+    role, _, index = env.get("ALLABOARD_MEMBER", "").rpartition("-")
+    before = 0
+    rank = None
+    for group in env.get("ALLABOARD_GROUPS", "").split(","):
+        name, _, count = group.partition(":")
+        if not count.isdecimal():
+            return None
+        if name == role and index.isdecimal():
+            rank = before + int(index)
+        before += int(count)
+    if rank is None:
+        return None
+    trainers = _number(env, "ALLABOARD_TRAINERS") or before
+    return rank, trainers if rank < trainers else before
 
 
 def _rank(env: Mapping[str, str], name: str, default: int) -> int:

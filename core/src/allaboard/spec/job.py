@@ -200,7 +200,11 @@ class Fields(TypedDict, total=False):
     ]
     command: Annotated[list[str], "command", "program and arguments of every member", ["python", "train.py"]]
     workers: Annotated[
-        int, "members", "members in all: 1 master and the rest workers, or workers alone when elastic", 4, "1"
+        int,
+        "members",
+        "members in all: of pytorch 1 master and the rest workers, or workers alone when elastic",
+        4,
+        "1",
     ]
     groups: Annotated[
         dict[str, int | Group],

@@ -157,6 +157,23 @@ time.sleep(0 if first else 60)
     assert state_of(seen) is state, seen.conditions
 
 
+def test_only_the_first_member_that_trains_reports(backend: LocalBackend, folder: Path) -> None:
+    script = """
+from allaboard.inside import context, report
+here = context()
+report(7, total=9)
+print(here.rank, here.world_size)
+"""
+    groups = {"worker": 2, "master": 1}
+    plan = a_plan(folder, script, framework="paddle", workers=None, groups=groups)
+    run = backend.launch(plan, ME).run
+    seen = ended(backend, run)
+    lines = written(backend, run)
+    assert [lines[name][-1] for name in ("worker-0", "worker-1", "master-0")] == ["0 2", "1 2", "2 3"]
+    assert [name for name, every in lines.items() if "progress" in every[0]] == ["worker-0"]
+    assert (seen.progress.step, seen.progress.total) == (7, 9)
+
+
 def test_a_member_that_fails_fails_a_job_that_never_restarts(backend: LocalBackend, folder: Path) -> None:
     script = """
 import os, sys, time

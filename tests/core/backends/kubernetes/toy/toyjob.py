@@ -16,6 +16,7 @@ NAME, KIND, API_VERSION = "toyjob", "ToyJob", "toy.example/v1alpha1"
 PLURAL = "toyboxes"  # which nobody guesses
 FRAMEWORK = "mxnet"
 ROLES: Mapping[str, int | None] = {"chief": 1, "worker": None}
+HELPERS: frozenset[str] = frozenset()
 ELASTIC = False
 DEFAULT_RESTART = "never"
 CONTAINER = "toy"
