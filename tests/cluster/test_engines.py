@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from allaboard.engines.base import Address, Place
 from allaboard.layout import Layout, lay_out
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
-from tests.cluster.terminal import CODE, Terminal
+from tests.cluster.terminal import CODE, ROOT, Terminal
 
 OWN = "allaboard.test/engines"
+EXAMPLES = ROOT / "dags_examples" / "engines"
 SHOWS = """
 import json, os, sys
 print(json.dumps(dict(os.environ)), flush=True)
@@ -111,6 +113,23 @@ def test_a_job_fails_with_its_members(ab: Terminal, pod: dict[str, Any], tmp_pat
     assert said.json["state"] == "failed"
     assert {m["exit_code"] for m in said.json["members"]} <= {3, None}
     assert any("exit code: 3" in str(d) or "exited with 3" in str(d) for d in said.json["diagnoses"])
+
+
+@pytest.mark.parametrize(
+    ("example", "metrics"),
+    [("xgboost", {"accuracy": 1.0}), ("jax", {"slope": 3.0, "intercept": 0.5})],
+)
+def test_the_examples_train_with_their_frameworks(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, example: str, metrics: dict[str, float]
+) -> None:
+    pytest.importorskip(example)
+    job = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
+    (script,) = job["code"]
+    shutil.copy(EXAMPLES / script, tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**job, "pod": pod}))
+    body = ab("run", "job.yaml", "--key", "k", "--json").json
+    assert body["state"] == "succeeded" and body["metrics"] == metrics
+    assert body["progress"]["step"] == body["progress"]["total"]
 
 
 def test_a_kind_is_stopped_suspended_and_resumed_like_any_other(
