@@ -52,6 +52,7 @@ VERBS = {
     "render": Verb("render:render", "Tools", "the objects that a launch would send to a cluster"),
     "preflight": Verb("preflight:preflight", "Tools", "whether a job can run where it is to run"),
     "cluster": Verb("cluster:cluster", "Tools", "what a cluster has for training, and whether it answers"),
+    "engines": Verb("engines:engines", "Tools", "the kinds of jobs that this version makes"),
     "explain": Verb("explain:explain", "Tools", "what a field of a job means"),
     "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),
 }

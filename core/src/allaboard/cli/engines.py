@@ -1,0 +1,86 @@
+"""``allaboard engines``: the kinds of jobs that this version makes, and the gang schedulers they go with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from allaboard.cli.place import json_option
+from allaboard.report import words
+from allaboard.report.terminal import say, show_json
+
+EPILOG = """\b
+Examples:
+  allaboard engines
+  allaboard engines --matrix --json
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--matrix", is_flag=True, help="Also which gang scheduler each of them goes with, and how.")
+@json_option
+def engines(matrix: bool, as_json: bool) -> None:
+    """The kinds of jobs that this version makes. `allaboard cluster` says what a cluster has."""
+    every = [_described(name) for name in _known()]
+    if as_json:
+        show_json({"engines": every})
+        return
+    rows = [[e["name"], e["framework"], f"{e['kind']} {e['api_version']}", _roles(e)] for e in every]
+    for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "ROLES, BY RANK"), rows):
+        say(line)
+    if matrix:
+        say()
+        gangs = [*every[0]["gangs"]]
+        pairs = [[e["name"], *(_pair(e["gangs"][gang]) for gang in gangs)] for e in every]
+        for line in words.table(("ENGINE", *gangs), pairs):
+            say(line)
+        say()
+        say(
+            "marks: allaboard makes the gang's objects. natively: the operator does, where it was started so."
+        )
+        for e in every:
+            for gang, pair in e["gangs"].items():
+                if pair["reason"]:
+                    say(f"{e['name']} with {gang}: {pair['reason']}")
+
+
+def _known() -> list[str]:
+    from allaboard.engines import ENGINES
+
+    return [*ENGINES]
+
+
+def _described(name: str) -> dict[str, Any]:
+    from allaboard.engines import ENGINES
+    from allaboard.gangs import GANGS
+    from allaboard.render.compatibility import pair_engine_and_gang
+
+    engine = ENGINES[name]
+    gangs: dict[str, dict[str, Any]] = {}
+    for gang in GANGS.values():
+        pair = pair_engine_and_gang(engine, gang)
+        natively = gang.NAME in engine.NATIVELY
+        gangs[gang.NAME] = {"how": pair.how, "natively": natively, "reason": pair.reason or None}
+    return {
+        "name": engine.NAME,
+        "framework": engine.FRAMEWORK,
+        "kind": engine.KIND,
+        "api_version": engine.API_VERSION,
+        "operator": engine.OPERATOR.title,
+        "roles": dict(engine.ROLES),
+        "helpers": sorted(engine.HELPERS),
+        "elastic": engine.ELASTIC,
+        "restart": engine.DEFAULT_RESTART,
+        "gangs": gangs,
+    }
+
+
+def _roles(engine: dict[str, Any]) -> str:
+    """``chief (one), worker, ps``."""
+    roles = [f"{role} (one)" if most == 1 else role for role, most in engine["roles"].items()]
+    return ", ".join(roles) + ("; elastic" if engine["elastic"] else "")
+
+
+def _pair(pair: dict[str, Any]) -> str:
+    return f"{pair['how']}, natively" if pair["natively"] else str(pair["how"])

@@ -1,0 +1,43 @@
+"""``allaboard engines`` says what the code says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from allaboard.cli import main
+from allaboard.engines import ENGINES
+from allaboard.gangs import GANGS
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["engines", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_engine_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys).splitlines()
+    assert [line.split()[0] for line in lines] == ["ENGINE", *ENGINES]
+    assert (
+        "tfjob       tensorflow  TFJob kubeflow.org/v1       chief (one), master (one), worker, ps, evaluator"
+        in lines
+    )
+    assert lines[-2].split()[1:4] == ["tensorflow", "TFJob", "kubeflow.org/v1"]
+    assert next(line for line in lines if line.startswith("pytorchjob")).endswith("worker; elastic")
+
+
+def test_the_matrix_has_every_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json.loads(said(capsys, "--matrix", "--json"))["engines"]
+    assert {e["name"]: [*e["gangs"]] for e in body} == {name: [*GANGS] for name in ENGINES}
+    (jax,) = (e for e in body if e["name"] == "jaxjob")
+    assert jax["gangs"]["coscheduling"] == {"how": "marks", "natively": True, "reason": None}
+    text = said(capsys, "--matrix")
+    assert text.count("marks, natively") == len(ENGINES) and "without" not in text
+
+
+def test_what_is_refused_is_said_with_its_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ENGINES["jaxjob"], "REFUSES", {"workload": "it has no groups of its own"})
+    assert "jaxjob with workload: it has no groups of its own" in said(capsys, "--matrix")
