@@ -59,6 +59,33 @@ RIGHT: tuple[dict[str, Any], ...] = (
         "elastic": {"min": 1, "max": 4, "max_restarts": 2, "rendezvous_conf": {"join_timeout": "60"}},
         "policy": {"clocks": {"first_step": "10m"}},
     },
+    {
+        "name": "wide",
+        "image": "x",
+        "framework": "tensorflow",
+        "command": ["python", "train.py"],
+        "groups": {"chief": 1, "worker": {"replicas": 2, "resources": {"gpu": 1}}, "ps": 1, "evaluator": 1},
+        "engine_spec": {"successPolicy": "AllWorkers", "enableDynamicWorker": True},
+        "policy": {"restart": "never", "deadline": "1h"},
+    },
+    {
+        "name": "trees",
+        "image": "x",
+        "framework": "xgboost",
+        "engine": "xgboostjob",
+        "command": ["python", "train.py"],
+        "groups": {"master": 1, "worker": {"replicas": 2, "environment": {"A": "b"}}},
+        "policy": {"restart": "exit_code", "backoff_limit": 2},
+    },
+    {
+        "name": "servers",
+        "image": "x",
+        "framework": "paddle",
+        "command": ["python", "train.py"],
+        "groups": {"master": 1, "worker": 2},
+        "gang": {"scheduler": "workload"},
+    },
+    {"name": "mesh", "image": "x", "framework": "jax", "command": ["python", "train.py"], "workers": 4},
 )
 
 

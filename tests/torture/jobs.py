@@ -19,13 +19,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from allaboard.backends.local.supervisor.environment import loopback_place
 from allaboard.checking import check, require_valid
 from allaboard.cli.render import to_yaml
-from allaboard.engines import engine_of
+from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import AllaboardError
 from allaboard.layout import Layout, lay_out
 from allaboard.render.cluster_facts import ASSUMED
-from allaboard.render.manifests import render
+from allaboard.render.manifests import Rendered, render
 from allaboard.spec.identity import canonical, spec_hash
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import parse
@@ -138,6 +139,22 @@ def _of_job(job: TrainingJob) -> str | None:
     except AllaboardError as error:
         return _said_badly(error)
     to_yaml(made.manifests).encode()
+    return _of_engine(layout, made)
+
+
+def _of_engine(layout: Layout, made: Rendered) -> str | None:
+    """What was rendered means what was laid out, and every member has an environment on one machine."""
+    engine = ENGINES[layout.engine]
+    seen = engine.read(made.job, ())
+    if [(m.name, m.rank) for m in seen.members] != [(m.name, m.rank) for m in layout.members]:
+        return f"{engine.KIND} is read as other members than it was laid out for"
+    place = loopback_place(layout, range(1, 1 + len(engine.listeners(layout))))
+    for member in layout.members[:3]:
+        if not all(
+            isinstance(name, str) and isinstance(value, str)
+            for name, value in engine.environment(layout, member, place).items()
+        ):
+            return f"{engine.KIND} gives its members an environment that is none"
     return None
 
 

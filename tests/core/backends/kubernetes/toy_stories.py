@@ -21,12 +21,13 @@ import allaboard
 from allaboard.backends.base import Handle, Plan, Selection, handle_of
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, Resource
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.installed import survey_cluster
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
+from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.checking import check, require_valid
 from allaboard.cli.cluster import _page
 from allaboard.engines import ENGINES
@@ -39,6 +40,7 @@ from allaboard.spec.site import Site
 from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
+from tests.core.backends.kubernetes.test_rescue import fails
 
 TOYS = Resource("toy.example", "v1alpha1", "toyboxes", "ToyJob")
 ME = Owner("me")
@@ -117,6 +119,26 @@ def logs_of_a_member() -> None:
     cluster.say(f"{name}-toy-chief-0", "I lead")
     lines = cluster.backend().logs(handle.run, Selection(members=("worker-0",)))
     assert [line.text for line in lines if not isinstance(line, dict)] == ["epoch 1"]
+
+
+def what_a_failing_pod_wrote_is_captured_before_it_goes() -> None:
+    cluster = a_cluster()
+    handle = cluster.backend().launch(Plan(a_toy(), "k"), ME)
+    cluster.tick(2)
+    name = f"{cluster.all(TOYS)[0]['metadata']['name']}-toy-worker-0"
+    cluster.say(name, "ValueError: odd")
+    backend = cluster.backend()
+    with backend.changes(handle.run) as changes:
+        version = fails(cluster, name, "")
+        assert changes.on_alarm is not None
+        changes.on_alarm(PodAlarm(name, version, failed=True))
+        session = backend.workspace.sessions.get(handle.run)
+        assert session is not None
+        session.join_captures(30)
+        for pod in cluster.all(PODS):
+            cluster.delete(PODS, pod["metadata"]["name"], "default", grace=0)
+        seen = backend.observe(handle.run, evidence=True)
+    assert seen.tails["worker-0"] == "ValueError: odd"
 
 
 def suspended_resumed_stopped_deleted() -> None:
@@ -264,6 +286,7 @@ STORIES = (
     followed_to_failure,
     its_end_is_told_by_an_event_when_it_is_gone,
     logs_of_a_member,
+    what_a_failing_pod_wrote_is_captured_before_it_goes,
     suspended_resumed_stopped_deleted,
     orphans_are_found_and_tidied_up,
     those_of_others_are_listed_looked_at_and_adopted,

@@ -288,8 +288,9 @@ def capture(workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> Op
     )
     stored = yield from find_run(workspace, session.run)
     uid, layout = stored.record.uid, Layout.from_dict(stored.layout)
-    container = ENGINES[layout.engine].CONTAINER
-    roles = {f"{layout.name}-{m.name}": PodRole(m.name, m.rank, container) for m in layout.members}
+    engine = ENGINES[layout.engine]
+    container = engine.CONTAINER
+    roles = {engine.pod_name(layout.name, m.name): PodRole(m.name, m.rank, container) for m in layout.members}
     if pod not in roles:
         return
     is_first = not session.has_captures(uid)
