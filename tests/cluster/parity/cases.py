@@ -1,4 +1,5 @@
-"""The cases that are played on every stage: what a PyTorchJob does under each policy, said once.
+"""The cases that are played on every stage: what a PyTorchJob does under each policy, said once, and where
+other kinds of jobs go ways of their own.
 
 A play is a list of steps, one after the other. Members are puppets: none ends unless a step says so, and a
 step that waits sees to it that whoever runs the job has noticed what happened before the next thing does.
@@ -22,10 +23,10 @@ Step = Callable[[Performance, Tale], None]
 
 @dataclass(frozen=True)
 class Case:
-    """``job``: fields over one master and one worker under on_failure; ``ends``: the state in which it is
-    left here; ``chance``: conditions that may be seen on the way or not, and members of which nothing can be
-    told for sure; ``unsure``: member -> those of its tries that somebody may have read before they were taken
-    away while they were well.
+    """``job``: fields over one master and one worker of PyTorch under on_failure; ``ends``: the state in
+    which it is left here; ``chance``: conditions that may be seen on the way or not, and members of which
+    nothing can be told for sure; ``unsure``: member -> those of its tries that somebody may have read before
+    they were taken away while they were well.
     """
 
     name: str
@@ -302,7 +303,103 @@ def tried_again(what: str, end: Step) -> Case:
     )
 
 
+def started(**groups: int) -> tuple[Step, ...]:
+    """All members of a job of these groups run, and its operator knows."""
+    members = [f"{role}-{n}" for role, count in groups.items() for n in range(count)]
+    return (
+        up(*members),
+        shows("Running"),
+        phases(**{member.replace("-", "_"): "running" for member in members}),
+        counted(**{role: (count, 0, 0) for role, count in groups.items()}),
+        read(*members),
+    )
+
+
+def of_kind(framework: str, **groups: int) -> dict[str, Any]:
+    return {"framework": framework, "groups": groups}
+
+
+CHIEF = {"chief": 1, "worker": 1}
+KINDS: tuple[Case, ...] = (
+    Case(
+        "TFJob: the chief decides",
+        (*started(**CHIEF), exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"),
+         exits("chief-0", 0), ends),
+        job=of_kind("tensorflow", **CHIEF),
+    ),
+    Case(
+        "TFJob: worker 0 decides",
+        (*started(worker=2), exits(W1, 0), phases(worker_1="succeeded"), looked_at("one is done"),
+         exits(W, 0), ends),
+        job=of_kind("tensorflow", worker=2),
+    ),
+    Case(
+        "TFJob: worker 0 ends, another would run on",
+        (*started(worker=2), exits(W, 0), ends),
+        job=of_kind("tensorflow", worker=2),
+    ),
+    Case(
+        "TFJob, AllWorkers: worker 0 does not decide",
+        (*started(worker=2), exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"),
+         exits(W1, 0), ends),
+        job={**of_kind("tensorflow", worker=2), "engine_spec": {"successPolicy": "AllWorkers"}},
+    ),
+    Case(
+        "TFJob: a server fails",
+        (*started(chief=1, ps=1), exits("ps-0", 1), ends),
+        State.FAILED,
+        of_kind("tensorflow", chief=1, ps=1),
+    ),
+    Case(
+        "TFJob, on_failure: a worker fails once",
+        (*started(**CHIEF), exits(W, 1), *back(W, 2), exits(W, 0), phases(worker_0="succeeded"),
+         exits("chief-0", 0), ends),
+        job={**of_kind("tensorflow", **CHIEF), **policy("on_failure")},
+    ),
+    Case("XGBoostJob: all end well", (*STARTED, *DONE), job={"framework": "xgboost"}),
+    Case(
+        "XGBoostJob: the master ends, a worker would run on",
+        (*STARTED, exits(M, 0), ends),
+        job={"framework": "xgboost"},
+    ),
+    Case("XGBoostJob: a worker fails", (*STARTED, exits(W, 1), ends), State.FAILED, {"framework": "xgboost"}),
+    Case(
+        "PaddleJob: all workers decide",
+        (*PAIR, exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"), exits(W1, 0), ends),
+        job=of_kind("paddle", worker=2),
+    ),
+    Case(
+        "PaddleJob: the servers decide",
+        (*STARTED, *DONE),
+        job=of_kind("paddle", master=1, worker=1),
+    ),
+    Case(
+        "PaddleJob: a worker fails once",
+        (*PAIR, exits(W, 1), *back(W, 2), exits(W, 0), phases(worker_0="succeeded"), exits(W1, 0), ends),
+        job=of_kind("paddle", worker=2),
+    ),
+    Case(
+        "JAXJob: all processes decide",
+        (*PAIR, exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"), exits(W1, 0), ends),
+        job=of_kind("jax", worker=2),
+    ),
+    Case("JAXJob: a process fails", (*PAIR, exits(W1, 3), ends), State.FAILED, of_kind("jax", worker=2)),
+    Case(
+        "JAXJob, exit_code: 137 is tried again",
+        (*PAIR, exits(W1, 137), *back(W1, 2), exits(W1, 0), phases(worker_1="succeeded"), exits(W, 0), ends),
+        job={**of_kind("jax", worker=2), **policy("exit_code")},
+        chance=MADE_ANEW,
+    ),
+    Case("JAXJob: stopped", (*PAIR, stop, ends), State.STOPPED, of_kind("jax", worker=2)),
+    Case(
+        "XGBoostJob: suspended while it runs, then resumed",
+        (*STARTED, *SUSPENDED, looked_at("suspended"), resume, *AGAIN, *DONE),
+        job={"framework": "xgboost"},
+    ),
+)  # fmt: skip
+
 CASES: tuple[Case, ...] = (
+    *KINDS,
     # The end of a job.
     Case("all end well", (*STARTED, *DONE)),
     *(master_first(clean) for clean in ("none", "running", "all")),

@@ -93,27 +93,33 @@ ANEW = "exit_code, backoff_limit 1: a worker is made anew twice"
 LIVES_ON = "backoff_limit 1, clean_pods none: the others live on"
 DEADLINE = "deadline, clean_pods running: nothing happens, and it has passed"
 RESUMED = tuple(f"suspended {when}, then resumed" for when in ("while it runs", "with a worker that is done"))
-STOPS = ("stopped while suspended", "stopped while it runs")
+KIND_RESUMED = "XGBoostJob: suspended while it runs, then resumed"
+STOPS = ("stopped while suspended", "stopped while it runs", "JAXJob: stopped")
+FIRST_ENDS = "TFJob: worker 0 ends, another would run on"
+MASTER_ENDS = "XGBoostJob: the master ends, a worker would run on"
 HOST_LOST = "elastic: worker 0 is lost"
 
 DIFFERENCES: tuple[Difference, ...] = (
     # Logs.
-    *left("master-0", (1, 2), (2,), *RESUMED),
-    *left("worker-0", (1,), (), CLEAN["running"], "never: a worker is lost"),
-    *left("worker-0", (1, 2), (2,), *RESUMED),
+    *left("master-0", (1, 2), (2,), *RESUMED, KIND_RESUMED),
+    *left("worker-0", (1,), (), CLEAN["running"], "never: a worker is lost", MASTER_ENDS),
+    *left("worker-0", (1, 2), (2,), *RESUMED, KIND_RESUMED),
+    *left("worker-1", (1,), (), FIRST_ENDS),
     *left("worker-1", (1, 2), (1,), HOST_LOST),
     *left("worker-2", (1, 2), (1,), HOST_LOST),
     *rows("worker-0 log, as it is left", ("try 1", "try 2"), ("try 1", "try 2", "try 3"), ANEW, why=BLIND),
-    *left("master-0", (1,), (), *RESUMED, at="suspended: "),
-    *left("worker-0", (1,), (), *RESUMED, at="suspended: "),
+    *left("master-0", (1,), (), *RESUMED, KIND_RESUMED, at="suspended: "),
+    *left("worker-0", (1,), (), *RESUMED, KIND_RESUMED, at="suspended: "),
     # Counts.
     *rows("masters active", 0, 1, *FAILS.values(), *NEVER, *LIMITS.values(), ALWAYS, *FOR_GOOD,
-          "never: a worker is lost", DEADLINE, why=STALE),
-    *rows("workers active", 0, 1, "never: the master fails", "never, without a master: a worker fails",
-          *LIMITS.values(), LIVES_ON, ALWAYS, DEADLINE, why=STALE),
+          "never: a worker is lost", DEADLINE, "XGBoostJob: a worker fails", why=STALE),
+    *rows("chiefs active", 0, 1, "TFJob: a server fails", why=STALE),
+    *rows("workers active", 0, 1, "JAXJob: a process fails", "never: the master fails",
+          "never, without a master: a worker fails", *LIMITS.values(), LIVES_ON, ALWAYS, DEADLINE, why=STALE),
     *rows("masters succeeded", 0, 1, CLEAN["all"], why=STALE),
     *rows("workers active", 1, 0, CLEAN["none"], why=STALE),
-    *rows("workers succeeded", 0, 1, *CLEAN.values(), why=STALE),
+    *rows("workers succeeded", 0, 1, *CLEAN.values(), MASTER_ENDS, why=STALE),
+    *rows("workers succeeded", 1, 2, FIRST_ENDS, why=STALE),
     *rows("workers succeeded", 1, 3, "elastic: one worker that ends well decides",
           "elastic: a worker is lost and replaced", HOST_LOST, why=STALE),
     *rows("workers failed", 0, 1, FAILS["all"], why=STALE),

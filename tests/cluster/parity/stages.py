@@ -25,6 +25,7 @@ from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.backends.local.supervisor.controller import SETTLE
 from allaboard.checking import require_valid
+from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.observation import MemberSeen, Observation, Owner
 from allaboard.spec.job import TrainingJob
@@ -200,7 +201,9 @@ class ClusterStage:
         self.cluster.api.close()
 
     def _job(self, run: str) -> Object | None:
-        return self.cluster.api.get("kubeflow.org/v1", "PyTorchJob", run, self.namespace)
+        kinds = ((engine.API_VERSION, engine.KIND) for engine in ENGINES.values())
+        jobs = (self.cluster.api.get(*kind, run, self.namespace) for kind in kinds)
+        return next((job for job in jobs if job is not None), None)
 
     def _pods(self, run: str) -> list[Object]:
         selector = f"allaboard.io/run={run}"
