@@ -17,6 +17,7 @@ import yaml
 from allaboard.checking import require_valid
 from allaboard.engines import ENGINES, engine_of
 from allaboard.engines.base import Address, Place
+from allaboard.engines.kubeflow import KubeflowEngine
 from allaboard.layout import Layout, lay_out
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
@@ -91,12 +92,13 @@ def test_members_get_what_the_engine_says(
     assert body["state"] == "succeeded"
     layout = lay_out(require_valid(job), engine_of(require_valid(job)), body["run"])
     engine = ENGINES[layout.engine]
+    assert isinstance(engine, KubeflowEngine)
     assert [m["rank"] for m in body["members"]] == [m.rank for m in layout.members]
     for member in layout.members:
         (line,) = ab("logs", body["run"], member.name, "--json").out.splitlines()
         real = json.loads(json.loads(line)["text"])
         said = engine.environment(layout, member, services(layout, namespace))
-        told = {name: value for name, value in real.items() if name in engine._INJECTED}  # type: ignore[attr-defined]
+        told = {name: value for name, value in real.items() if name in engine.INJECTED}
         if layout.framework == "paddle" and member.rank == 0:
             # It is told its own address.
             own = told.pop("POD_IP_DUMMY")

@@ -6,7 +6,6 @@ import pytest
 
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Counts, Place
-from allaboard.engines.pytorchjob import environment, judge
 from allaboard.layout import Layout, Needs, allaboard_environment
 from allaboard.testing import a_layout
 
@@ -57,6 +56,9 @@ def test_a_group_overrides_the_job() -> None:
     assert master.command == ("python", "train.py") and worker.command == ("b",)
 
 
+PYTORCH = ENGINES["pytorchjob"]
+
+
 def services(name: str) -> Place:
     """Where the operator's Services put the members of a job of this name."""
     return {member: Address(f"{name}-{member}", 23456) for member in ("master-0", "worker-0")}
@@ -64,7 +66,7 @@ def services(name: str) -> Place:
 
 def test_master_and_workers_get_the_operators_variables() -> None:
     layout = a_layout(workers=3)
-    env = environment(layout, layout.members[2], services("digits-1"))
+    env = PYTORCH.environment(layout, layout.members[2], services("digits-1"))
     assert env == {
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": "digits-1-master-0",
@@ -81,19 +83,19 @@ def test_master_and_workers_get_the_operators_variables() -> None:
 
 def test_world_size_counts_processes_when_their_number_is_given() -> None:
     layout = a_layout(workers=3, processes_per_member=4)
-    env = environment(layout, layout.members[0], services("x"))
+    env = PYTORCH.environment(layout, layout.members[0], services("x"))
     assert env["WORLD_SIZE"] == "12" and env["PET_NPROC_PER_NODE"] == "4"
 
 
 def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
     plain = a_layout(workers=None, groups={"worker": 2})
-    assert environment(plain, plain.members[0], services("x")) == {
+    assert PYTORCH.environment(plain, plain.members[0], services("x")) == {
         "PYTHONUNBUFFERED": "1",
         "PET_NPROC_PER_NODE": "1",
         "PET_NNODES": "2",
     }
     elastic = a_layout(workers=3, elastic={"min": 2, "max": 4, "max_restarts": 7})
-    env = environment(elastic, elastic.members[0], services("digits-1"))
+    env = PYTORCH.environment(elastic, elastic.members[0], services("digits-1"))
     assert env["PET_NNODES"] == "2:4" and env["PET_RDZV_ENDPOINT"] == "digits-1-worker-0:23456"
     assert env["PET_RDZV_BACKEND"] == "c10d" and env["PET_MAX_RESTARTS"] == "7" and "RANK" not in env
 
@@ -105,14 +107,14 @@ def test_the_master_decides_else_all_workers_else_any_elastic_one() -> None:
         a_layout(elastic={"min": 1, "max": 2}),
     )
     done, going = Counts(1, succeeded=1), Counts(1, active=1)
-    assert judge(master, {"master": done, "worker": Counts(2, active=2)}).succeeded
-    assert not judge(master, {"master": going, "worker": Counts(2, succeeded=2)}).succeeded
-    assert not judge(workers, {"worker": Counts(2, active=1, succeeded=1)}).succeeded
-    assert judge(workers, {"worker": Counts(2, succeeded=2)}).succeeded
-    assert judge(elastic, {"worker": Counts(2, active=1, succeeded=1)}).succeeded
+    assert PYTORCH.judge(master, {"master": done, "worker": Counts(2, active=2)}).succeeded
+    assert not PYTORCH.judge(master, {"master": going, "worker": Counts(2, succeeded=2)}).succeeded
+    assert not PYTORCH.judge(workers, {"worker": Counts(2, active=1, succeeded=1)}).succeeded
+    assert PYTORCH.judge(workers, {"worker": Counts(2, succeeded=2)}).succeeded
+    assert PYTORCH.judge(elastic, {"worker": Counts(2, active=1, succeeded=1)}).succeeded
     assert (
-        judge(workers, {"worker": Counts(2, active=1)}).running
-        and not judge(workers, {"worker": Counts(2)}).running
+        PYTORCH.judge(workers, {"worker": Counts(2, active=1)}).running
+        and not PYTORCH.judge(workers, {"worker": Counts(2)}).running
     )
 
 

@@ -185,11 +185,11 @@ def objects(plan):
 def read(look): return f"the band waits for {look.needed}"
 """
 NEW_ENGINE = """
-from allaboard.engines.pytorchjob import *
-from allaboard.engines import pytorchjob
-NAME, KIND, API_VERSION, FRAMEWORK = "toyjob", "ToyJob", "toy.io/v1", "toy"
-NATIVELY, REFUSES = frozenset(), {"workload": "the toy operator drops schedulingGroup"}
-def render(*given): return {**pytorchjob.render(*given), "apiVersion": API_VERSION, "kind": KIND}
+from allaboard.engines.pytorchjob import PyTorchJob
+class ToyJob(PyTorchJob):
+    KIND, API_VERSION, FRAMEWORK = "ToyJob", "toy.io/v1", "toy"
+    NATIVELY, REFUSES = frozenset(), {"workload": "the toy operator drops schedulingGroup"}
+ENGINE = ToyJob()
 """
 SCRIPT = """
 import importlib.util, sys

@@ -1,8 +1,8 @@
 """Engines: the controllers that run a job, one file each. Values in, values out; no client is ever imported
 here.
 
-An engine is a module of this package with the names of `Engine`; it is found by being there, so adding one
-touches no other file.
+An engine is the ``ENGINE`` of a module of this package; it is found by being there, so adding one touches no
+other file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
 
 
 class Engine(Protocol):
-    """What every engine module has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
+    """What every engine has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
     FIELDS: what may stand in their ``spec``. ROLES: role -> how many at most (None: any), in rank order.
     HELPERS: roles that do not train, as servers and evaluators; the last ones.
     ELASTIC: whether members may come and go.
@@ -112,8 +112,8 @@ class Engine(Protocol):
 def _engines() -> Iterator[Engine]:
     for info in pkgutil.iter_modules(__path__):
         module = import_module(f"{__name__}.{info.name}")
-        if hasattr(module, "NAME"):
-            yield cast(Engine, module)
+        if hasattr(module, "ENGINE"):
+            yield cast(Engine, module.ENGINE)
 
 
 ENGINES: Mapping[str, Engine] = {engine.NAME: engine for engine in _engines()}

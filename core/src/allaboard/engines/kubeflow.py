@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from allaboard.engines.base import Counts, JobSeen, Operator
+from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator
 from allaboard.errors import Problem
 from allaboard.units import from_rfc3339
 
@@ -21,12 +21,9 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
     from allaboard.layout import Layout
     from allaboard.observation import Condition, MemberSeen
 
-API_VERSION = "kubeflow.org/v1"
 JOB_LABEL = "training.kubeflow.org/job-name"
 ROLE_LABEL = "training.kubeflow.org/replica-type"
 INDEX_LABEL = "training.kubeflow.org/replica-index"
-NATIVELY = frozenset({"coscheduling", "volcano"})
-"""What --gang-scheduler-name makes PodGroups for."""
 OPERATOR = Operator(
     "training-operator",
     "Training Operator v1",
@@ -42,7 +39,139 @@ _QUIET = frozenset({"Completed", "Error", "ContainerCreating", "PodInitializing"
 """Reasons of containers that say nothing that the phase and the exit code do not."""
 
 
+class KubeflowEngine:
+    """An engine of kubeflow.org/v1 (`allaboard.engines.Engine`). A kind says KIND, FRAMEWORK, ROLES,
+    CONTAINER, SPECS (the field of its replica map), INJECTED (the variables that its operator sets) and what
+    differs. OWN_FIELDS: further fields of its spec; PROBE_ROLE: the replica type of the probe.
+    """
+
+    KIND: str
+    FRAMEWORK: str
+    ROLES: Mapping[str, int | None]
+    CONTAINER: str
+    SPECS: str
+    INJECTED: frozenset[str]
+    OWN_FIELDS: frozenset[str] = frozenset()
+    PROBE_ROLE = "Worker"
+    HELPERS: frozenset[str] = frozenset()
+    ELASTIC = False
+    DEFAULT_RESTART = "never"
+    ADDED: tuple[AddedContainer, ...] = ()
+    API_VERSION = "kubeflow.org/v1"
+    JOB_LABEL, ROLE_LABEL, INDEX_LABEL = JOB_LABEL, ROLE_LABEL, INDEX_LABEL
+    OPERATOR = OPERATOR
+    NATIVELY = frozenset({"coscheduling", "volcano"})
+    """What --gang-scheduler-name makes PodGroups for."""
+    REFUSES: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        self.NAME = self.KIND.lower()
+        self.PLURAL = f"{self.NAME}s"
+        self.FIELDS = frozenset({self.SPECS, "runPolicy", *self.OWN_FIELDS})
+        self.ENDS: Mapping[str, str] = {f"{self.KIND}Succeeded": "succeeded", f"{self.KIND}Failed": "failed"}
+        # The container has another name than the operator's webhook asks for.
+        template = {"spec": {"containers": [{"name": "probe", "image": "probe"}]}}
+        self.PROBE: Mapping[str, Any] | None = {
+            self.SPECS: {self.PROBE_ROLE: {"replicas": 1, "template": template}}
+        }
+
+    # Down.
+
+    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
+        """Workers alone."""
+        return {"worker": workers}
+
+    def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
+        """What about a job's sound fields this engine cannot do as they are written."""
+        if "processes_per_member" in job:
+            words = (
+                f"{self.KIND} starts one process for each member; take it out, or start more in the command"
+            )
+            yield Problem("processes_per_member", words)
+        yield from overridden(job, self.INJECTED)
+
+    def render(
+        self,
+        layout: Layout,
+        metadata: Mapping[str, Any],
+        templates: Mapping[str, Mapping[str, Any]],
+        gang: GangPlan,
+    ) -> dict[str, Any]:
+        """The job object. ``templates``: the pod template of each role."""
+        spec = {"runPolicy": run_policy(layout, gang), self.SPECS: replica_specs(layout, templates)}
+        return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": dict(metadata), "spec": spec}
+
+    def suspension(self, wanted: bool) -> dict[str, Any]:
+        """The merge patch that suspends a job or resumes it."""
+        return {"spec": {"runPolicy": {"suspend": wanted}}}
+
+    # Up.
+
+    def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
+        """What the job object and its pods say."""
+        return read_job(job, pods, specs=self.SPECS, roles=tuple(self.ROLES), container=self.CONTAINER)
+
+    def needed(self, job: Mapping[str, Any]) -> int:
+        """How many members start together: what the operator's gang was made of, else all."""
+        policy = ((job.get("spec") or {}).get("runPolicy") or {}).get("schedulingPolicy") or {}
+        return int(policy["minAvailable"]) if policy.get("minAvailable") else self.read(job, ()).total
+
+    def added(self, job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
+        """The init containers that the operator adds to the members of a role."""
+        return self.ADDED
+
+    def managed_by(self, job: Mapping[str, Any]) -> str | None:
+        """``runPolicy.managedBy``."""
+        manager = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
+        return str(manager) if manager else None
+
+    def pod_name(self, job: str, member: str) -> str:
+        """Of a member; its Service has the same name."""
+        return f"{job}-{member}"
+
+    def member_of(self, pod: Mapping[str, Any]) -> str | None:
+        """The member whose pod this is: ``worker-0``; None for one that the operator did not make."""
+        who = role_of_pod(pod)
+        return None if who is None else f"{who[0]}-{who[1]}"
+
+    # The operator, for the local backend.
+
+    def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
+        """The operator's own words for a condition (its namespace, where it prints one, is ``default``)."""
+        return self.words(condition, job, is_qualified=not master, role=role, count=count)
+
+    def words(self, condition: str, job: str, *, is_qualified: bool, role: str = "", count: int = 0) -> str:
+        """The same. ``is_qualified``: of Running and Succeeded the operator writes with the namespace."""
+        kind, who = self.KIND, replica_type(role)
+        named = f"{kind} default/{job}" if is_qualified else f"{kind} {job}"
+        done = "successfully completed." if is_qualified else "is successfully completed."
+        return {
+            "Created": f"{kind} {job} is created.",
+            "Running": f"{named} is running.",
+            "Succeeded": f"{named} {done}",
+            "Restarting": f"{kind} {job} is restarting because {count} {who} replica(s) failed.",
+            "Failed": f"{kind} {job} is failed because {count} {who} replica(s) failed.",
+            "Suspended": f"{kind} {job} is suspended.",
+            "Resumed": f"{kind} {job} is resumed.",
+            "BackoffLimit": f"Job {job} has failed because it has reached the specified backoff limit",
+            "Deadline": f"Job {job} has failed because it was active longer than specified deadline",
+        }[condition]
+
+
 # Down.
+
+
+def overridden(job: Mapping[str, Any], injected: Collection[str]) -> Iterator[Problem]:
+    """The variables of a job that its operator sets, too."""
+    written = [("environment", job.get("environment"))]
+    for role, group in (job.get("groups") or {}).items():
+        if isinstance(group, Mapping):
+            written.append((f"groups.{role}.environment", group.get("environment")))
+    for at, variables in written:
+        for name in variables or {}:
+            if name in injected:
+                words = "the operator sets it, and its value wins; take it out"
+                yield Problem(f"{at}.{name}", words, severity="warning")
 
 
 def run_policy(layout: Layout, gang: GangPlan) -> dict[str, Any]:
@@ -74,19 +203,6 @@ def _scheduling_policy(gang: GangPlan) -> dict[str, Any]:
     return written
 
 
-def job_object(
-    kind: str,
-    metadata: Mapping[str, Any],
-    specs: str,
-    layout: Layout,
-    templates: Mapping[str, Mapping[str, Any]],
-    gang: GangPlan,
-) -> dict[str, Any]:
-    """A job object whose spec is a run policy and a replica map, which stands in the field ``specs``."""
-    spec = {"runPolicy": run_policy(layout, gang), specs: replica_specs(layout, templates)}
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": dict(metadata), "spec": spec}
-
-
 def replica_specs(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The replica map: ``{Master: {replicas, restartPolicy, template}}``."""
     return {
@@ -99,89 +215,15 @@ def replica_specs(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) ->
     }
 
 
-def no_processes(job: Mapping[str, Any], kind: str) -> Iterator[Problem]:
-    """What is wrong with ``processes_per_member`` of a kind that has no launcher of processes."""
-    if "processes_per_member" in job:
-        words = f"{kind} starts one process for each member; take it out, or start more in the command"
-        yield Problem("processes_per_member", words)
-
-
-def overridden(job: Mapping[str, Any], injected: Collection[str]) -> Iterator[Problem]:
-    """The variables of a job that its operator sets, too."""
-    written = [("environment", job.get("environment"))]
-    for role, group in (job.get("groups") or {}).items():
-        if isinstance(group, Mapping):
-            written.append((f"groups.{role}.environment", group.get("environment")))
-    for at, variables in written:
-        for name in variables or {}:
-            if name in injected:
-                words = "the operator sets it, and its value wins; take it out"
-                yield Problem(f"{at}.{name}", words, severity="warning")
-
-
 def replica_type(role: str) -> str:
     """The operator's name of a role."""
     return "PS" if role.lower() == "ps" else role.capitalize()
 
 
-def suspension(wanted: bool) -> dict[str, Any]:
-    """The merge patch that suspends a job or resumes it."""
-    return {"spec": {"runPolicy": {"suspend": wanted}}}
-
-
 # Up.
 
 
-def ends(kind: str) -> dict[str, str]:
-    """The reasons of the operator's events about the end of a job of this kind."""
-    return {f"{kind}Succeeded": "succeeded", f"{kind}Failed": "failed"}
-
-
-def gang_size(job: Mapping[str, Any]) -> int | None:
-    """``schedulingPolicy.minAvailable``: the members of a job object that its operator's gang is made of."""
-    policy = ((job.get("spec") or {}).get("runPolicy") or {}).get("schedulingPolicy") or {}
-    return int(policy["minAvailable"]) if policy.get("minAvailable") else None
-
-
-def message(
-    kind: str, condition: str, job: str, *, is_qualified: bool, role: str = "", count: int = 0
-) -> str:
-    """The operator's words for a condition. ``is_qualified``: it writes of Running and Succeeded with the
-    namespace, here ``default``.
-    """
-    who = f"{kind} default/{job}" if is_qualified else f"{kind} {job}"
-    done = "successfully completed." if is_qualified else "is successfully completed."
-    return {
-        "Created": f"{kind} {job} is created.",
-        "Running": f"{who} is running.",
-        "Succeeded": f"{who} {done}",
-        "Restarting": f"{kind} {job} is restarting because {count} {replica_type(role)} replica(s) failed.",
-        "Failed": f"{kind} {job} is failed because {count} {replica_type(role)} replica(s) failed.",
-        "Suspended": f"{kind} {job} is suspended.",
-        "Resumed": f"{kind} {job} is resumed.",
-        "BackoffLimit": f"Job {job} has failed because it has reached the specified backoff limit",
-        "Deadline": f"Job {job} has failed because it was active longer than specified deadline",
-    }[condition]
-
-
-def wrong_container(specs: str, role: str) -> Mapping[str, Any]:
-    """The spec of a job whose container has another name than the operator's webhook asks for."""
-    template = {"spec": {"containers": [{"name": "probe", "image": "probe"}]}}
-    return {specs: {role: {"replicas": 1, "template": template}}}
-
-
-def managed_by(job: Mapping[str, Any]) -> str | None:
-    """``runPolicy.managedBy``."""
-    manager = ((job.get("spec") or {}).get("runPolicy") or {}).get("managedBy")
-    return str(manager) if manager else None
-
-
-def pod_name(job: str, member: str) -> str:
-    """Of a member; its Service has the same name."""
-    return f"{job}-{member}"
-
-
-def read(
+def read_job(
     job: Mapping[str, Any] | None,
     pods: Sequence[Mapping[str, Any]],
     *,
@@ -240,12 +282,6 @@ def _failed_at(conditions: tuple[Condition, ...]) -> float | None:
     """When it ended, where the operator forgets completionTime: a permanent exit code under ExitCode."""
     final = (c for c in conditions if c.type in ("Failed", "Succeeded") and c.status == "True")
     return next((c.since for c in final), None)
-
-
-def member_of(pod: Mapping[str, Any]) -> str | None:
-    """The member whose pod this is: ``worker-0``; None for one that the operator did not make."""
-    who = role_of_pod(pod)
-    return None if who is None else f"{who[0]}-{who[1]}"
 
 
 def role_of_pod(pod: Mapping[str, Any]) -> tuple[str, int] | None:

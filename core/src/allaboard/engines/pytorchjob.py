@@ -8,101 +8,134 @@ operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from allaboard.engines import kubeflow
-from allaboard.engines.base import AddedContainer, Counts, JobSeen, Place, Verdict
+from allaboard.engines.base import AddedContainer, Counts, Place, Verdict
+from allaboard.engines.kubeflow import KubeflowEngine, overridden, replica_specs, run_policy
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout, Member
 
-NAME = "pytorchjob"
-KIND = "PyTorchJob"
-FRAMEWORK = "pytorch"
-ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
-HELPERS: frozenset[str] = frozenset()
-ELASTIC = True
-DEFAULT_RESTART = "on_failure"
-API_VERSION = kubeflow.API_VERSION
-PLURAL = "pytorchjobs"
-CONTAINER = "pytorch"
-JOB_LABEL = kubeflow.JOB_LABEL
-ROLE_LABEL = kubeflow.ROLE_LABEL
-INDEX_LABEL = kubeflow.INDEX_LABEL
-NATIVELY = kubeflow.NATIVELY
-REFUSES: Mapping[str, str] = {}
-_SPECS = "pytorchReplicaSpecs"
-FIELDS = frozenset({"elasticPolicy", "nprocPerNode", _SPECS, "runPolicy"})
-OPERATOR = kubeflow.OPERATOR
-PROBE: Mapping[str, Any] | None = kubeflow.wrong_container(_SPECS, "Worker")
-ENDS = kubeflow.ends(KIND)
-ADDED = (
-    AddedContainer(
-        "init-pytorch",
-        {"cpu": "50m", "memory": "10Mi"},
-        waits_for="its master, whose name is not known yet",
-        remedy="have it given a template with one (--pytorch-init-container-template-file), use another "
-        "namespace, or train without a master (elastic)",
-    ),
-)
-_INJECTED = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "PYTHONUNBUFFERED"})
 
+class PyTorchJob(KubeflowEngine):
+    """`allaboard.engines.Engine` for PyTorchJobs. RANK is master 0, worker index + 1 if there is a master."""
 
-# Down.
+    KIND = "PyTorchJob"
+    FRAMEWORK = "pytorch"
+    ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
+    ELASTIC = True
+    DEFAULT_RESTART = "on_failure"
+    CONTAINER = "pytorch"
+    SPECS = "pytorchReplicaSpecs"
+    OWN_FIELDS = frozenset({"elasticPolicy", "nprocPerNode"})
+    INJECTED = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "PYTHONUNBUFFERED"})
+    ADDED = (
+        AddedContainer(
+            "init-pytorch",
+            {"cpu": "50m", "memory": "10Mi"},
+            waits_for="its master, whose name is not known yet",
+            remedy="have it given a template with one (--pytorch-init-container-template-file), use another "
+            "namespace, or train without a master (elastic)",
+        ),
+    )
 
+    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
+        """A master and the rest workers; workers alone when elastic (contract, section 5)."""
+        if elastic:
+            return {"worker": workers}
+        return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}
 
-def groups_of(workers: int, elastic: bool) -> Mapping[str, int]:
-    """A master and the rest workers; workers alone when elastic (contract, section 5)."""
-    if elastic:
-        return {"worker": workers}
-    return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}
+    def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
+        """What about a job's sound fields this engine cannot do as it is written."""
+        groups = job.get("groups")
+        if groups and "master" not in groups and job.get("elastic") is None:
+            yield Problem(
+                "groups",
+                "workers without a master that are not elastic get no MASTER_ADDR and no RANK from the "
+                "operator; add master: 1, or elastic",
+                severity="warning",
+            )
+        pet = [name for name in job.get("environment") or {} if name.startswith("PET_")]
+        yield from overridden(job, {*self.INJECTED, *pet})
+        command = job.get("command", [])
+        if job.get("elastic") is not None and not any(
+            "torchrun" in word or "torch.distributed.run" in word for word in command
+        ):
+            yield Problem(
+                "command",
+                "an elastic job is led by torchrun, which this command does not start; "
+                "write [torchrun, train.py]",
+                severity="warning",
+            )
 
+    def render(
+        self,
+        layout: Layout,
+        metadata: Mapping[str, Any],
+        templates: Mapping[str, Mapping[str, Any]],
+        gang: GangPlan,
+    ) -> dict[str, Any]:
+        """The job object. ``templates``: the pod template of each role."""
+        spec: dict[str, Any] = {
+            "nprocPerNode": _processes(layout),
+            "runPolicy": run_policy(layout, gang),
+        }
+        if layout.elastic is not None:
+            spec["elasticPolicy"] = _elastic_policy(layout)
+        spec[self.SPECS] = replica_specs(layout, templates)
+        return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": dict(metadata), "spec": spec}
 
-def objections(job: Mapping[str, Any]) -> Iterator[Problem]:
-    """What about a job's sound fields this engine cannot do as it is written."""
-    groups = job.get("groups")
-    if groups and "master" not in groups and job.get("elastic") is None:
-        yield Problem(
-            "groups",
-            "workers without a master that are not elastic get no MASTER_ADDR and no RANK from the operator; "
-            "add master: 1, or elastic",
-            severity="warning",
-        )
-    pet = [name for name in job.get("environment") or {} if name.startswith("PET_")]
-    yield from kubeflow.overridden(job, {*_INJECTED, *pet})
-    command = job.get("command", [])
-    if job.get("elastic") is not None and not any(
-        "torchrun" in word or "torch.distributed.run" in word for word in command
-    ):
-        yield Problem(
-            "command",
-            "an elastic job is led by torchrun, which this command does not start; "
-            "write [torchrun, train.py]",
-            severity="warning",
-        )
+    def needed(self, job: Mapping[str, Any]) -> int:
+        """How many members start together: what the gang was made of, else the elastic minimum, else all."""
+        spec = job.get("spec") or {}
+        minimum = (spec.get("elasticPolicy") or {}).get("minReplicas")
+        policy = (spec.get("runPolicy") or {}).get("schedulingPolicy") or {}
+        return int(minimum) if minimum and not policy.get("minAvailable") else super().needed(job)
 
+    def added(self, job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
+        """Workers wait for the master's name, where there is a master."""
+        roles = {name.lower() for name in (job.get("spec") or {}).get(self.SPECS) or ()}
+        return self.ADDED if role == "worker" and "master" in roles else ()
 
-def render(
-    layout: Layout,
-    metadata: Mapping[str, Any],
-    templates: Mapping[str, Mapping[str, Any]],
-    gang: GangPlan,
-) -> dict[str, Any]:
-    """The job object. ``templates``: the pod template of each role."""
-    spec: dict[str, Any] = {
-        "nprocPerNode": _processes(layout),
-        "runPolicy": kubeflow.run_policy(layout, gang),
-    }
-    if layout.elastic is not None:
-        spec["elasticPolicy"] = _elastic_policy(layout)
-    spec[_SPECS] = kubeflow.replica_specs(layout, templates)
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": dict(metadata), "spec": spec}
+    def listeners(self, layout: Layout) -> list[tuple[str, ...]]:
+        """The master, and the host of an elastic gang's rendezvous."""
+        has_master = layout.group("master") is not None
+        first = ["master-0"] if has_master else []
+        return [(name,) for name in [*first, *(["worker-0"] if layout.elastic or not has_master else [])]]
 
+    def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
+        """The variables that the operator appends to a member's own; they win over the user's.
 
-suspension = kubeflow.suspension
+        MASTER_*, WORLD_SIZE, RANK and PET_NODE_RANK exist only with a master: a masterless job that is not
+        elastic gets no rendezvous at all. RANK is a node rank. WORLD_SIZE counts processes when their number
+        per member is a number.
+        """
+        per_member = _processes(layout)
+        env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_member}
+        if layout.group("master") is not None:
+            processes = layout.total * (int(per_member) if per_member.isdecimal() else 1)
+            env |= {
+                "MASTER_ADDR": place["master-0"].host,
+                "MASTER_PORT": str(place["master-0"].port),
+                "WORLD_SIZE": str(processes),
+                "RANK": str(member.rank),
+                "PET_MASTER_ADDR": place["master-0"].host,
+                "PET_MASTER_PORT": str(place["master-0"].port),
+                "PET_NODE_RANK": str(member.rank),
+            }
+        return env | _nnodes(layout) | _rendezvous(layout, place)
+
+    def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
+        """The master decides. Without one: all workers, or any one of them when the job is elastic."""
+        master = counts.get("master")
+        if master is not None:
+            return Verdict(running=master.active > 0, succeeded=master.replicas - master.succeeded == 0)
+        workers = counts["worker"]
+        enough = 1 if layout.elastic else workers.replicas
+        return Verdict(running=workers.active > 0, succeeded=workers.succeeded >= enough)
 
 
 def _processes(layout: Layout) -> str:
@@ -132,64 +165,6 @@ def _elastic_policy(layout: Layout) -> dict[str, Any]:
     return policy
 
 
-# Up.
-
-
-def read(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-    """What the job object and its pods say. RANK is master 0, worker index + 1 where there is a master."""
-    return kubeflow.read(job, pods, specs=_SPECS, roles=tuple(ROLES), container=CONTAINER)
-
-
-def needed(job: Mapping[str, Any]) -> int:
-    """How many members start together: what the gang was made of, else the elastic minimum, else all."""
-    least = ((job.get("spec") or {}).get("elasticPolicy") or {}).get("minReplicas")
-    return kubeflow.gang_size(job) or (int(least) if least else read(job, ()).total)
-
-
-def added(job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
-    """Workers wait for the master's name, where there is a master."""
-    roles = {name.lower() for name in (job.get("spec") or {}).get(_SPECS) or ()}
-    return ADDED if role == "worker" and "master" in roles else ()
-
-
-managed_by = kubeflow.managed_by
-member_of = kubeflow.member_of
-pod_name = kubeflow.pod_name
-
-
-# The operator, for the local backend.
-
-
-def listeners(layout: Layout) -> list[tuple[str, ...]]:
-    """The master, and the host of an elastic gang's rendezvous."""
-    has_master = layout.group("master") is not None
-    first = ["master-0"] if has_master else []
-    return [(name,) for name in [*first, *(["worker-0"] if layout.elastic or not has_master else [])]]
-
-
-def environment(layout: Layout, member: Member, place: Place) -> dict[str, str]:
-    """The variables that the operator appends to a member's own; they win over the user's.
-
-    MASTER_*, WORLD_SIZE, RANK and PET_NODE_RANK exist only with a master: a masterless job that is not
-    elastic gets no rendezvous at all. RANK is a node rank. WORLD_SIZE counts processes when their number per
-    member is a number.
-    """
-    per_member = _processes(layout)
-    env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_member}
-    if layout.group("master") is not None:
-        processes = layout.total * (int(per_member) if per_member.isdecimal() else 1)
-        env |= {
-            "MASTER_ADDR": place["master-0"].host,
-            "MASTER_PORT": str(place["master-0"].port),
-            "WORLD_SIZE": str(processes),
-            "RANK": str(member.rank),
-            "PET_MASTER_ADDR": place["master-0"].host,
-            "PET_MASTER_PORT": str(place["master-0"].port),
-            "PET_NODE_RANK": str(member.rank),
-        }
-    return env | _nnodes(layout) | _rendezvous(layout, place)
-
-
 def _nnodes(layout: Layout) -> dict[str, str]:
     elastic = layout.elastic
     return {"PET_NNODES": f"{elastic.min}:{elastic.max}" if elastic else str(layout.total)}
@@ -211,16 +186,4 @@ def _rendezvous(layout: Layout, place: Place) -> dict[str, str]:
     return env
 
 
-def judge(layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
-    """The master decides. Without one: all workers, or any one of them when the job is elastic."""
-    master = counts.get("master")
-    if master is not None:
-        return Verdict(running=master.active > 0, succeeded=master.replicas - master.succeeded == 0)
-    workers = counts["worker"]
-    enough = 1 if layout.elastic else workers.replicas
-    return Verdict(running=workers.active > 0, succeeded=workers.succeeded >= enough)
-
-
-def message(condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
-    """The operator's own words for a condition."""
-    return kubeflow.message(KIND, condition, job, is_qualified=not master, role=role, count=count)
+ENGINE = PyTorchJob()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from allaboard.backends.kubernetes.discovery.installed import (
     versions_of,
 )
 from allaboard.engines import ENGINES
+from allaboard.engines.tfjob import TFJob
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
 from tests.core.backends.kubernetes.answers import NOW, Answers, Json, ago
@@ -78,15 +78,10 @@ def test_mpijob_v1_is_no_mpi_operator() -> None:
 
 def test_engines_of_one_operator_are_one_part_that_any_of_their_kinds_shows() -> None:
     pytorch = ENGINES["pytorchjob"]
-    other = {
-        "NAME": "tfjob",
-        "KIND": "TFJob",
-        "PLURAL": "tfjobs",
-        "API_VERSION": "kubeflow.org/v2",
-        "PROBE": None,
-    }
-    engines = [SimpleNamespace(**{**vars(pytorch), **other}), pytorch]
-    (part,) = operators(engines)  # type: ignore[arg-type]
+    other = TFJob()
+    other.API_VERSION, other.PROBE = "kubeflow.org/v2", None
+    engines = [other, pytorch]
+    (part,) = operators(engines)
     assert part.id == "training-operator" and [kind.plural for kind in part.kinds] == [
         "tfjobs",
         "pytorchjobs",

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +19,7 @@ from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.watch import informer
 from allaboard.engines import ENGINES, Engine
+from allaboard.engines.pytorchjob import PyTorchJob
 from allaboard.errors import SiteError
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
@@ -104,15 +104,10 @@ def test_the_roles_of_pytorchjob_read_as_they_always_did(role: str, monkeypatch:
 
 
 def test_the_roles_name_the_kinds_of_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytorch = vars(ENGINES["pytorchjob"])
-    tensorflow = SimpleNamespace(**{**pytorch, "NAME": "tfjob", "KIND": "TFJob", "PLURAL": "tfjobs"})
-    trainer = {"NAME": "trainjob", "KIND": "TrainJob", "PLURAL": "trainjobs"}
-    group = {"API_VERSION": "trainer.kubeflow.org/v1alpha1"}
-    every = {
-        "pytorchjob": ENGINES["pytorchjob"],
-        "tfjob": tensorflow,
-        "trainjob": SimpleNamespace(**{**pytorch, **trainer, **group}),
-    }
+    trainer = PyTorchJob()
+    trainer.API_VERSION = "trainer.kubeflow.org/v1alpha1"
+    trainer.NAME, trainer.KIND, trainer.PLURAL = "trainjob", "TrainJob", "trainjobs"
+    every = {name: ENGINES[name] for name in ("pytorchjob", "tfjob")} | {"trainjob": trainer}
     monkeypatch.setattr(resources, "ENGINES", every)
     text = rbac.text("submitter")
     verbs = "    verbs: [get, list, watch, create, patch, delete]\n"
