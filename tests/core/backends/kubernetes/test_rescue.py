@@ -325,38 +325,65 @@ def an_elastic_run(cluster: FakeCluster, backend: KubernetesBackend) -> str:
 
 
 def is_gone(cluster: FakeCluster, run: str) -> None:
-    cluster.delete(PODS, f"{run}-worker-0", "default", grace=0)
+    if cluster.one(PODS, f"{run}-worker-0") is not None:
+        cluster.delete(PODS, f"{run}-worker-0", "default", grace=0)
     cluster.tick(1)
     assert cluster.one(PODS, f"{run}-worker-0") is None
 
 
-@pytest.mark.parametrize("way", ["blocking", "async"])
-def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(cluster: FakeCluster, way: str) -> None:
-    backend = cluster.backend()
-    run = an_elastic_run(cluster, backend)
-    other = cluster.async_backend()
+def after_the_alarm(cluster: FakeCluster, way: str, run: str, alarm: PodAlarm) -> Observation:
+    """What a follower sees to whom this row came, once rank 0's pod is gone."""
+    blocking, other = cluster.backend(), cluster.async_backend()
 
     async def life() -> Observation:
         async with other.changes(run) as changes:
-            ring(changes, f"{run}-worker-0", None)
+            assert changes.on_alarm is not None
+            changes.on_alarm(alarm)
             await session_of(other, run).wait_captures(30)
             is_gone(cluster, run)
             return await other.observe(run)
 
     if way == "async":
-        seen = asyncio.run(life())
-    else:
-        with backend.changes(run) as changes:
-            ring(changes, f"{run}-worker-0", None)
-            session_of(backend, run).join_captures(30)
-            is_gone(cluster, run)
-            seen = backend.observe(run)
+        return asyncio.run(life())
+    with blocking.changes(run) as changes:
+        assert changes.on_alarm is not None
+        changes.on_alarm(alarm)
+        session_of(blocking, run).join_captures(30)
+        is_gone(cluster, run)
+        return blocking.observe(run)
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+@pytest.mark.parametrize("whose", ["worker-0", "worker-1"])
+def test_what_rank_0_achieved_is_known_though_its_pod_was_deleted(
+    cluster: FakeCluster, way: str, whose: str
+) -> None:
+    """The row is that of rank 0, which goes, or that of another member, which is done."""
+    run = an_elastic_run(cluster, cluster.backend())
+    seen = after_the_alarm(cluster, way, run, PodAlarm(f"{run}-{whose}", "", failed=False))
     assert state_of(seen) is State.SUCCEEDED
     assert (seen.progress.step, seen.progress.result) == (200, {"accuracy": 0.9})
     later = cluster.backend()
     assert later.observe(run).progress.result == {"accuracy": 0.9}
     written = [text for member, text in lines([*later.logs(run, Selection())]) if member == "worker-0"]
     assert len(written) == 2, "and so is what it wrote"
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_a_result_that_the_pod_kept_in_its_status_is_known_though_its_log_was_never_read(
+    cluster: FakeCluster, way: str
+) -> None:
+    """The follower comes too late for the log: the pod went at once. What happened since tells its status."""
+    run = an_elastic_run(cluster, cluster.backend())
+    alarm = PodAlarm(f"{run}-worker-1", str(cluster._version_now()), failed=False)
+    words = f"{encode('progress', step=200, total=200)}\n{encode('result', metrics={'accuracy': 0.9})}"
+    succeeds(cluster, f"{run}-worker-0", words)
+    is_gone(cluster, run)
+    seen = after_the_alarm(cluster, way, run, alarm)
+    assert state_of(seen) is State.SUCCEEDED
+    assert (seen.progress.step, seen.progress.result) == (200, {"accuracy": 0.9})
+    assert seen.progress.lost_steps == 0
+    assert cluster.backend().observe(run).progress.result == {"accuracy": 0.9}
 
 
 @pytest.mark.parametrize("way", ["blocking", "async"])
@@ -434,66 +461,6 @@ def test_so_it_is_when_its_pod_is_still_going(cluster: FakeCluster) -> None:
     is_gone(cluster, run)
     later = cluster.backend()
     assert len(lines([*later.logs(run, Selection())])) == 2
-
-
-@pytest.mark.parametrize("way", ["blocking", "async"])
-def test_a_result_that_the_pod_kept_in_its_status_is_known_though_its_log_was_never_read(
-    cluster: FakeCluster, way: str
-) -> None:
-    """The follower comes too late for the log: the pod went at once. What happened since tells its status."""
-    backend = cluster.backend()
-    run = an_elastic_run(cluster, backend)
-    words = f"{encode('progress', step=200, total=200)}\n{encode('result', metrics={'accuracy': 0.9})}"
-    alarm = PodAlarm(f"{run}-worker-1", str(cluster._version_now()), failed=False)
-    succeeds(cluster, f"{run}-worker-0", words)
-    is_gone(cluster, run)
-    other = cluster.async_backend()
-
-    async def life() -> Observation:
-        async with other.changes(run) as changes:
-            assert changes.on_alarm is not None
-            changes.on_alarm(alarm)
-            await session_of(other, run).wait_captures(30)
-            return await other.observe(run)
-
-    if way == "async":
-        seen = asyncio.run(life())
-    else:
-        with backend.changes(run) as changes:
-            assert changes.on_alarm is not None
-            changes.on_alarm(alarm)
-            session_of(backend, run).join_captures(30)
-            seen = backend.observe(run)
-    assert state_of(seen) is State.SUCCEEDED
-    assert (seen.progress.step, seen.progress.result) == (200, {"accuracy": 0.9})
-    assert seen.progress.lost_steps == 0
-    assert cluster.backend().observe(run).progress.result == {"accuracy": 0.9}
-
-
-@pytest.mark.parametrize("way", ["blocking", "async"])
-def test_so_it_is_when_another_member_is_done_and_no_row_of_rank_0_comes_in_time(
-    cluster: FakeCluster, way: str
-) -> None:
-    backend = cluster.backend()
-    run = an_elastic_run(cluster, backend)
-    other = cluster.async_backend()
-
-    async def life() -> Observation:
-        async with other.changes(run) as changes:
-            ring(changes, f"{run}-worker-1", None)
-            await session_of(other, run).wait_captures(30)
-            is_gone(cluster, run)
-            return await other.observe(run)
-
-    if way == "async":
-        seen = asyncio.run(life())
-    else:
-        with backend.changes(run) as changes:
-            ring(changes, f"{run}-worker-1", None)
-            session_of(backend, run).join_captures(30)
-            is_gone(cluster, run)
-            seen = backend.observe(run)
-    assert (seen.progress.step, seen.progress.result) == (200, {"accuracy": 0.9})
 
 
 def test_so_it_is_where_all_pods_are_cleaned_up(cluster: FakeCluster) -> None:
