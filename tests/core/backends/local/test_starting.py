@@ -160,6 +160,28 @@ def test_a_suspend_gets_through_while_many_members_start_and_all_run_when_it_is_
     ended(backend, handle.run)
 
 
+def test_a_suspend_and_a_resume_are_taken_in_the_order_in_which_they_were_asked(
+    backend: LocalBackend, folder: Path
+) -> None:
+    """Also where nobody waits in between, and members are still starting or ending."""
+    handle = backend.launch(a_plan(folder, "import time; time.sleep(600)", workers=8), ME)
+    asked = backend.find(handle.run).attempt(1, 1).requests
+    for _ in range(10):
+        backend.suspend(handle.run)
+        backend.resume(handle.run)
+    wait_for(lambda: not [*asked.iterdir()])
+    wait_for(lambda: len(processes_of(backend, handle.run)) == 8)
+    wait_for(lambda: all(m.phase == "running" for m in backend.observe(handle.run).members))
+    assert backend.observe(handle.run).restarts == 0
+    backend.resume(handle.run)
+    backend.suspend(handle.run)
+    wait_for(lambda: not [*asked.iterdir()])
+    wait_for(lambda: not processes_of(backend, handle.run))
+    wait_for(lambda: state_of(backend.observe(handle.run)) is State.SUSPENDED)
+    backend.stop(handle, ME, "me", "its end", kill=True)
+    ended(backend, handle.run)
+
+
 def test_a_member_that_is_called_off_has_never_run() -> None:
     operator = op.Operator(a_layout(workers=2), 0.0)
     operator.begin(0.0)

@@ -307,6 +307,29 @@ def test_suspend_takes_every_member_and_gives_the_slots_back() -> None:
     ]
 
 
+def test_a_resume_that_comes_while_members_still_end_is_kept() -> None:
+    m = Machine(workers=2).admit()
+    m.does(m.operator.ask_suspend(m.now))
+    m.exits("master-0", -15)
+    m.asked = False
+    m.does(m.operator.ask_resume(m.now))
+    assert m.state == "suspended" and not m.asked, "two of one member never run at once"
+    m.exits("worker-0", -15)
+    assert m.released == 1 and m.asked
+    m.admit()
+    assert m.state == "running" and m.operator.restarts == 0
+
+
+def test_a_suspend_takes_a_resume_back_that_has_not_come_about() -> None:
+    m = Machine(workers=1).admit()
+    m.does(m.operator.ask_suspend(m.now))
+    m.does(m.operator.ask_resume(m.now))
+    m.does(m.operator.ask_suspend(m.now))
+    m.asked = False
+    m.exits("master-0", -15)
+    assert m.state == "suspended" and not m.asked
+
+
 def test_a_suspended_elastic_gang_has_no_members_left_to_wait_for() -> None:
     m = elastic().admit("worker-0", "worker-1")
     m.does(m.operator.ask_suspend(m.now))

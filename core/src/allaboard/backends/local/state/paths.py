@@ -31,6 +31,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -122,9 +123,11 @@ class AttemptFolder:
         return is_held(self.live)
 
     def write_request(self, name: str, body: Mapping[str, Any]) -> None:
-        """Write a request for the supervisor and wake it. Does nothing if the run was deleted meanwhile."""
+        """Write a request for the supervisor and wake it; requests are read in the order in which they were
+        written. Does nothing if the run was deleted meanwhile.
+        """
         with suppress(FileNotFoundError):
-            write_json(self.requests / f"{name}.json", body)
+            write_json(self.requests / f"{time.monotonic_ns():020d}-{name}.json", body)
             self.wake_supervisor()
 
     def wake_supervisor(self) -> None:

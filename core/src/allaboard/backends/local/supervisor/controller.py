@@ -142,6 +142,8 @@ class Operator:
     finished: float | None = None
     stop: Stop | None = None
     suspended: bool = False
+    resume_asked: bool = False
+    """Whether to resume once the members that are being suspended are gone."""
     removed: bool = False
     waiting: str | None = None
     has_asked_for_slots: bool = False
@@ -437,7 +439,7 @@ class Operator:
         if any(o.busy for o in self.members.values()):
             return []
         if self.suspended and not self.ended:
-            return [Release()]
+            return [Release(), *(self._resume(now) if self.resume_asked else [])]
         if not self.ended or self.over:
             return []
         self.over = True
@@ -468,6 +470,7 @@ class Operator:
 
     def ask_suspend(self, now: float) -> list[Action]:
         """End every member and release the slots. Suspending a job that ended does nothing."""
+        self.resume_asked = False
         if self.ended or self.suspended:
             return []
         return self._on_suspended(now)
@@ -491,10 +494,18 @@ class Operator:
         return self._end_all(now)
 
     def ask_resume(self, now: float) -> list[Action]:
-        """Start the members again from index 0; they find their checkpoint themselves."""
-        if self.ended or not self.suspended or any(o.alive for o in self.members.values()):
+        """Start the members again from index 0, once all that ran before are gone; they find their checkpoint
+        themselves.
+        """
+        if self.ended or not self.suspended:
             return []
-        self.suspended = False
+        if any(o.busy for o in self.members.values()):
+            self.resume_asked = True
+            return []
+        return self._resume(now)
+
+    def _resume(self, now: float) -> list[Action]:
+        self.suspended = self.resume_asked = False
         resumed = Condition("Suspended", "False", f"{self.engine.KIND}Resumed", self._message("Resumed"), now)
         self.conditions = with_condition(self.conditions, resumed)
         self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._message("Resumed"), now)
