@@ -8,18 +8,15 @@ engine: what differs between kinds is asked of the engine. Sources as in `allabo
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, resource_for
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, Resource, resource_for
 from allaboard.backends.kubernetes.discovery.capacity import templates
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.engines.base import Counts, Verdict
 from allaboard.layout import Elastic, Group, Layout, Policy
-
-if TYPE_CHECKING:
-    from allaboard.testing.cluster import FakeCluster
 
 Json = dict[str, Any]
 OPERATOR_LABEL = "training.kubeflow.org/operator-name"
@@ -30,12 +27,31 @@ def stamp(epoch: float) -> str:
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+class ClusterObjects(Protocol):
+    """What the operators and the kubelet need of a `FakeCluster`."""
+
+    now: float
+    shows: tuple[Resource, ...]
+    objects: dict[tuple[str, str, str, str], Json]
+
+    @property
+    def history(self) -> Sized: ...
+
+    def create(self, resource: Resource, body: Json, namespace: str) -> Json: ...
+
+    def delete(self, resource: Resource, name: str, namespace: str) -> object: ...
+
+    def _put(self, resource: Resource, body: Json, change: str) -> None: ...
+
+    def _remove(self, resource: Resource, body: Json) -> None: ...
+
+
 class FakeOperator:
     """``trains_for``: seconds until a member ends well, None: never by itself. ``paused``: the operator is
     away. ``stuck``: pods of these names never leave (their node is gone).
     """
 
-    def __init__(self, cluster: FakeCluster, trains_for: float | None) -> None:
+    def __init__(self, cluster: ClusterObjects, trains_for: float | None) -> None:
         self.cluster, self.trains_for = cluster, trains_for
         self.paused = False
         self.starts_after = 0.0

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.sdk import conf
 from airflow.sdk.exceptions import (
@@ -59,8 +59,10 @@ from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
 
-    from allaboard_provider.operators.train import TrainingJobOperator
+    from allaboard.spec.job import TrainingJob
+    from allaboard_provider.hooks.allaboard import AllaboardHook
 
 RUN_KEY = "allaboard_run"
 """The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
@@ -72,10 +74,35 @@ _DEFERRED_AGAIN = 5
 """How often a worker that cannot reach the cluster returns the run to the triggerer, which waits."""
 
 
+class TrainingTask(Protocol):
+    """What a try needs of its operator; the fields of `TrainingJobOperator`."""
+
+    deferrable: bool
+    get_logs: bool
+    killed: bool
+    backstop: float
+    executor: str | None
+    execution_timeout: timedelta | None
+
+    @property
+    def hook(self) -> AllaboardHook: ...
+
+    @property
+    def log(self) -> Any: ...
+
+    def training_job(self) -> TrainingJob: ...
+
+    def result(self, outcome: Outcome) -> dict[str, Any]: ...
+
+    def defer(
+        self, *, trigger: BaseTrigger, method_name: str, timeout: timedelta | None = None
+    ) -> NoReturn: ...
+
+
 class TaskTry:
     """What a worker does for one try, from `begin` or `resume` to a deferral, a result or an exception."""
 
-    def __init__(self, operator: TrainingJobOperator, context: Context) -> None:
+    def __init__(self, operator: TrainingTask, context: Context) -> None:
         self.operator, self.log = operator, operator.log
         self.context: Any = context
         self.ti: Any = self.context["ti"]

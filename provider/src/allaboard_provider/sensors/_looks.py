@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger
@@ -24,7 +24,23 @@ from allaboard_provider.triggers.jobs import JobTrigger, ending_of
 from allaboard_provider.triggers.train import RunTrigger
 
 if TYPE_CHECKING:
-    from allaboard_provider.sensors.train import TrainingJobSensor
+    from allaboard_provider.hooks.allaboard import AllaboardHook
+
+
+class Awaited(Protocol):
+    """What a sensor says of the training that it waits for; the fields of `TrainingJobSensor`."""
+
+    run: str | None
+    key: str | None
+    kind: str | None
+    job_name: str | None
+    poke_interval: float
+
+    @property
+    def hook(self) -> AllaboardHook: ...
+
+    @property
+    def log(self) -> Any: ...
 
 
 class TrainingLooks:
@@ -34,7 +50,7 @@ class TrainingLooks:
 
     def __init__(
         self,
-        sensor: TrainingJobSensor,
+        sensor: Awaited,
         since: float | None,
         since_of_ids: bool,
         event: Mapping[str, Any] | None,

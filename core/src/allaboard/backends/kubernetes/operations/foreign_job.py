@@ -4,10 +4,10 @@ person has said so, ended or held back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
@@ -19,10 +19,30 @@ from allaboard.errors import BadInput
 from allaboard.observation import Event, Observation, Owner, Stop
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.kubernetes.client.api import Api
     from allaboard.engines import Engine
+    from allaboard.follow.loop import FollowPolicy
 
 T = TypeVar("T")
+
+
+class ForeignJobs(Protocol):
+    """What an `OthersJob` needs of the backend of its cluster."""
+
+    api: Api
+    pause: Callable[[float], None]
+
+    @property
+    def pace(self) -> FollowPolicy: ...
+
+    @property
+    def where(self) -> str: ...
+
+    def observe_job(
+        self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
+    ) -> Observation: ...
+
+    def changes_of(self, kind: str, name: str) -> AbstractContextManager[Changes]: ...
 
 
 class OthersJob:
@@ -33,7 +53,7 @@ class OthersJob:
 
     name = "kubernetes"
 
-    def __init__(self, backend: KubernetesBackend, engine: Engine, name: str, *, adopt: bool = False) -> None:
+    def __init__(self, backend: ForeignJobs, engine: Engine, name: str, *, adopt: bool = False) -> None:
         self.backend, self.engine, self.job, self.may_change = backend, engine, name, adopt
         self.pace, self.where = backend.pace, backend.where
         self.uid: str | None = None
