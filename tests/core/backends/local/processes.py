@@ -59,7 +59,6 @@ def keeper_here(**options: Any) -> Iterator[Keeper]:
     finally:
         keeper.close(within=60)
         processes._prctl(processes._PR_SET_CHILD_SUBREAPER, 0)
-        processes._subreapers = 0
 
 
 class Family:
