@@ -14,7 +14,7 @@ from allaboard import engines
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS
 from allaboard.diagnosis import diagnose
-from allaboard.engines import engine_of_kind, pytorchjob
+from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Observation, State
 from allaboard.status import state_of
@@ -137,10 +137,10 @@ def test_a_kind_that_may_be_several_must_be_written_out(monkeypatch: pytest.Monk
     class Newer:
         NAME, KIND, API_VERSION, PLURAL = "pytorchjob_v2", "PyTorchJob", "kubeflow.org/v2", "pytorchjobs"
 
-    both: Any = {**engines.ENGINES, "pytorchjob_v2": Newer}
+    both: Any = {**ENGINES, "pytorchjob_v2": Newer}
     monkeypatch.setattr(engines, "ENGINES", both)
-    assert engine_of_kind("pytorchjob") is pytorchjob, "an engine's own name is one"
-    assert engine_of_kind("kubeflow.org/v1/PyTorchJob") is pytorchjob
+    assert engine_of_kind("pytorchjob") is ENGINES["pytorchjob"], "an engine's own name is one"
+    assert engine_of_kind("kubeflow.org/v1/PyTorchJob") is ENGINES["pytorchjob"]
     with pytest.raises(BadInput, match=r"write kubeflow\.org/v1/PyTorchJob or kubeflow\.org/v2/PyTorchJob"):
         engine_of_kind("pytorchjobs")
 
