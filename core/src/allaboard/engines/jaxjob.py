@@ -26,6 +26,7 @@ class JAXJob(KubeflowEngine):
     ROLES: Mapping[str, int | None] = {"worker": None}
     CONTAINER = "jax"
     SPECS = "jaxReplicaSpecs"
+    NAMES_NAMESPACE = True
     INJECTED = frozenset(
         {"PYTHONUNBUFFERED", "COORDINATOR_PORT", "COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"}
     )
@@ -48,10 +49,6 @@ class JAXJob(KubeflowEngine):
         """All workers."""
         workers = counts["worker"]
         return Verdict(running=workers.active > 0, succeeded=workers.succeeded >= workers.replicas)
-
-    def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
-        """The operator's own words for a condition."""
-        return self.words(condition, job, is_qualified=True, role=role, count=count)
 
 
 ENGINE = JAXJob()

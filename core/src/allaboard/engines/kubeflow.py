@@ -57,6 +57,8 @@ class KubeflowEngine:
     ELASTIC = False
     DEFAULT_RESTART = "never"
     ADDED: tuple[AddedContainer, ...] = ()
+    NAMES_NAMESPACE: bool | None = None
+    """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
     API_VERSION = "kubeflow.org/v1"
     JOB_LABEL, ROLE_LABEL, INDEX_LABEL = JOB_LABEL, ROLE_LABEL, INDEX_LABEL
     OPERATOR = OPERATOR
@@ -138,10 +140,7 @@ class KubeflowEngine:
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """The operator's own words for a condition (its namespace, where it prints one, is ``default``)."""
-        return self.words(condition, job, is_qualified=not master, role=role, count=count)
-
-    def words(self, condition: str, job: str, *, is_qualified: bool, role: str = "", count: int = 0) -> str:
-        """The same. ``is_qualified``: of Running and Succeeded the operator writes with the namespace."""
+        is_qualified = not master if self.NAMES_NAMESPACE is None else self.NAMES_NAMESPACE
         kind, who = self.KIND, replica_type(role)
         named = f"{kind} default/{job}" if is_qualified else f"{kind} {job}"
         done = "successfully completed." if is_qualified else "is successfully completed."

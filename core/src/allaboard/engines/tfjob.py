@@ -31,6 +31,7 @@ class TFJob(KubeflowEngine):
     CONTAINER = "tensorflow"
     SPECS = "tfReplicaSpecs"
     OWN_FIELDS = frozenset({"enableDynamicWorker", "successPolicy"})
+    NAMES_NAMESPACE = True
     INJECTED = frozenset({"TF_CONFIG"})
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -82,7 +83,7 @@ class TFJob(KubeflowEngine):
         if condition == "Failed":
             who = replica_type(role)
             return f"{self.KIND} default/{job} has failed because {count} {who} replica(s) failed."
-        return self.words(condition, job, is_qualified=True, role=role, count=count)
+        return super().message(condition, job, master=master, role=role, count=count)
 
 
 def _servers(layout: Layout, place: Place) -> dict[str, list[str]]:

@@ -28,6 +28,7 @@ class XGBoostJob(KubeflowEngine):
     CONTAINER = "xgboost"
     SPECS = "xgbReplicaSpecs"
     PROBE_ROLE = "Master"
+    NAMES_NAMESPACE = False
     INJECTED = frozenset(
         {
             "PYTHONUNBUFFERED",
@@ -81,10 +82,6 @@ class XGBoostJob(KubeflowEngine):
         """The master decides."""
         master = counts["master"]
         return Verdict(running=master.active > 0, succeeded=master.succeeded >= master.replicas)
-
-    def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
-        """The operator's own words for a condition."""
-        return self.words(condition, job, is_qualified=False, role=role, count=count)
 
 
 ENGINE = XGBoostJob()
