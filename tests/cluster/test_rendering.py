@@ -21,10 +21,9 @@ from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import Resource
-from allaboard.backends.kubernetes.discovery.capacity import templates
 from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
-from allaboard.engines import engine_of
+from allaboard.engines import engine_of, engine_of_object
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.render import labels
@@ -177,8 +176,10 @@ def made(fields: dict[str, Any], facts: ClusterFacts, attempt: int = 1, generati
 
 
 def pods_of(found: Rendered) -> Iterator[Object]:
-    for role, spec in templates(found.job):
-        yield sample_pod(found.job, spec["template"], role.lower())
+    engine = engine_of_object(found.job)
+    assert engine is not None
+    for role, _, template in engine.templates(found.job, found.extras):
+        yield sample_pod(found.job, template, role)
 
 
 @pytest.fixture

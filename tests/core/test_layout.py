@@ -132,7 +132,7 @@ def test_our_own_variables_say_where_the_state_is() -> None:
 def test_every_engine_has_all_that_an_engine_has() -> None:
     for engine in ENGINES.values():
         assert (
-            engine.ROLES
+            all(engine.roles(framework) for framework in engine.FRAMEWORKS)
             and engine.KIND
             and engine.DEFAULT_RESTART in ("never", "on_failure", "always", "exit_code")
         )

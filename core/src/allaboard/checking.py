@@ -138,15 +138,15 @@ def _engine(job: Mapping[str, Any]) -> Iterator[Problem]:
             "framework",
             f"{framework!r} has no engine in this version; there is one for {one_of(BY_FRAMEWORK)}",
         )
-    elif engine != "auto" and framework != ENGINES[engine].FRAMEWORK:
-        yield Problem(
-            "engine", f"{engine!r} runs {ENGINES[engine].FRAMEWORK}, and the framework is {framework!r}"
-        )
+    elif engine != "auto" and framework not in ENGINES[engine].FRAMEWORKS:
+        runs = one_of(ENGINES[engine].FRAMEWORKS)
+        yield Problem("engine", f"{engine!r} runs {runs}, and the framework is {framework!r}")
 
 
 def _engine_of(job: Mapping[str, Any]) -> Engine | None:
     """The engine that a job names, else its framework's own; None: there is none in this version."""
-    return ENGINES.get(job.get("engine", "auto")) or BY_FRAMEWORK.get(job.get("framework", "pytorch"))
+    usual = BY_FRAMEWORK.get(job.get("framework", "pytorch"))
+    return ENGINES.get(job.get("engine", "auto")) or (usual[0] if usual else None)
 
 
 def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -158,22 +158,23 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
     engine = _engine_of(job)
     if engine is None:
         return
+    roles = engine.roles(job.get("framework", "pytorch"))
     total = member_count(job)
     if total > MEMBERS_MAX:
         yield Problem("groups", f"{total} members are too many; give {MEMBERS_MAX} or fewer in all")
     for role, spec in groups.items():
         replicas = spec.get("replicas", 1) if isinstance(spec, Mapping) else spec
-        if role not in engine.ROLES:
+        if role not in roles:
             yield Problem(
                 f"groups.{show(role, quote=False)}",
-                f"no such role; {engine.KIND} has {one_of(engine.ROLES)}",
-                nearest(role, engine.ROLES),
+                f"no such role; {engine.KIND} has {one_of(roles)}",
+                nearest(role, roles),
             )
-        elif (most := engine.ROLES[role]) is not None and replicas > most:
+        elif (most := roles[role]) is not None and replicas > most:
             yield Problem(
                 f"groups.{role}",
                 f"{replicas} is too many; {engine.KIND} takes exactly {most}, "
-                f"put the others into {[*engine.ROLES][-1]}",
+                f"put the others into {[*roles][-1]}",
             )
 
 

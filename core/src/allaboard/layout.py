@@ -163,12 +163,12 @@ class Shape(Protocol):
     """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""
 
     NAME: str
-    FRAMEWORK: str
-    ROLES: Mapping[str, int | None]
     HELPERS: frozenset[str]
     DEFAULT_RESTART: str
 
-    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]: ...
+    def roles(self, framework: str) -> Mapping[str, int | None]: ...
+
+    def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
 
 def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generation: int = 1) -> Layout:
@@ -185,7 +185,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         attempt=attempt,
         generation=generation,
         engine=engine.NAME,
-        framework=engine.FRAMEWORK,
+        framework=job.get("framework", "pytorch"),
         groups=groups,
         policy=_policy(job.get("policy", {}), engine.DEFAULT_RESTART),
         processes_per_member=_text(job.get("processes_per_member")),
@@ -199,9 +199,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
 
 
 def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
-    written = job.get("groups") or engine.groups_of(
-        member_count(job.as_mapping()), job.get("elastic") is not None
-    )
+    written = engine.groups_of(job.as_mapping())
     specs: dict[str, Mapping[str, Any]] = {
         role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()
     }
@@ -213,7 +211,7 @@ def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
             needs=_needs({**job.get("resources", {}), **specs[role].get("resources", {})}),
             environment={**job.get("environment", {}), **specs[role].get("environment", {})},
         )
-        for role in engine.ROLES
+        for role in engine.roles(job.get("framework", "pytorch"))
         if role in specs
     )
 

@@ -271,7 +271,7 @@ def test_what_may_surprise_is_a_warning_at_its_field(
 def test_a_job_of_each_kind_ends_as_its_members_do(engine: Any, code: int, state: State) -> None:
     cluster = FakeCluster()
     backend = cluster.backend()
-    plan = a_plan(framework=engine.FRAMEWORK, workers=3, policy={"restart": "never"})
+    plan = a_plan(framework=engine.FRAMEWORKS[0], workers=3, policy={"restart": "never"})
     handle = backend.launch(plan, ME)
     running(cluster, backend, handle.run)
     seen = backend.observe(handle.run)

@@ -187,7 +187,7 @@ def read(look): return f"the band waits for {look.needed}"
 NEW_ENGINE = """
 from allaboard.engines.pytorchjob import PyTorchJob
 class ToyJob(PyTorchJob):
-    KIND, API_VERSION, FRAMEWORK = "ToyJob", "toy.io/v1", "toy"
+    KIND, API_VERSION, FRAMEWORKS = "ToyJob", "toy.io/v1", ("toy",)
     NATIVELY, REFUSES = frozenset(), {"workload": "the toy operator drops schedulingGroup"}
 ENGINE = ToyJob()
 """

@@ -26,7 +26,11 @@ def engines(matrix: bool, as_json: bool) -> None:
     if as_json:
         show_json({"engines": every})
         return
-    rows = [[e["name"], e["framework"], f"{e['kind']} {e['api_version']}", _roles(e)] for e in every]
+    rows = [
+        [e["name"], framework, f"{e['kind']} {e['api_version']}", _roles(e, roles)]
+        for e in every
+        for framework, roles in e["frameworks"].items()
+    ]
     for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "ROLES, BY RANK"), rows):
         say(line)
     if matrix:
@@ -64,11 +68,10 @@ def _described(name: str) -> dict[str, Any]:
         gangs[gang.NAME] = {"how": pair.how, "natively": natively, "reason": pair.reason or None}
     return {
         "name": engine.NAME,
-        "framework": engine.FRAMEWORK,
+        "frameworks": {name: dict(engine.roles(name)) for name in engine.FRAMEWORKS},
         "kind": engine.KIND,
         "api_version": engine.API_VERSION,
         "operator": engine.OPERATOR.title,
-        "roles": dict(engine.ROLES),
         "helpers": sorted(engine.HELPERS),
         "elastic": engine.ELASTIC,
         "restart": engine.DEFAULT_RESTART,
@@ -76,9 +79,9 @@ def _described(name: str) -> dict[str, Any]:
     }
 
 
-def _roles(engine: dict[str, Any]) -> str:
+def _roles(engine: dict[str, Any], most: dict[str, int | None]) -> str:
     """``chief (one), worker, ps``."""
-    roles = [f"{role} (one)" if most == 1 else role for role, most in engine["roles"].items()]
+    roles = [f"{role} (one)" if number == 1 else role for role, number in most.items()]
     return ", ".join(roles) + ("; elastic" if engine["elastic"] else "")
 
 

@@ -25,11 +25,13 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
 
 class Engine(Protocol):
     """What every engine has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
-    FIELDS: what may stand in their ``spec``. ROLES: role -> how many at most (None: any), in rank order.
+    FIELDS: what may stand in their ``spec``. FRAMEWORKS: what it runs; PREFERENCE: its place among the
+    engines of a framework when a job leaves its engine to ``auto``, the lowest first.
     HELPERS: roles that do not train, as servers and evaluators; the last ones.
     ELASTIC: whether members may come and go.
-    CONTAINER: the name that its operator expects of the container that trains; JOB_LABEL, ROLE_LABEL,
-    INDEX_LABEL: the pod labels that hold the job's name, and a member's role and index. OPERATOR: who
+    CONTAINER: the name that its operator expects of the container that trains; JOB_LABEL: the pod label that
+    holds the job's name; RANDOM_NAMES: whether the names of its pods end in characters that its controller
+    draws by lot. OPERATOR: who
     reconciles it; PROBE: the spec of a job that the operator's webhook refuses and nobody else does, None
     where there is no webhook; ENDS: the reasons of the events that tell how a job ended -> ``succeeded`` or
     ``failed``; ADDED: the init containers that the operator may add to members. NATIVELY: gang schedulers
@@ -42,15 +44,14 @@ class Engine(Protocol):
     API_VERSION: str
     PLURAL: str
     FIELDS: frozenset[str]
-    FRAMEWORK: str
-    ROLES: Mapping[str, int | None]
+    FRAMEWORKS: tuple[str, ...]
+    PREFERENCE: int
     HELPERS: frozenset[str]
     ELASTIC: bool
     DEFAULT_RESTART: str
     CONTAINER: str
     JOB_LABEL: str
-    ROLE_LABEL: str
-    INDEX_LABEL: str
+    RANDOM_NAMES: bool
     OPERATOR: Operator
     PROBE: Mapping[str, Any] | None
     ENDS: Mapping[str, str]
@@ -58,8 +59,13 @@ class Engine(Protocol):
     NATIVELY: frozenset[str]
     REFUSES: Mapping[str, str]
 
-    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
-        """The roles of a job that says only how many members it has."""
+    def roles(self, framework: str) -> Mapping[str, int | None]:
+        """Role -> how many at most (None: any), in rank order, of its jobs of one of its frameworks."""
+
+    def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The groups of a sound job, role -> how many members or the fields of the group: as it is written,
+        or by the number of its workers.
+        """
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
         """What about the sound fields of a job it cannot do as they are written."""
@@ -72,6 +78,25 @@ class Engine(Protocol):
         gang: GangPlan,
     ) -> dict[str, Any]:
         """The job object; ``templates``: the pod template of each role."""
+
+    def extras(
+        self,
+        layout: Layout,
+        metadata: Mapping[str, Any],
+        templates: Mapping[str, Mapping[str, Any]],
+        gang: GangPlan,
+    ) -> Sequence[Mapping[str, Any]]:
+        """The objects that its job object needs beside it, which are created first and removed with it."""
+
+    def templates(
+        self, job: Mapping[str, Any], extras: Sequence[Mapping[str, Any]]
+    ) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+        """The role, the number and the pod template, as its controller makes pods of it, of each group of a
+        job object.
+        """
+
+    def index_label(self, role: str) -> str | None:
+        """The pod label that holds the index of a member of a role; None: it is 0, and no label says it."""
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
         """What a job object and its pods say; None: it is gone, and its pods may not be."""
@@ -89,7 +114,7 @@ class Engine(Protocol):
         """The init containers that the operator adds to the members of a role of a job object."""
 
     def pod_name(self, job: str, member: str) -> str:
-        """What the operator calls the pod of a member, by the name of its job."""
+        """What the operator calls the pod of a member, by the name of its job; x where it draws lots."""
 
     def member_of(self, pod: Mapping[str, Any]) -> str | None:
         """The member whose pod this is, like ``worker-0``; None: no member's."""
@@ -117,13 +142,21 @@ def _engines() -> Iterator[Engine]:
 
 
 ENGINES: Mapping[str, Engine] = {engine.NAME: engine for engine in _engines()}
-BY_FRAMEWORK: Mapping[str, Engine] = {engine.FRAMEWORK: engine for engine in ENGINES.values()}
+BY_FRAMEWORK: Mapping[str, tuple[Engine, ...]] = {
+    framework: tuple(
+        sorted((e for e in ENGINES.values() if framework in e.FRAMEWORKS), key=lambda e: e.PREFERENCE)
+    )
+    for framework in dict.fromkeys(f for engine in ENGINES.values() for f in engine.FRAMEWORKS)
+}
+"""Framework -> the engines that run it, the preferred one first."""
 
 
 def engine_of(job: TrainingJob) -> Engine:
-    """The engine of a checked job; ``auto`` is the framework's own."""
+    """The engine of a checked job, where no cluster is asked: of ``auto`` the one that its framework
+    prefers.
+    """
     name = job.get("engine", "auto")
-    return BY_FRAMEWORK[job.get("framework", "pytorch")] if name == "auto" else ENGINES[name]
+    return BY_FRAMEWORK[job.get("framework", "pytorch")][0] if name == "auto" else ENGINES[name]
 
 
 def engine_of_object(obj: Mapping[str, Any]) -> Engine | None:

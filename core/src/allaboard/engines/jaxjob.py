@@ -22,7 +22,7 @@ class JAXJob(KubeflowEngine):
     """`allaboard.engines.Engine` for JAXJobs."""
 
     KIND = "JAXJob"
-    FRAMEWORK = "jax"
+    FRAMEWORKS = ("jax",)
     ROLES: Mapping[str, int | None] = {"worker": None}
     CONTAINER = "jax"
     SPECS = "jaxReplicaSpecs"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator
 from allaboard.errors import Problem
+from allaboard.spec.job import member_count
 from allaboard.units import from_rfc3339
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
@@ -40,13 +41,13 @@ _QUIET = frozenset({"Completed", "Error", "ContainerCreating", "PodInitializing"
 
 
 class KubeflowEngine:
-    """An engine of kubeflow.org/v1 (`allaboard.engines.Engine`). A kind says KIND, FRAMEWORK, ROLES,
+    """An engine of kubeflow.org/v1 (`allaboard.engines.Engine`). A kind says KIND, FRAMEWORKS, ROLES,
     CONTAINER, SPECS (the field of its replica map), INJECTED (the variables that its operator sets) and what
     differs. OWN_FIELDS: further fields of its spec; PROBE_ROLE: the replica type of the probe.
     """
 
     KIND: str
-    FRAMEWORK: str
+    FRAMEWORKS: tuple[str, ...]
     ROLES: Mapping[str, int | None]
     CONTAINER: str
     SPECS: str
@@ -60,7 +61,9 @@ class KubeflowEngine:
     NAMES_NAMESPACE: bool | None = None
     """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
     API_VERSION = "kubeflow.org/v1"
-    JOB_LABEL, ROLE_LABEL, INDEX_LABEL = JOB_LABEL, ROLE_LABEL, INDEX_LABEL
+    PREFERENCE = 0
+    JOB_LABEL = JOB_LABEL
+    RANDOM_NAMES = False
     OPERATOR = OPERATOR
     NATIVELY = frozenset({"coscheduling", "volcano"})
     """What --gang-scheduler-name makes PodGroups for."""
@@ -79,7 +82,15 @@ class KubeflowEngine:
 
     # Down.
 
-    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
+    def roles(self, framework: str) -> Mapping[str, int | None]:
+        """Those of the kind."""
+        return self.ROLES
+
+    def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As written, else of so many workers."""
+        return job.get("groups") or self.default_groups(member_count(job), job.get("elastic") is not None)
+
+    def default_groups(self, workers: int, elastic: bool) -> Mapping[str, int]:
         """Workers alone."""
         return {"worker": workers}
 
@@ -102,6 +113,31 @@ class KubeflowEngine:
         """The job object. ``templates``: the pod template of each role."""
         spec = {"runPolicy": run_policy(layout, gang), self.SPECS: replica_specs(layout, templates)}
         return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": dict(metadata), "spec": spec}
+
+    def extras(
+        self,
+        layout: Layout,
+        metadata: Mapping[str, Any],
+        templates: Mapping[str, Mapping[str, Any]],
+        gang: GangPlan,
+    ) -> Sequence[Mapping[str, Any]]:
+        """None."""
+        return ()
+
+    def templates(
+        self, job: Mapping[str, Any], extras: Sequence[Mapping[str, Any]]
+    ) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+        """Of the replica map, each with the restart policy that the operator writes into its pods."""
+        for name, group in ((job.get("spec") or {}).get(self.SPECS) or {}).items():
+            policy = group.get("restartPolicy") or RESTART[self.DEFAULT_RESTART]
+            template = group["template"]
+            spec = {**template["spec"], "restartPolicy": "Never" if policy == "ExitCode" else policy}
+            replicas = 1 if group.get("replicas") is None else int(group["replicas"])
+            yield name.lower(), replicas, {**template, "spec": spec}
+
+    def index_label(self, role: str) -> str | None:
+        """The operator's."""
+        return INDEX_LABEL
 
     def suspension(self, wanted: bool) -> dict[str, Any]:
         """The merge patch that suspends a job or resumes it."""

@@ -23,7 +23,7 @@ class PaddleJob(KubeflowEngine):
     """`allaboard.engines.Engine` for PaddleJobs."""
 
     KIND = "PaddleJob"
-    FRAMEWORK = "paddle"
+    FRAMEWORKS = ("paddle",)
     ROLES: Mapping[str, int | None] = {"worker": None, "master": None}
     HELPERS = frozenset({"master"})
     DEFAULT_RESTART = "on_failure"

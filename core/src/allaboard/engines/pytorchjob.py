@@ -24,7 +24,7 @@ class PyTorchJob(KubeflowEngine):
     """`allaboard.engines.Engine` for PyTorchJobs. RANK is master 0, worker index + 1 if there is a master."""
 
     KIND = "PyTorchJob"
-    FRAMEWORK = "pytorch"
+    FRAMEWORKS = ("pytorch",)
     ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
     ELASTIC = True
     DEFAULT_RESTART = "on_failure"
@@ -42,7 +42,7 @@ class PyTorchJob(KubeflowEngine):
         ),
     )
 
-    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
+    def default_groups(self, workers: int, elastic: bool) -> Mapping[str, int]:
         """A master and the rest workers; workers alone when elastic (contract, section 5)."""
         if elastic:
             return {"worker": workers}

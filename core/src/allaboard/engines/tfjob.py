@@ -25,7 +25,7 @@ class TFJob(KubeflowEngine):
     """`allaboard.engines.Engine` for TFJobs."""
 
     KIND = "TFJob"
-    FRAMEWORK = "tensorflow"
+    FRAMEWORKS = ("tensorflow",)
     ROLES: Mapping[str, int | None] = {"chief": 1, "master": 1, "worker": None, "ps": None, "evaluator": None}
     HELPERS = frozenset({"ps", "evaluator"})
     CONTAINER = "tensorflow"

@@ -23,7 +23,7 @@ class XGBoostJob(KubeflowEngine):
     """`allaboard.engines.Engine` for XGBoostJobs."""
 
     KIND = "XGBoostJob"
-    FRAMEWORK = "xgboost"
+    FRAMEWORKS = ("xgboost",)
     ROLES: Mapping[str, int | None] = {"master": 1, "worker": None}
     CONTAINER = "xgboost"
     SPECS = "xgbReplicaSpecs"
@@ -41,7 +41,7 @@ class XGBoostJob(KubeflowEngine):
         }
     )
 
-    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
+    def default_groups(self, workers: int, elastic: bool) -> Mapping[str, int]:
         """A master and the rest workers."""
         return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}
 

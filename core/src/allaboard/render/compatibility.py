@@ -195,7 +195,7 @@ def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
     check_place(facts)
     usual = engine_of(job)
     engine = ENGINES.get(facts.engine or AUTO, usual)
-    if job.get("engine", AUTO) != AUTO or engine.FRAMEWORK != usual.FRAMEWORK:
+    if job.get("engine", AUTO) != AUTO or job.get("framework", "pytorch") not in engine.FRAMEWORKS:
         return usual
     objections = engine.objections(job.as_mapping()) if engine is not usual else ()
     if problems := [p for p in objections if p.severity == "error"]:

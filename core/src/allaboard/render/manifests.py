@@ -93,6 +93,7 @@ def render(
     if plan.how == "marks":
         extras += GANGS[plan.gang].objects(plan)
     metadata = _metadata(layout, layout.name, facts.namespace, own)
+    extras += engine.extras(layout, metadata, templates, plan)
     extras = [{**extra, "metadata": {**extra["metadata"], **_with_labels(layout, own)}} for extra in extras]
     rendered = engine.render(layout, metadata, templates, plan)
     own_words = job.get("engine_spec") or {}

@@ -105,8 +105,7 @@ class Shape(Protocol):
     @property
     def CONTAINER(self) -> str: ...
 
-    @property
-    def INDEX_LABEL(self) -> str: ...
+    def index_label(self, role: str) -> str | None: ...
 
 
 def pod_template(
@@ -154,10 +153,12 @@ def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, 
     own = allaboard_environment(layout, Member(group.role, 0, 0))
     # One template serves all members of a group: the index comes from the pod's own label, and must stand
     # before the variable that holds it.
-    index = {
-        "name": "ALLABOARD_INDEX",
-        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{engine.INDEX_LABEL}']"}},
-    }
+    label = engine.index_label(group.role)
+    index: dict[str, Any] = {"name": "ALLABOARD_INDEX"}
+    if label is None:
+        index["value"] = "0"
+    else:
+        index["valueFrom"] = {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}
     own["ALLABOARD_MEMBER"] = ""
     chosen = {**(ELASTIC if layout.elastic is not None else {}), **group.environment}
     stated = [{"name": n, "value": v} for n, v in chosen.items() if n not in own]

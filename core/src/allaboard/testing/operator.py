@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, Resource, resource_for
-from allaboard.backends.kubernetes.discovery.capacity import templates
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.engines.base import Counts, Verdict
+from allaboard.engines.kubeflow import INDEX_LABEL, ROLE_LABEL, replica_type
 from allaboard.layout import Elastic, Group, Layout, Policy
 
 Json = dict[str, Any]
@@ -221,23 +221,24 @@ class FakeOperator:
         engine, name = _engine(job), job["metadata"]["name"]
         by_name = {p["metadata"]["name"]: p for p in pods}
         statuses: Json = {}
-        seen = {role.lower(): Counts(spec.get("replicas", 1)) for role, spec in templates(job)}
+        groups = [*engine.templates(job, ())]
+        seen = {role: Counts(replicas) for role, replicas, _ in groups}
         layout, verdict = _layout(engine, job, seen), Verdict()
-        for role, spec in templates(job):
+        for role, replicas, template in groups:
             members = []
-            for index in range(spec.get("replicas", 1)):
-                its = engine.pod_name(name, f"{role.lower()}-{index}")
-                members.append(by_name.get(its) or self._create(job, role, index, spec))
+            for index in range(replicas):
+                its = engine.pod_name(name, f"{role}-{index}")
+                members.append(by_name.get(its) or self._create(job, role, index, template))
             phases = [p.get("status", {}).get("phase", "Pending") for p in members]
             counts = {w: phases.count(w.title()) for w in ("succeeded", "failed")}
             counts["active"] = phases.count("Running")
-            statuses[role] = {k: v for k, v in counts.items() if v}
+            statuses[replica_type(role)] = {k: v for k, v in counts.items() if v}
             if counts["failed"]:
                 message = engine.message("Failed", name, master=True, role=role, count=counts["failed"])
                 self._finish(job, "Failed", message)
                 return
             # Role by role, as operators go about it: the next one does not fail what is decided already.
-            seen[role.lower()] = Counts(len(members), **counts, first_succeeded=phases[:1] == ["Succeeded"])
+            seen[role] = Counts(len(members), **counts, first_succeeded=phases[:1] == ["Succeeded"])
             verdict = engine.judge(layout, seen)
             if verdict.succeeded:
                 job["status"]["replicaStatuses"] = statuses
@@ -247,14 +248,14 @@ class FakeOperator:
         if verdict.running:
             self._condition(job, "Running", engine.message("Running", name, master=True))
 
-    def _create(self, job: Json, role: str, index: int, spec: Mapping[str, Any]) -> Json:
-        engine, metadata, template = _engine(job), job["metadata"], copy.deepcopy(spec["template"])
+    def _create(self, job: Json, role: str, index: int, own: Mapping[str, Any]) -> Json:
+        engine, metadata, template = _engine(job), job["metadata"], copy.deepcopy(dict(own))
         labels = {
             **template.get("metadata", {}).get("labels", {}),
             engine.JOB_LABEL: metadata["name"],
             OPERATOR_LABEL: f"{engine.NAME}-controller",
-            engine.ROLE_LABEL: role.lower(),
-            engine.INDEX_LABEL: str(index),
+            ROLE_LABEL: role,
+            INDEX_LABEL: str(index),
         }
         owner = {
             "apiVersion": engine.API_VERSION,
@@ -268,12 +269,12 @@ class FakeOperator:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "name": engine.pod_name(metadata["name"], f"{role.lower()}-{index}"),
+                "name": engine.pod_name(metadata["name"], f"{role}-{index}"),
                 "labels": labels,
                 "annotations": template.get("metadata", {}).get("annotations", {}),
                 "ownerReferences": [owner],
             },
-            "spec": {**template["spec"], "restartPolicy": spec.get("restartPolicy", "OnFailure")},
+            "spec": {"restartPolicy": "OnFailure", **template["spec"]},
         }
         return self.cluster.create(PODS, body, metadata["namespace"])
 
@@ -367,7 +368,7 @@ def _layout(engine: Engine, job: Json, counts: Mapping[str, Counts]) -> Layout:
     elastic = Elastic(1, total) if "elasticPolicy" in job["spec"] else None
     groups = tuple(Group(role, count.replicas, ()) for role, count in counts.items())
     policy = Policy(engine.DEFAULT_RESTART)
-    return Layout(name, name, 1, 1, engine.NAME, engine.FRAMEWORK, groups, policy, elastic=elastic)
+    return Layout(name, name, 1, 1, engine.NAME, engine.FRAMEWORKS[0], groups, policy, elastic=elastic)
 
 
 def _true(job: Json, kind: str) -> bool:

@@ -67,7 +67,7 @@ def facts_with(engine: Engine, gang: str) -> ClusterFacts:
 def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str) -> None:
     """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
     backend = cluster.backend(facts=facts_with(engine, gang))
-    job = {"framework": engine.FRAMEWORK, "gang": {"scheduler": gang}, "policy": {"restart": "never"}}
+    job = {"framework": engine.FRAMEWORKS[0], "gang": {"scheduler": gang}, "policy": {"restart": "never"}}
     plan = a_plan_with_code(folder, **job)
     handle = backend.launch(replace(plan, key=f"{engine.NAME} {gang}"), ME)
     running(cluster, backend, handle.run)
@@ -141,7 +141,7 @@ def test_a_submitter_may_adopt_what_others_started() -> None:
 def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> None:
     cluster = FakeCluster()
     for engine, gang in zip(ENGINES.values(), cycle(GANGS)):
-        plan = a_plan_with_code(tmp_path, framework=engine.FRAMEWORK, gang={"scheduler": gang})
+        plan = a_plan_with_code(tmp_path, framework=engine.FRAMEWORKS[0], gang={"scheduler": gang})
         backend = cluster.backend(facts=facts_with(engine, gang))
         handle = backend.launch(replace(plan, key=engine.NAME), ME)
         cluster.tick(3)

@@ -392,7 +392,7 @@ def test_a_template_that_keeps_the_restricted_level_still_meets_the_operators_ow
     assert Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod}, workers=1).ok
     check = Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod})
     assert check.stops and "--pytorch-init-container-template-file" in str(check.fix)
-    assert {e.text.partition(":")[0] for e in check.evidence} == {"Worker"}
+    assert {e.text.partition(":")[0] for e in check.evidence} == {"worker"}
 
 
 @pytest.mark.parametrize(
@@ -598,7 +598,7 @@ def test_pods_are_tried_where_one_may() -> None:
             )
 
     check = Cluster(refuses=refuses).says("dry_run")
-    assert check.stops and check.summary.startswith("a pod of Worker would be refused")
+    assert check.stops and check.summary.startswith("a pod of worker would be refused")
     quiet = Cluster(refuses=refuses, denied=[("create", "pods")]).says("dry_run")
     assert quiet.ok and "its pods could not be tried" in quiet.summary
 

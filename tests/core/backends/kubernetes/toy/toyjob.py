@@ -15,7 +15,8 @@ from allaboard.layout import Layout, Member
 
 class ToyJob(KubeflowEngine):
     KIND, API_VERSION = "ToyJob", "toy.example/v1alpha1"
-    FRAMEWORK = "mxnet"
+    FRAMEWORKS = ("mxnet",)
+    PREFERENCE = -1  # before whatever else runs its framework
     ROLES: Mapping[str, int | None] = {"chief": 1, "worker": None}
     CONTAINER = "toy"
     SPECS = "toySpecs"
@@ -31,7 +32,7 @@ class ToyJob(KubeflowEngine):
         self.PROBE = {self.SPECS: {}}
         self.ENDS = {"PlayedOut": "succeeded", "Broken": "failed"}
 
-    def groups_of(self, workers: int, elastic: bool) -> Mapping[str, int]:
+    def default_groups(self, workers: int, elastic: bool) -> Mapping[str, int]:
         return {"chief": 1, "worker": workers - 1} if workers > 1 else {"chief": 1}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:

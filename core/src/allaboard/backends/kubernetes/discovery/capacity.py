@@ -52,36 +52,24 @@ class Pods:
     labels: Mapping[str, str]
 
 
-def pods_of(job: Json) -> list[Pods]:
-    """The pods that a job object asks for, those containers included that its operator adds."""
-    pods = []
+def pods_of(manifests: Sequence[Json]) -> list[Pods]:
+    """The pods that a job object asks for, those containers included that its operator adds. ``manifests``:
+    the objects that it needs, and the job object last.
+    """
+    *extras, job = manifests
     engine = engine_of_object(job)
-    for role, holder in templates(job):
-        template = holder["template"]
+    assert engine is not None, "jobs are rendered by our engines alone"
+    pods = []
+    for role, replicas, template in engine.templates(job, extras):
         spec = dict(template["spec"])
-        own = () if engine is None else engine.added(job, role.lower())
+        own = engine.added(job, role)
         if own:
             # Operators give them no securityContext.
             added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in own]
             spec["initContainers"] = [*(spec.get("initContainers") or ()), *added]
         labels = (template.get("metadata") or {}).get("labels") or {}
-        pods.append(Pods(role, int(holder.get("replicas", 1)), spec, labels))
+        pods.append(Pods(role, replicas, spec, labels))
     return pods
-
-
-def templates(job: Json) -> Iterator[tuple[str, Json]]:
-    """Every mapping of a job object that holds a pod template, and what it is called."""
-    yield from _templates(job.get("spec") or {}, "")
-
-
-def _templates(thing: Any, name: str) -> Iterator[tuple[str, Json]]:
-    if isinstance(thing, Mapping):
-        template = thing.get("template")
-        if isinstance(template, Mapping) and "containers" in (template.get("spec") or {}):
-            yield name, thing
-            return
-        for key, value in thing.items():
-            yield from _templates(value, str(key))
 
 
 def requested(spec: Json, which: str = "requests") -> dict[str, Decimal]:

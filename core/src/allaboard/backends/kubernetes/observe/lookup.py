@@ -226,13 +226,18 @@ def container_runs_of(engine: Engine, members: Iterable[Ranked], pods: Sequence[
     """Every try of these pods whose log a node may still have. Pods of no member are left out; a member that
     is not known comes last.
     """
+    return container_runs(pods, pod_roles(engine, members, pods))
+
+
+def pod_roles(engine: Engine, members: Iterable[Ranked], pods: Sequence[Json]) -> dict[str, PodRole]:
+    """The member of each pod, by the pod's name; pods of no member are left out."""
     ranks = {member.name: member.rank for member in members}
-    roles = {}
-    for pod in pods:
-        member = engine.member_of(pod)
-        if member is not None:
-            roles[pod["metadata"]["name"]] = PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
-    return container_runs(pods, roles)
+    named = ((pod["metadata"]["name"], engine.member_of(pod)) for pod in pods)
+    return {
+        pod: PodRole(member, ranks.get(member, len(ranks)), engine.CONTAINER)
+        for pod, member in named
+        if member is not None
+    }
 
 
 class Ranked(Protocol):

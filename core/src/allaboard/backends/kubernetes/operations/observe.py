@@ -8,6 +8,7 @@ from dataclasses import replace
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
+from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.logs.capture import (
@@ -28,6 +29,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
     container_runs_of,
     find_record,
     observation_of,
+    pod_roles,
     read_explanations,
     read_objects,
     reread_pods,
@@ -43,6 +45,7 @@ from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.layout import Layout
 from allaboard.observation import Observation, State
+from allaboard.render import labels
 from allaboard.status import state_of
 
 LAST_TRIES, LAST_REST = 2, 2.0
@@ -276,6 +279,21 @@ def observe_job(
         raise
 
 
+def _roles(stored: Stored, layout: Layout, first: PodCapture) -> Operation[dict[str, PodRole]]:
+    """The member of each pod of an attempt, by the name of the pod. Names that end by lot are asked for; of a
+    pod that is gone by then its capture tells.
+    """
+    engine = ENGINES[layout.engine]
+    if not engine.RANDOM_NAMES:
+        return {
+            engine.pod_name(layout.name, m.name): PodRole(m.name, m.rank, engine.CONTAINER)
+            for m in layout.members
+        }
+    selector = labels.selector(layout.run, layout.attempt, layout.generation)
+    pods = yield from effects.list_all(PODS, labels=selector)
+    return pod_roles(engine, layout.members, [*([first.thing] if first.thing else ()), *pods])
+
+
 def capture(workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> Operation[None]:
     """A pod of this run fails or goes: its log is read before anything else is asked; where it has failed,
     then those of rank 0 and of two peers. The next look makes something of them.
@@ -288,9 +306,7 @@ def capture(workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> Op
     )
     stored = yield from find_run(workspace, session.run)
     uid, layout = stored.record.uid, Layout.from_dict(stored.layout)
-    engine = ENGINES[layout.engine]
-    container = engine.CONTAINER
-    roles = {engine.pod_name(layout.name, m.name): PodRole(m.name, m.rank, container) for m in layout.members}
+    container, roles = ENGINES[layout.engine].CONTAINER, (yield from _roles(stored, layout, first))
     if pod not in roles:
         return
     is_first = not session.has_captures(uid)

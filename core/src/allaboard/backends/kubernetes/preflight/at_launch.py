@@ -92,7 +92,7 @@ class Asking:
                 name: one if isinstance(one, Lookup) else Lookup(known=False) for name, one in asked.items()
             }
 
-        pods = capacity.pods_of(ready.job)
+        pods = capacity.pods_of(ready.manifests)
         limits = answers.get((LIMITRANGES.plural, ""))
         space = answers.get((NAMESPACES.plural, self.api.namespace))
         survey = Survey(self.api.server, "", self.api.namespace, frozenset(), nodes=_nodes(answers))
@@ -118,7 +118,7 @@ def _own(ready: PreparedAttempt) -> list[str]:
 
 
 def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callable[[], Any]]:
-    pods = capacity.pods_of(ready.job)
+    pods = capacity.pods_of(ready.manifests)
     named = (
         (PVCS, capacity.claims(pods)),
         (SECRETS, capacity.secrets(pods)),

@@ -90,7 +90,7 @@ class Facts:
 
     @property
     def pods(self) -> list[Pods]:
-        return capacity.pods_of(self.job)
+        return capacity.pods_of(self.manifests)
 
     @property
     def where(self) -> str:

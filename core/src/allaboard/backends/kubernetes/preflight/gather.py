@@ -52,7 +52,7 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     """All that the checks look at."""
     permitted = May(survey.namespace)
     resources = [resource_of(manifest) for manifest in ready.manifests]
-    pods = capacity.pods_of(ready.job)
+    pods = capacity.pods_of(ready.manifests)
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
