@@ -351,7 +351,7 @@ def a_limit(kind: str = "Container", **item: Any) -> dict[str, list[Json]]:
 def test_a_member_beyond_a_limit_range() -> None:
     check = next(c for c in Cluster(objects=a_limit(max={"memory": "2Gi"})).checks() if c.id == "limit_range")
     assert (
-        check.stops and check.summary == "container pytorch of Master has 4Gi memory; at most 2Gi is allowed"
+        check.stops and check.summary == "container pytorch of master has 4Gi memory; at most 2Gi is allowed"
     )
     assert next(
         c for c in Cluster(objects=a_limit("Pod", min={"cpu": "3"})).checks() if c.id == "limit_range"
@@ -381,7 +381,7 @@ def test_the_pod_security_level_of_the_namespace() -> None:
     assert Cluster(objects=level("baseline")).says("pod_security").ok
     check = Cluster(objects=level("restricted")).says("pod_security")
     assert check.stops and "no member would ever be created" in check.summary
-    assert "Master: container pytorch: allowPrivilegeEscalation must be false" in {
+    assert "master: container pytorch: allowPrivilegeEscalation must be false" in {
         e.text for e in check.evidence
     }
     assert "runAsNonRoot" in str(check.fix)
