@@ -134,6 +134,9 @@ def test_every_engine_has_all_that_an_engine_has() -> None:
         assert (
             all(engine.roles(framework) for framework in engine.FRAMEWORKS)
             and engine.KIND
-            and engine.DEFAULT_RESTART in ("never", "on_failure", "always", "exit_code")
+            and all(
+                engine.default_restart(framework) in ("never", "on_failure", "always", "exit_code")
+                for framework in engine.FRAMEWORKS
+            )
         )
         assert callable(engine.environment) and callable(engine.judge) and callable(engine.message)

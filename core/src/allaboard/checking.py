@@ -183,7 +183,7 @@ def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
     engine = _engine_of(job)
     if elastic is None or engine is None:
         return
-    if not engine.ELASTIC:
+    if not engine.is_elastic(job.get("framework", "pytorch")):
         yield Problem("elastic", f"{engine.KIND} has a fixed number of members; take it out")
         return
     least, most = elastic.get("min", 1), elastic.get("max")
@@ -266,7 +266,7 @@ def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:
     if "pod" in job:
         from allaboard.render.pod_template import pod_problems
 
-        yield from pod_problems(job["pod"], engine.CONTAINER)
+        yield from pod_problems(job["pod"], engine.CONTAINER, engine.ALIASES)
 
 
 def clock_limits(job: Mapping[str, Any]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from allaboard import units
-from allaboard.names import attempt_name, checkpoint_folder
+from allaboard.names import OBJECT_NAME_MAX, attempt_name, checkpoint_folder
 from allaboard.spec.job import TrainingJob, member_count
 
 VERSION = 1
@@ -101,7 +101,8 @@ class Saving:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
-    ``trainers``: how many of the members, the first ones, train; None: all.
+    ``trainers``: how many of the members, the first ones, train; None: all. ``name_max``: characters that
+    the name of its objects may have.
     """
 
     job: str
@@ -119,11 +120,12 @@ class Layout:
     grace: float = 30.0
     engine_spec: Mapping[str, Any] = field(default_factory=dict)
     trainers: int | None = None
+    name_max: int = OBJECT_NAME_MAX
 
     @property
     def name(self) -> str:
         """What this attempt's objects are called."""
-        return attempt_name(self.run, self.attempt, self.generation)
+        return attempt_name(self.run, self.attempt, self.generation, self.name_max)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -163,10 +165,14 @@ class Shape(Protocol):
     """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""
 
     NAME: str
-    HELPERS: frozenset[str]
-    DEFAULT_RESTART: str
 
     def roles(self, framework: str) -> Mapping[str, int | None]: ...
+
+    def helpers(self, framework: str) -> frozenset[str]: ...
+
+    def default_restart(self, framework: str) -> str: ...
+
+    def name_max(self, groups: Mapping[str, int]) -> int: ...
 
     def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
@@ -177,17 +183,17 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
     URIs are taken as they stand; the place where it runs resolves ``store://`` and mounts before this
     (`allaboard.spec.site`).
     """
-    groups = _groups(job, engine)
-    helpers = sum(group.replicas for group in groups if group.role in engine.HELPERS)
+    framework, groups = job.get("framework", "pytorch"), _groups(job, engine)
+    helpers = sum(group.replicas for group in groups if group.role in engine.helpers(framework))
     return Layout(
         job=job.name,
         run=run,
         attempt=attempt,
         generation=generation,
         engine=engine.NAME,
-        framework=job.get("framework", "pytorch"),
+        framework=framework,
         groups=groups,
-        policy=_policy(job.get("policy", {}), engine.DEFAULT_RESTART),
+        policy=_policy(job.get("policy", {}), engine.default_restart(framework)),
         processes_per_member=_text(job.get("processes_per_member")),
         elastic=_elastic(job),
         saving=_saving(job.get("checkpoints"), run, generation),
@@ -195,6 +201,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
         engine_spec=job.get("engine_spec") or {},
         trainers=sum(group.replicas for group in groups) - helpers if helpers else None,
+        name_max=engine.name_max({group.role: group.replicas for group in groups}),
     )
 
 

@@ -136,15 +136,15 @@ def run_name(job: str, key: str) -> str:
     return f"{job}-{key_hash(key)}"
 
 
-def attempt_name(run: str, attempt: int, generation: int = 1) -> str:
+def attempt_name(run: str, attempt: int, generation: int = 1, most: int = OBJECT_NAME_MAX) -> str:
     """The name of an attempt's objects: the run's own for the first, ``<run>-<n>`` above; ``<run>-g<g>`` and
     ``<run>-g<g>-<n>`` in later generations, whose objects may stand beside those of an earlier one.
 
-    Never above 50 characters: where the ending leaves no room, the job's part of the run's name gives way,
-    and the hash of the key goes on telling runs apart.
+    Never above ``most`` characters: where the ending leaves no room, the job's part of the run's name gives
+    way, and the hash of the key goes on telling runs apart.
     """
     ending = (f"-g{generation}" if generation > 1 else "") + (f"-{attempt}" if attempt > 1 else "")
-    room = OBJECT_NAME_MAX - len(ending)
+    room = most - len(ending)
     if len(run) > room:
         job, _, key = run.rpartition("-")
         run = f"{job[: room - len(key) - 1].rstrip('-')}-{key}"

@@ -27,9 +27,8 @@ def engines(matrix: bool, as_json: bool) -> None:
         show_json({"engines": every})
         return
     rows = [
-        [e["name"], framework, f"{e['kind']} {e['api_version']}", _roles(e, roles)]
+        [e["name"], ", ".join(e["frameworks"]), f"{e['kind']} {e['api_version']}", _roles(e["frameworks"])]
         for e in every
-        for framework, roles in e["frameworks"].items()
     ]
     for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "ROLES, BY RANK"), rows):
         say(line)
@@ -68,21 +67,29 @@ def _described(name: str) -> dict[str, Any]:
         gangs[gang.NAME] = {"how": pair.how, "natively": natively, "reason": pair.reason or None}
     return {
         "name": engine.NAME,
-        "frameworks": {name: dict(engine.roles(name)) for name in engine.FRAMEWORKS},
+        "frameworks": {
+            name: {
+                "roles": dict(engine.roles(name)),
+                "helpers": sorted(engine.helpers(name)),
+                "elastic": engine.is_elastic(name),
+                "restart": engine.default_restart(name),
+            }
+            for name in engine.FRAMEWORKS
+        },
         "kind": engine.KIND,
         "api_version": engine.API_VERSION,
         "operator": engine.OPERATOR.title,
-        "helpers": sorted(engine.HELPERS),
-        "elastic": engine.ELASTIC,
-        "restart": engine.DEFAULT_RESTART,
         "gangs": gangs,
     }
 
 
-def _roles(engine: dict[str, Any], most: dict[str, int | None]) -> str:
+def _roles(frameworks: dict[str, dict[str, Any]]) -> str:
     """``chief (one), worker, ps``."""
-    roles = [f"{role} (one)" if number == 1 else role for role, number in most.items()]
-    return ", ".join(roles) + ("; elastic" if engine["elastic"] else "")
+    if len(frameworks) > 1:
+        return "as the framework's own engine"
+    (own,) = frameworks.values()
+    roles = [f"{role} (one)" if most == 1 else role for role, most in own["roles"].items()]
+    return ", ".join(roles) + ("; elastic" if own["elastic"] else "")
 
 
 def _pair(pair: dict[str, Any]) -> str:

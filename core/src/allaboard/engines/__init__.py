@@ -27,14 +27,15 @@ class Engine(Protocol):
     """What every engine has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
     FIELDS: what may stand in their ``spec``. FRAMEWORKS: what it runs; PREFERENCE: its place among the
     engines of a framework when a job leaves its engine to ``auto``, the lowest first.
-    HELPERS: roles that do not train, as servers and evaluators; the last ones.
-    ELASTIC: whether members may come and go.
-    CONTAINER: the name that its operator expects of the container that trains; JOB_LABEL: the pod label that
+    CONTAINER: the name that its operator expects of the container that trains; ALIASES: other names by which
+    a job may mean it; JOB_LABEL: the pod label that
     holds the job's name; RANDOM_NAMES: whether the names of its pods end in characters that its controller
     draws by lot. OPERATOR: who
     reconciles it; PROBE: the spec of a job that the operator's webhook refuses and nobody else does, None
     where there is no webhook; ENDS: the reasons of the events that tell how a job ended -> ``succeeded`` or
-    ``failed``; ADDED: the init containers that the operator may add to members. NATIVELY: gang schedulers
+    ``failed``; ADDED: the init containers that the operator may add to members; EXTRA_KINDS:
+    ``group/version/Kind`` of what `extras` brings; PROPAGATION: how its dependents are deleted with
+    it, ``Foreground`` or ``Background``. NATIVELY: gang schedulers
     whose objects its operator makes when it was started with them; REFUSES: gang schedulers that it cannot go
     with -> why.
     """
@@ -46,21 +47,33 @@ class Engine(Protocol):
     FIELDS: frozenset[str]
     FRAMEWORKS: tuple[str, ...]
     PREFERENCE: int
-    HELPERS: frozenset[str]
-    ELASTIC: bool
-    DEFAULT_RESTART: str
     CONTAINER: str
+    ALIASES: frozenset[str]
     JOB_LABEL: str
     RANDOM_NAMES: bool
     OPERATOR: Operator
     PROBE: Mapping[str, Any] | None
     ENDS: Mapping[str, str]
     ADDED: tuple[AddedContainer, ...]
+    EXTRA_KINDS: tuple[str, ...]
+    PROPAGATION: str
     NATIVELY: frozenset[str]
     REFUSES: Mapping[str, str]
 
     def roles(self, framework: str) -> Mapping[str, int | None]:
         """Role -> how many at most (None: any), in rank order, of its jobs of one of its frameworks."""
+
+    def helpers(self, framework: str) -> frozenset[str]:
+        """The roles that do not train, as servers and evaluators; the last ones."""
+
+    def is_elastic(self, framework: str) -> bool:
+        """Whether members may come and go."""
+
+    def default_restart(self, framework: str) -> str:
+        """``policy.restart`` of a job that does not say it."""
+
+    def name_max(self, groups: Mapping[str, int]) -> int:
+        """The longest name of a job object whose pods and Services, role -> how many, have lawful names."""
 
     def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         """The groups of a sound job, role -> how many members or the fields of the group: as it is written,

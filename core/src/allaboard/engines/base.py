@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from allaboard.observation import Condition, MemberSeen
 
 
+V1, TRAINER, JOBSET = range(3)
+"""The order in which ``engine: auto`` takes what a cluster has. 2026-11: the kinds of kubeflow.org/v1 first,
+because they say a whole job themselves and their fields rest, while TrainJob (v1alpha1) has renamed some in
+each of its releases; JobSet last, which knows no framework. ALLABOARD_ENGINE names another for a place.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """The controller of an engine's jobs; several engines may share one. ``home``: the namespace where its

@@ -9,11 +9,12 @@ operator's labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator
+from allaboard.engines.base import V1, AddedContainer, Counts, JobSeen, Operator
 from allaboard.errors import Problem
+from allaboard.names import OBJECT_NAME_MAX
 from allaboard.spec.job import member_count
 from allaboard.units import from_rfc3339
 
@@ -58,10 +59,13 @@ class KubeflowEngine:
     ELASTIC = False
     DEFAULT_RESTART = "never"
     ADDED: tuple[AddedContainer, ...] = ()
+    EXTRA_KINDS: tuple[str, ...] = ()
+    PROPAGATION = "Foreground"
     NAMES_NAMESPACE: bool | None = None
     """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
     API_VERSION = "kubeflow.org/v1"
-    PREFERENCE = 0
+    PREFERENCE = V1
+    ALIASES: frozenset[str] = frozenset()
     JOB_LABEL = JOB_LABEL
     RANDOM_NAMES = False
     OPERATOR = OPERATOR
@@ -85,6 +89,22 @@ class KubeflowEngine:
     def roles(self, framework: str) -> Mapping[str, int | None]:
         """Those of the kind."""
         return self.ROLES
+
+    def helpers(self, framework: str) -> frozenset[str]:
+        """Those of the kind."""
+        return self.HELPERS
+
+    def is_elastic(self, framework: str) -> bool:
+        """Whether its operator tells members of others that come and go."""
+        return self.ELASTIC
+
+    def default_restart(self, framework: str) -> str:
+        """The operator's own default."""
+        return self.DEFAULT_RESTART
+
+    def name_max(self, groups: Mapping[str, int]) -> int:
+        """What leaves room for every member's name, which is its Service's, too."""
+        return OBJECT_NAME_MAX
 
     def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         """As written, else of so many workers."""
@@ -275,12 +295,12 @@ def read_job(
         for role, one in (spec.get(specs) or {}).items()
         if isinstance(one, Mapping)
     }
-    conditions = tuple(_conditions(status))
+    conditions = tuple(read_conditions(status))
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
     suspended = bool((spec.get("runPolicy") or {}).get("suspend"))
     # Of a job that was created suspended no member was ever made.
     gone = ended or job is None or (suspended and bool(status.get("startTime")))
-    members = tuple(_members(replicas, pods, roles, container, gone))
+    members = tuple(seen_members(replicas, pods, roles, container, gone))
     return JobSeen(
         conditions=conditions,
         members=members,
@@ -300,7 +320,8 @@ def read_job(
     )
 
 
-def _conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
+def read_conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
+    """The conditions of a status, in our words."""
     from allaboard.observation import Condition
 
     for item in status.get("conditions") or ():
@@ -326,17 +347,20 @@ def role_of_pod(pod: Mapping[str, Any]) -> tuple[str, int] | None:
     return (str(role).lower(), int(index)) if role and index is not None and str(index).isdecimal() else None
 
 
-def _members(
+def seen_members(
     replicas: Mapping[str, int],
     pods: Sequence[Mapping[str, Any]],
     roles: Sequence[str],
     container: str,
     gone: bool,
+    identify: Callable[[Mapping[str, Any]], tuple[str, int] | None] = role_of_pod,
 ) -> Iterator[MemberSeen]:
-    """Every member in rank order, and those beyond the number of replicas that are still there."""
+    """Every member in rank order, and those beyond the number of replicas that are still there.
+    ``identify``: the role and index of a pod; None: of no member.
+    """
     from allaboard.observation import MemberSeen
 
-    by_index = newest_pods(pods)
+    by_index = _newest_pods(pods, identify)
     before = 0
     for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in by_index)) if r not in roles})):
         count = replicas.get(role, 0)
@@ -344,19 +368,22 @@ def _members(
         for index in indices:
             pod = by_index.get((role, index))
             if pod is not None:
-                yield seen_member(pod, role, index, before + index, container)
+                yield _seen_member(pod, role, index, before + index, container)
             else:
                 yield MemberSeen(role, index, before + index, "deleted" if gone else "pending")
         before += count or len(indices)
 
 
-def newest_pods(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+def _newest_pods(
+    pods: Sequence[Mapping[str, Any]],
+    identify: Callable[[Mapping[str, Any]], tuple[str, int] | None],
+) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The newest pod of each member. A recreated pod has the name of the previous one, and both may exist
     while the old one ends.
     """
     by_index: dict[tuple[str, int], Mapping[str, Any]] = {}
     for pod in sorted(pods, key=_age_key):
-        who = role_of_pod(pod)
+        who = identify(pod)
         if who is not None:
             by_index[who] = pod
     return by_index
@@ -367,7 +394,7 @@ def _age_key(pod: Mapping[str, Any]) -> tuple[bool, str]:
     return metadata.get("deletionTimestamp") is None, str(metadata.get("creationTimestamp") or "")
 
 
-def seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, container: str) -> MemberSeen:
+def _seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, container: str) -> MemberSeen:
     """One member, by its pod. Restarts are those of all its containers, as the operator counts them."""
     from allaboard.observation import MemberSeen
 

@@ -60,7 +60,7 @@ def context(environ: Mapping[str, str] | None = None) -> Context:
         run=env.get("ALLABOARD_RUN") or None,
         attempt=_number(env, "ALLABOARD_ATTEMPT"),
         generation=_number(env, "ALLABOARD_GENERATION"),
-        member=env.get("ALLABOARD_MEMBER") or None,
+        member=_member(env),
         rank=rank,
         world_size=world_size,
         local_rank=_rank(env, "LOCAL_RANK", 0),
@@ -95,11 +95,27 @@ def ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     return rank, world_size
 
 
+def _member(env: Mapping[str, str]) -> str | None:
+    """The name of this member; where its pod cannot be told it, its place among the groups by its rank."""
+    rank = _number(env, "ALLABOARD_RANK")
+    if env.get("ALLABOARD_MEMBER") or rank is None:
+        return env.get("ALLABOARD_MEMBER") or None
+    before = 0
+    for group in env.get("ALLABOARD_GROUPS", "").split(","):
+        name, _, count = group.partition(":")
+        if not count.isdecimal():
+            return None
+        if rank < before + int(count):
+            return f"{name}-{rank - before}"
+        before += int(count)
+    return None
+
+
 def _member_rank(env: Mapping[str, str]) -> tuple[int, int] | None:
     """The rank of this member and how many train with it; of one that helps, such as a parameter server, its
     place among all, which is never 0.
     """
-    role, _, index = env.get("ALLABOARD_MEMBER", "").rpartition("-")
+    role, _, index = (_member(env) or "").rpartition("-")
     before = 0
     rank = None
     for group in env.get("ALLABOARD_GROUPS", "").split(","):

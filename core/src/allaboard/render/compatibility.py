@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from allaboard import units
-from allaboard.engines import ENGINES, Engine, engine_of
+from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS, Gang
 from allaboard.gangs.base import GangPlan
@@ -189,15 +189,58 @@ def _invalid_value(name: str, value: str | None, rule: Callable[[str], str | Non
 
 
 def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
-    """The engine of a checked job at this place: the job's own; where it leaves that open, the place's, if
-    it runs the job's framework. Raises BadInput for what that engine objects to.
+    """The engine of a checked job at this place: the job's own; where it leaves that open, the place's, if it
+    runs the job's framework; else the first that the cluster serves, whose operator lives, and that does not
+    object to the job. Raises BadInput for what they object to.
     """
     check_place(facts)
-    usual = engine_of(job)
-    engine = ENGINES.get(facts.engine or AUTO, usual)
-    if job.get("engine", AUTO) != AUTO or job.get("framework", "pytorch") not in engine.FRAMEWORKS:
-        return usual
-    objections = engine.objections(job.as_mapping()) if engine is not usual else ()
-    if problems := [p for p in objections if p.severity == "error"]:
-        raise BadInput(f"job {job.name!r} cannot run as {engine.NAME} (ALLABOARD_ENGINE):", problems)
-    return engine
+    if job.get("engine", AUTO) != AUTO:
+        return engine_of(job)
+    of_place = ENGINES.get(facts.engine or AUTO)
+    if of_place is not None and job.get("framework", "pytorch") in of_place.FRAMEWORKS:
+        where = " (ALLABOARD_ENGINE)"
+        engines: tuple[Engine, ...] = (of_place,)
+    else:
+        engines, where = _candidates(job, facts), ""
+    objections = {engine.NAME: _errors(engine, job) for engine in engines}
+    chosen = next((engine for engine in engines if not objections[engine.NAME]), None)
+    if chosen is None:
+        first = engines[0]
+        words = f"job {job.name!r} cannot run as {first.NAME}{where}:"
+        if len(engines) > 1:
+            words = f"job {job.name!r} cannot run as {one_of(objections)}; what {first.NAME} objects to:"
+        raise BadInput(words, objections[first.NAME])
+    return chosen
+
+
+def _errors(engine: Engine, job: TrainingJob) -> list[Problem]:
+    return [problem for problem in engine.objections(job.as_mapping()) if problem.severity == "error"]
+
+
+def _candidates(job: TrainingJob, facts: ClusterFacts) -> tuple[Engine, ...]:
+    """The engines of a job's framework that this cluster is known to serve, those whose operator is silent
+    last; the preferred one where none is known.
+    """
+    every = BY_FRAMEWORK[job.get("framework", "pytorch")]
+    served = [engine for engine in every if facts.serves(_object_kind(engine))]
+    return tuple(sorted(served, key=lambda e: e.OPERATOR.id in facts.silent)) or every[:1]
+
+
+def _object_kind(engine: Engine) -> str:
+    return f"{engine.API_VERSION}/{engine.KIND}"
+
+
+def engine_notes(job: TrainingJob, engine: Engine, facts: ClusterFacts) -> Iterator[str]:
+    """Why a job that leaves its engine open is given another one than its framework prefers."""
+    preferred = BY_FRAMEWORK[job.get("framework", "pytorch")][0]
+    if job.get("engine", AUTO) != AUTO or engine is preferred:
+        return
+    if facts.engine == engine.NAME:
+        why = "ALLABOARD_ENGINE says so"
+    elif facts.serves(_object_kind(preferred)) is False:
+        why = f"this cluster has no {preferred.KIND}"
+    elif preferred.OPERATOR.id in facts.silent:
+        why = f"the {preferred.OPERATOR.title} does not answer"
+    else:
+        why = f"{preferred.KIND} cannot do what it asks for"
+    yield f"it runs as {engine.KIND}: {why}"

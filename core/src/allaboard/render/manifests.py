@@ -21,7 +21,7 @@ from allaboard.gangs.base import GangPlan
 from allaboard.layout import Layout
 from allaboard.render import labels, pod_template
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.render.compatibility import check_place, plan_gang
+from allaboard.render.compatibility import check_place, engine_notes, plan_gang
 from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.units import show_bytes
 
@@ -101,6 +101,7 @@ def render(
     manifests = (*extras, {**rendered, "spec": pod_template.merged(rendered["spec"], own_words)})
     warnings = tuple(str(p) for p in problems)
     # A value of its own: parts that several templates share are not shared in what is handed out.
+    notes = (*engine_notes(job, engine, facts), *notes)
     return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
 
 

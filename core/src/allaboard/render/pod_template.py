@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allaboard.errors import Problem
@@ -99,11 +99,14 @@ _QUANTITY = re.compile(r"\+?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?\
 
 class Shape(Protocol):
     """What a pod template needs to know of an engine (`allaboard.engines.Engine` has it): the name of the
-    container that trains, and the label that holds a member's index.
+    container that trains, other names by which a job may mean it, and the label that holds a member's index.
     """
 
     @property
     def CONTAINER(self) -> str: ...
+
+    @property
+    def ALIASES(self) -> frozenset[str]: ...
 
     def index_label(self, role: str) -> str | None: ...
 
@@ -144,7 +147,18 @@ def pod_template(
     if facts.service_account:
         spec["serviceAccountName"] = facts.service_account
     template: dict[str, Any] = {"metadata": dict(metadata), "spec": spec}
-    return merged(merged(template, gang or {}), job.get("pod") or {})
+    return merged(merged(template, gang or {}), _named(job.get("pod") or {}, engine))
+
+
+def _named(pod: Mapping[str, Any], engine: Shape) -> Mapping[str, Any]:
+    """A job's `pod` with the engine's own name of the container that trains."""
+    spec = pod.get("spec") or {}
+    if not any(container.get("name") in engine.ALIASES for container in spec.get("containers") or ()):
+        return pod
+    containers = [
+        {**c, "name": engine.CONTAINER} if c.get("name") in engine.ALIASES else c for c in spec["containers"]
+    ]
+    return {**pod, "spec": {**spec, "containers": containers}}
 
 
 def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, Any]]:
@@ -357,9 +371,9 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
-def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
+def pod_problems(pod: Any, container: str, aliases: Collection[str] = ()) -> Iterator[Problem]:
     """What in a job's `pod` cannot be merged, or contradicts what allaboard needs; ``container``: the
-    engine's.
+    engine's; ``aliases``: other names of it.
     """
     if not isinstance(pod, Mapping):
         return
@@ -385,10 +399,10 @@ def pod_problems(pod: Any, container: str) -> Iterator[Problem]:
         if not isinstance(item, Mapping):
             continue
         at = f"pod.spec.containers[{n}]"
-        if item.get("name") == container and item.get(_PATCH) in ("delete", "replace"):
+        if item.get("name") in (container, *aliases) and item.get(_PATCH) in ("delete", "replace"):
             yield Problem(f"{at}.{_PATCH}", f"the container that trains, {container!r}, can only be changed")
         yield from _item_problems(item, at)
-        if item.get("name") not in (None, container):
+        if item.get("name") not in (None, container, *aliases):
             yield Problem(
                 at,
                 f"{_short(item['name'])} runs beside the container that trains, {container!r}, and a member "
@@ -556,7 +570,8 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
 def _image_problems(job: TrainingJob, engine: Shape) -> bool:
     """Whether `pod` says the image."""
     containers = ((job.get("pod") or {}).get("spec") or {}).get("containers") or ()
-    return any(c.get("name") == engine.CONTAINER and c.get("image") for c in containers)
+    names = {engine.CONTAINER, *engine.ALIASES}
+    return any(c.get("name") in names and c.get("image") for c in containers)
 
 
 def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:

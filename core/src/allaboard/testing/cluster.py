@@ -45,6 +45,7 @@ from allaboard.backends.kubernetes.client.resources import (
     NAMESPACES,
     PODS,
     Resource,
+    extra_kinds,
     job_kinds,
 )
 from allaboard.backends.kubernetes.state import leases
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
 
-SERVED = (*KNOWN.values(), *job_kinds())
+SERVED = (*KNOWN.values(), *job_kinds(), *extra_kinds())
 FOREGROUND = "foregroundDeletion"
 _FIELDS = {
     "ConfigMap": {"data", "binaryData", "immutable"},

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, Resource, resource_for
-from allaboard.engines import ENGINES, Engine, engine_of_object
+from allaboard.engines import ENGINES, Engine, engine_of_object, jobset
 from allaboard.engines.base import Counts, Verdict
 from allaboard.engines.kubeflow import INDEX_LABEL, ROLE_LABEL, replica_type
 from allaboard.layout import Elastic, Group, Layout, Policy
 
 Json = dict[str, Any]
 OPERATOR_LABEL = "training.kubeflow.org/operator-name"
+_WORDS = {("JobSet", "Succeeded"): "Completed", ("TrainJob", "Succeeded"): "Complete"}
 
 
 def stamp(epoch: float) -> str:
@@ -170,7 +171,7 @@ class FakeOperator:
         pods = self._pods_of(job)
         # It wakes when the job or a pod of it changed. Deadlines have no timer of their own.
         woken = (metadata["resourceVersion"], *(p["metadata"]["resourceVersion"] for p in pods))
-        finished = _true(job, "Succeeded") or _true(job, "Failed")
+        finished = _has_ended(job)
         if finished:
             self._after_the_end(job, pods)
             return
@@ -221,7 +222,7 @@ class FakeOperator:
         engine, name = _engine(job), job["metadata"]["name"]
         by_name = {p["metadata"]["name"]: p for p in pods}
         statuses: Json = {}
-        groups = [*engine.templates(job, ())]
+        groups = [*engine.templates(job, self._of("trainer.kubeflow.org", "trainingruntimes"))]
         seen = {role: Counts(replicas) for role, replicas, _ in groups}
         layout, verdict = _layout(engine, job, seen), Verdict()
         for role, replicas, template in groups:
@@ -239,7 +240,7 @@ class FakeOperator:
                 return
             # Role by role, as operators go about it: the next one does not fail what is decided already.
             seen[role] = Counts(len(members), **counts, first_succeeded=phases[:1] == ["Succeeded"])
-            verdict = engine.judge(layout, seen)
+            verdict = _judge(engine, layout, seen)
             if verdict.succeeded:
                 job["status"]["replicaStatuses"] = statuses
                 self._finish(job, "Succeeded", engine.message("Succeeded", name, master=True))
@@ -253,9 +254,7 @@ class FakeOperator:
         labels = {
             **template.get("metadata", {}).get("labels", {}),
             engine.JOB_LABEL: metadata["name"],
-            OPERATOR_LABEL: f"{engine.NAME}-controller",
-            ROLE_LABEL: role,
-            INDEX_LABEL: str(index),
+            **_identity(engine, role, index),
         }
         owner = {
             "apiVersion": engine.API_VERSION,
@@ -294,10 +293,11 @@ class FakeOperator:
 
     def _finish(self, job: Json, kind: str, message: str) -> None:
         self._flip(job, "Running", None)
-        self._condition(job, kind, message)
+        self._condition(job, _WORDS.get((job["kind"], kind), kind), message)
         job["status"].setdefault("completionTime", self._now())
         ends = {word: reason for reason, word in _engine(job).ENDS.items()}
-        self._tell(job, ends[kind.lower()], message)
+        if kind.lower() in ends:
+            self._tell(job, ends[kind.lower()], message)
 
     def _tell(self, job: Json, reason: str, message: str) -> None:
         metadata = job["metadata"]
@@ -349,6 +349,29 @@ class FakeOperator:
         return stamp(self.cluster.now)
 
 
+def _identity(engine: Engine, role: str, index: int) -> Json:
+    """The labels by which a pod says which member it is."""
+    if isinstance(engine, jobset.JobSet):
+        if role == jobset.CONTAINER:  # the one Job of all nodes
+            ranked = {jobset.INDEX_LABEL: "0", jobset.COMPLETION_INDEX: str(index)}
+        else:
+            ranked = {jobset.INDEX_LABEL: str(index), jobset.COMPLETION_INDEX: "0"}
+        return {jobset.ROLE_LABEL: role, **ranked}
+    return {OPERATOR_LABEL: f"{engine.NAME}-controller", ROLE_LABEL: role, INDEX_LABEL: str(index)}
+
+
+def _judge(engine: Engine, layout: Layout, seen: Mapping[str, Counts]) -> Verdict:
+    nodes = seen.get(jobset.CONTAINER)
+    if nodes is None:
+        return engine.judge(layout, seen)
+    return Verdict(running=nodes.active > 0, succeeded=nodes.succeeded == nodes.replicas)
+
+
+def _has_ended(job: Json) -> bool:
+    conditions = _engine(job).read(job, ()).conditions
+    return any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
+
+
 def _owner(pod: Json) -> str | None:
     """The name of the job whose pod this is."""
     owners = pod["metadata"].get("ownerReferences", [])
@@ -367,8 +390,9 @@ def _layout(engine: Engine, job: Json, counts: Mapping[str, Counts]) -> Layout:
     total = sum(count.replicas for count in counts.values())
     elastic = Elastic(1, total) if "elasticPolicy" in job["spec"] else None
     groups = tuple(Group(role, count.replicas, ()) for role, count in counts.items())
-    policy = Policy(engine.DEFAULT_RESTART)
-    return Layout(name, name, 1, 1, engine.NAME, engine.FRAMEWORKS[0], groups, policy, elastic=elastic)
+    framework = engine.FRAMEWORKS[0]
+    policy = Policy(engine.default_restart(framework))
+    return Layout(name, name, 1, 1, engine.NAME, framework, groups, policy, elastic=elastic)
 
 
 def _true(job: Json, kind: str) -> bool:

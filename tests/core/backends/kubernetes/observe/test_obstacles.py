@@ -281,9 +281,9 @@ def test_a_run_that_trains_has_no_obstacle() -> None:
 
 
 def test_a_job_that_no_operator_takes_up() -> None:
-    one = obstacle_of(scene(total=2, now=BEGUN + 70, has_conditions=False))
+    one = obstacle_of(scene(total=2, now=BEGUN + 70, has_status=False))
     assert one is not None and one.code == "operator_not_running"
-    assert obstacle_of(scene(total=2, now=BEGUN + 30, has_conditions=False)) is None
+    assert obstacle_of(scene(total=2, now=BEGUN + 30, has_status=False)) is None
 
 
 # What follows of it.

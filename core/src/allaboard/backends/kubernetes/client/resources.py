@@ -93,6 +93,13 @@ def job_kinds() -> tuple[Resource, ...]:
     return tuple(resource_for(engine) for engine in ENGINES.values())
 
 
+def extra_kinds() -> tuple[Resource, ...]:
+    """The kinds of objects that jobs of every engine bring."""
+    kinds = dict.fromkeys(kind for engine in ENGINES.values() for kind in engine.EXTRA_KINDS)
+    named = (kind.rpartition("/")[::2] for kind in kinds)
+    return tuple(resource_of({"apiVersion": version, "kind": kind}) for version, kind in named)
+
+
 def resource_of(thing: Mapping[str, Any]) -> Resource:
     """Where the API server keeps objects of this apiVersion and kind. The plural of a kind that no engine has
     and that is not spoken about here is that of an ordinary English word.

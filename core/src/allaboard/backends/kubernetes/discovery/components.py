@@ -19,9 +19,7 @@ from allaboard.engines import ENGINES, Engine
 
 LOCALQUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
-JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 MPIJOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
-TRAINJOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 
 
@@ -79,38 +77,7 @@ def operators(engines: Iterable[Engine]) -> Iterator[Component]:
         )
 
 
-# A JobSet whose success depends on a job that it does not have; a TrainJob of a runtime that is not there.
-_WRONG_JOBSET = _probe(
-    JOBSETS,
-    {"replicatedJobs": [], "successPolicy": {"operator": "All", "targetReplicatedJobs": ["not-there"]}},
-)
-_WRONG_TRAINJOB = _probe(TRAINJOBS, {"runtimeRef": {"name": "allaboard-probe-is-not-there"}})
-
 _OTHERS: tuple[Component, ...] = (
-    Component(
-        "trainer",
-        "Trainer v2",
-        (TRAINJOBS,),
-        "kubeflow-system",
-        (
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
-        ),
-        probes={TRAINJOBS: _WRONG_TRAINJOB},
-    ),
-    Component(
-        "jobset",
-        "JobSet",
-        (JOBSETS,),
-        "jobset-system",
-        (
-            "kubectl apply --server-side -f "
-            "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
-        ),
-        probes={JOBSETS: _WRONG_JOBSET},
-    ),
     Component(
         "mpi-operator",
         "MPI Operator",

@@ -114,6 +114,7 @@ class Survey:
             kinds=self.kinds,
             operator_gang=self.operator_gang if self.operator_gang is not None else base.operator_gang,
             schedulers={**base.schedulers, **self.schedulers},
+            silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
         )
 
@@ -174,7 +175,22 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
     groups = yield from _groups(kinds, may)
     now = yield from effects.server_time()
     gang = gang_of_operator(kinds, seen_natively(jobs), groups, now)
-    return replace(base, kinds=kinds, operator_gang=gang if gang is not None else base.operator_gang)
+    return replace(
+        base,
+        kinds=kinds,
+        operator_gang=gang if gang is not None else base.operator_gang,
+        silent=(yield from _silent_operators(kinds, may)),
+    )
+
+
+def _silent_operators(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
+    """The operators whose webhook does not answer, asked where there are several to choose from."""
+    served = {e.OPERATOR.id for e in ENGINES.values() if f"{e.API_VERSION}/{e.KIND}" in kinds}
+    silent = set()
+    for part in PARTS if len(served) > 1 else ():
+        if part.id in served and _verdict((yield from _probed(part, kinds, may))) is False:
+            silent.add(part.id)
+    return frozenset(silent)
 
 
 def _jobs(

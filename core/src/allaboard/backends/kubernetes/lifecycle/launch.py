@@ -321,6 +321,8 @@ def _holds(there: Any, wanted: Any) -> bool:
     if isinstance(wanted, dict):
         rest = {k: v for k, v in wanted.items() if k != "metadata"}
         return isinstance(there, dict) and all(_holds(there.get(k), v) for k, v in rest.items())
+    if isinstance(wanted, list):
+        return isinstance(there, list) and len(there) == len(wanted) and all(map(_holds, there, wanted))
     return bool(there == wanted)
 
 

@@ -29,6 +29,7 @@ from allaboard.backends.kubernetes.client.resources import (
     LEASES,
     PODS,
     Resource,
+    extra_kinds,
     job_kinds,
     resource_of,
 )
@@ -43,6 +44,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
 )
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.engines import engine_of_object
 from allaboard.gangs import GANGS
 from allaboard.observation import State
 from allaboard.render import labels
@@ -156,13 +158,14 @@ def take_picture() -> Operation[Picture]:
 
 
 def _extra_kinds() -> set[Resource]:
-    """Code, and every kind of object that a gang scheduler of ours is given."""
-    kinds = {CONFIGMAPS}
-    for gang in GANGS.values():
-        for kind in gang.KINDS:
-            api_version, _, name = kind.rpartition("/")
-            kinds.add(resource_of({"apiVersion": api_version, "kind": name}))
-    return kinds
+    """Code, and every kind of object that a gang scheduler or a job of ours is given."""
+    kinds = [kind for gang in GANGS.values() for kind in gang.KINDS]
+    named = (kind.rpartition("/")[::2] for kind in kinds)
+    return {
+        CONFIGMAPS,
+        *extra_kinds(),
+        *(resource_of({"apiVersion": version, "kind": kind}) for version, kind in named),
+    }
 
 
 def _list_objects(kinds: set[Resource]) -> Operation[list[Json]]:
@@ -258,8 +261,9 @@ def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
 
 
 def _job_has_ended(job: Json) -> bool:
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") in ("Succeeded", "Failed") and c.get("status") == "True" for c in conditions)
+    engine = engine_of_object(job)
+    conditions = engine.read(job, ()).conditions if engine is not None else ()
+    return any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
 
 
 def _of_extra(thing: Json, now: float) -> Iterator[Orphan]:
@@ -333,7 +337,7 @@ def _without_record(orphan: Orphan) -> Operation[str | None]:
             metadata["name"],
             uid=metadata["uid"],
             version=metadata["resourceVersion"],
-            propagation="Foreground" if orphan.kind == "job" else "Background",
+            propagation=stop.propagation_of(thing) if orphan.kind == "job" else "Background",
         )
     except Conflict:
         return None

@@ -123,7 +123,11 @@ def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Operation[Json | N
         version = job["metadata"]["resourceVersion"] if tries < TRIES - 1 else None
         try:
             yield from effects.delete(
-                resource, metadata["name"], uid=metadata["uid"], version=version, propagation="Foreground"
+                resource,
+                metadata["name"],
+                uid=metadata["uid"],
+                version=version,
+                propagation=propagation_of(job),
             )
             return job
         except Conflict:
@@ -292,7 +296,13 @@ def remove_extras(stored: Stored) -> Operation[None]:
 
 def delete_job(job: Json) -> Operation[None]:
     """This very job, and all that hangs off it. It is under way when this returns."""
-    yield from delete_object(job, "Foreground")
+    yield from delete_object(job, propagation_of(job))
+
+
+def propagation_of(job: Json) -> str:
+    """How what hangs off a job is deleted with it."""
+    engine = engine_of_object(job)
+    return "Foreground" if engine is None else engine.PROPAGATION
 
 
 def change_object(thing: Json, change: Json) -> Operation[bool]:

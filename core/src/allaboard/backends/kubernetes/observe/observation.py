@@ -376,7 +376,7 @@ def _obstacle(
             needed=gang_view.needed,
             events=gang_view.events,
             nodes=nodes,
-            has_conditions=bool(read.conditions),
+            has_status=bool(job.get("status")),
             suspended=read.suspended,
         )
     )

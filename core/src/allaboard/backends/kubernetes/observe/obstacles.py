@@ -66,7 +66,7 @@ class Scene:
     needed: int
     events: Sequence[Json] = ()
     nodes: Sequence[Node] | None = None
-    has_conditions: bool = True
+    has_status: bool = True
     suspended: bool = False
 
 
@@ -430,7 +430,7 @@ def _unattended(scene: Scene) -> Iterator[Obstacle]:
     created = from_rfc3339((scene.job.get("metadata") or {}).get("creationTimestamp"))
     engine = engine_of_object(scene.job)
     managed = None if engine is None else engine.managed_by(scene.job)
-    if scene.has_conditions or scene.pods or scene.suspended or managed or created is None:
+    if scene.has_status or scene.pods or scene.suspended or managed or created is None:
         return
     if scene.now - created >= SETTLED and not scene.events:
         name = str((scene.job.get("metadata") or {}).get("name", ""))

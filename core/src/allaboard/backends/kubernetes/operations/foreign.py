@@ -27,7 +27,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
 )
 from allaboard.backends.kubernetes.observe.managers import managers
 from allaboard.backends.selection import refuse_strangers
-from allaboard.engines import ENGINES, Engine
+from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.errors import BadInput, UnknownRun
 from allaboard.observation import Event, Observation
 from allaboard.render import labels
@@ -77,7 +77,7 @@ def find_engine(name: str) -> Operation[Engine]:
             job = yield from effects.get(resource_for(engine), name)
         except (Missing, Forbidden):
             continue
-        if not _is_ours(job):
+        if not _is_ours(job) and not _is_part(job):
             return engine
     raise UnknownRun(f"there is no job {name!r} here")
 
@@ -87,7 +87,11 @@ def list_jobs() -> Operation[list[Observation]]:
     observations: list[Observation] = []
     for engine in ENGINES.values():
         try:
-            jobs = [job for job in (yield from effects.list_all(resource_for(engine))) if not _is_ours(job)]
+            jobs = [
+                job
+                for job in (yield from effects.list_all(resource_for(engine)))
+                if not (_is_ours(job) or _is_part(job))
+            ]
         except (Missing, Forbidden):
             continue
         if not jobs:
@@ -140,6 +144,12 @@ def readable_job_logs(
 
 def _is_ours(job: Json) -> bool:
     return labels.label_of(job, labels.RUN) is not None
+
+
+def _is_part(job: Json) -> bool:
+    """Whether another job made this one, as a TrainJob makes its JobSet."""
+    owners = (job.get("metadata") or {}).get("ownerReferences") or ()
+    return any(owner.get("controller") and engine_of_object(owner) is not None for owner in owners)
 
 
 def _observe_gone(engine: Engine, name: str, uid: str | None) -> Operation[Observation]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from allaboard.backends.kubernetes.client.resources import job_kinds, resource_of
+from allaboard.backends.kubernetes.client.resources import extra_kinds, job_kinds, resource_of
 from allaboard.gangs import GANGS
 
 ROLES = ("submitter", "viewer")
@@ -37,8 +37,11 @@ _OF_JOBS = re.compile(r"^  - apiGroups: \[\$group\]\n(?:    .*\n)+", re.MULTILIN
 _OTHERS = re.compile(r" Add your other kinds of \S+ here: (.+)\.$", re.MULTILINE)
 
 
+_RULE = "  - apiGroups: [{group}]\n    resources: [{kind}]\n    verbs: [{verbs}]\n"
+
+
 def text(role: str) -> str:
-    """The file, with a rule for the kinds of jobs of each API group."""
+    """The file, with a rule for the kinds of jobs of each API group, and for what they bring."""
     form = resources.files(__name__).joinpath(f"{role}.yaml").read_text(encoding="utf-8")
     kinds: dict[str, set[str]] = {}
     for kind in job_kinds():
@@ -47,10 +50,13 @@ def text(role: str) -> str:
     ours = {plural for plurals in kinds.values() for plural in plurals}
 
     def rules(match: re.Match[str]) -> str:
-        return "".join(
+        jobs = (
             match[0].replace("$group", group).replace("$jobs", ", ".join(sorted(plurals)))
             for group, plurals in kinds.items()
         )
+        verbs = "get, list, create, patch, delete" if "create" in match[0] else "get, list"
+        extras = (_RULE.format(group=kind.group, kind=kind.plural, verbs=verbs) for kind in extra_kinds())
+        return "".join((*jobs, *extras))
 
     def others(match: re.Match[str]) -> str:
         left = [name for name in match[1].split(", ") if name not in ours]
@@ -101,7 +107,11 @@ def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Ac
 def _is_of_jobs(access: Access) -> bool:
     """Whether it is about a kind of jobs or about what holds a gang together."""
     gangs = (kind.rpartition("/")[::2] for gang in GANGS.values() for kind in gang.KINDS)
-    kinds = [*job_kinds(), *(resource_of({"apiVersion": v, "kind": kind}) for v, kind in gangs)]
+    kinds = [
+        *job_kinds(),
+        *extra_kinds(),
+        *(resource_of({"apiVersion": v, "kind": kind}) for v, kind in gangs),
+    ]
     return (access.group, access.resource) in {(kind.group, kind.plural) for kind in kinds}
 
 

@@ -1,0 +1,505 @@
+"""JobSet, jobset.x-k8s.io/v1alpha2: jobs of any framework where no training operator is installed. Nobody
+injects an environment here, so the environment that the framework's operator would inject is written out.
+
+Read from JobSet 0.12.0: api/jobset/v1alpha2, pkg/controllers, pkg/webhooks. What differs from the operators
+of single frameworks:
+
+- A member is a Job of one pod, ``<job>-<role>-<index>-0`` at ``<job>``, the headless Service of the JobSet.
+  Its rank is its place among all Jobs, which JobSet tells in a label.
+- A member that fails restarts the whole gang, because those that are left have lost their peer:
+  ``backoff_limit`` counts restarts of the gang. One that is taken away (evicted, preempted, its node drained)
+  restarts the gang and is not counted. The members of an elastic gang are restarted one by one.
+- At the end members that still run are removed, and those that have ended stay.
+- The deadline is each start's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
+from allaboard.engines.kubeflow import read_conditions, seen_members
+from allaboard.errors import Problem
+from allaboard.names import OBJECT_NAME_MAX
+from allaboard.units import from_rfc3339
+
+if TYPE_CHECKING:
+    from allaboard.engines import Engine
+    from allaboard.gangs.base import GangPlan
+    from allaboard.layout import Layout, Member
+    from allaboard.observation import Condition
+
+Json = Mapping[str, Any]
+PREFIX = "jobset.sigs.k8s.io/"
+NAME_LABEL = PREFIX + "jobset-name"
+ROLE_LABEL = PREFIX + "replicatedjob-name"
+REPLICAS_LABEL = PREFIX + "replicatedjob-replicas"
+INDEX_LABEL = PREFIX + "job-index"
+RANK_LABEL = PREFIX + "job-global-index"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+CONTAINER = "node"
+MEMBERS = "allaboard.io/members"
+"""The annotation of an object and its pods that holds the groups, ``master:1,worker:2``, in rank order."""
+NEEDED = "allaboard.io/needed-members"
+"""The annotation of an elastic job that holds the least number of members."""
+PORT = 29500
+"""Where members listen: each pod has an address of its own."""
+LONGEST_HOST = 63
+FRAMEWORKS: tuple[str, ...] = ("pytorch", "tensorflow", "xgboost", "paddle", "jax")
+"""Each is the name of the container, too, by which the framework's v1 operator knows its members."""
+_WORDS = {"Completed": "Succeeded", "Complete": "Succeeded", "RestartingJobSet": "Restarting"}
+_DEADLINE = "DeadlineExceeded"
+_INDEX, _RANK = 900_000_007, 900_000_011
+"""Numbers that no member has. In the environment of one they stand for what a pod learns when it starts."""
+
+_WRONG: Json = {
+    "replicatedJobs": [],
+    "successPolicy": {"operator": "All", "targetReplicatedJobs": ["not-there"]},
+}
+"""Its success depends on a job that it does not have."""
+
+
+class JobSet:
+    """`allaboard.engines.Engine` for JobSets. What a framework asks for is said by the engine of its own
+    operator.
+    """
+
+    NAME = "jobset"
+    KIND = "JobSet"
+    API_VERSION = "jobset.x-k8s.io/v1alpha2"
+    PLURAL = "jobsets"
+    FIELDS = frozenset(
+        {
+            "coordinator",
+            "failurePolicy",
+            "managedBy",
+            "network",
+            "replicatedJobs",
+            "startupPolicy",
+            "successPolicy",
+            "suspend",
+            "ttlSecondsAfterFinished",
+            "volumeClaimPolicies",
+        }
+    )
+    FRAMEWORKS = FRAMEWORKS
+    PREFERENCE = JOBSET
+    CONTAINER = CONTAINER
+    ALIASES = frozenset(FRAMEWORKS)
+    JOB_LABEL = NAME_LABEL
+    RANDOM_NAMES = True
+    OPERATOR = Operator(
+        "jobset",
+        "JobSet",
+        "jobset-system",
+        (
+            "kubectl apply --server-side -f "
+            "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+        ),
+    )
+    PROBE: Json | None = _WRONG
+    ENDS: Mapping[str, str] = {
+        "AllJobsCompleted": "succeeded",
+        "FailedJobs": "failed",
+        "ReachedMaxRestarts": "failed",
+        "FailJobSetFailurePolicyAction": "failed",
+    }
+    ADDED: tuple[AddedContainer, ...] = ()
+    EXTRA_KINDS: tuple[str, ...] = ()
+    PROPAGATION = "Foreground"
+    NATIVELY: frozenset[str] = frozenset()
+    REFUSES: Mapping[str, str] = {}
+
+    def usual(self, framework: str) -> Engine:
+        """The engine of the framework's own operator, under the name of this kind."""
+        from allaboard.engines import BY_FRAMEWORK
+
+        engine = copy.copy(BY_FRAMEWORK[framework][0])
+        engine.KIND = self.KIND
+        return engine
+
+    # Down.
+
+    def roles(self, framework: str) -> Mapping[str, int | None]:
+        """Those of the framework."""
+        return self.usual(framework).roles(framework)
+
+    def helpers(self, framework: str) -> frozenset[str]:
+        """Those of the framework."""
+        return self.usual(framework).helpers(framework)
+
+    def is_elastic(self, framework: str) -> bool:
+        """As the framework is."""
+        return self.usual(framework).is_elastic(framework)
+
+    def default_restart(self, framework: str) -> str:
+        """As with the framework's own operator."""
+        return self.usual(framework).default_restart(framework)
+
+    def name_max(self, groups: Mapping[str, int]) -> int:
+        """What leaves room for the names of all pods."""
+        endings = (f"-{role}-{max(0, count - 1)}-0-abcde" for role, count in groups.items())
+        return min(OBJECT_NAME_MAX, LONGEST_HOST - max(map(len, endings)))
+
+    def groups_of(self, job: Json) -> Mapping[str, Any]:
+        """As with the framework's own operator."""
+        return self.usual(job.get("framework", "pytorch")).groups_of(job)
+
+    def objections(self, job: Json) -> Iterator[Problem]:
+        """What about a job's sound fields this engine cannot do as it is written."""
+        yield from policy_objections(job, self.KIND)
+        yield from self.usual(job.get("framework", "pytorch")).objections(job)
+
+    def render(
+        self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
+    ) -> dict[str, Any]:
+        """The job object. ``templates``: the pod template of each role."""
+        spec = {**spec_of(layout, templates), "suspend": layout.policy.suspend}
+        if layout.policy.ttl is not None:
+            spec["ttlSecondsAfterFinished"] = math.ceil(layout.policy.ttl)
+        own = with_members(metadata, layout)
+        return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": own, "spec": spec}
+
+    def extras(
+        self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
+    ) -> Sequence[Json]:
+        """None."""
+        return ()
+
+    def templates(self, job: Json, extras: Sequence[Json]) -> Iterator[tuple[str, int, Json]]:
+        """Of its replicated jobs."""
+        yield from templates_of(job.get("spec") or {})
+
+    def index_label(self, role: str) -> str | None:
+        """JobSet's, of a Job among those of its role."""
+        return INDEX_LABEL
+
+    def suspension(self, wanted: bool) -> dict[str, Any]:
+        """The merge patch that suspends a job or resumes it."""
+        return {"spec": {"suspend": wanted}}
+
+    # Up.
+
+    def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
+        """What the job object and its pods say."""
+        spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
+        replicas = {role: count for role, count, _ in templates_of(spec)}
+        seen = seen_job(job, status, replicas, pods, bool(spec.get("suspend")), member_of)
+        deadline = next(
+            (t["spec"].get("activeDeadlineSeconds") for t in _job_templates(spec) if t.get("spec")), None
+        )
+        conditions = tuple(_with_deadline(c, deadline, seen.started) for c in seen.conditions)
+        return replace(seen, conditions=conditions)
+
+    def needed(self, job: Json) -> int:
+        """All, but of an elastic gang the least number."""
+        return needed(job, self.read(job, ()).total)
+
+    def added(self, job: Json, role: str) -> tuple[AddedContainer, ...]:
+        """None."""
+        return ()
+
+    def managed_by(self, job: Json) -> str | None:
+        """``spec.managedBy``."""
+        manager = (job.get("spec") or {}).get("managedBy")
+        return str(manager) if manager else None
+
+    def pod_name(self, job: str, member: str) -> str:
+        """Of a member: its host name, and five characters by lot."""
+        return f"{job}-{member}-0-xxxxx"
+
+    def member_of(self, pod: Json) -> str | None:
+        """The member whose pod this is: ``worker-0``."""
+        return member_name(member_of(pod))
+
+    # The operator, for the local backend: that of the framework.
+
+    def listeners(self, layout: Layout) -> Sequence[Sequence[str]]:
+        """As with the framework's own operator."""
+        return self.usual(layout.framework).listeners(layout)
+
+    def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
+        """As with the framework's own operator."""
+        return self.usual(layout.framework).environment(layout, member, place)
+
+    def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
+        """As with the framework's own operator."""
+        return self.usual(layout.framework).judge(layout, counts)
+
+    def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
+        """Plain words for a condition."""
+        return message(self.KIND, condition, job, role, count)
+
+
+# Down.
+
+
+def with_members(metadata: Json, layout: Layout) -> dict[str, Any]:
+    """The metadata of an object, with the members of its gang: no field of the object itself tells them."""
+    told = {MEMBERS: ",".join(f"{group.role}:{group.replicas}" for group in layout.groups)}
+    if layout.elastic is not None:
+        told[NEEDED] = str(layout.elastic.min)
+    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), **told}}
+
+
+def policy_objections(job: Json, kind: str) -> Iterator[Problem]:
+    """What a Job, of which members are made here, cannot keep of a policy."""
+    policy = job.get("policy") or {}
+    if policy.get("restart") == "always":
+        words = f"{kind} starts no member again that has succeeded; say on_failure"
+        yield Problem("policy.restart", words)
+    if policy.get("clean_pods") in ("none", "all"):
+        words = (
+            f"{kind} removes the members that still run at the end and keeps the others; "
+            "say running, or take it out"
+        )
+        yield Problem("policy.clean_pods", words)
+
+
+def spec_of(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any]:
+    """The spec of a JobSet whose members are Jobs of one pod each, one replicated job for each group."""
+    place = _Places(layout.name)
+    rank = {"fieldRef": {"fieldPath": f"metadata.labels['{RANK_LABEL}']"}}
+    groups = []
+    for group in layout.groups:
+        injected = symbolic_environment(layout, group.role, place)
+        template = with_environment(templates[group.role], injected, rank)
+        one = {"parallelism": 1, "completions": 1}
+        groups.append(
+            {
+                "name": group.role,
+                "replicas": group.replicas,
+                "template": {"spec": {**one, **job_spec(layout, template)}},
+            }
+        )
+    return {"replicatedJobs": groups, "successPolicy": success_policy(layout), **failure_policy(layout)}
+
+
+def job_spec(layout: Layout, template: Json) -> dict[str, Any]:
+    """The rest of the spec of the Jobs of which members are made. Members that are restarted one by one are
+    restarted by their node, others with their gang.
+    """
+    policy = layout.policy
+    in_place = layout.elastic is not None and policy.restart == "on_failure"
+    spec: dict[str, Any] = {"backoffLimit": policy.backoff_limit if in_place else 0}
+    if policy.deadline is not None:
+        spec["activeDeadlineSeconds"] = math.ceil(policy.deadline)
+    if rules := [*_pod_failure_rules(layout)]:
+        spec["podFailurePolicy"] = {"rules": rules}
+    restart = {"restartPolicy": "OnFailure" if in_place else "Never"}
+    return {**spec, "template": {**template, "spec": {**template["spec"], **restart}}}
+
+
+def _pod_failure_rules(layout: Layout) -> Iterator[dict[str, Any]]:
+    """What ends a Job with a reason of its own, by which `failure_policy` knows it."""
+    if layout.policy.restart == "exit_code":
+        # 128 and more is a signal: another start may do better.
+        codes = {"containerName": CONTAINER, "operator": "In", "values": [*range(1, 128)]}
+        yield {"action": "FailJob", "onExitCodes": codes}
+    elif layout.policy.restart == "on_failure" and layout.elastic is None:
+        taken = [{"type": "DisruptionTarget", "status": "True"}]
+        yield {"action": "FailJob", "onPodConditions": taken}
+
+
+def failure_policy(layout: Layout) -> dict[str, Any]:
+    """``failurePolicy``; without one the first Job that fails fails the JobSet. A gang is made anew when all
+    of its old members are gone: none of the new may meet one of the old.
+    """
+    restart = layout.policy.restart
+    if restart == "never" or layout.elastic is not None:
+        return {}
+    by_reason = {"exit_code": "FailJobSet", "on_failure": "RestartJobSetAndIgnoreMaxRestarts"}[restart]
+    name = {"exit_code": "permanentExitCode", "on_failure": "takenAway"}[restart]
+    rules = [{"name": name, "action": by_reason, "onJobFailureReasons": ["PodFailurePolicy"]}]
+    if layout.policy.deadline is not None:
+        rules.append({"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": [_DEADLINE]})
+    limit = {"maxRestarts": layout.policy.backoff_limit, "restartStrategy": "BlockingRecreate"}
+    return {"failurePolicy": {**limit, "rules": rules}}
+
+
+def success_policy(layout: Layout) -> dict[str, Any]:
+    """Who decides: the groups whose success is enough for the framework's own operator; of an elastic gang
+    without a master any member.
+    """
+    from allaboard.engines import BY_FRAMEWORK
+
+    def decides(role: str) -> bool:
+        counts = {g.role: Counts(g.replicas, succeeded=g.replicas * (g.role == role)) for g in layout.groups}
+        return BY_FRAMEWORK[layout.framework][0].judge(layout, counts).succeeded
+
+    deciding = [group.role for group in layout.groups if decides(group.role)]
+    any_one = layout.elastic is not None and layout.group("master") is None
+    return {"operator": "Any" if any_one else "All", "targetReplicatedJobs": deciding}
+
+
+class _Places(dict[str, Address]):
+    """Where members listen: member -> its host at the headless Service."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+
+    def __missing__(self, member: str) -> Address:
+        return Address(f"{self._job}-{member}-0.{self._job}", PORT)
+
+
+def symbolic_environment(layout: Layout, role: str, place: Place) -> dict[str, str]:
+    """What the operator of the framework injects into the members of a role, with ``$(ALLABOARD_INDEX)`` and
+    ``$(ALLABOARD_RANK)`` where they differ.
+    """
+    from allaboard.engines import BY_FRAMEWORK
+    from allaboard.layout import Member
+
+    usual = BY_FRAMEWORK[layout.framework][0]
+    values = usual.environment(layout, Member(role, _INDEX, _RANK), place)
+    return {
+        name: value.replace(str(_INDEX), "$(ALLABOARD_INDEX)").replace(str(_RANK), "$(ALLABOARD_RANK)")
+        for name, value in values.items()
+    }
+
+
+def with_environment(
+    template: Json, injected: Mapping[str, str], rank: Json, *, always: bool = False
+) -> dict[str, Any]:
+    """A pod template whose training container has these variables, too; they win over the job's own.
+    ``rank``: the source of ALLABOARD_RANK, which is there where a variable holds it, or ``always``.
+    """
+    containers = []
+    for container in template["spec"]["containers"]:
+        if container["name"] == CONTAINER:
+            own = [variable for variable in container.get("env") or () if variable["name"] not in injected]
+            ranked = [{"name": "ALLABOARD_RANK", "valueFrom": rank}]
+            needs_rank = always or any("$(ALLABOARD_RANK)" in value for value in injected.values())
+            written = [{"name": name, "value": value} for name, value in injected.items()]
+            container = {**container, "env": [*(ranked if needs_rank else ()), *own, *written]}
+        containers.append(container)
+    return {**template, "spec": {**template["spec"], "containers": containers}}
+
+
+# Up.
+
+
+def needed(job: Json, total: int) -> int:
+    """How many members start together: all, unless the job object says a number."""
+    told = str(((job.get("metadata") or {}).get("annotations") or {}).get(NEEDED, ""))
+    return int(told) if told.isdecimal() else total
+
+
+def templates_of(spec: Json) -> Iterator[tuple[str, int, Json]]:
+    """The role, the number of members and the pod template of each replicated job of a JobSet's spec."""
+    for job, template in zip(spec.get("replicatedJobs") or (), _job_templates(spec), strict=True):
+        own = template.get("spec") or {}
+        parallelism = 1 if own.get("parallelism") is None else int(own["parallelism"])
+        replicas = 1 if job.get("replicas") is None else int(job["replicas"])
+        yield str(job.get("name") or ""), replicas * parallelism, own.get("template") or {"spec": {}}
+
+
+def _job_templates(spec: Json) -> Iterator[Json]:
+    for job in spec.get("replicatedJobs") or ():
+        yield job.get("template") or {}
+
+
+def member_of(pod: Json) -> tuple[str, int] | None:
+    """The role and index of a pod of a JobSet: by the index of its Job, that of the pod, or, of several Jobs
+    with several pods each, both.
+    """
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    role, job = labels.get(ROLE_LABEL), str(labels.get(INDEX_LABEL, ""))
+    if not role or not job.isdecimal():
+        return None
+    index = completion_index(pod) or 0
+    replicas = str(labels.get(REPLICAS_LABEL, "1"))
+    return str(role), index * (int(replicas) if replicas.isdecimal() else 1) + int(job)
+
+
+def completion_index(pod: Json) -> int | None:
+    """The index of a pod of an Indexed Job."""
+    metadata = pod.get("metadata") or {}
+    for told in (metadata.get("labels") or {}, metadata.get("annotations") or {}):
+        index = str(told.get(COMPLETION_INDEX, ""))
+        if index.isdecimal():
+            return int(index)
+    return None
+
+
+def member_name(who: tuple[str, int] | None) -> str | None:
+    """``worker-0``."""
+    return None if who is None else f"{who[0]}-{who[1]}"
+
+
+def seen_job(
+    job: Json | None,
+    status: Json,
+    replicas: Mapping[str, int],
+    pods: Sequence[Json],
+    suspended: bool,
+    identify: Any,
+) -> JobSeen:
+    """What a job object of JobSet's shape and its pods say. ``replicas``: role -> members that its spec asks
+    for, in rank order; ``identify``: the role and index of a pod. Nobody writes there that members run: that
+    is told by their pods.
+    """
+    conditions = [replace(c, type=_WORDS.get(c.type, c.type)) for c in read_conditions(status)]
+    end = next((c for c in conditions if c.type in ("Succeeded", "Failed") and c.status == "True"), None)
+    resumed = next((c.since for c in conditions if c.type == "Suspended" and c.status == "False"), None)
+    created = from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
+    gone = end is not None or job is None or (suspended and bool(status))
+    members = tuple(seen_members(replicas, pods, tuple(replicas), CONTAINER, gone, identify))
+    begun = ("running", "succeeded", "failed")
+    if end is None and not suspended and any(m.phase in begun for m in members):
+        conditions.append(_running(min((m.started for m in members if m.started), default=None)))
+    counts = {
+        str(one.get("name") or ""): Counts(
+            replicas.get(str(one.get("name") or ""), 0),
+            int(one.get("active") or 0),
+            int(one.get("succeeded") or 0),
+            int(one.get("failed") or 0),
+        )
+        for one in status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
+    }
+    return JobSeen(
+        conditions=tuple(conditions),
+        members=members,
+        counts=counts,
+        total=sum(replicas.values()),
+        started=resumed or (None if suspended else created),
+        finished=end.since if end is not None else None,
+        suspended=suspended,
+    )
+
+
+def _running(since: float | None) -> Condition:
+    from allaboard.observation import Condition
+
+    return Condition(
+        "Running", "True", "MembersRun", "told by the pods; the job object does not say it", since
+    )
+
+
+def _with_deadline(condition: Condition, deadline: Any, started: float | None) -> Condition:
+    """The Failed of a deadline, by its time: a JobSet names only the Job that failed."""
+    if condition.type != "Failed" or condition.status != "True" or not isinstance(deadline, int):
+        return condition
+    late = None not in (started, condition.since) and (condition.since or 0) - (started or 0) >= deadline
+    return replace(condition, reason=_DEADLINE) if late else condition
+
+
+def message(kind: str, condition: str, job: str, role: str, count: int) -> str:
+    """Plain words for a condition of a job that is played on one machine."""
+    return {
+        "Created": f"{kind} {job} is created.",
+        "Running": f"{kind} {job} is running.",
+        "Succeeded": f"{kind} {job} is successfully completed.",
+        "Restarting": f"{kind} {job} is restarting because {count} {role} member(s) failed.",
+        "Failed": f"{kind} {job} is failed because {count} {role} member(s) failed.",
+        "Suspended": f"{kind} {job} is suspended.",
+        "Resumed": f"{kind} {job} is resumed.",
+        "BackoffLimit": f"{kind} {job} has failed because it has reached the specified backoff limit",
+        "Deadline": f"{kind} {job} has failed because it was active longer than specified deadline",
+    }[condition]
+
+
+ENGINE = JobSet()

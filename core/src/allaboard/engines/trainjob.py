@@ -1,0 +1,300 @@
+"""TrainJob, trainer.kubeflow.org/v1alpha1: Kubeflow Trainer 2.0 to 2.3.
+
+Read from Kubeflow Trainer 2.3.0: pkg/apis/trainer/v1alpha1, pkg/runtime, pkg/webhooks. A TrainJob names a
+runtime, the template of a JobSet, and says little itself. A job brings a TrainingRuntime of its own, which
+says what a TrainJob cannot: gang, priority, volumes, restarts, clean-up. It has one of two shapes:
+
+- Equal members of a framework that Trainer knows are its ``node`` job, whose numbers the TrainJob says.
+  Trainer injects its own variables (PET_*, JAX_*, DMLC_*); those of the framework's v1 operator stand beside
+  them, so that a script that ran as a PyTorchJob runs on.
+- All other gangs are the replicated jobs of a `jobset`, of which Trainer changes nothing.
+
+What `allaboard.engines.jobset` says of restarts, the end and the deadline counts here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from allaboard.engines.base import TRAINER, Address, JobSeen, Operator
+from allaboard.engines.jobset import (
+    COMPLETION_INDEX,
+    CONTAINER,
+    MEMBERS,
+    PORT,
+    ROLE_LABEL,
+    JobSet,
+    completion_index,
+    failure_policy,
+    job_spec,
+    member_name,
+    member_of,
+    needed,
+    seen_job,
+    spec_of,
+    symbolic_environment,
+    templates_of,
+    with_environment,
+    with_members,
+)
+from allaboard.errors import Problem
+
+if TYPE_CHECKING:
+    from allaboard.gangs.base import GangPlan
+    from allaboard.layout import Layout
+
+Json = Mapping[str, Any]
+RUNTIME = "TrainingRuntime"
+NODE = "node"
+STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
+POLICIES: Mapping[str, str] = {"pytorch": "torch", "jax": "jax", "xgboost": "xgboost"}
+"""Framework -> the policy by which Trainer prepares its members."""
+_RANK: Json = {"fieldRef": {"fieldPath": f"metadata.annotations['{COMPLETION_INDEX}']"}}
+INJECTED = frozenset(
+    {"PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE"}
+    | {"JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"}
+    | {"DMLC_NUM_WORKER", "DMLC_TASK_ID", "DMLC_TRACKER_PORT", "DMLC_TRACKER_URI"}
+)
+"""What Trainer's policies inject; a TrainJob that says one of them itself is refused."""
+
+_WRONG: Json = {"runtimeRef": {"name": "allaboard-probe-is-not-there"}}
+
+
+class TrainJob(JobSet):
+    """`allaboard.engines.Engine` for TrainJobs."""
+
+    NAME = "trainjob"
+    KIND = "TrainJob"
+    API_VERSION = "trainer.kubeflow.org/v1alpha1"
+    PLURAL = "trainjobs"
+    FIELDS = frozenset(
+        {
+            "activeDeadlineSeconds",
+            "initializer",
+            "managedBy",
+            "runtimePatches",
+            "runtimeRef",
+            "suspend",
+            "trainer",
+        }
+    )
+    PREFERENCE = TRAINER
+    EXTRA_KINDS: tuple[str, ...] = (f"{API_VERSION}/{RUNTIME}",)
+    # Trainer makes the dependents of a TrainJob anew while it is there, also while it is being deleted.
+    PROPAGATION = "Background"
+    OPERATOR = Operator(
+        "trainer",
+        "Trainer v2",
+        "kubeflow-system",
+        (
+            "kubectl apply --server-side -k "
+            '"https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
+            "kubectl apply --server-side -k "
+            '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
+        ),
+    )
+    PROBE: Json | None = _WRONG
+    ENDS: Mapping[str, str] = {}
+
+    # Down.
+
+    def objections(self, job: Json) -> Iterator[Problem]:
+        """What about a job's sound fields this engine cannot do as it is written."""
+        if "ttl" in (job.get("policy") or {}):
+            # A JobSet that its own ttl removes is made anew, and trains again (kubeflow/trainer#2981, #3737).
+            words = "a TrainJob stays until somebody deletes it (allaboard delete); take it out"
+            yield Problem("policy.ttl", words, severity="warning")
+        yield from super().objections(job)
+
+    def render(
+        self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
+    ) -> dict[str, Any]:
+        """The job object. ``templates``: the pod template of each role."""
+        runtime = {"apiGroup": "trainer.kubeflow.org", "kind": RUNTIME, "name": metadata["name"]}
+        spec: dict[str, Any] = {"runtimeRef": runtime}
+        if (node := _node_template(layout, templates)) is not None:
+            spec["trainer"] = _trainer(layout, node)
+        spec["suspend"] = layout.policy.suspend
+        own = with_members(metadata, layout)
+        return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": own, "spec": spec}
+
+    def extras(
+        self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
+    ) -> Sequence[Json]:
+        """The runtime, which has the job's name."""
+        told = {role: {**t, "metadata": with_members(t["metadata"], layout)} for role, t in templates.items()}
+        node = _node_template(layout, told)
+        if node is not None:
+            policy = {"numNodes": layout.total, POLICIES[layout.framework]: {}}
+            spec = _node_jobset(layout, node)
+        else:
+            policy, spec = {"numNodes": layout.total}, spec_of(layout, told)
+        body = {"mlPolicy": policy, "template": {"spec": spec}}
+        own = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        return [{"apiVersion": self.API_VERSION, "kind": RUNTIME, "metadata": own, "spec": body}]
+
+    def templates(self, job: Json, extras: Sequence[Json]) -> Iterator[tuple[str, int, Json]]:
+        """Of the runtime that the job brings, with what the job itself says of its nodes."""
+        trainer = (job.get("spec") or {}).get("trainer") or {}
+        runtime = next((extra for extra in extras if extra.get("kind") == RUNTIME), None)
+        for role, count, template in templates_of(
+            ((runtime or {}).get("spec") or {}).get("template", {}).get("spec") or {}
+        ):
+            if role == NODE:
+                yield role, int(trainer.get("numNodes") or count), _as_trained(template, trainer)
+            else:
+                yield role, count, template
+
+    # Up.
+
+    def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
+        """What the job object and its pods say."""
+        spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
+        groups = _groups((job or {}).get("metadata") or {})
+        if groups is None:  # of others: a runtime may say the number, and it is not read here
+            named = int((spec.get("trainer") or {}).get("numNodes") or 1) if job is not None else 0
+            groups = {NODE: named}
+        return seen_job(job, status, groups, pods, bool(spec.get("suspend")), _member_of)
+
+    def needed(self, job: Json) -> int:
+        """All, but of an elastic gang the least number."""
+        return needed(job, self.read(job, ()).total)
+
+    def member_of(self, pod: Json) -> str | None:
+        """The member whose pod this is, by its place among the nodes: ``worker-0``; ``node-0`` of others."""
+        return member_name(_member_of(pod))
+
+
+# Down.
+
+
+def _node_template(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any] | None:
+    """The one pod template of a gang whose members are equal; None: they are not, or Trainer has no policy
+    for them.
+    """
+    if layout.framework not in POLICIES or layout.elastic is not None:
+        return None
+    plain = [_without_identity(templates[group.role]) for group in layout.groups]
+    return plain[0] if all(one == plain[0] for one in plain) else None
+
+
+def _without_identity(template: Json) -> dict[str, Any]:
+    """A pod template without the name of a member: that is its place among the nodes, and the groups."""
+    containers = [
+        {**c, "env": [v for v in c["env"] if v["name"] not in ("ALLABOARD_INDEX", "ALLABOARD_MEMBER")]}
+        if c["name"] == CONTAINER
+        else c
+        for c in template["spec"]["containers"]
+    ]
+    return {**template, "spec": {**template["spec"], "containers": containers}}
+
+
+def _node_environment(layout: Layout) -> dict[str, str]:
+    """What the framework's v1 operator would inject into each node, and Trainer does not."""
+    hosts = {member.name: f"{layout.name}-{NODE}-0-{member.rank}" for member in layout.members}
+    place = {name: Address(f"{host}.{layout.name}", PORT) for name, host in hosts.items()}
+    return {
+        name: value.replace("$(ALLABOARD_INDEX)", "$(ALLABOARD_RANK)")
+        for name, value in symbolic_environment(layout, layout.groups[0].role, place).items()
+        if name not in INJECTED
+    }
+
+
+def _node_jobset(layout: Layout, node: Json) -> dict[str, Any]:
+    """The spec of a JobSet with one job of equal nodes, whose index is their rank. Where the framework's own
+    operator lets a master decide, its end is that of the job, too.
+    """
+    template = with_environment(_stripped(layout, node), _node_environment(layout), _RANK, always=True)
+    spec = job_spec(layout, template)
+    if layout.group("master") is not None:
+        spec = {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}, **spec}
+    job = {"metadata": {"labels": {STEP_LABEL: "trainer"}}, "spec": spec}
+    return {"replicatedJobs": [{"name": NODE, "template": job}], **failure_policy(layout)}
+
+
+def _main(template: Json) -> Json:
+    return next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER)
+
+
+def _trainer(layout: Layout, node: Json) -> dict[str, Any]:
+    """``spec.trainer``: what a TrainJob says of its nodes."""
+    main, injected = _main(node), {*INJECTED, *_node_environment(layout)}
+    own = [name for name in layout.groups[0].environment if name not in injected]
+    trainer = {name: main[name] for name in ("image", "command", "args") if main.get(name)}
+    trainer["env"] = [variable for variable in main["env"] if variable["name"] in own]
+    trainer["numNodes"] = layout.total
+    if layout.framework == "pytorch" and (processes := _processes(layout)) is not None:
+        trainer["numProcPerNode"] = processes
+    if main.get("resources"):
+        trainer["resourcesPerNode"] = main["resources"]
+    return {name: value for name, value in trainer.items() if value}
+
+
+def _processes(layout: Layout) -> int | None:
+    """Processes of each node; None: one for each GPU. Of a node without a GPU Trainer would start one for
+    each core.
+    """
+    said = layout.processes_per_member or "auto"
+    if said.isdecimal():
+        return int(said)
+    return None if any(group.needs.gpu or group.needs.mig for group in layout.groups) else 1
+
+
+def _stripped(layout: Layout, node: Json) -> dict[str, Any]:
+    """The template without what the TrainJob itself says."""
+    own = layout.groups[0].environment
+    containers = [
+        {
+            name: [v for v in value if v["name"] not in own] if name == "env" else value
+            for name, value in c.items()
+            if name not in ("image", "command", "args", "resources")
+        }
+        if c["name"] == CONTAINER
+        else c
+        for c in node["spec"]["containers"]
+    ]
+    return {**node, "spec": {**node["spec"], "containers": containers}}
+
+
+def _as_trained(template: Json, trainer: Json) -> dict[str, Any]:
+    """The template of a node as Trainer makes it of the runtime and the TrainJob."""
+    said = {name: trainer[name] for name in ("image", "command", "args") if trainer.get(name)}
+    if trainer.get("resourcesPerNode"):
+        said["resources"] = trainer["resourcesPerNode"]
+    containers = [
+        {**c, **said, "env": [*(c.get("env") or ()), *(trainer.get("env") or ())]}
+        if c["name"] == CONTAINER
+        else c
+        for c in template["spec"]["containers"]
+    ]
+    return {**template, "spec": {**template["spec"], "containers": containers}}
+
+
+# Up.
+
+
+def _groups(metadata: Json) -> dict[str, int] | None:
+    """The groups that an object of ours names, in rank order."""
+    told = str((metadata.get("annotations") or {}).get(MEMBERS, ""))
+    pairs = [pair.partition(":")[::2] for pair in told.split(",")]
+    return (
+        {role: int(count) for role, count in pairs} if told and all(c.isdecimal() for _, c in pairs) else None
+    )
+
+
+def _member_of(pod: Json) -> tuple[str, int] | None:
+    """The role and index of a pod. Of a node of ours they follow from its rank."""
+    metadata = pod.get("metadata") or {}
+    rank, groups = completion_index(pod), _groups(metadata)
+    if (metadata.get("labels") or {}).get(ROLE_LABEL) != NODE or rank is None or groups is None:
+        return member_of(pod)
+    ends = accumulate(groups.values())
+    for (role, count), end in zip(groups.items(), ends, strict=True):
+        if rank < end:
+            return role, rank - (end - count)
+    return NODE, rank
+
+
+ENGINE = TrainJob()

@@ -1,0 +1,164 @@
+"""JobSet and TrainJob on a real cluster, with members that are real processes: what they are told, how a job
+ends, restarts of the gang, stop, suspend and resume.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.kubelet.handle import NodeSpec, nodes_on
+from tests.cluster.plane import ControlPlane
+from tests.cluster.terminal import CODE, ROOT, Terminal
+
+OWN = "allaboard.test/jobset"
+ENGINES = ("jobset", "trainjob")
+EXAMPLES = ROOT / "dags_examples" / "engines"
+SHOWS = """
+import json, os, socket, sys, time
+from allaboard.inside import context
+where = context()
+told = {**os.environ, "rank": where.rank, "world": where.world_size, "member": where.member}
+address = os.environ.get("MASTER_ADDR") or os.environ["COORDINATOR_ADDRESS"].partition(":")[0]
+for _ in range(60):
+    try:
+        told["meets"] = socket.gethostbyname(address)
+        break
+    except OSError:  # its pod is not there yet
+        time.sleep(0.5)
+print(json.dumps(told), flush=True)
+time.sleep(3 * (where.rank == 0))
+sys.exit(int(sys.argv[1]))
+"""
+
+pytestmark = [
+    pytest.mark.needs("jobset", "trainer", "kube-scheduler", "kube-controller-manager"),
+    pytest.mark.timeout(900),
+]
+
+
+@pytest.fixture(scope="module")
+def pod(plane_of_nodes: ControlPlane) -> Iterator[dict[str, Any]]:
+    """What brings members to a node of these tests' own."""
+    mark = f"jobset-{secrets.token_hex(3)}"
+    spec = NodeSpec(mark, {"cpu": "16", "memory": "32Gi"}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
+    with nodes_on(plane_of_nodes, [spec], code=CODE):
+        yield {
+            "spec": {
+                "nodeSelector": {OWN: mark},
+                "tolerations": [{"key": OWN, "operator": "Exists"}],
+                "terminationGracePeriodSeconds": 2,
+            }
+        }
+
+
+@pytest.fixture
+def ab(plane: ControlPlane, namespace: str, tmp_path: Path) -> Terminal:
+    return Terminal.on(plane.kubeconfig, namespace, tmp_path)
+
+
+def a_job(engine: str, pod: dict[str, Any], code: int = 0, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": "digits",
+        "engine": engine,
+        "groups": {"master": 1, "worker": 2},
+        "command": ["python", "-c", SHOWS, str(code)],
+        "policy": {"restart": "never"},
+        "pod": pod,
+        **fields,
+    }
+
+
+def told(ab: Terminal, run: str, member: str) -> dict[str, Any]:
+    (line,) = ab("logs", run, member, "--json").out.splitlines()
+    said: dict[str, Any] = json.loads(json.loads(line)["text"])
+    return said
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_members_know_their_ranks_and_meet(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str
+) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(a_job(engine, pod)))
+    body = ab("run", "job.yaml", "--key", "k", "--json").json
+    assert body["state"] == "succeeded"
+    assert [(m["group"], m["index"], m["rank"]) for m in body["members"]] == [
+        ("master", 0, 0),
+        ("worker", 0, 1),
+        ("worker", 1, 2),
+    ]
+    for rank, member in enumerate(("master-0", "worker-0", "worker-1")):
+        said = told(ab, body["run"], member)
+        assert (said["rank"], said["world"], said["member"]) == (rank, 3, member)
+        assert (said["RANK"], said["WORLD_SIZE"]) == (str(rank), "3")
+        assert (said["PET_NODE_RANK"], said["PET_NNODES"], said["PET_NPROC_PER_NODE"]) == (
+            str(rank),
+            "3",
+            "1",
+        )
+        assert said["MASTER_ADDR"] == said["PET_MASTER_ADDR"]
+        assert said["meets"] == told(ab, body["run"], "master-0")["meets"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_fails_with_a_member(ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(a_job(engine, pod, 3)))
+    said = ab("run", "job.yaml", "--key", "k", "--json", code=1).json
+    assert said["state"] == "failed" and said["restarts"] == 0
+    assert 3 in {m["exit_code"] for m in said["members"]}
+    assert any("exit code: 3" in str(d) or "exited with 3" in str(d) for d in said["diagnoses"]), said
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_gang_is_restarted_as_often_as_the_job_allows(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str
+) -> None:
+    fails = "import os, time; is_1 = os.environ['RANK'] == '1'; time.sleep(4 * (not is_1)); exit(is_1)"
+    job = a_job(engine, pod, command=["python", "-c", fails])
+    (tmp_path / "job.yaml").write_text(
+        yaml.safe_dump({**job, "policy": {"restart": "on_failure", "backoff_limit": 1}})
+    )
+    said = ab("run", "job.yaml", "--key", "k", "--json", code=1).json
+    assert said["state"] == "failed"
+    (failed,) = (c for c in said["conditions"] if c["type"] == "Failed")
+    assert failed["reason"] == "ReachedMaxRestarts"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_is_stopped_suspended_and_resumed_like_any_other(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str
+) -> None:
+    job = a_job(engine, pod, command=["sleep", "600"])
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    run = ab("run", "job.yaml", "--key", "k", "--detach", "--json").json["run"]
+    ab.until_it_runs(run)
+    assert ab("suspend", run, "--json").json["state"] == "suspended"
+    ab("resume", run)
+    ab.until_it_runs(run)
+    assert ab("stop", run, "--json").json["state"] == "stopped"
+    assert {m["phase"] for m in ab.seen(run)["members"]} == {"deleted"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("example", "metrics"),
+    [("xgboost", {"accuracy": 1.0}), ("jax", {"slope": 3.0, "intercept": 0.5})],
+)
+def test_the_examples_train_with_their_frameworks(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str, example: str, metrics: dict[str, float]
+) -> None:
+    pytest.importorskip(example)
+    job = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
+    (script,) = job["code"]
+    shutil.copy(EXAMPLES / script, tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**job, "engine": engine, "pod": pod}))
+    body = ab("run", "job.yaml", "--key", "k", "--json").json
+    assert body["state"] == "succeeded" and body["metrics"] == metrics
+    assert body["progress"]["step"] == body["progress"]["total"]
