@@ -218,6 +218,37 @@ def test_the_api_server_takes_every_object(
         accepted(pod)
 
 
+@pytest.mark.needs("jobset", "trainer", "coscheduling")
+@pytest.mark.parametrize("engine", ["jobset", "trainjob"])
+@pytest.mark.parametrize("fields", JOBS.values(), ids=JOBS.keys())
+def test_the_api_server_takes_every_job_as_a_jobset_and_a_trainjob(
+    cluster: Cluster,
+    namespace: str,
+    accepted: Callable[[Object], Object],
+    engine: str,
+    fields: dict[str, Any],
+) -> None:
+    own: dict[str, Any] = {"engine_spec": None, "engine": engine}  # of another kind, and so is what it says
+    policy = fields.get("policy") or {}
+    if policy.get("restart") == "always" or "clean_pods" in policy:
+        own["policy"] = {**policy, "restart": "exit_code", "clean_pods": "running"}
+    job = {name: value for name, value in {**fields, **own}.items() if value is not None}
+    if "groups" in job:
+        job["workers"] = None
+    found = made(job, replace(ASSUMED, namespace=namespace))
+    kinds = {(m["apiVersion"], m["kind"]) for m in found.manifests}
+    if missing := [f"{v} {k}" for v, k in kinds if not cluster.api.serves(v, k)]:
+        pytest.skip(f"not served here: {', '.join(missing)}")
+    for manifest in found.manifests:
+        assert_within(manifest, accepted(manifest))
+        if manifest["kind"] == "TrainingRuntime":
+            cluster.api.create(manifest)  # a TrainJob is refused without it
+    for pod in pods_of(found):
+        if pod["spec"].get("priorityClassName") not in (None, "system-node-critical"):
+            del pod["spec"]["priorityClassName"]
+        accepted(pod)
+
+
 def assert_within(sent: Any, stored: Any, at: str = "") -> None:
     """Whatever was sent is in what is stored; the server may add."""
     if isinstance(sent, dict):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,14 @@ from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
 from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, assumed_facts
-from allaboard.render.compatibility import choose, engine_for, matrix, pair_engine_and_gang, plan_gang
+from allaboard.render.compatibility import (
+    choose,
+    engine_for,
+    engine_notes,
+    matrix,
+    pair_engine_and_gang,
+    plan_gang,
+)
 from allaboard.testing import a_job
 
 PYTORCH = ENGINES["pytorchjob"]
@@ -150,6 +158,54 @@ def test_the_place_says_the_engine_of_jobs_that_do_not() -> None:
         assert engine_for(job, replace(ASSUMED, engine=said)) is PYTORCH
     said = require_valid(a_job(image="x", engine="pytorchjob"))
     assert engine_for(said, ASSUMED) is PYTORCH
+
+
+def serving(*engines: str, **fields: Any) -> ClusterFacts:
+    kinds = (f"{ENGINES[name].API_VERSION}/{ENGINES[name].KIND}" for name in engines)
+    return replace(ASSUMED, kinds=frozenset(kinds), **fields)
+
+
+@pytest.mark.parametrize(
+    ("facts", "chosen"),
+    [
+        (ASSUMED, "pytorchjob"),
+        (serving(), "pytorchjob"),  # and the launch says that it is not installed
+        (serving("pytorchjob", "trainjob", "jobset"), "pytorchjob"),
+        (serving("trainjob", "jobset"), "trainjob"),
+        (serving("jobset"), "jobset"),
+        (serving("tfjob", "jobset"), "jobset"),
+        (serving("pytorchjob", "trainjob", silent=frozenset({"training-operator"})), "trainjob"),
+        (serving("pytorchjob", silent=frozenset({"training-operator"})), "pytorchjob"),
+        (serving("pytorchjob", "jobset", engine="jobset"), "jobset"),
+        (serving("pytorchjob", engine="tfjob"), "pytorchjob"),
+    ],
+)
+def test_auto_takes_what_the_cluster_has(facts: ClusterFacts, chosen: str) -> None:
+    job = require_valid(a_job(image="x"))
+    assert chosen == engine_for(job, facts).NAME
+    assert engine_for(require_valid(a_job(image="x", engine="trainjob")), facts).NAME == "trainjob"
+    notes = [*engine_notes(job, ENGINES[chosen], facts)]
+    assert bool(notes) is (chosen != "pytorchjob")
+
+
+def test_auto_passes_an_engine_that_objects_and_says_what_none_can_do() -> None:
+    job = require_valid(a_job(image="x", policy={"clean_pods": "all"}))
+    assert engine_for(job, serving("pytorchjob", "jobset")).NAME == "pytorchjob"
+    with pytest.raises(BadInput, match="cannot run as trainjob or jobset") as refused:
+        engine_for(job, serving("trainjob", "jobset"))
+    assert [p.path for p in refused.value.problems] == ["policy.clean_pods"]
+
+
+def test_why_another_engine_was_taken_is_said() -> None:
+    job = require_valid(a_job(image="x"))
+
+    def why(facts: ClusterFacts) -> str:
+        (note,) = engine_notes(job, ENGINES["jobset"], facts)
+        return note
+
+    assert why(serving("jobset")) == "it runs as JobSet: this cluster has no PyTorchJob"
+    assert "does not answer" in why(serving("pytorchjob", "jobset", silent=frozenset({"training-operator"})))
+    assert "ALLABOARD_ENGINE" in why(serving("pytorchjob", "jobset", engine="jobset"))
 
 
 def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> None:

@@ -82,8 +82,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "engine_spec": {"successPolicy": "AllWorkers"},
     },
     "xgboostjob": {"framework": "xgboost", "workers": 3},
+    "jobset": {"engine": "jobset", "groups": {"master": 1, "worker": 2}, "policy": {"deadline": "12h"}},
+    "trainjob": {"engine": "trainjob", "workers": 4, "environment": {"NCCL_DEBUG": "WARN"}},
 }
-"""A small job of each kind that `WHOLE` is not."""
+"""A small job of each engine that `WHOLE` is not."""
 FILES = {name: FILE.parent / f"{name}.yaml" for name in SMALL}
 
 

@@ -54,7 +54,7 @@ def text(role: str) -> str:
             match[0].replace("$group", group).replace("$jobs", ", ".join(sorted(plurals)))
             for group, plurals in kinds.items()
         )
-        verbs = "get, list, create, patch, delete" if "create" in match[0] else "get, list"
+        verbs = "get, list, create, patch, delete" if "create" in match[0] else "list"
         extras = (_RULE.format(group=kind.group, kind=kind.plural, verbs=verbs) for kind in extra_kinds())
         return "".join((*jobs, *extras))
 
