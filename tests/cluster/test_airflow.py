@@ -119,7 +119,7 @@ def plane(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ControlPlane]:
     folder = tmp_path_factory.mktemp("plane")
-    with new_plane_in(folder, "training-operator", "s3", "nodes") as plane:
+    with new_plane_in(folder, "training-operator", "jobset", "trainer", "s3", "nodes") as plane:
         plane.make_namespace(TEAM)
         for thing in rbac.objects("submitter"):
             thing["metadata"]["namespace"] = TEAM
@@ -215,6 +215,24 @@ def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnC
     told = [line for line in lines if "rank 0 works at step" in line]
     assert len(told) == len(set(told)) and not [line for line in lines if "rank 1 works" in line]
     assert run.xcom()["metrics"]["steps"] >= len(told)
+
+
+@pytest.mark.parametrize("dag", ["held_trainjob", "held_jobset"])
+def test_other_engines_train_and_end_with_their_tasks(live: OnCluster, dag: str) -> None:
+    run = live.start(dag)
+    run.wait_watched()
+    assert len(run.pods()) == 2
+    run.finish()
+    run.wait_task("success")
+    result = run.xcom()
+    assert result["state"] == "succeeded" and result["metrics"]["steps"] > 0
+    log = run.log()
+    assert "rank 0 works" in log and "rank 1 works" not in log
+    marked = live.start(dag)
+    marked.wait_watched()
+    marked.mark("failed")
+    marked.wait_gone()
+    marked.wait_training("stopped")
 
 
 def test_marking_a_deferred_task_failed_ends_the_training_and_frees_its_nodes(live: OnCluster) -> None:

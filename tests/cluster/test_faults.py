@@ -31,6 +31,7 @@ from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.checking import require_valid
 from allaboard.cli import main
+from allaboard.engines import ENGINES
 from allaboard.errors import BackendUnreachable
 from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, follow, run_async
 from allaboard.observation import Observation, Owner, State
@@ -93,10 +94,17 @@ class Place:
     cluster: Cluster
     namespace: str
     folder: Path
+    engine: str = "pytorchjob"
     facts: ClusterFacts = field(init=False)
 
     def __post_init__(self) -> None:
         (self.folder / "train.py").write_text("print('up')\n")
+        engine = ENGINES[self.engine]
+        self.kind = (engine.API_VERSION, engine.KIND)
+        extras = [tuple(kind.rsplit("/", 1)) for kind in engine.EXTRA_KINDS]
+        self.parts = [("v1", "ConfigMap"), GROUP, *extras]
+        if self.engine == "pytorchjob":  # pods of the others belong to Jobs
+            self.parts.append(("v1", "Pod"))
         kinds = frozenset({"/".join(GROUP)})
         self.facts = ClusterFacts(kinds=kinds, operator_gang="off", namespace=self.namespace)
         self._of_thread = threading.local()
@@ -119,6 +127,7 @@ class Place:
     def plan(self, key: str, **fields: Any) -> Plan:
         """Two members, code and a PodGroup; its pods are no scheduler's: they stay as they are made."""
         given = {"image": "lab/train:1", "code": ["train.py"], "pod": {"spec": {"schedulerName": "nobody"}}}
+        given["engine"] = self.engine
         job = require_valid(a_job(**given, **fields))
         return Plan(TrainingJob(folder=str(self.folder), **job.as_mapping()), key)
 
@@ -139,7 +148,11 @@ class Place:
 
     def living(self, run: str) -> list[Object]:
         """Jobs that run, or will."""
-        return [j for j in self.of_run(JOB, run) if "deletionTimestamp" not in j["metadata"] and not ended(j)]
+        return [
+            j
+            for j in self.of_run(self.kind, run)
+            if "deletionTimestamp" not in j["metadata"] and not ended(j)
+        ]
 
     def whole(self, run: str, attempt: int, *, generation: int = 1, uid: str | None = None) -> Object:
         """The one job that lives is the one that is meant, and nothing of ours is without an owner."""
@@ -159,10 +172,10 @@ class Place:
         """No extra object and no pod without a living owner; what is being collected is given its time."""
 
         def astray() -> list[str]:
-            uids = {j["metadata"]["uid"] for j in self.of_run(JOB, run)}
+            uids = {j["metadata"]["uid"] for j in self.of_run(self.kind, run)}
             return [
                 f"{kind[1]} {thing['metadata']['name']}"
-                for kind in (("v1", "ConfigMap"), GROUP, ("v1", "Pod"))
+                for kind in self.parts
                 for thing in self.of_run(kind, run)
                 if not uids & {ref["uid"] for ref in thing["metadata"].get("ownerReferences", ())}
             ]
@@ -225,8 +238,8 @@ def ended(job: Object) -> bool:
 
 
 @pytest.fixture
-def place(cluster: Cluster, namespace: str, tmp_path: Path) -> Place:
-    return Place(cluster, namespace, tmp_path)
+def place(cluster: Cluster, namespace: str, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    return Place(cluster, namespace, tmp_path, getattr(request, "param", "pytorchjob"))
 
 
 @pytest.fixture
@@ -335,6 +348,16 @@ BOTH = pytest.mark.parametrize("killing", ["blocking", "async"], indirect=True)
 
 @BOTH
 def test_a_first_launch(place: Place, killing: Killing) -> None:
+    first_launches(place, killing)
+
+
+@pytest.mark.needs("jobset", "trainer")
+@pytest.mark.parametrize("place", ["trainjob", "jobset"], indirect=True)
+def test_a_first_launch_of_another_engine(place: Place, killing: Killing) -> None:
+    first_launches(place, killing)
+
+
+def first_launches(place: Place, killing: Killing) -> None:
     def then(plan: Plan, end: End, where: str) -> None:
         before = [job["metadata"]["uid"] for job in place.living(plan.run)]
         owner = random.Random(where).choice([ME, YOU])

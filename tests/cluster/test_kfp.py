@@ -20,14 +20,14 @@ import yaml
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, resource_for
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.state import records
+from allaboard.engines import ENGINES
 from allaboard.follow.run_record import RunRecord
 from allaboard.render import labels
 from allaboard.status import state_of
 from allaboard.storage import Store, open_store
-from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.components import s3
 from tests.cluster.kubelet.handle import ProcessKubelet
 from tests.cluster.kubelet.node import NodeSpec
@@ -60,8 +60,8 @@ sys.exit(code)
 class Pipeline:
     """One run of a pipeline whose steps are pods."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self.plane, self.run_id = plane, str(uuid.uuid4())
+    def __init__(self, plane: ControlPlane, engine: str) -> None:
+        self.plane, self.engine, self.run_id = plane, engine, str(uuid.uuid4())
         self.name = f"retrain-{self.run_id[:5]}"
         self.environ = s3.variables(plane)
         api = Access(kubeconfig=str(plane.kubeconfig), namespace=TEAM).api()
@@ -115,6 +115,7 @@ class Pipeline:
     def job(self) -> dict[str, Any]:
         return {
             "name": "held",
+            "engine": self.engine,
             "command": ["python", "gated.py"],
             "code": ["gated.py"],
             "workers": 2,
@@ -201,7 +202,9 @@ def plane(
         pytest.skip("the environment with kfp is not there; make env makes it")
     code = {"allaboard": ROOT / "core" / "src", "kfp": ROOT / "kfp_components" / "src"}
     with (
-        new_plane_in(tmp_path_factory.mktemp("plane"), "training-operator", "s3") as plane,
+        new_plane_in(
+            tmp_path_factory.mktemp("plane"), "training-operator", "jobset", "trainer", "s3"
+        ) as plane,
         ProcessKubelet(plane.kubeconfig, [NodeSpec("one"), NodeSpec("two")], python=PYTHON, code=code),
     ):
         plane.make_namespace(TEAM)
@@ -240,8 +243,8 @@ def may_submit(plane: ControlPlane, account: str) -> None:
 
 
 @pytest.fixture
-def pipeline(plane: ControlPlane) -> Pipeline:
-    return Pipeline(plane)
+def pipeline(plane: ControlPlane, request: pytest.FixtureRequest) -> Pipeline:
+    return Pipeline(plane, getattr(request, "param", "pytorchjob"))
 
 
 def until(what: str, look: Callable[[], Any], seconds: float = 180.0) -> Any:
@@ -258,6 +261,7 @@ def outputs_of(log: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("pipeline", ["pytorchjob", "trainjob", "jobset"], indirect=True)
 def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pipeline) -> None:
     pod = pipeline.step()
     record = pipeline.until_the_training_works(pod)
@@ -274,8 +278,10 @@ def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pip
     assert told["parameterValues"]["checkpoint"].startswith(f"{STORE}/held/{run}/step-")
     (model,) = told["artifacts"]["model"]["artifacts"]
     assert model["uri"] == told["parameterValues"]["checkpoint"]
-    (job,) = [j for j in pipeline.backend.api.list(PYTORCHJOBS, labels=labels.selector(run))[0]]
-    assert job["status"]["replicaStatuses"]["Worker"]["succeeded"] == 1
+    engine = ENGINES[pipeline.engine]
+    (job,) = pipeline.backend.api.list(resource_for(engine), labels=labels.selector(run))[0]
+    conditions = engine.read(job, ()).conditions
+    assert [c.status for c in conditions if c.type == "Succeeded"] == ["True"]
     assert pipeline.record().handed_over
     assert "AWS_SECRET" not in log and pipeline.environ["AWS_SECRET_ACCESS_KEY"] not in log
 

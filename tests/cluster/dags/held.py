@@ -10,13 +10,19 @@ from allaboard import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
 
-for name, deferrable in (("held", True), ("held_sync", False)):
+for name, deferrable, engine in (
+    ("held", True, "auto"),
+    ("held_sync", False, "auto"),
+    ("held_trainjob", True, "trainjob"),
+    ("held_jobset", True, "jobset"),
+):
     with DAG(name, schedule=None):
         TrainingJobOperator(
             task_id="train",
             deferrable=deferrable,
             job=TrainingJob(
                 name=name.replace("_", "-"),
+                engine=engine,
                 command=["python", "gated.py"],
                 code=["gated.py"],
                 workers=2,
