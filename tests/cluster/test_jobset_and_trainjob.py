@@ -162,3 +162,21 @@ def test_the_examples_train_with_their_frameworks(
     body = ab("run", "job.yaml", "--key", "k", "--json").json
     assert body["state"] == "succeeded" and body["metrics"] == metrics
     assert body["progress"]["step"] == body["progress"]["total"]
+
+
+def test_the_progress_that_a_trainjob_is_told_is_shown(
+    ab: Terminal, plane: ControlPlane, namespace: str, pod: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(a_job("trainjob", pod, command=["sleep", "600"])))
+    run = ab("run", "job.yaml", "--key", "k", "--detach", "--json").json["run"]
+    ab.until_it_runs(run)
+    job = plane.api.get("trainer.kubeflow.org/v1alpha1", "TrainJob", run, namespace)
+    assert job is not None
+    # As Trainer's server writes it, where the gate TrainJobStatus is on.
+    status = {"progressPercentage": 45, "metrics": [{"name": "loss", "value": "0.25"}]}
+    told = {"trainerStatus": {**status, "lastUpdatedTime": "2026-11-01T00:00:00Z"}}
+    plane.api.patch(job, {"status": told}, "status")
+    seen = ab("status", run, "--json").json
+    assert seen["progress"]["step"] == 45 and seen["progress"]["total"] == 100
+    assert seen["metrics"] == {"loss": 0.25}
+    ab("stop", run)

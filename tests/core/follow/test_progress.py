@@ -16,6 +16,7 @@ from allaboard.follow.progress import (
     flags_of,
     is_below,
     progress_of,
+    progress_of_trainer,
 )
 from allaboard.observation import Progress
 from allaboard.reportline import Report, decode, encode
@@ -178,3 +179,42 @@ def test_a_damaged_record_is_read_as_far_as_it_goes(data: object) -> None:
 def test_progress_is_read_back_from_a_record() -> None:
     found = fold(step(3, loss=1.0), encode("checkpoint", step=3, uri=f"{OWN}/c", best=True))
     assert progress_of(json.loads(json.dumps({**asdict(found), "of_a_newer_version": 1}))) == found
+
+
+# What Trainer is told.
+
+
+def test_what_a_trainjob_says_of_its_progress_is_read() -> None:
+    told = {
+        "progressPercentage": 45,
+        "estimatedRemainingSeconds": 795,
+        "metrics": [{"name": "loss", "value": "0.2347"}, {"name": "note", "value": "fine"}],
+        "lastUpdatedTime": "2026-11-01T00:00:00Z",
+    }
+    progress = progress_of_trainer(told)
+    assert progress is not None
+    assert (progress.step, progress.total, dict(progress.metrics)) == (45, 100, {"loss": 0.2347})
+    assert progress.heartbeat == 1793491200.0
+
+
+@pytest.mark.parametrize("told", [None, {}, [], "x", 7])
+def test_a_trainjob_that_says_nothing_has_no_progress(told: object) -> None:
+    assert progress_of_trainer(told) is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"progressPercentage": 101},
+        {"progressPercentage": True},
+        {"progressPercentage": "45"},
+        {"metrics": {"loss": 1}},
+        {"metrics": ["loss", None, {"name": 7}, {"name": "x" * 101, "value": "1"}]},
+        {"metrics": [{"name": "loss", "value": value} for value in ("nan", "1e999", "9" * 50, None, 1)]},
+        {"lastUpdatedTime": "yesterday"},
+    ],
+)
+def test_what_is_no_progress_is_left_out(told: dict[str, object]) -> None:
+    progress = progress_of_trainer(told)
+    assert progress is not None and (progress.step, dict(progress.metrics)) == (None, {})
+    assert progress.heartbeat is None

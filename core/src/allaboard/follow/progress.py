@@ -10,6 +10,7 @@ bounded, whatever a script prints and however long it runs.
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from typing import Any
 
 from allaboard.observation import Progress
 from allaboard.reportline import MOST_STEPS, Report, whole
+from allaboard.units import from_rfc3339
 from allaboard.untrusted import show
 
 MOST_METRICS = 200
@@ -160,6 +162,42 @@ def progress_of(data: Any) -> Progress:
         best_checkpoint=text("best_checkpoint"),
         resumed_from=whole(body.get("resumed_from")),
     )
+
+
+def progress_of_trainer(status: Any) -> Progress | None:
+    """What the ``trainerStatus`` of a TrainJob says, which a process of the job has written (KEP-2779): its
+    percentage as steps of 100, its metrics, when it was written. None: nothing was written.
+    """
+    if not isinstance(status, Mapping) or not status:
+        return None
+    percentage = status.get("progressPercentage")
+    known = isinstance(percentage, int) and not isinstance(percentage, bool) and 0 <= percentage <= 100
+    metrics: dict[str, Any] = {}
+    for metric in status.get("metrics") or () if isinstance(status.get("metrics"), list) else ():
+        if isinstance(metric, Mapping) and isinstance(metric.get("name"), str):
+            metrics[metric["name"]] = _as_number(metric.get("value"))
+    return Progress(
+        step=percentage if known else None,
+        total=100 if known else None,
+        heartbeat=_as_time(status.get("lastUpdatedTime")),
+        metrics=_with_metrics({}, _read_numbers({n: v for n, v in metrics.items() if v is not None})),
+    )
+
+
+def _as_time(text: Any) -> float | None:
+    try:
+        return from_rfc3339(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _as_number(text: Any) -> float | None:
+    """A metric's text; None where it is none that JSON has."""
+    try:
+        value = float(text) if isinstance(text, str) and len(text) <= 40 else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _with_metrics(

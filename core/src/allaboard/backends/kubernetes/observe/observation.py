@@ -32,7 +32,7 @@ from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, 
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen
 from allaboard.engines.kubeflow import NOT_STARTED
-from allaboard.follow.progress import add_flags, add_report, flags_of
+from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of_trainer
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangView
@@ -278,9 +278,26 @@ def _of_job(
         waiting=waiting,
         obstacle=obstacle,
         phases=phases(known, report, read.finished if ended else now, on=not ended and job is not None),
-        progress=report.progress if report is not None else Progress(),
+        progress=_progress(job, report),
         flags=tuple(flags),
         events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, events))),
+    )
+
+
+def _progress(job: Json | None, report: ProgressState | None) -> Progress:
+    """What rank 0 reported; where it reports no steps, what the job object itself says of them."""
+    own = report.progress if report is not None else Progress()
+    if own.step is not None or own.result is not None:
+        return own
+    told = progress_of_trainer(((job or {}).get("status") or {}).get("trainerStatus"))
+    if told is None:
+        return own
+    return replace(
+        own,
+        step=told.step,
+        total=told.total,
+        heartbeat=own.heartbeat or told.heartbeat,
+        metrics={**told.metrics, **own.metrics},
     )
 
 
