@@ -53,6 +53,7 @@ JOB = ("kubeflow.org/v1", "PyTorchJob")
 GROUP = ("scheduling.x-k8s.io/v1alpha1", "PodGroup")
 LANES = 4
 MOST = 60
+OFF = {"training-operator": "off"}
 """Requests of one act; one that makes more goes in circles."""
 
 pytestmark = [pytest.mark.needs("training-operator", "coscheduling"), pytest.mark.timeout(900)]
@@ -98,7 +99,7 @@ class Place:
     def __post_init__(self) -> None:
         (self.folder / "train.py").write_text("print('up')\n")
         kinds = frozenset({"/".join(GROUP)})
-        self.facts = ClusterFacts(kinds=kinds, operator_gang="off", namespace=self.namespace)
+        self.facts = ClusterFacts(kinds=kinds, operator_gangs=OFF, namespace=self.namespace)
         self._of_thread = threading.local()
 
     @property

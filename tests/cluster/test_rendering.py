@@ -256,7 +256,7 @@ def test_later_attempts_and_generations_have_names_that_fit(
 def test_an_operator_that_makes_the_gang_itself_takes_what_it_is_told(
     namespace: str, accepted: Callable[[Object], Object]
 ) -> None:
-    facts = replace(ASSUMED, namespace=namespace, operator_gang="coscheduling")
+    facts = replace(ASSUMED, namespace=namespace, operator_gangs={"training-operator": "coscheduling"})
     found = made({"gang": {"timeout": "5m", "priority": "high"}}, facts)
     assert "schedulingPolicy" in found.job["spec"]["runPolicy"]
     for manifest in found.manifests:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Operator:
     """The controller of an engine's jobs; several engines may share one. ``home``: the namespace where its
     guide puts it; ``install``: the commands of that guide; ``exact``: a kind of the same name in another
-    version is another operator's.
+    version is another operator's; ``gang_flag``: how it is told to make gangs by itself.
     """
 
     id: str
@@ -24,6 +24,7 @@ class Operator:
     home: str
     install: tuple[str, ...]
     exact: bool = False
+    gang_flag: str = "--gang-scheduler-name"
 
 
 @dataclass(frozen=True, slots=True)

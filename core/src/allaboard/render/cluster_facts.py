@@ -16,10 +16,10 @@ GPU_LABEL = "nvidia.com/gpu.product"
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """``kinds``: ``group/version/Kind`` of what the API server serves; None: unknown. ``operator_gang``: what
-    the job operator was started with: ``off``, or the name of the gang scheduler whose PodGroups it makes by
-    itself (``coscheduling``, ``volcano``); None: not known. ``schedulers``: gang scheduler -> the
-    ``schedulerName`` under which it was found at work. The rest is what whoever set up the place says:
+    """``kinds``: ``group/version/Kind`` of what the API server serves; None: unknown. ``operator_gangs``:
+    what each operator was started with, by its id: ``off``, or the name of the gang scheduler whose PodGroups
+    it makes by itself (``coscheduling``, ``volcano``); left out: not known. ``schedulers``: gang scheduler ->
+    the ``schedulerName`` under which it was found at work. The rest is what whoever set up the place says:
     namespace, the image of jobs that name none, the service account of members, the node label that tells the
     GPU; ``gang`` and ``engine`` of jobs that leave them open; and ``secrets``, whose keys every member has as
     variables. None of it is part of a job's spec. `allaboard.render.compatibility.check_place` says what
@@ -27,7 +27,7 @@ class ClusterFacts:
     """
 
     kinds: frozenset[str] | None = None
-    operator_gang: str | None = None
+    operator_gangs: Mapping[str, str] = field(default_factory=dict)
     schedulers: Mapping[str, str] = field(default_factory=dict)
     namespace: str = "default"
     image: str | None = None
