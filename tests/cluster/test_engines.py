@@ -181,8 +181,11 @@ def mpi(
 
 
 @pytest.fixture
-def ab_mpi(mpi: tuple[str, ControlPlane, dict[str, Any]], tmp_path: Path) -> Terminal:
-    return Terminal.on(mpi[1].kubeconfig, mpi[1].make_namespace(f"mpi-{secrets.token_hex(3)}"), tmp_path)
+def ab_mpi(mpi: tuple[str, ControlPlane, dict[str, Any]], tmp_path: Path) -> Iterator[Terminal]:
+    plane, name = mpi[1], f"mpi-{secrets.token_hex(3)}"
+    plane.make_namespace(name)
+    yield Terminal.on(plane.kubeconfig, name, tmp_path)
+    plane.remove_namespace(name)
 
 
 LAUNCHER = """

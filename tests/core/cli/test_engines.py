@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -19,10 +20,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_every_engine_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(capsys).splitlines()
     assert [line.split()[0] for line in lines] == ["ENGINE", *ENGINES]
-    assert (
-        "tfjob       tensorflow  TFJob kubeflow.org/v1       chief (one), master (one), worker, ps, evaluator"
-        in lines
-    )
+    tfjob = ["tfjob", "tensorflow", "TFJob kubeflow.org/v1", "Training Operator v1"]
+    rows = [re.split(" {2,}", line) for line in lines]
+    assert [*tfjob, "chief (one), master (one), worker, ps, evaluator"] in rows
+    assert {row[3] for row in rows if row[0] == "mxjob"} == {"Training Operator v1 up to 1.8"}
     assert lines[-2].split()[1:4] == ["tensorflow", "TFJob", "kubeflow.org/v1"]
     assert next(line for line in lines if line.startswith("pytorchjob")).endswith("worker; elastic")
 

@@ -27,11 +27,11 @@ def engines(matrix: bool, as_json: bool) -> None:
         show_json({"engines": every})
         return
     rows = [
-        [e["name"], framework, f"{e['kind']} {e['api_version']}", _roles(e, roles)]
+        [e["name"], framework, f"{e['kind']} {e['api_version']}", e["operator"], _roles(e, roles)]
         for e in every
         for framework, roles in e["frameworks"].items()
     ]
-    for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "ROLES, BY RANK"), rows):
+    for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "OPERATOR", "ROLES, BY RANK"), rows):
         say(line)
     if matrix:
         say()
