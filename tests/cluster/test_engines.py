@@ -196,9 +196,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-def an_mpijob(
-    mpi: tuple[str, ControlPlane, dict[str, Any]], command: list[str], **fields: Any
-) -> dict[str, Any]:
+def an_mpijob(mpi: tuple[str, Any, dict[str, Any]], command: list[str], **fields: Any) -> dict[str, Any]:
     """Workers that wait as those of v1 do: an image without sshd has nothing else to run."""
     return {
         "name": "digits",
@@ -260,3 +258,39 @@ def test_an_mpijob_is_stopped_suspended_and_resumed_like_any_other(
     ab_mpi.until_it_runs(run)
     assert ab_mpi("stop", run, "--json").json["state"] == "stopped"
     assert {m["phase"] for m in ab_mpi.seen(run)["members"]} == {"deleted"}
+
+
+SSHD = (
+    "mkdir -p /run/sshd /etc/ssh && touch /etc/ssh/sshd_config && ssh-keygen -A && "
+    "exec /usr/sbin/sshd -De -o StrictModes=no"
+)
+"""What a worker's image brings with it: keys of its own, and a folder for sshd."""
+RANKS = """
+import os, socket
+print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "of", os.environ["OMPI_COMM_WORLD_SIZE"],
+      "at", socket.gethostname(), "told", os.environ.get("ALLABOARD_RUN"), os.environ.get("SAID"), flush=True)
+"""
+
+
+@pytest.mark.needs("mpi-operator")
+def test_mpirun_reaches_the_workers_by_ssh(ab: Terminal, pod: dict[str, Any], tmp_path: Path) -> None:
+    """Its ranks run where the workers are, with those variables alone that mpirun hands on."""
+    if not all(shutil.which(name, path="/usr/bin:/usr/sbin") for name in ("sshd", "ssh", "mpirun")):
+        pytest.skip("sshd, ssh and mpirun are not all installed on this machine")
+    up = "getent hosts {0}-worker-0.{0} && getent hosts {0}-worker-1.{0}".format("$ALLABOARD_RUN")
+    start = f"for n in $(seq 100); do {up} && break; sleep 0.2; done"
+    ssh = "-o ConnectionAttempts=60 -o StrictHostKeyChecking=no"
+    mpirun = f"/usr/bin/mpirun --allow-run-as-root --mca plm_rsh_args '{ssh}' -x ALLABOARD_RUN"
+    ranks = 'python3 -c "$RANKS"'
+    job = an_mpijob(("mpijob", ab, pod), ["sh", "-c", f"{start}; {mpirun} {ranks}"])
+    job["processes_per_member"] = 1
+    job["groups"]["worker"]["command"] = ["sh", "-c", SSHD]
+    job["policy"]["deadline"] = "2m"
+    job["environment"] = {"RANKS": RANKS, "SAID": "not handed on"}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    body = ab("run", "job.yaml", "--key", "k", "--json", code=None).json
+    lines = [json.loads(line) for line in ab("logs", body["run"], "--json").out.splitlines()]
+    run, found = body["run"], sorted(line["text"] for line in lines if line["text"].startswith("rank"))
+    assert body["state"] == "succeeded", "\n".join(f"{line['member']}: {line['text']}" for line in lines)
+    assert found == [f"rank {n} of 2 at {run}-worker-{n} told {run} None" for n in range(2)]
+    assert {line["member"] for line in lines if line["text"].startswith("rank")} == {"launcher-0"}
