@@ -54,6 +54,7 @@ JOB = ("kubeflow.org/v1", "PyTorchJob")
 GROUP = ("scheduling.x-k8s.io/v1alpha1", "PodGroup")
 LANES = 4
 MOST = 60
+OFF = {"training-operator": "off"}
 """Requests of one act; one that makes more goes in circles."""
 
 pytestmark = [pytest.mark.needs("training-operator", "coscheduling"), pytest.mark.timeout(900)]
@@ -106,7 +107,7 @@ class Place:
         if self.engine == "pytorchjob":  # pods of the others belong to Jobs
             self.parts.append(("v1", "Pod"))
         kinds = frozenset({"/".join(GROUP)})
-        self.facts = ClusterFacts(kinds=kinds, operator_gang="off", namespace=self.namespace)
+        self.facts = ClusterFacts(kinds=kinds, operator_gangs=OFF, namespace=self.namespace)
         self._of_thread = threading.local()
 
     @property

@@ -270,8 +270,8 @@ def test_what_the_operator_does_by_itself_is_seen(
         after = run_sync(installed.complete_facts(ClusterFacts(namespace=namespace)), api)
         backend.stop(handle, owner, "the test", "it is over", kill=True)
     gangs = {kind for kind in after.kinds or () if kind.endswith("/PodGroup") and "x-k8s.io" in kind}
-    assert before.operator_gang == (None if gangs else "off")
-    assert after.operator_gang == "off"
+    assert before.operator_gangs.get("training-operator") == (None if gangs else "off")
+    assert after.operator_gangs["training-operator"] == "off"
 
 
 def test_an_operator_with_the_gang_flag_is_seen(
@@ -286,7 +286,10 @@ def test_an_operator_with_the_gang_flag_is_seen(
             base = ClusterFacts(namespace=namespace)
             until(
                 "its PodGroup",
-                lambda: run_sync(installed.complete_facts(base), api).operator_gang == "coscheduling",
+                lambda: (
+                    run_sync(installed.complete_facts(base), api).operator_gangs
+                    == {"training-operator": "coscheduling"}
+                ),
             )
 
 

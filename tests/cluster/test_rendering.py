@@ -34,10 +34,11 @@ from allaboard.running import new_owner, read_job
 from allaboard.spec.identity import spec_hash, spec_of
 from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
-from tests.cluster.api import ApiError, Object
-from tests.cluster.plane import Cluster
+from tests.cluster.api import ApiError, Object, until
+from tests.cluster.plane import Cluster, ControlPlane
 from tests.core.backends.kubernetes.golden import CODE, WHOLE
 
+MXJOBS = Path(__file__).parents[1] / "core" / "engines" / "mxjobs-1.8.1.yaml"
 JOBS: dict[str, dict[str, Any]] = {
     "the smallest": {"workers": 1},
     "a master and workers": {"workers": 4},
@@ -61,6 +62,36 @@ JOBS: dict[str, dict[str, Any]] = {
         "framework": "paddle",
         "workers": 2,
         "engine_spec": {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 2, "maxRestarts": 3}},
+    },
+    "mpi": {
+        "framework": "mpi",
+        "workers": 3,
+        "resources": {"gpu": 2},
+        "policy": {"restart": "never", "ttl": "1h", "deadline": "12h"},
+        "engine_spec": {
+            "mpiImplementation": "MPICH",
+            "runLauncherAsWorker": True,
+            "sshAuthMountPath": "/home/mpiuser/.ssh",
+        },
+    },
+    "mpi, workers first": {
+        "framework": "mpi",
+        "workers": None,
+        "groups": {"launcher": {"resources": {"cpu": 1}}, "worker": {"replicas": 2, "resources": {"gpu": 8}}},
+        "gang": {"scheduler": "none"},
+        "engine_spec": {"launcherCreationPolicy": "WaitForWorkersReady"},
+    },
+    "mpi, v1": {
+        "framework": "mpi",
+        "engine": "mpijob-v1",
+        "processes_per_member": 2,
+        "engine_spec": {"mainContainer": "mpi", "runPolicy": {"managedBy": "kubeflow.org/training-operator"}},
+    },
+    "mxnet": {"framework": "mxnet", "workers": 2, "policy": {"ttl": "1d"}},
+    "mxnet, tuned": {
+        "framework": "mxnet",
+        "workers": None,
+        "groups": {"tuner": 1, "tunertracker": 1, "tunerserver": 2},
     },
     "jax": {"framework": "jax", "workers": 4, "resources": {"gpu": 1}, "policy": {"deadline": "12h"}},
     "elastic": {"workers": 3, "elastic": {"min": 1, "max": 8}, "command": ["torchrun", "x.py"]},
@@ -264,6 +295,23 @@ def assert_within(sent: Any, stored: Any, at: str = "") -> None:
         assert sent == stored, at
 
 
+def test_mxjobs_are_what_the_last_operator_that_knew_them_takes(
+    plane: ControlPlane, namespace: str, accepted: Callable[[Object], Object]
+) -> None:
+    """Its definition is put where no operator serves one; what pods consist of, other kinds tell."""
+    definition = yaml.safe_load(MXJOBS.read_text())
+    if not plane.api.serves("kubeflow.org/v1", "MXJob"):
+        plane.api.create(definition)
+    until("MXJob to be served", lambda: plane.api.serves("kubeflow.org/v1", "MXJob"))
+    for name in ("mxnet", "mxnet, tuned"):
+        found = made(JOBS[name], replace(ASSUMED, namespace=namespace))
+        assert_within(found.job, accepted(found.job))
+        found.job["spec"]["jobModes"] = found.job["spec"].pop("jobMode")
+        with pytest.raises(ApiError, match="unknown field"):
+            accepted(found.job)
+    plane.api.delete("apiextensions.k8s.io/v1", "CustomResourceDefinition", definition["metadata"]["name"])
+
+
 @pytest.mark.needs("training-operator")
 def test_later_attempts_and_generations_have_names_that_fit(
     namespace: str, accepted: Callable[[Object], Object]
@@ -287,7 +335,7 @@ def test_later_attempts_and_generations_have_names_that_fit(
 def test_an_operator_that_makes_the_gang_itself_takes_what_it_is_told(
     namespace: str, accepted: Callable[[Object], Object]
 ) -> None:
-    facts = replace(ASSUMED, namespace=namespace, operator_gang="coscheduling")
+    facts = replace(ASSUMED, namespace=namespace, operator_gangs={"training-operator": "coscheduling"})
     found = made({"gang": {"timeout": "5m", "priority": "high"}}, facts)
     assert "schedulingPolicy" in found.job["spec"]["runPolicy"]
     for manifest in found.manifests:

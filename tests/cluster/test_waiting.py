@@ -165,7 +165,7 @@ def test_an_operator_that_makes_the_gang_itself(
     flags = {"training-operator": [f"--gang-scheduler-name={SCHEDULER}"]}
     with new_plane_in(tmp_path, "training-operator", "coscheduling", flags=flags) as plane:
         plane.make_namespace("gang", {})
-        facts = replace(ASSUMED, operator_gang="coscheduling")
+        facts = replace(ASSUMED, operator_gangs={"training-operator": "coscheduling"})
         elastic = {"min": 3, "max": 6}
         job = submit(
             plane,

@@ -104,7 +104,6 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"resources": {"cpu": 0}}, "resources.cpu", "0 cores cannot run anything"),
         ({"resources": []}, "resources", "expected fields"),
         ({"framework": "pytorhc"}, "framework", "not known"),
-        ({"framework": "mxnet"}, "framework", "has no engine in this version"),
         ({"engine": "pytorchjobs"}, "engine", "not known"),
         ({"environment": {"A B": "1"}}, "environment.A B", "not a legal variable name"),
         ({"environment": {"DEBUG": True}}, "environment.DEBUG", "quote it"),

@@ -85,6 +85,35 @@ RIGHT: tuple[dict[str, Any], ...] = (
         "groups": {"master": 1, "worker": 2},
         "gang": {"scheduler": "workload"},
     },
+    {
+        "name": "ranks",
+        "image": "x",
+        "framework": "mpi",
+        "command": ["mpirun", "-x", "A", "python", "train.py"],
+        "groups": {
+            "launcher": {"resources": {"cpu": 1}},
+            "worker": {"replicas": 2, "command": ["sleep", "9"]},
+        },
+        "processes_per_member": 2,
+        "policy": {"restart": "on_failure"},
+        "engine_spec": {"mpiImplementation": "Intel", "runLauncherAsWorker": True, "sshAuthMountPath": "/x"},
+    },
+    {
+        "name": "ranks-v1",
+        "image": "x",
+        "framework": "mpi",
+        "engine": "mpijob-v1",
+        "command": ["mpirun", "python", "train.py"],
+        "workers": 2,
+        "engine_spec": {"mainContainer": "mpi"},
+    },
+    {
+        "name": "parameters",
+        "image": "x",
+        "framework": "mxnet",
+        "command": ["python", "train.py"],
+        "groups": {"worker": 2, "server": {"replicas": 2, "resources": {"gpu": 1}}, "scheduler": 1},
+    },
     {"name": "mesh", "image": "x", "framework": "jax", "command": ["python", "train.py"], "workers": 4},
 )
 

@@ -103,8 +103,11 @@ def _missing_fields(job: Mapping[str, Any]) -> Iterator[Problem]:
     if "name" not in job:
         yield Problem("name", "is missing; every job has a name")
     groups = job.get("groups")
+    named = all(isinstance(job.get(name, ""), str) for name in ("framework", "engine"))
+    engine = _engine_of(job) if named else None
+    idle = engine.IDLE if engine is not None else frozenset()
     own = isinstance(groups, Mapping) and all(
-        isinstance(g, Mapping) and "command" in g for g in groups.values()
+        role in idle or (isinstance(g, Mapping) and "command" in g) for role, g in groups.items()
     )
     if "command" not in job and not (groups and own):
         yield Problem("command", "is missing; give the program and its arguments, like [python, train.py]")
@@ -132,11 +135,6 @@ def _engine(job: Mapping[str, Any]) -> Iterator[Problem]:
             "engine",
             f"{show(engine)} is not known; known: {one_of(['auto', *ENGINES])}",
             nearest(engine, ENGINES),
-        )
-    elif framework not in BY_FRAMEWORK:
-        yield Problem(
-            "framework",
-            f"{framework!r} has no engine in this version; there is one for {one_of(BY_FRAMEWORK)}",
         )
     elif engine != "auto" and framework not in ENGINES[engine].FRAMEWORKS:
         runs = one_of(ENGINES[engine].FRAMEWORKS)
@@ -171,10 +169,10 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
                 nearest(role, roles),
             )
         elif (most := roles[role]) is not None and replicas > most:
+            others = next((name for name, number in roles.items() if number is None), "a job of their own")
             yield Problem(
                 f"groups.{role}",
-                f"{replicas} is too many; {engine.KIND} takes exactly {most}, "
-                f"put the others into {[*roles][-1]}",
+                f"{replicas} is too many; {engine.KIND} takes exactly {most}, put the others into {others}",
             )
 
 

@@ -39,7 +39,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Equal members of one role."""
+    """Equal members of one role. No ``command``: its operator has them wait."""
 
     role: str
     replicas: int
@@ -165,6 +165,7 @@ class Shape(Protocol):
     """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""
 
     NAME: str
+    IDLE: frozenset[str]
 
     def roles(self, framework: str) -> Mapping[str, int | None]: ...
 
@@ -214,7 +215,7 @@ def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
         Group(
             role=role,
             replicas=specs[role].get("replicas", 1),
-            command=tuple(specs[role].get("command") or job.get("command")),
+            command=tuple(specs[role].get("command") or (() if role in engine.IDLE else job.get("command"))),
             needs=_needs({**job.get("resources", {}), **specs[role].get("resources", {})}),
             environment={**job.get("environment", {}), **specs[role].get("environment", {})},
         )
@@ -307,9 +308,9 @@ def allaboard_environment(layout: Layout, member: Member) -> dict[str, str]:
 
 def _rank_environment(layout: Layout) -> dict[str, str | None]:
     """From which a process knows its rank where its operator tells none. The members of an elastic gang come
-    and go, and their launcher ranks them.
+    and go, and their launcher ranks them; so does mpirun, whose ranks are not the members.
     """
-    if layout.elastic is not None:
+    if layout.elastic is not None or layout.framework == "mpi":
         return {}
     groups = ",".join(f"{group.role}:{group.replicas}" for group in layout.groups)
     return {"ALLABOARD_GROUPS": groups, "ALLABOARD_TRAINERS": _text(layout.trainers)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -19,10 +20,12 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_every_engine_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(capsys).splitlines()
     assert [line.split()[0] for line in lines] == ["ENGINE", *ENGINES]
-    rows = {line.split()[0]: [part.strip() for part in line.split("  ") if part] for line in lines}
-    roles = "chief (one), master (one), worker, ps, evaluator"
-    assert rows["tfjob"] == ["tfjob", "tensorflow", "TFJob kubeflow.org/v1", roles]
-    assert rows["jobset"][2:] == ["JobSet jobset.x-k8s.io/v1alpha2", "as the framework's own engine"]
+    tfjob = ["tfjob", "tensorflow", "TFJob kubeflow.org/v1", "Training Operator v1"]
+    rows = [re.split(" {2,}", line) for line in lines]
+    assert [*tfjob, "chief (one), master (one), worker, ps, evaluator"] in rows
+    assert {row[3] for row in rows if row[0] == "mxjob"} == {"Training Operator v1 up to 1.8"}
+    (jobset,) = [row for row in rows if row[0] == "jobset"]
+    assert jobset[2:] == ["JobSet jobset.x-k8s.io/v1alpha2", "JobSet", "as the framework's own engine"]
     assert next(line for line in lines if line.startswith("pytorchjob")).endswith("worker; elastic")
 
 

@@ -187,7 +187,7 @@ def test_the_page_of_a_cluster(ab: Terminal, cluster: tuple[Answers, str]) -> No
 def test_a_cluster_in_json(ab: Terminal, cluster: tuple[Answers, str]) -> None:
     body = ab("cluster", "--kubeconfig", cluster[1], "--json").json
     assert set(body) == {
-        "server", "version", "namespace", "openshift", "components", "operator_gang", "schedulers", "nodes",
+        "server", "version", "namespace", "openshift", "components", "operator_gangs", "schedulers", "nodes",
     }  # fmt: skip
     operator = body["components"][0]
     assert set(operator) == {"id", "title", "installed", "versions", "alive", "evidence", "install"}

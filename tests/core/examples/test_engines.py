@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from allaboard.backends.local.supervisor.environment import search_path
 from tests.core.cli.terminal import Terminal, a_terminal
 
 ENGINES = Path(__file__).parents[3] / "dags_examples" / "engines"
@@ -42,6 +45,17 @@ def test_members_of_xgboost_grow_one_forest(ab: Terminal) -> None:
     lines = [json.loads(line) for line in ab("logs", body["run"], "--json").out.splitlines()]
     models = {line["member"]: line["text"] for line in lines if line["text"].startswith("model ")}
     assert len(models) == 3 and len({*models.values()}) == 1
+
+
+@pytest.mark.skipif(shutil.which("mpirun", path=search_path(os.environ)) is None, reason="no mpirun here")
+def test_ranks_of_mpirun_fit_one_line(ab: Terminal) -> None:
+    pytest.importorskip("mpi4py")
+    body = ab("run", str(ENGINES / "mpi.yaml"), "--json").json
+    assert body["state"] == "succeeded" and body["progress"]["step"] == 60
+    assert body["metrics"] == {"slope": 3.0, "intercept": 0.5}
+    lines = [json.loads(line) for line in ab("logs", body["run"], "--json").out.splitlines()]
+    said = [(line["member"], line["text"]) for line in lines if "ranks" in line["text"]]
+    assert said == [("launcher-0", "2 ranks have the line 3.000 0.500")]
 
 
 def test_processes_of_jax_form_one_mesh(ab: Terminal) -> None:

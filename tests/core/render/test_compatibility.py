@@ -35,13 +35,16 @@ def served(*kinds: str, **fields: object) -> ClusterFacts:
     return replace(ClusterFacts(kinds=frozenset(kinds)), **fields)  # type: ignore[arg-type]
 
 
+OFF, MAKES_COSCHEDULING, MAKES_VOLCANO = (
+    {"training-operator": word} for word in ("off", "coscheduling", "volcano")
+)
 BOTH = served(COSCHEDULING, WORKLOAD)
 PLACES = {
     "nobody asked": ASSUMED,
     "nothing installed": served(),
     "both installed": BOTH,
-    "the operator makes coscheduling's": replace(BOTH, operator_gang="coscheduling"),
-    "the operator makes volcano's": replace(BOTH, operator_gang="volcano"),
+    "the operator makes coscheduling's": replace(BOTH, operator_gangs=MAKES_COSCHEDULING),
+    "the operator makes volcano's": replace(BOTH, operator_gangs=MAKES_VOLCANO),
 }
 
 
@@ -84,9 +87,13 @@ def test_pytorchjob_by_marks_natively_or_not(place: str, expected: tuple[str, ..
         (served(WORKLOAD), 4, "workload"),
         (BOTH, 4, "coscheduling"),  # installed on purpose; the other is alpha
         (BOTH, 1, "none"),  # one member needs nobody to start together with
-        (replace(BOTH, operator_gang="coscheduling"), 1, "coscheduling"),
-        (replace(BOTH, operator_gang="off"), 4, "coscheduling"),
-        (replace(BOTH, operator_gang="volcano"), 4, "volcano"),  # whether there is a file for it or not
+        (replace(BOTH, operator_gangs=MAKES_COSCHEDULING), 1, "coscheduling"),
+        (replace(BOTH, operator_gangs=OFF), 4, "coscheduling"),
+        (
+            replace(BOTH, operator_gangs=MAKES_VOLCANO),
+            4,
+            "volcano",
+        ),  # whether there is a file for it or not
     ],
 )
 def test_auto_takes_what_the_cluster_is_known_to_have(facts: ClusterFacts, total: int, gang: str) -> None:
@@ -108,13 +115,13 @@ def test_the_plan_says_how_many_start_together_and_under_which_names() -> None:
     assert (elastic.members, elastic.total) == (2, 3)  # type: ignore[attr-defined]
     named, _ = plan(replace(BOTH, schedulers={"coscheduling": "gang-scheduler"}))
     assert named.scheduler == "gang-scheduler"  # type: ignore[attr-defined]
-    natively, _ = plan(replace(BOTH, operator_gang="coscheduling"))
+    natively, _ = plan(replace(BOTH, operator_gangs=MAKES_COSCHEDULING))
     assert (natively.name, natively.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif("volcano" in GANGS, reason="volcano has a file of its own")
 def test_an_operator_makes_gangs_by_a_scheduler_that_has_no_file_here() -> None:
-    place = replace(BOTH, operator_gang="volcano")
+    place = replace(BOTH, operator_gangs=MAKES_VOLCANO)
     asked = {"queue": "research", "timeout": "10m"}
     found, notes = plan(place, workers=3, elastic={"min": 2, "max": 4}, gang=asked)
     assert (found.gang, found.how, found.members, found.total) == ("volcano", "natively", 2, 3)  # type: ignore[attr-defined]
@@ -139,7 +146,7 @@ def test_a_refused_pair_is_said_with_its_reason() -> None:
     ):
         plan(served(), gang={"scheduler": "coscheduling"})
     with pytest.raises(BadInput, match=r"makes gangs by coscheduling here.*leave gang.scheduler to auto"):
-        plan(replace(BOTH, operator_gang="coscheduling"), gang={"scheduler": "none"})
+        plan(replace(BOTH, operator_gangs=MAKES_COSCHEDULING), gang={"scheduler": "none"})
 
 
 def test_the_place_says_it_for_jobs_that_do_not() -> None:

@@ -81,9 +81,11 @@ def _page(installed: Survey, ink: Ink) -> Iterator[str]:
         yield f"  {part.part.title:<{width}}{ink(word, colour)}{versions}"
         for sign in part.signs:
             yield f"  {'':<{width}}{sign}"
-    gang = {"off": "none", None: "not known"}.get(installed.operator_gang, installed.operator_gang)
     yield ""
-    yield f"  {'gangs that the operator makes':<{width}}  {gang}"
+    for part in installed.parts:
+        if part.installed and part.part.makes_gangs:
+            gang = installed.operator_gangs.get(part.part.id, "not known")
+            yield f"  {f'gangs by the {part.part.title}':<{width}}  {'none' if gang == 'off' else gang}"
     for name, scheduler in installed.schedulers.items():
         yield f"  {f'{name} places as':<{width}}  {scheduler}"
     if installed.nodes is None:

@@ -27,10 +27,16 @@ def engines(matrix: bool, as_json: bool) -> None:
         show_json({"engines": every})
         return
     rows = [
-        [e["name"], ", ".join(e["frameworks"]), f"{e['kind']} {e['api_version']}", _roles(e["frameworks"])]
+        [
+            e["name"],
+            ", ".join(e["frameworks"]),
+            f"{e['kind']} {e['api_version']}",
+            e["operator"],
+            _roles(e["frameworks"]),
+        ]
         for e in every
     ]
-    for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "ROLES, BY RANK"), rows):
+    for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "OPERATOR", "ROLES, BY RANK"), rows):
         say(line)
     if matrix:
         say()

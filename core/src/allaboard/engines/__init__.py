@@ -27,6 +27,8 @@ class Engine(Protocol):
     """What every engine has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
     FIELDS: what may stand in their ``spec``. FRAMEWORKS: what it runs; PREFERENCE: its place among the
     engines of a framework when a job leaves its engine to ``auto``, the lowest first.
+    IDLE: roles that run no command but one of their own: their operator has them wait; SPARED: roles whose
+    members may fail without the job.
     CONTAINER: the name that its operator expects of the container that trains; ALIASES: other names by which
     a job may mean it; JOB_LABEL: the pod label that
     holds the job's name; RANDOM_NAMES: whether the names of its pods end in characters that its controller
@@ -47,6 +49,8 @@ class Engine(Protocol):
     FIELDS: frozenset[str]
     FRAMEWORKS: tuple[str, ...]
     PREFERENCE: int
+    IDLE: frozenset[str]
+    SPARED: frozenset[str]
     CONTAINER: str
     ALIASES: frozenset[str]
     JOB_LABEL: str
@@ -139,6 +143,11 @@ class Engine(Protocol):
 
     def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
         """What the engine's operator injects into a member."""
+
+    def files(self, layout: Layout, hosts: Mapping[str, str]) -> Mapping[str, str]:
+        """The files that the engine's operator puts into members: path -> text. ``hosts``: where members are
+        reached, by their names.
+        """
 
     def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
         """Whether the job runs or has succeeded, by its replica counts."""

@@ -23,7 +23,7 @@ each of its releases; JobSet last, which knows no framework. ALLABOARD_ENGINE na
 class Operator:
     """The controller of an engine's jobs; several engines may share one. ``home``: the namespace where its
     guide puts it; ``install``: the commands of that guide; ``exact``: a kind of the same name in another
-    version is another operator's.
+    version is another operator's; ``gang_flag``: how it is told to make gangs by itself.
     """
 
     id: str
@@ -31,6 +31,7 @@ class Operator:
     home: str
     install: tuple[str, ...]
     exact: bool = False
+    gang_flag: str = "--gang-scheduler-name"
 
 
 @dataclass(frozen=True, slots=True)

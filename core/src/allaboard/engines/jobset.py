@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
-from allaboard.engines.kubeflow import read_conditions, seen_members
+from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
 from allaboard.errors import Problem
 from allaboard.names import OBJECT_NAME_MAX
 from allaboard.units import from_rfc3339
@@ -92,6 +92,8 @@ class JobSet:
     ALIASES = frozenset(FRAMEWORKS)
     JOB_LABEL = NAME_LABEL
     RANDOM_NAMES = True
+    IDLE: frozenset[str] = frozenset()
+    SPARED: frozenset[str] = frozenset()
     OPERATOR = Operator(
         "jobset",
         "JobSet",
@@ -436,10 +438,10 @@ def seen_job(
     replicas: Mapping[str, int],
     pods: Sequence[Json],
     suspended: bool,
-    identify: Any,
+    role_of: RoleOf,
 ) -> JobSeen:
     """What a job object of JobSet's shape and its pods say. ``replicas``: role -> members that its spec asks
-    for, in rank order; ``identify``: the role and index of a pod. Nobody writes there that members run: that
+    for, in rank order; ``role_of``: the role and index of a pod. Nobody writes there that members run: that
     is told by their pods.
     """
     conditions = [replace(c, type=_WORDS.get(c.type, c.type)) for c in read_conditions(status)]
@@ -447,7 +449,7 @@ def seen_job(
     resumed = next((c.since for c in conditions if c.type == "Suspended" and c.status == "False"), None)
     created = from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
     gone = end is not None or job is None or (suspended and bool(status))
-    members = tuple(seen_members(replicas, pods, tuple(replicas), CONTAINER, gone, identify))
+    members = tuple(seen_members(replicas, newest_pods(pods, role_of), tuple(replicas), CONTAINER, gone))
     begun = ("running", "succeeded", "failed")
     if end is None and not suspended and any(m.phase in begun for m in members):
         conditions.append(_running(min((m.started for m in members if m.started), default=None)))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
     from allaboard.layout import Layout
     from allaboard.observation import Condition, MemberSeen
 
+RoleOf = Callable[[Mapping[str, Any]], tuple[str, int] | None]
 JOB_LABEL = "training.kubeflow.org/job-name"
 ROLE_LABEL = "training.kubeflow.org/replica-type"
 INDEX_LABEL = "training.kubeflow.org/replica-index"
@@ -34,6 +35,7 @@ OPERATOR = Operator(
         "kubectl apply --server-side -k "
         '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"',
     ),
+    exact=True,
 )
 RESTART = {"never": "Never", "on_failure": "OnFailure", "always": "Always", "exit_code": "ExitCode"}
 CLEAN = {"none": "None", "running": "Running", "all": "All"}
@@ -44,7 +46,8 @@ _QUIET = frozenset({"Completed", "Error", "ContainerCreating", "PodInitializing"
 class KubeflowEngine:
     """An engine of kubeflow.org/v1 (`allaboard.engines.Engine`). A kind says KIND, FRAMEWORKS, ROLES,
     CONTAINER, SPECS (the field of its replica map), INJECTED (the variables that its operator sets) and what
-    differs. OWN_FIELDS: further fields of its spec; PROBE_ROLE: the replica type of the probe.
+    differs. OWN_FIELDS: further fields of its spec; PROBE_ROLE: the replica type of the probe;
+    DEFAULT_REPLICAS: how many members a role has that does not say it, where that is not 1.
     """
 
     KIND: str
@@ -56,6 +59,9 @@ class KubeflowEngine:
     OWN_FIELDS: frozenset[str] = frozenset()
     PROBE_ROLE = "Worker"
     HELPERS: frozenset[str] = frozenset()
+    IDLE: frozenset[str] = frozenset()
+    SPARED: frozenset[str] = frozenset()
+    DEFAULT_REPLICAS: Mapping[str, int] = {}
     ELASTIC = False
     DEFAULT_RESTART = "never"
     ADDED: tuple[AddedContainer, ...] = ()
@@ -152,7 +158,7 @@ class KubeflowEngine:
             policy = group.get("restartPolicy") or RESTART[self.DEFAULT_RESTART]
             template = group["template"]
             spec = {**template["spec"], "restartPolicy": "Never" if policy == "ExitCode" else policy}
-            replicas = 1 if group.get("replicas") is None else int(group["replicas"])
+            replicas = _replicas(name, group, self.DEFAULT_REPLICAS)
             yield name.lower(), replicas, {**template, "spec": spec}
 
     def index_label(self, role: str) -> str | None:
@@ -193,6 +199,10 @@ class KubeflowEngine:
         return None if who is None else f"{who[0]}-{who[1]}"
 
     # The operator, for the local backend.
+
+    def files(self, layout: Layout, hosts: Mapping[str, str]) -> Mapping[str, str]:
+        """None."""
+        return {}
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """The operator's own words for a condition (its namespace, where it prints one, is ``default``)."""
@@ -270,9 +280,19 @@ def replica_specs(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) ->
     }
 
 
+_REPLICA_TYPES = {"ps": "PS", "tunertracker": "TunerTracker", "tunerserver": "TunerServer"}
+
+
 def replica_type(role: str) -> str:
     """The operator's name of a role."""
-    return "PS" if role.lower() == "ps" else role.capitalize()
+    return _REPLICA_TYPES.get(role.lower()) or role.capitalize()
+
+
+def without_gpus(group: int | Mapping[str, Any]) -> dict[str, Any]:
+    """A group, to which the GPUs that a job says for all members do not belong."""
+    fields: dict[str, Any] = dict(group) if isinstance(group, Mapping) else {"replicas": group}
+    none = {"gpu": 0, "gpu_type": None, "mig": None}
+    return {**fields, "resources": {**none, **fields.get("resources", {})}}
 
 
 # Up.
@@ -285,13 +305,17 @@ def read_job(
     specs: str,
     roles: Sequence[str],
     container: str,
+    default_replicas: Mapping[str, int] | None = None,
+    role_of: RoleOf | None = None,
 ) -> JobSeen:
     """What a job object and its pods say. ``specs``: the field of its replica map; ``roles`` in rank order;
-    ``container``: the one that trains. A job that is gone is None: its pods are read all the same.
+    ``container``: the one that trains; ``default_replicas``: of roles that do not say how many, where that is
+    not 1; ``role_of``: the role and the index of a pod, where the labels alone do not tell. A job that is
+    gone is None: its pods are read all the same.
     """
     spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
     replicas = {
-        role.lower(): 1 if one.get("replicas") is None else int(one["replicas"])
+        role.lower(): _replicas(role, one, default_replicas or {})
         for role, one in (spec.get(specs) or {}).items()
         if isinstance(one, Mapping)
     }
@@ -300,7 +324,8 @@ def read_job(
     suspended = bool((spec.get("runPolicy") or {}).get("suspend"))
     # Of a job that was created suspended no member was ever made.
     gone = ended or job is None or (suspended and bool(status.get("startTime")))
-    members = tuple(seen_members(replicas, pods, roles, container, gone))
+    by_index = newest_pods(pods, role_of or role_of_pod)
+    members = tuple(seen_members(replicas, by_index, roles, container, gone))
     return JobSeen(
         conditions=conditions,
         members=members,
@@ -318,6 +343,11 @@ def read_job(
         finished=from_rfc3339(status.get("completionTime")) or _failed_at(conditions),
         suspended=suspended,
     )
+
+
+def _replicas(role: str, group: Mapping[str, Any], default: Mapping[str, int]) -> int:
+    number = group.get("replicas")
+    return default.get(role.lower(), 1) if number is None else int(number)
 
 
 def read_conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
@@ -349,18 +379,14 @@ def role_of_pod(pod: Mapping[str, Any]) -> tuple[str, int] | None:
 
 def seen_members(
     replicas: Mapping[str, int],
-    pods: Sequence[Mapping[str, Any]],
+    by_index: Mapping[tuple[str, int], Mapping[str, Any]],
     roles: Sequence[str],
     container: str,
     gone: bool,
-    identify: Callable[[Mapping[str, Any]], tuple[str, int] | None] = role_of_pod,
 ) -> Iterator[MemberSeen]:
-    """Every member in rank order, and those beyond the number of replicas that are still there.
-    ``identify``: the role and index of a pod; None: of no member.
-    """
+    """Every member in rank order, and those beyond the number of replicas that are still there."""
     from allaboard.observation import MemberSeen
 
-    by_index = _newest_pods(pods, identify)
     before = 0
     for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in by_index)) if r not in roles})):
         count = replicas.get(role, 0)
@@ -374,16 +400,15 @@ def seen_members(
         before += count or len(indices)
 
 
-def _newest_pods(
-    pods: Sequence[Mapping[str, Any]],
-    identify: Callable[[Mapping[str, Any]], tuple[str, int] | None],
+def newest_pods(
+    pods: Sequence[Mapping[str, Any]], role_of: RoleOf = role_of_pod
 ) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The newest pod of each member. A recreated pod has the name of the previous one, and both may exist
     while the old one ends.
     """
     by_index: dict[tuple[str, int], Mapping[str, Any]] = {}
     for pod in sorted(pods, key=_age_key):
-        who = identify(pod)
+        who = role_of(pod)
         if who is not None:
             by_index[who] = pod
     return by_index

@@ -51,8 +51,8 @@ class Context:
 
 
 def context(environ: Mapping[str, str] | None = None) -> Context:
-    """The context of this process now. BadInput if RANK, WORLD_SIZE or LOCAL_RANK are inconsistent or no
-    numbers.
+    """The context of this process now. BadInput if RANK, WORLD_SIZE or LOCAL_RANK, or mpirun's variables in
+    their place, are inconsistent or no numbers.
     """
     env = os.environ if environ is None else environ
     rank, world_size = ranks(env)
@@ -63,7 +63,7 @@ def context(environ: Mapping[str, str] | None = None) -> Context:
         member=_member(env),
         rank=rank,
         world_size=world_size,
-        local_rank=_rank(env, "LOCAL_RANK", 0),
+        local_rank=_rank(env, next((name for name in _LOCAL_RANKS if env.get(name)), "LOCAL_RANK"), 0),
         restart=_number(env, "TORCHELASTIC_RESTART_COUNT") or 0,
         data=env.get("ALLABOARD_DATA") or None,
         checkpoints=env.get("ALLABOARD_CHECKPOINTS") or None,
@@ -77,22 +77,31 @@ def ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     """(global rank, number of ranks) of this process.
 
     The script's own process group decides once it exists, because RANK may be the rank of a node; before,
-    RANK and WORLD_SIZE; where neither is set, its place among the members of the job: TFJob, PaddleJob and
-    JAXJob tell no rank. A process outside of a job stands alone: (0, 1). torch is asked if the script has
-    imported it and never imported here.
+    RANK and WORLD_SIZE; where neither is set, what mpirun told; else its place among the members of the job:
+    TFJob, PaddleJob and JAXJob tell no rank. A process outside of a job stands alone: (0, 1). torch is asked
+    if the script has imported it and never imported here.
     """
     group = sys.modules.get("torch.distributed")
     if group is not None and group.is_available() and group.is_initialized():
         return group.get_rank(), group.get_world_size()
     env = os.environ if environ is None else environ
-    if not env.get("RANK") and not env.get("WORLD_SIZE") and (own := _member_rank(env)) is not None:
-        return own
-    rank, world_size = _rank(env, "RANK", 0), _rank(env, "WORLD_SIZE", 1)
+    names = ("RANK", "WORLD_SIZE")
+    if not env.get("RANK") and not env.get("WORLD_SIZE"):
+        started = next((both for both in _MPI if env.get(both[0]) and env.get(both[1])), None)
+        if started is None and (own := _member_rank(env)) is not None:
+            return own
+        names = started or names
+    rank, world_size = _rank(env, names[0], 0), _rank(env, names[1], 1)
     if rank >= world_size:
         raise BadInput(
-            f"RANK is {rank} and WORLD_SIZE {world_size}; ranks count from 0 and stay below WORLD_SIZE"
+            f"{names[0]} is {rank} and {names[1]} {world_size}; ranks count from 0 and stay below {names[1]}"
         )
     return rank, world_size
+
+
+_MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+"""How mpirun tells its processes their rank and number: Open MPI; MPICH and Intel MPI."""
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def _member(env: Mapping[str, str]) -> str | None:

@@ -16,19 +16,19 @@ GPU_LABEL = "nvidia.com/gpu.product"
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """``kinds``: ``group/version/Kind`` of what the API server serves; None: unknown. ``operator_gang``: what
-    the job operator was started with: ``off``, or the name of the gang scheduler whose PodGroups it makes by
-    itself (``coscheduling``, ``volcano``); None: not known. ``silent``: the ids of operators that are
-    installed and do not answer. ``schedulers``: gang scheduler -> the ``schedulerName`` under which it was
-    found at work. The rest is what whoever set up the place says: namespace, the image of jobs that name
-    none, the service account of members, the node label that tells the
+    """``kinds``: ``group/version/Kind`` of what the API server serves; None: unknown. ``operator_gangs``:
+    what each operator was started with, by its id: ``off``, or the name of the gang scheduler whose PodGroups
+    it makes by itself (``coscheduling``, ``volcano``); left out: not known. ``silent``: the ids of operators
+    that are installed and do not answer. ``schedulers``: gang scheduler -> the ``schedulerName`` under which
+    it was found at work. The rest is what whoever set up the place says: namespace, the image of jobs that
+    name none, the service account of members, the node label that tells the
     GPU; ``gang`` and ``engine`` of jobs that leave them open; and ``secrets``, whose keys every member has as
     variables. None of it is part of a job's spec. `allaboard.render.compatibility.check_place` says what
     cannot be meant.
     """
 
     kinds: frozenset[str] | None = None
-    operator_gang: str | None = None
+    operator_gangs: Mapping[str, str] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     schedulers: Mapping[str, str] = field(default_factory=dict)
     namespace: str = "default"

@@ -57,8 +57,8 @@ def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUM
         or_say = f", or say {operators}" if operators in GANGS else ""
         return Pair(
             "refused",
-            f"the operator of {engine.KIND} makes gangs by {operators} here (its --gang-scheduler-name); "
-            f"leave gang.scheduler to auto{or_say}",
+            f"the operator of {engine.KIND} makes gangs by {operators} here "
+            f"(its {engine.OPERATOR.gang_flag}); leave gang.scheduler to auto{or_say}",
         )
     if not gang.KINDS:
         return Pair("none")
@@ -70,7 +70,8 @@ def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUM
 
 def _operators(engine: Engine, facts: ClusterFacts) -> str | None:
     """The gang scheduler that the engine's operator serves by itself, if it was started so."""
-    return facts.operator_gang if facts.operator_gang in engine.NATIVELY else None
+    gang = facts.operator_gangs.get(engine.OPERATOR.id)
+    return gang if gang in engine.NATIVELY else None
 
 
 def _kind(gang: Gang, facts: ClusterFacts) -> str | None:
@@ -235,12 +236,13 @@ def engine_notes(job: TrainingJob, engine: Engine, facts: ClusterFacts) -> Itera
     preferred = BY_FRAMEWORK[job.get("framework", "pytorch")][0]
     if job.get("engine", AUTO) != AUTO or engine is preferred:
         return
+    same = engine.KIND == preferred.KIND  # in another version
     if facts.engine == engine.NAME:
         why = "ALLABOARD_ENGINE says so"
     elif facts.serves(_object_kind(preferred)) is False:
-        why = f"this cluster has no {preferred.KIND}"
+        why = f"this cluster has no {_object_kind(preferred) if same else preferred.KIND}"
     elif preferred.OPERATOR.id in facts.silent:
         why = f"the {preferred.OPERATOR.title} does not answer"
     else:
         why = f"{preferred.KIND} cannot do what it asks for"
-    yield f"it runs as {engine.KIND}: {why}"
+    yield f"it runs as {_object_kind(engine) if same else engine.KIND}: {why}"

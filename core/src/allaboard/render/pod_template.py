@@ -130,7 +130,7 @@ def pod_template(
     container = {
         "name": engine.CONTAINER,
         "image": job.get("image") or facts.image,
-        "command": list(group.command),
+        **({"command": list(group.command)} if group.command else {}),
         **({"workingDir": CODE_FOLDER} if code else {}),
         "env": _environment(layout, group, engine),
         **_secret_environment(job, facts),

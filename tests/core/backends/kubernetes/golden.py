@@ -75,6 +75,20 @@ def whole() -> str:
 
 SMALL: dict[str, dict[str, Any]] = {
     "jaxjob": {"framework": "jax", "workers": 4},
+    "mpijob": {
+        "framework": "mpi",
+        "command": ["mpirun", "python", "train.py"],
+        "groups": {"launcher": 1, "worker": {"replicas": 2, "resources": {"gpu": 8}}},
+        "engine_spec": {"mpiImplementation": "OpenMPI", "sshAuthMountPath": "/home/mpiuser/.ssh"},
+    },
+    "mpijob-v1": {
+        "framework": "mpi",
+        "engine": "mpijob-v1",
+        "command": ["mpirun", "python", "train.py"],
+        "workers": 2,
+        "processes_per_member": 4,
+    },
+    "mxjob": {"framework": "mxnet", "workers": 2},
     "paddlejob": {"framework": "paddle", "groups": {"master": 1, "worker": 2}},
     "tfjob": {
         "framework": "tensorflow",

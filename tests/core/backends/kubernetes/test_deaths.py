@@ -23,7 +23,8 @@ from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 
-FACTS = ClusterFacts(kinds=frozenset({"scheduling.x-k8s.io/v1alpha1/PodGroup"}), operator_gang="off")
+OFF = {"training-operator": "off"}
+FACTS = ClusterFacts(kinds=frozenset({"scheduling.x-k8s.io/v1alpha1/PodGroup"}), operator_gangs=OFF)
 OWNERS = [Owner("me"), Owner("you"), Owner("me", "deferred", "orchestrated")]
 
 

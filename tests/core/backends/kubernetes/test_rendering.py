@@ -224,7 +224,7 @@ def test_coscheduling_by_marks() -> None:
 
 
 def test_coscheduling_natively() -> None:
-    facts = replace(ASSUMED, operator_gang="coscheduling")
+    facts = replace(ASSUMED, operator_gangs={"training-operator": "coscheduling"})
     found = made(facts=facts, workers=3, gang={"timeout": "90s", "priority": "high"})
     assert found.extras == () and found.gang.how == "natively"
     assert found.job["spec"]["runPolicy"]["schedulingPolicy"] == {

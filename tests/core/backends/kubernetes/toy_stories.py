@@ -256,7 +256,7 @@ def a_cluster_without_its_operator_says_how_to_install_it() -> None:
 def the_roles_allow_its_kind() -> None:
     for role, verbs in (("submitter", "create"), ("viewer", "watch")):
         text = rbac.manifest(role, "research")
-        kinds = "jaxjobs, paddlejobs, pytorchjobs, tfjobs, xgboostjobs"
+        kinds = "jaxjobs, mpijobs, mxjobs, paddlejobs, pytorchjobs, tfjobs, xgboostjobs"
         assert f"  - apiGroups: [kubeflow.org]\n    resources: [{kinds}]\n" in text
         assert "  - apiGroups: [toy.example]\n    resources: [toyboxes]\n" in text
         assert f"{verbs} toyboxes.toy.example" in map(str, rbac.wanted_accesses(role))

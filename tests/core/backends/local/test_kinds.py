@@ -59,6 +59,22 @@ leader = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 answer(leader, size - 1) if rank == 0 else tell(leader, member)
 """,
+    "mxnet": """
+leader = os.environ["DMLC_PS_ROOT_URI"], int(os.environ["DMLC_PS_ROOT_PORT"])
+role, config = os.environ["DMLC_ROLE"], json.loads(os.environ["MX_CONFIG"])
+others = int(os.environ["DMLC_NUM_WORKER"]) + int(os.environ["DMLC_NUM_SERVER"])
+assert config["cluster"]["scheduler"] == [{"url": leader[0], "port": leader[1]}]
+if role == "scheduler":
+    answer(leader, others)
+else:
+    tell(leader, member)
+    own = config["cluster"][role][config["task"]["index"]]
+    if role == "server":
+        answer((own["url"], own["port"]), int(os.environ["DMLC_NUM_WORKER"]))
+    else:
+        for server in config["cluster"]["server"]:
+            tell((server["url"], server["port"]), os.environ["DMLC_WORKER_ID"])
+""",
     "tensorflow": """
 config = json.loads(os.environ["TF_CONFIG"])
 task, workers = config["task"], config["cluster"]["worker"]
@@ -89,8 +105,9 @@ def test_members_meet_by_what_their_operator_would_tell_them(
     seen = ended(backend, run)
     assert state_of(seen) is State.SUCCEEDED, written(backend, run)
     heard = sorted(text for lines in written(backend, run).values() for text in lines)
-    others = [m.name for m in seen.members if m.rank] if framework != "tensorflow" else None
-    assert heard == [f"heard {name}" for name in others or ("worker-0", "worker-1", "worker-2")]
+    workers = ["worker-0", "worker-1", "worker-2"]
+    others = {"tensorflow": workers, "mxnet": ["0", "1", "2", "server-0", *workers]}.get(framework)
+    assert heard == [f"heard {name}" for name in others or (m.name for m in seen.members if m.rank)]
     assert "rendezvous_never_happened" not in seen.flags
 
 

@@ -1084,6 +1084,8 @@ def _member_limit_problems(layout: Layout) -> list[Problem]:
 def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
     problems = []
     for group in layout.groups:
+        if not group.command:
+            continue
         wrong = why_not_startable(group.command, where, {**environ, **group.environment})
         if wrong is not None:
             problem = Problem(f"command[{wrong[0]}]", wrong[1])

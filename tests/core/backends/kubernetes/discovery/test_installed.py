@@ -13,14 +13,16 @@ from allaboard.backends.kubernetes.discovery.components import PARTS, operators,
 from allaboard.backends.kubernetes.discovery.installed import (
     Survey,
     complete_facts,
-    gang_of_operator,
+    gangs_of_operators,
     survey_cluster,
     versions_of,
 )
 from allaboard.engines import ENGINES
 from allaboard.engines.tfjob import TFJob
 from allaboard.errors import BackendUnreachable
+from allaboard.gangs import GANGS
 from allaboard.render.cluster_facts import ClusterFacts
+from allaboard.render.compatibility import pair_engine_and_gang
 from tests.core.backends.kubernetes.answers import NOW, Answers, Json, ago
 
 PYTORCHJOB = "kubeflow.org/v1/PyTorchJob"
@@ -68,7 +70,7 @@ def test_an_empty_cluster_is_told_what_to_install() -> None:
     found = look(Answers())
     assert not any(part.installed for part in found.parts)
     assert all(part.install for part in PARTS)
-    assert found.operator_gang == "off"
+    assert found.operator_gangs == {"training-operator": "off", "mpi-operator": "off"}
 
 
 def test_mpijob_v1_is_no_mpi_operator() -> None:
@@ -230,7 +232,8 @@ def test_the_schedulers_own_gangs_show_by_a_condition() -> None:
 
 
 def owned(name: str, owner: str | None) -> Json:
-    owners = [{"kind": "PyTorchJob", "name": owner, "controller": True}] if owner else []
+    kind = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}
+    owners = [{**kind, "name": owner, "controller": True}] if owner else []
     return {"metadata": {"name": name, "ownerReferences": owners}}
 
 
@@ -276,13 +279,35 @@ def test_the_operators_gang_flag_is_inferred(
     kinds: list[str], jobs: list[Json], groups: dict[str, list[Json]], gang: str | None
 ) -> None:
     answers = Answers(kinds, {"pytorchjobs.kubeflow.org": jobs, **groups})
-    assert look(answers).operator_gang == gang
+    assert look(answers).operator_gangs.get("training-operator") == gang
     facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
-    assert (facts.operator_gang, facts.kinds) == (gang, frozenset(kinds))
+    assert (facts.operator_gangs.get("training-operator"), facts.kinds) == (gang, frozenset(kinds))
 
 
 def test_podgroups_that_may_not_be_read_leave_the_flag_unknown() -> None:
-    assert gang_of_operator(frozenset([COSCHEDULING]), [RUNS], {}, NOW) is None
+    assert gangs_of_operators(frozenset([COSCHEDULING]), {"pytorchjob": [RUNS]}, {}, NOW) == {}
+
+
+def test_each_operator_has_a_gang_flag_of_its_own() -> None:
+    mpi = {**RUNS, "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob"}
+    group = owned("m", "m")
+    group["metadata"]["ownerReferences"][0] |= {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob"}
+    answers = Answers(
+        [PYTORCHJOB, "kubeflow.org/v2beta1/MPIJob", COSCHEDULING],
+        {
+            "pytorchjobs.kubeflow.org": [RUNS],
+            "mpijobs.kubeflow.org": [mpi],
+            "podgroups.scheduling.x-k8s.io": [group],
+        },
+        refuses=webhook_denies,
+    )
+    found = look(answers)
+    assert found.operator_gangs == {"training-operator": "off", "mpi-operator": "coscheduling"}
+    assert found.to_dict()["operator_gangs"] == found.operator_gangs
+    facts = found.facts(ClusterFacts())
+    gang = GANGS["coscheduling"]
+    natively = [n for n, e in ENGINES.items() if pair_engine_and_gang(e, gang, facts).how == "natively"]
+    assert natively == ["mpijob"], "MPIJob v1 and the others are of the Training Operator"
 
 
 # --- nodes, and the whole
@@ -310,14 +335,17 @@ def test_nodes_are_counted_with_their_devices() -> None:
 def test_facts_for_rendering() -> None:
     pod = a_pod("my-scheduler", labels={"scheduling.x-k8s.io/pod-group": "g"})
     found = look(Answers([PYTORCHJOB, COSCHEDULING], {"pods": [pod]}, refuses=webhook_denies))
-    facts = found.facts(ClusterFacts(image="x", operator_gang="coscheduling"))
+    facts = found.facts(ClusterFacts(image="x"))
     assert facts.serves(PYTORCHJOB) and not facts.serves(VOLCANO)
     assert (facts.namespace, facts.image, facts.schedulers) == (
         "research",
         "x",
         {"coscheduling": "my-scheduler"},
     )
-    assert facts.operator_gang == "coscheduling", "what the site says stands while nothing is known"
+    told = {"training-operator": "coscheduling", "mpi-operator": "volcano"}
+    assert found.facts(ClusterFacts(operator_gangs=told)).operator_gangs == told, (
+        "what the site says stands while nothing is known"
+    )
 
 
 def test_a_survey_is_a_few_requests() -> None:

@@ -67,7 +67,8 @@ def facts_with(engine: Engine, gang: str) -> ClusterFacts:
 def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str) -> None:
     """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
     backend = cluster.backend(facts=facts_with(engine, gang))
-    job = {"framework": engine.FRAMEWORKS[0], "gang": {"scheduler": gang}, "policy": {"restart": "never"}}
+    job = {"framework": engine.FRAMEWORKS[0], "engine": engine.NAME, "gang": {"scheduler": gang}}
+    job["policy"] = {"restart": "never"}
     plan = a_plan_with_code(folder, **job)
     handle = backend.launch(replace(plan, key=f"{engine.NAME} {gang}"), ME)
     running(cluster, backend, handle.run)

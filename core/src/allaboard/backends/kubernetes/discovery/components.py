@@ -19,7 +19,6 @@ from allaboard.engines import ENGINES, Engine
 
 LOCALQUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
-MPIJOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 
 
@@ -27,8 +26,9 @@ VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue",
 class Component:
     """``kinds``: each of them shows that it is installed; ``home``: the namespace where it lives when it was
     installed as its guide says; ``gang``: the name by which a job asks for it, when it makes members start
-    together. ``exact``: other versions of these kinds are another's. ``probes``: by kind, an object that its
-    own webhook refuses and nothing else does: a dry run of one tells whether it is alive.
+    together. ``exact``: other versions of these kinds are another's; ``makes_gangs``: whether it is an
+    operator that may make members start together by itself. ``probes``: by kind, an object that its own
+    webhook refuses and nothing else does: a dry run of one tells whether it is alive.
     """
 
     id: str
@@ -38,6 +38,7 @@ class Component:
     install: tuple[str, ...]
     gang: str | None = None
     exact: bool = False
+    makes_gangs: bool = False
     probes: Mapping[Resource, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -69,6 +70,7 @@ def operators(engines: Iterable[Engine]) -> Iterator[Component]:
             operator.home,
             operator.install,
             exact=operator.exact,
+            makes_gangs=any(engine.NATIVELY for engine in of_it),
             probes={
                 resource_for(engine): _probe(resource_for(engine), engine.PROBE)
                 for engine in of_it
@@ -78,17 +80,6 @@ def operators(engines: Iterable[Engine]) -> Iterator[Component]:
 
 
 _OTHERS: tuple[Component, ...] = (
-    Component(
-        "mpi-operator",
-        "MPI Operator",
-        (MPIJOBS,),  # MPIJob v1 is the Training Operator's
-        "mpi-operator",
-        (
-            "kubectl apply --server-side -f "
-            "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.7.0/deploy/v2beta1/mpi-operator.yaml",
-        ),
-        exact=True,
-    ),
     Component(
         "coscheduling",
         "coscheduling (scheduler-plugins)",

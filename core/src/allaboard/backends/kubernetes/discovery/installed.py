@@ -10,7 +10,7 @@ signs may not be read, is neither alive nor dead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,7 +87,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gang``, ``schedulers``: as
+    """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``: as
     in `ClusterFacts`. ``nodes``: None when they may not be read.
     """
 
@@ -96,7 +96,7 @@ class Survey:
     namespace: str
     kinds: frozenset[str]
     parts: tuple[InstalledComponent, ...] = ()
-    operator_gang: str | None = None
+    operator_gangs: Mapping[str, str] = field(default_factory=dict)
     schedulers: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] | None = None
 
@@ -112,7 +112,7 @@ class Survey:
         return replace(
             base,
             kinds=self.kinds,
-            operator_gang=self.operator_gang if self.operator_gang is not None else base.operator_gang,
+            operator_gangs={**base.operator_gangs, **self.operator_gangs},
             schedulers={**base.schedulers, **self.schedulers},
             silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
@@ -125,7 +125,7 @@ class Survey:
             "namespace": self.namespace,
             "openshift": self.is_openshift,
             "components": [component.to_dict() for component in self.parts],
-            "operator_gang": self.operator_gang,
+            "operator_gangs": dict(self.operator_gangs),
             "schedulers": dict(self.schedulers),
             "nodes": None if self.nodes is None else summary_of_nodes(self.nodes),
         }
@@ -159,26 +159,26 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         namespace=namespace,
         kinds=kinds,
         parts=tuple(parts),
-        operator_gang=gang_of_operator(kinds, seen_natively(jobs), groups, now),
+        operator_gangs=gangs_of_operators(kinds, jobs, groups, now),
         schedulers={gang: component.name for gang, component in schedulers.items()},
         nodes=nodes,
     )
 
 
 def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
-    """What a launch must know of the cluster and costs a few requests: what is served, and what the
-    operator does by itself.
+    """What a launch must know of the cluster and costs a few requests: what is served, and what operators do
+    by themselves.
     """
     kinds = yield from served()
     may = May(base.namespace)
     jobs = yield from _jobs((engine for engine in ENGINES.values() if engine.NATIVELY), kinds, may)
     groups = yield from _groups(kinds, may)
     now = yield from effects.server_time()
-    gang = gang_of_operator(kinds, seen_natively(jobs), groups, now)
+    gangs = gangs_of_operators(kinds, jobs, groups, now)
     return replace(
         base,
         kinds=kinds,
-        operator_gang=gang if gang is not None else base.operator_gang,
+        operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)),
     )
 
@@ -201,12 +201,6 @@ def _jobs(
     for engine in engines:
         jobs[engine.NAME] = (yield from _listed(resource_for(engine), kinds, may)) or ()
     return jobs
-
-
-def seen_natively(jobs: Mapping[str, Sequence[Json]]) -> list[JobSeen]:
-    """The jobs whose operator may make gangs by itself, as their engines read them."""
-    engines = [(ENGINES[name], its) for name, its in jobs.items() if ENGINES[name].NATIVELY]
-    return [engine.read(job, ()) for engine, its in engines for job in its]
 
 
 def _groups(kinds: frozenset[str], may: May) -> Operation[dict[Resource, tuple[Json, ...] | None]]:
@@ -465,15 +459,38 @@ def _placed(pod: Json) -> float | None:
     return None
 
 
+def gangs_of_operators(
+    kinds: frozenset[str],
+    jobs: Mapping[str, Sequence[Json]],
+    groups: Mapping[Resource, Sequence[Json] | None],
+    now: float,
+) -> dict[str, str]:
+    """Operator -> what it was started with (`gang_of_operator`), of those that may make gangs by themselves;
+    left out: not known. ``jobs``: of each engine, by its name.
+    """
+    engines: dict[str, list[Engine]] = {}
+    for engine in ENGINES.values():
+        if engine.NATIVELY:
+            engines.setdefault(engine.OPERATOR.id, []).append(engine)
+    found = {}
+    for operator, its in engines.items():
+        seen = [engine.read(job, ()) for engine in its for job in jobs.get(engine.NAME, ())]
+        owners = {(engine.API_VERSION, engine.KIND) for engine in its}
+        if (gang := gang_of_operator(owners, kinds, seen, groups, now)) is not None:
+            found[operator] = gang
+    return found
+
+
 def gang_of_operator(
+    own: Collection[tuple[str, str]],
     kinds: frozenset[str],
     jobs: Iterable[JobSeen],
     groups: Mapping[Resource, Sequence[Json] | None],
     now: float,
 ) -> str | None:
-    """What an operator was started with that may make gangs by itself (its ``--gang-scheduler-name``), by
-    what it does with ``jobs``: with the flag, a PodGroup that has a job's name belongs to that job within
-    seconds. ``off``, the gang's name, or None: not known.
+    """What an operator was started with that may make gangs by itself (`Operator.gang_flag`), by what it
+    does with ``jobs``: with the flag, a PodGroup that has a job's name belongs to that job within seconds.
+    ``own``: API version and kind of its jobs. ``off``, the gang's name, or None: not known.
     """
     apis = {"coscheduling": PODGROUPS_COSCHEDULING, "volcano": PODGROUPS_VOLCANO}
     here = {n: r for n, r in apis.items() if f"{r.api_version}/{r.kind}" in kinds}
@@ -481,8 +498,13 @@ def gang_of_operator(
         return "off"  # with the flag and without the kind it would have ended at its start
     for name, resource in here.items():
         for group in groups.get(resource) or ():
-            owners = group["metadata"].get("ownerReferences") or ()
-            if any(o.get("controller") and o["name"] == group["metadata"]["name"] for o in owners):
+            name_of_group, owners = group["metadata"]["name"], group["metadata"].get("ownerReferences") or ()
+            kinds_of_owners = [
+                (o.get("apiVersion"), o.get("kind"))
+                for o in owners
+                if o.get("controller") and o["name"] == name_of_group
+            ]
+            if any(kind in own for kind in kinds_of_owners):
                 return name
     if any(groups.get(resource) is None for resource in here.values()):
         return None

@@ -39,6 +39,7 @@ from allaboard.backends.local.supervisor.environment import (
     local_command,
     loopback_place,
     member_environment,
+    member_files,
 )
 from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
@@ -47,7 +48,7 @@ from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of
 from allaboard.follow.run_record import RunRecord
-from allaboard.layout import Layout, Member
+from allaboard.layout import Group, Layout, Member
 from allaboard.observation import Event, Observation, State, Stop
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 
@@ -373,14 +374,22 @@ class Supervisor:
         self.logs[member.name] = str(log)
         # Any member can print a report line: the run's are those of the first.
         self.watches[member.name] = LogWatch(log, counts_reports=member.rank == 0)
+        try:
+            files = self._write_files()
+        except OSError as error:
+            text = f"its {error.filename} cannot be written: {error.strerror}"
+            self.starting.discard(member.name)
+            self._carry_out(self.operator.on_start_failed(member.name, text, time.time()))
+            return
         environment = member_environment(
             self.layout,
             member,
             caller=os.environ,
             place=loopback_place(self.layout, self.ports),
-            gpus=self.grant.gpus(index),
+            gpus=self._gpus(self.grant, index, group),
             cpus=cpus(),
             secrets=self.secrets,
+            files=files,
         )
         self.keeper.spawn(
             member.name,
@@ -390,6 +399,23 @@ class Supervisor:
             str(log),
             self.grant.fds(index),
         )
+
+    def _gpus(self, grant: Grant, index: int, group: Group) -> tuple[str, ...]:
+        """The GPUs of a member, and of those that only wait for it to start their ranks."""
+        others = [n for n, m in enumerate(self.members.values()) if self._waits(m)] if group.command else []
+        return tuple(gpu for n in (index, *others) for gpu in grant.gpus(n))
+
+    def _waits(self, member: Member) -> bool:
+        group = self.layout.group(member.group)
+        return group is not None and not group.command
+
+    def _write_files(self) -> dict[str, str]:
+        """Write the files that the operator would put into members: path in a member -> path here."""
+        files = member_files(self.layout, str(self.folder.path))
+        for path, text in files.values():
+            with open_private(Path(path), "w") as file:
+                file.write(text)
+        return {there: here for there, (here, _) in files.items()}
 
     def _remove(self) -> None:
         """The ttl has passed: remove logs and state, keep the record."""
@@ -515,7 +541,7 @@ class Supervisor:
 
     def _probe_rendezvous(self, now: float) -> None:
         operator = self.operator
-        if self.layout.total < 2 or operator.marks.met is not None or operator.marks.scheduled is None:
+        if not operator.meets or operator.marks.met is not None or operator.marks.scheduled is None:
             return
         if not operator.ended:
             rendezvous = probe_port(self.ports[0])

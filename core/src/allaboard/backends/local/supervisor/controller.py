@@ -166,6 +166,11 @@ class Operator:
         return ENGINES[self.layout.engine]
 
     @property
+    def meets(self) -> bool:
+        """Whether its members meet where that can be seen."""
+        return self.layout.total > 1 and bool(self.engine.listeners(self.layout))
+
+    @property
     def restarts(self) -> int:
         return sum(state.restarts for state in self.members.values())
 
@@ -277,6 +282,10 @@ class Operator:
 
     def _on_member_failed(self, state: _MemberState, now: float) -> list[Action]:
         policy, code = self.layout.policy, state.exit_code or 0
+        is_final = policy.restart == "never" or self.restarts >= policy.backoff_limit
+        if state.member.group in self.engine.SPARED and is_final:
+            state.phase = "failed"
+            return self._update_conditions(now)
         if policy.restart == "exit_code":
             self._event(
                 "Normal",
@@ -595,7 +604,7 @@ class Operator:
             return "scheduled"
         if marks.stepped is not None:
             return "training"
-        if marks.met is None and self.layout.total > 1:
+        if marks.met is None and self.meets:
             return "rendezvous"
         return "first_step"
 

