@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allaboard.engines.base import AddedContainer, Counts, Place, Verdict
-from allaboard.engines.kubeflow import KubeflowEngine, overridden, replica_specs, run_policy
+from allaboard.engines.kubeflow import KubeflowEngine, overridden, replica_specs, run_policy, stated
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class PyTorchJob(KubeflowEngine):
             )
         pet = [name for name in job.get("environment") or {} if name.startswith("PET_")]
         yield from overridden(job, {*self.INJECTED, *pet})
-        command = job.get("command", [])
-        if job.get("elastic") is not None and not any(
-            "torchrun" in word or "torch.distributed.run" in word for word in command
-        ):
+        command = [*job.get("command", ()), *job.get("args", ())]
+        led = any("torchrun" in word or "torch.distributed.run" in word for word in map(str, command))
+        # What an image starts by itself, or a group of its own, is not known here.
+        if job.get("elastic") is not None and "command" in job and not led:
             yield Problem(
                 "command",
                 "an elastic job is led by torchrun, which this command does not start; "
@@ -147,8 +147,8 @@ def _processes(layout: Layout) -> str:
 
 
 def _elastic_policy(layout: Layout) -> dict[str, Any]:
-    """Without nProcPerNode, which is deprecated, and rdzvHost and rdzvPort, whose defaults are worker 0. An
-    empty rdzvConf makes the operator panic.
+    """Without nProcPerNode, which is deprecated, and rdzvHost and rdzvPort, whose defaults are worker 0. The
+    id is the attempt's unless `engine_spec` says one. An empty rdzvConf makes the operator panic.
     """
     elastic = layout.elastic
     assert elastic is not None
@@ -156,8 +156,9 @@ def _elastic_policy(layout: Layout) -> dict[str, Any]:
         "minReplicas": elastic.min,
         "maxReplicas": elastic.max,
         "rdzvBackend": elastic.rendezvous,
-        "rdzvId": layout.name,
     }
+    if "rdzvId" not in stated(layout.engine_spec, "elasticPolicy"):
+        policy["rdzvId"] = layout.name
     if elastic.conf:
         policy["rdzvConf"] = [{"key": key, "value": value} for key, value in elastic.conf.items()]
     if elastic.max_restarts is not None:
@@ -177,8 +178,10 @@ def _rendezvous(layout: Layout, place: Place) -> dict[str, str]:
     env = {
         "PET_RDZV_BACKEND": elastic.rendezvous,
         "PET_RDZV_ENDPOINT": str(place["worker-0"]),
-        "PET_RDZV_ID": layout.name,
+        "PET_RDZV_ID": str(stated(layout.engine_spec, "elasticPolicy").get("rdzvId") or layout.name),
     }
+    if stated(layout.engine_spec, "elasticPolicy").get("standalone"):
+        env["PET_STANDALONE"] = ""
     if elastic.conf:
         env["PET_RDZV_CONF"] = ",".join(f"{k}={v}" for k, v in elastic.conf.items())
     if elastic.max_restarts is not None:
