@@ -18,6 +18,7 @@ from allaboard.spec.job import UNLIMITED, member_count
 from allaboard.units import from_rfc3339
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
+    from allaboard.conversion.values import Conversion, Reading
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout
     from allaboard.observation import Condition, MemberSeen
@@ -138,6 +139,19 @@ class KubeflowEngine:
     def index_label(self, role: str) -> str | None:
         """The operator's."""
         return INDEX_LABEL
+
+    def to_job(self, obj: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Conversion:
+        """The job that an object of this kind says."""
+        from allaboard.conversion.replicas import job_of_replicas
+
+        return job_of_replicas(self, obj, self.take_own_fields)
+
+    def take_own_fields(
+        self, reading: Reading, spec: dict[str, Any], job: dict[str, Any], groups: Mapping[str, int]
+    ) -> None:
+        """Moves what its kind alone has from the spec of an object to the fields of a job; ``groups``: role
+        -> how many. What is left of OWN_FIELDS goes to ``engine_spec`` as it is.
+        """
 
     def suspension(self, wanted: bool) -> dict[str, Any]:
         """The merge patch that suspends a job or resumes it."""
