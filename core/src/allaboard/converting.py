@@ -46,7 +46,7 @@ class Document:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a document. ``documents``: jobs or manifests, empty where there are problems or where
-    ``passed`` says why it is no job.
+    ``passed`` says why it is no job. ``template``: the problems are placeholders that nobody filled in.
     """
 
     source: Document
@@ -55,6 +55,7 @@ class Outcome:
     lost: tuple[Loss, ...] = ()
     problems: tuple[Problem, ...] = ()
     passed: str | None = None
+    template: bool = False
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -184,7 +185,20 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
         return _to_kind(document, made, engine, ENGINES[to])
     except BadInput as error:
         problems = error.problems or (Problem("", error.headline),)
-        return Outcome(document, problems=tuple(problems))
+        hinted = tuple(map(_with_hint, problems))
+        template = all(one is not other for one, other in zip(problems, hinted, strict=True))
+        return Outcome(document, problems=hinted, template=template)
+
+
+_PLACEHOLDER = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\b|<[A-Za-z][A-Za-z0-9 _-]*>|\{\{")
+
+
+def _with_hint(problem: Problem) -> Problem:
+    """A problem with a value that is a placeholder: of a shell, of a person, of Helm."""
+    if not _PLACEHOLDER.search(problem.message):
+        return problem
+    words = f"{problem.message}; it is a placeholder: fill it in first (envsubst, helm template)"
+    return replace(problem, message=words)
 
 
 def _known_kinds() -> set[str]:
@@ -286,13 +300,15 @@ def _leaves(fields: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many jobs there were, how many were converted, how many of those without a loss; ``losses``: what
-    was lost, the most frequent first.
+    """How many jobs there were, how many were converted, how many of those without a loss; ``templates``:
+    what would be jobs once their placeholders are filled in, not counted as jobs; ``passed``: other objects;
+    ``losses``: what was lost, the most frequent first.
     """
 
     jobs: int
     converted: int
     whole: int
+    templates: int
     passed: int
     losses: Mapping[str, int]
 
@@ -301,7 +317,8 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     """Counts what became of the documents. Losses are counted by their path without places in lists and
     names of groups.
     """
-    jobs = [one for one in outcomes if one.passed is None]
+    templates = sum(one.template for one in outcomes)
+    jobs = [one for one in outcomes if one.passed is None and not one.template]
     converted = [one for one in jobs if not one.problems]
     counts: dict[str, int] = {}
     for one in converted:
@@ -311,7 +328,8 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         len(jobs),
         len(converted),
         sum(not one.lost for one in converted),
-        len(outcomes) - len(jobs),
+        templates,
+        len(outcomes) - len(jobs) - templates,
         dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
     )
 

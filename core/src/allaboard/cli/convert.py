@@ -201,7 +201,8 @@ def _summary(outcomes: Sequence[Outcome], unread: Sequence[str]) -> Iterator[str
     total = score(outcomes)
     yield (
         f"{counted(total.jobs, 'manifest')}: {total.converted} converted, {total.whole} without loss"
-        f"; {counted(total.passed, 'other object')} passed over; {counted(len(unread), 'file')} not read"
+        f"; {counted(total.templates, 'template')}, {counted(total.passed, 'other object')} and "
+        f"{counted(len(unread), 'file')} that hold no manifest"
     )
     if total.losses:
         most = ", ".join(f"{path} ({count})" for path, count in [*total.losses.items()][:10])

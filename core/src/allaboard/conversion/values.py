@@ -230,6 +230,8 @@ def identity(reading: Reading, obj: Mapping[str, Any]) -> dict[str, Any]:
     reading.lose_rest(rest, "", "an object has no such field")
     fields = reading.mapping(obj.get("metadata"), "metadata")
     name, prefix = fields.pop("name", None), fields.pop("generateName", None)
+    if is_ours(obj) and isinstance(fields.get("labels"), Mapping):
+        name = fields["labels"].get(f"{OURS}job", name)  # the object is called as its run
     job = {"name": _name(reading, name, prefix)}
     namespace = reading.text(fields.pop("namespace", None), "metadata.namespace")
     if namespace:
