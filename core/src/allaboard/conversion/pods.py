@@ -389,7 +389,10 @@ def _rename_volumes(spec: dict[str, Any]) -> None:
     taken = {name for name in names if name and _TAKEN.fullmatch(name)}
     if not taken:
         return
-    new = {name: f"own-{name}" for name in taken}
+    new: dict[str | None, str] = {}
+    for name in sorted(taken):
+        free = (f"own-{name}" + (f"-{n}" if n else "") for n in range(len(names) + 1))
+        new[name] = next(other for other in free if other not in names)
     for volume in spec["volumes"]:
         if _name_of(volume) in new:
             volume["name"] = new[volume["name"]]

@@ -147,7 +147,18 @@ def pod_template(
     if facts.service_account:
         spec["serviceAccountName"] = facts.service_account
     template: dict[str, Any] = {"metadata": dict(metadata), "spec": spec}
-    return merged(merged(merged(template, gang or {}), job.get("pod") or {}), said.get("pod") or {})
+    whole = merged(merged(merged(template, gang or {}), job.get("pod") or {}), said.get("pod") or {})
+    return _without_idle_shm(whole)
+
+
+def _without_idle_shm(template: dict[str, Any]) -> dict[str, Any]:
+    """Without our memory for /dev/shm where `pod` mounts something else there."""
+    spec = template["spec"]
+    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+    if any(mount.get("name") == "shm" for one in containers for mount in one.get("volumeMounts") or ()):
+        return template
+    volumes = [volume for volume in spec.get("volumes") or () if volume.get("name") != "shm"]
+    return {**template, "spec": {**spec, "volumes": volumes}}
 
 
 def fields_of_group(job: TrainingJob, role: str) -> Mapping[str, Any]:
