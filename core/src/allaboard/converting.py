@@ -13,14 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.checking import check
-from allaboard.conversion.values import Change, Conversion, Loss, is_ours, plain, without_ours
+from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Problem
-from allaboard.layout import lay_out
-from allaboard.names import one_of
+from allaboard.names import one_of, why_not_an_object_name
 from allaboard.redaction import redact_job, redact_text, secret_values
-from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.render.manifests import render
 from allaboard.spec.job import TrainingJob
 from allaboard.untrusted import Unreadable, parse_json, show
 from allaboard.untrusted_yaml import parse_yaml
@@ -213,7 +210,12 @@ def engine_of_manifest(value: Mapping[str, Any]) -> Engine | None:
     engines = [engine for engine in ENGINES.values() if kind == engine.KIND]
     exact = [engine for engine in engines if version == engine.API_VERSION]
     group = version.partition("/")[0] if isinstance(version, str) else None
-    near = [engine for engine in engines if engine.API_VERSION.partition("/")[0] == group]
+    # Operators of one kind alone had groups like xgboostjob.kubeflow.org.
+    near = [
+        engine
+        for engine in engines
+        if group is not None and f".{group}".endswith(f".{engine.API_VERSION.partition('/')[0]}")
+    ]
     if exact:
         return exact[0]
     return near[0] if len(near) == 1 and not near[0].OPERATOR.exact else None
@@ -245,8 +247,28 @@ def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine
     return made
 
 
+def fields_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a job: of the manifest that was given in its place, else what was given. Raises BadInput
+    with every problem of a manifest, of which what a job cannot say is one.
+    """
+    if not {"apiVersion", "kind"} <= {*given}:
+        return given
+    (outcome,) = convert([Document("this manifest", "", given)])
+    problems = [*outcome.problems]
+    problems += [Problem(loss.path, f"a job cannot say it: {loss.why}") for loss in outcome.lost]
+    if outcome.passed:
+        raise BadInput(f"this manifest is no job that is known: {outcome.passed}")
+    if problems:
+        raise BadInput("this manifest cannot be a job:", problems)
+    return outcome.documents[0]
+
+
 def _to_kind(document: Document, made: Conversion, source: Engine, target: Engine) -> Outcome:
     """The manifests of another kind. What only the engine of the source understands is lost."""
+    from allaboard.layout import lay_out
+    from allaboard.render.cluster_facts import ClusterFacts
+    from allaboard.render.manifests import render
+
     job, lost = dict(made.job), list(made.lost)
     if target is not source:
         kept = job.pop("engine_spec", {})
@@ -265,8 +287,9 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
     ]
     if wrong:
         raise BadInput("", wrong)
-    metadata = document.value.get("metadata") or {}
-    namespace = metadata.get("namespace")
+    namespace = document.value["metadata"].get("namespace")
+    if namespace is not None and (not isinstance(namespace, str) or why_not_an_object_name(namespace, 63)):
+        raise BadInput("", [Problem("metadata.namespace", "is no name of a namespace")])
     checked = TrainingJob.of(job)
     layout = lay_out(checked, target, checked.name)
     facts = ClusterFacts(namespace=namespace or "default")
@@ -336,8 +359,3 @@ def score(outcomes: Sequence[Outcome]) -> Score:
 
 def _pattern(path: str) -> str:
     return re.sub(r"(ReplicaSpecs)\.[^.\[]+", r"\1.*", re.sub(r"\[\d+\]", "[]", path))
-
-
-def foreign(objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that allaboard did not make."""
-    return [one for one in objects if not is_ours(one)]

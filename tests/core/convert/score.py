@@ -51,8 +51,8 @@ def told(outcomes: Sequence[Outcome], raised: Sequence[str], title: str) -> str:
     lines = [
         f"{title}: {len(outcomes)} documents, {len(raised)} exceptions",
         f"  {total.jobs} jobs: {total.converted} converted ({rate:.1f} %), {total.whole} without loss",
-        f"  {total.templates} templates that nobody filled in, {sum(bool(o.passed) for o in outcomes)} objects "
-        "that are no jobs",
+        f"  {total.templates} templates that nobody filled in, "
+        f"{sum(bool(one.passed) for one in outcomes)} objects that are no jobs",
     ]
     lines += [f"  lost: {path} ({count})" for path, count in total.losses.items()]
     lines += [f"  not converted: {one.title}: {one.problems[0]}" for one in read if one.problems]

@@ -1,6 +1,8 @@
-"""Manifests that nobody means well: broken, of wrong types, with fields that do not exist. Each becomes a job or
-problems with their paths, and never anything else.
+"""Manifests that nobody means well: broken, of wrong types, with fields that do not exist. Each becomes a job
+or problems with their paths, and never anything else.
 """
+
+# ruff: noqa: E501  (tables of hostile values)
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def a_broken_manifest(rng: random.Random) -> Any:
         holder, key = rng.choice(places)
         kind = rng.randrange(4)
         if kind == 0 and isinstance(holder, dict):
-            holder[rng.choice(NAMES)] = rng.choice(JUNK)
+            holder[rng.choice(NAMES)] = copy.deepcopy(rng.choice(JUNK))
         elif kind == 1:
             del holder[key]
         elif kind == 2:

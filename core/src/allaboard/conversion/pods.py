@@ -221,7 +221,7 @@ def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours
         if ours and name.startswith("ALLABOARD_"):
             _own_variable(reading, name, variable, f"{at}[{n}]")
             continue
-        if "valueFrom" not in variable:
+        if "value" in variable or "valueFrom" not in variable:
             secret = names_a_secret(name)
             variable["value"] = reading.text(variable.get("value"), f"{at}[{n}].value", secret=secret) or ""
         if name in read:
@@ -385,7 +385,7 @@ def _entry(
 
 def _rename_volumes(spec: dict[str, Any]) -> None:
     """Other names for volumes whose names are given away to others."""
-    names = [_name_of(volume) for volume in spec.get("volumes", ()) if isinstance(spec.get("volumes"), list)]
+    names = [_name_of(volume) for volume in _listed(spec.get("volumes"))]
     taken = {name for name in names if name and _TAKEN.fullmatch(name)}
     if not taken:
         return
@@ -397,12 +397,17 @@ def _rename_volumes(spec: dict[str, Any]) -> None:
         if _name_of(volume) in new:
             volume["name"] = new[volume["name"]]
     for kind in ("containers", "initContainers", "ephemeralContainers"):
-        for container in spec.get(kind, ()) if isinstance(spec.get(kind), list) else ():
+        for container in _listed(spec.get(kind)):
             for field_name in ("volumeMounts", "volumeDevices"):
                 mounts = container.get(field_name) if isinstance(container, Mapping) else None
-                for mount in mounts if isinstance(mounts, list) else ():
+                for mount in _listed(mounts):
                     if _name_of(mount) in new:
                         mount["name"] = new[mount["name"]]
+
+
+def _listed(value: Any) -> list[Any]:
+    """The items of a list; none of what is no list, which the job's check tells."""
+    return value if isinstance(value, list) else []
 
 
 # Resources.

@@ -138,6 +138,8 @@ class Reading:
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
             self.change(path, value, int(value), "a number is expected, which the API server insists on")
             value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # as kfp and templates hand numbers on
         if isinstance(value, bool) or not isinstance(value, int):
             self.wrong(path, f"expected a whole number, not {shown(value)}")
             return None

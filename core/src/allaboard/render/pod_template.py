@@ -155,7 +155,8 @@ def _without_idle_shm(template: dict[str, Any]) -> dict[str, Any]:
     """Without our memory for /dev/shm where `pod` mounts something else there."""
     spec = template["spec"]
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
-    if any(mount.get("name") == "shm" for one in containers for mount in one.get("volumeMounts") or ()):
+    mounts = [mount for one in containers for mount in _mappings(one.get("volumeMounts"))]
+    if any(mount.get("name") == "shm" for mount in mounts):
         return template
     volumes = [volume for volume in spec.get("volumes") or () if volume.get("name") != "shm"]
     return {**template, "spec": {**spec, "volumes": volumes}}
