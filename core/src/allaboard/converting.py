@@ -151,15 +151,17 @@ def convert(found: Sequence[Document], to: str | None = None) -> list[Outcome]:
     """What becomes of each document: a job, or with ``to``, the name of an engine, the manifests of its
     kind.
     """
-    outcomes = []
+    texts: dict[str, list[Document]] = {}
     for document in found:
-        others = [
-            other.value
-            for other in found
-            if other is not document and other.text == document.text and isinstance(other.value, Mapping)
-        ]
-        outcomes.append(_convert(document, others, to))
-    return outcomes
+        texts.setdefault(document.text, []).append(document)
+    # Of a live object nothing stands beside it.
+    beside = {text: within for text, within in texts.items() if text}
+    return [_convert(one, _others(one, beside.get(one.text, ())), to) for one in found]
+
+
+def _others(document: Document, within: Sequence[Document]) -> list[Mapping[str, Any]]:
+    """The other objects of the same text."""
+    return [one.value for one in within if one is not document and isinstance(one.value, Mapping)]
 
 
 def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | None) -> Outcome:

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from allaboard.cli.place import cluster_options, json_option
+from allaboard.cli.place import Place, cluster_options, json_option
 from allaboard.errors import BadInput, ExitCode, Problem
 from allaboard.report.terminal import json_value, say
 
 if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.converting import Document, Outcome
 
 EPILOG = """\b
@@ -60,12 +62,12 @@ def convert(
     engine = None if to is None else engine_of_kind(to).NAME
     unread: list[str] = []
     if from_cluster:
-        found = _live_objects(kubeconfig, context, namespace)
+        found = _live_objects(Place("kubernetes", kubeconfig, context, namespace))
     else:
         assert source is not None
         found = list(_documents(source, unread))
     outcomes = converted(found, engine)
-    if not any(one.documents or one.problems for one in outcomes):
+    if not any(one.documents for one in outcomes):
         _raise_nothing_found(source, outcomes, unread)
     _print(outcomes, as_json)
     if not as_json or any(one.problems for one in outcomes):
@@ -105,24 +107,28 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
-def _live_objects(kubeconfig: str | None, context: str | None, namespace: str | None) -> list[Document]:
+def _live_objects(at: Place) -> list[Document]:
     """The job objects of a namespace that allaboard did not make."""
-    from allaboard.backends.kubernetes.client.effects import run_sync
-    from allaboard.backends.kubernetes.client.loader import Access
-    from allaboard.backends.kubernetes.client.protocol import Patience
-    from allaboard.backends.kubernetes.operations.foreign import job_objects
     from allaboard.converting import Document
 
-    with Access(kubeconfig, context, namespace).api(Patience(budget=30.0)) as api:
-        objects = run_sync(job_objects(), api)
+    backend = cast("KubernetesBackend", at.open())
+    objects = backend.objects_of_others()
     return [Document(f"{one['kind']}/{one['metadata']['name']}", "", one) for one in objects]
 
 
 def _raise_nothing_found(source: str | None, outcomes: Sequence[Outcome], unread: Sequence[str]) -> None:
-    where = "this cluster's namespace" if source is None else "stdin" if source == "-" else source
-    problems = [Problem(one.source.place, one.passed or "") for one in outcomes[:20]]
-    problems += [Problem("", words) for words in unread[:20]]
-    raise BadInput(f"{where} holds no job that could be converted", problems)
+    where = "this namespace" if source is None else "stdin" if source == "-" else source
+    wrong = [problem for one in outcomes for problem in _placed_problems(one)]
+    if wrong:
+        raise BadInput(f"nothing in {where} could be converted:", wrong)
+    passed = [Problem(one.source.place, one.passed or "") for one in outcomes[:20]]
+    passed += [Problem("", words) for words in unread[:20]]
+    raise BadInput(f"{where} holds no job", passed)
+
+
+def _placed_problems(one: Outcome) -> list[Problem]:
+    """Its problems, with the place of the document in their paths."""
+    return [replace(problem, path=f"{one.source.place}: {problem.path}") for problem in one.problems]
 
 
 # What is told.
@@ -145,11 +151,7 @@ def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
         "changed": [item for changed, _ in told for item in changed],
         "lost": [item for _, lost in told for item in lost],
     }
-    problems = [
-        {**problem.to_dict(), "path": f"{one.source.place}: {problem.path}"}
-        for one in outcomes
-        for problem in one.problems
-    ]
+    problems = [problem.to_dict() for one in outcomes for problem in _placed_problems(one)]
     if problems:
         answer["problems"] = problems
     # The documents are what is sent: they keep what the author wrote.
