@@ -4,6 +4,9 @@ published becomes a job and comes back, by a dry run with strict validation, the
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -81,3 +84,21 @@ def test_an_example_becomes_the_manifest_of_every_kind_that_can_say_it(
             metadata = {**manifest["metadata"], "namespace": namespace}
             accepted({**manifest, "metadata": metadata})
     assert "pytorchjob" not in refused and all(refused.values())
+
+
+@pytest.mark.needs("training-operator")
+def test_what_lives_on_a_cluster_becomes_the_job_that_its_manifest_becomes(
+    cluster: Cluster, namespace: str
+) -> None:
+    document = next(one for one in read_ones("examples") if one.value["kind"] == "PyTorchJob")
+    # Suspended: no pod is made of it.
+    spec = {**document.value["spec"], "runPolicy": {"suspend": True}}
+    metadata = {**document.value["metadata"], "namespace": namespace}
+    manifest = {**document.value, "spec": spec, "metadata": metadata}
+    cluster.api.request("POST", cluster.api.path(manifest).rpartition("/")[0], manifest)
+    where = ["--kubeconfig", str(cluster.kubeconfig), "-n", namespace]
+    words = [sys.executable, "-m", "allaboard", "convert", "--from-cluster", "--json", *where]
+    answer = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    (fresh,) = convert([replace(document, value=manifest)])
+    assert answer["documents"] == [json.loads(json.dumps(dict(fresh.documents[0])))]
+    assert answer["lost"] == []

@@ -153,3 +153,22 @@ spec:
     }  # fmt: skip
     (restart,) = [p for p in outcome.problems if p.path.endswith("restartPolicy")]
     assert restart.suggestion == "OnFailure"
+
+
+def test_what_is_told_of_a_broken_manifest_holds_no_secret() -> None:
+    rng = random.Random("secrets")
+    told = 0
+    for _ in range(1000):
+        manifest = a_broken_manifest(rng)
+        for holder, key in [*_places(manifest)]:
+            if key == "env" and isinstance(holder, dict) and isinstance(holder[key], list):
+                holder[key].append({"name": "DB_PASSWORD", "value": rng.choice([SECRET, [SECRET]])})
+                holder["unknown"] = {"env": holder[key]}
+        for one in assert_handled(json.dumps(manifest), "hostile.json"):
+            words = json.dumps([one.told(), [problem.to_dict() for problem in one.problems], one.title])
+            assert SECRET not in words
+            told += len(words) > 100
+    assert told > 500
+
+
+SECRET = "hunter2hunter2"

@@ -11,6 +11,8 @@ import pytest
 
 from allaboard.checking import check
 from allaboard.conversion.values import Conversion
+from tests.core.convert.golden import EXAMPLES, file_of
+from tests.core.convert.golden import job_of as golden_job_of
 from tests.core.convert.manifests import there
 from tests.core.convert.test_there_and_back import assert_same
 
@@ -320,3 +322,8 @@ def test_values_that_only_want_quotes_are_taken_and_told() -> None:
     made = there(a_pytorchjob(args=["--epochs", 2], env=[{"name": "A", "value": True}]))
     assert made.job["args"] == ["--epochs", "2"] and made.job["environment"] == {"A": "true"}
     assert any(path.endswith("args[1]") for path in changes(made))
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_job_of_an_example_is_as_people_last_looked_at_it(example: str) -> None:
+    assert file_of(EXAMPLES[example]).read_text() == golden_job_of(example)
