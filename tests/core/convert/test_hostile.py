@@ -163,7 +163,9 @@ def test_what_is_told_of_a_broken_manifest_holds_no_secret() -> None:
         for holder, key in [*_places(manifest)]:
             if key == "env" and isinstance(holder, dict) and isinstance(holder[key], list):
                 holder[key].append({"name": "DB_PASSWORD", "value": rng.choice([SECRET, [SECRET]])})
-                holder["unknown"] = {"env": holder[key]}
+        if isinstance(manifest.get("spec"), dict):
+            lost = [{"name": "DB_PASSWORD", "value": SECRET}]
+            manifest["spec"]["unknown"] = rng.choice([{"env": lost}, ["run", "--password", SECRET], lost])
         for one in assert_handled(json.dumps(manifest), "hostile.json"):
             words = json.dumps([one.told(), [problem.to_dict() for problem in one.problems], one.title])
             assert SECRET not in words

@@ -50,3 +50,13 @@ def test_what_allaboard_renders_is_a_job_again_that_renders_the_same(engine: Kub
         again = back(made.job, engine)
         assert normal(again, engine) == normal(rendered, engine)
         assert back(there(again).job, engine) == again
+
+
+def test_where_a_run_of_ours_kept_its_data_is_told_as_lost() -> None:
+    job = {"name": "digits", "image": "x", "args": [], "checkpoints": {"uri": "s3://bucket/a", "every": 50}}
+    made = there(back(job, next(one for one in READ_BY_A_JOB if one.KIND == "PyTorchJob")))
+    assert made.job["name"] == "digits" and "environment" not in made.job
+    assert {loss.value["name"] for loss in made.lost} == {
+        "ALLABOARD_CHECKPOINTS",
+        "ALLABOARD_CHECKPOINT_EVERY",
+    }
