@@ -170,7 +170,9 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
         return Outcome(document, passed="no object of Kubernetes")
     kind, version = value.get("kind"), value.get("apiVersion")
     if not isinstance(kind, str):
-        return Outcome(document, passed="no object of Kubernetes: it has no kind")
+        is_job = "name" in value and bool({"command", "args", "groups"} & {*value})
+        known = "a job already; `allaboard render` makes manifests of it"
+        return Outcome(document, passed=known if is_job else "no object of Kubernetes: it has no kind")
     engine = engine_of_manifest(value)
     if engine is None and kind not in _known_kinds():
         return Outcome(document, passed=f"{show(kind, quote=False)} is no job")

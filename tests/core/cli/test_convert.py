@@ -99,6 +99,8 @@ def test_other_objects_are_passed_over_with_a_word(ab: Terminal) -> None:
     assert said.code == 0 and "passed over, ConfigMap is no job" in said.err
     alone = ab("convert", ab.write("settings.yaml", SETTINGS))
     assert alone.code == 2 and "holds no job" in alone.err and alone.out == ""
+    already = ab("convert", ab.write("job.yaml", "name: digits\ncommand: [python]\n"))
+    assert already.code == 2 and "a job already" in already.err
 
 
 def test_a_list_json_and_stdin_are_read(ab: Terminal) -> None:

@@ -288,6 +288,18 @@ def test_names_that_a_job_cannot_have_become_the_nearest_and_that_is_told() -> N
         assert made.job["name"] == job and changes(made)[f"metadata.{key}"] == job
 
 
+def test_what_stands_twice_under_one_key_is_said_once() -> None:
+    aliases = [{"ip": "10.0.0.1", "hostnames": ["a"]}, {"ip": "10.0.0.1", "hostnames": ["b", "a"]}]
+    ports = [{"containerPort": 80, "name": "one"}, {"containerPort": 80, "name": "two"}]
+    made = there(
+        a_pytorchjob({"pytorchReplicaSpecs": {"Worker": group(pod={"hostAliases": aliases}, ports=ports)}})
+    )
+    spec = made.job["pod"]["spec"]
+    assert spec["hostAliases"] == [{"ip": "10.0.0.1", "hostnames": ["a", "b"]}]
+    assert spec["containers"][0]["ports"] == ports[:1]
+    assert [loss.path.rpartition(".")[2] for loss in made.lost] == ["ports[1]"]
+
+
 # What is lost, and what is wrong.
 
 

@@ -87,19 +87,23 @@ def _documents(source: str, unread: list[str]) -> Iterator[Document]:
     if source == "-" or not folder.is_dir():
         yield from documents(read_text(source), display_name(source))
         return
-    for file in _files(folder):
+    for file in _files(folder, unread):
         try:
             yield from documents(read_text(file), display_name(file.relative_to(folder)))
         except BadInput as error:
             unread.append(str(error))
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files below a folder that may be manifests, in the order of their names. Raises BadInput for more
-    than are taken at once.
+def _files(folder: Path, unread: list[str]) -> list[Path]:
+    """The files below a folder that may be manifests, in the order of their names; ``unread``: why folders
+    cannot be read. Raises BadInput for more than are taken at once.
     """
     found: list[Path] = []
-    for where, folders, names in os.walk(folder):
+
+    def refused(error: OSError) -> None:
+        unread.append(f"{error.filename} cannot be read ({error.strerror})")
+
+    for where, folders, names in os.walk(folder, onerror=refused):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(where, name) for name in sorted(names) if name.endswith(SUFFIXES)]
         if len(found) > MOST_FILES:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allaboard import units
-from allaboard.conversion.values import Reading, join, marks, plain
+from allaboard.conversion.values import Reading, join, marks, plain, says
 from allaboard.redaction import names_a_secret
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
@@ -119,6 +119,7 @@ def read_pod(
     trains.pop("name", None)
     _program(reading, trains, fields)
     _variables(reading, trains, fields, ours)
+    _say_once(reading, trains, spec, fields)
     rest_of_spec = {"containers": containers, "initContainers": spec.get("initContainers")}
     _mounts(trains, spec, fields, wanted, rest_of_spec)
     if wanted.secrets:
@@ -203,6 +204,30 @@ def _program(reading: Reading, trains: dict[str, Any], fields: PodFields) -> Non
         words = reading.texts(trains.pop(name, None), f"{at}.{name}")
         if words:
             setattr(fields, name, words)
+
+
+def _say_once(reading: Reading, trains: dict[str, Any], spec: dict[str, Any], fields: PodFields) -> None:
+    """Takes together what stands twice under one key of a merge: ``pod`` says each once."""
+    ports: dict[tuple[str, str], Any] = {}
+    for n, port in enumerate(_listed(trains.get("ports"))):
+        if not isinstance(port, Mapping):
+            return  # the job's check tells
+        key = (str(port.get("containerPort")), str(port.get("protocol", "TCP")))
+        if key in ports:
+            why = "the port has another name already, and a job has one for each"
+            reading.lose(f"{fields.container_at}.ports[{n}]", port, why)
+        ports.setdefault(key, port)
+    if ports:
+        trains["ports"] = [*ports.values()]
+    hosts: dict[str, dict[str, Any]] = {}
+    for alias in _listed(spec.get("hostAliases")):
+        names = alias.get("hostnames") if isinstance(alias, Mapping) else None
+        if not isinstance(names, list):
+            return
+        known = hosts.setdefault(str(alias.get("ip")), {**alias, "hostnames": []})
+        known["hostnames"] += [name for name in names if name not in known["hostnames"]]
+    if hosts:
+        spec["hostAliases"] = [*hosts.values()]
 
 
 # Environment.
@@ -553,13 +578,8 @@ def job_fields(groups: Mapping[str, PodFields]) -> tuple[dict[str, Any], dict[st
         own[role]["environment"] = {n: v for n, v in one.environment.items() if n not in shared}
         own[role]["resources"] = {} if same_resources else one.resources
         own[role]["pod"] = _difference(one.pod, job["pod"])
-    present = {role: {n: v for n, v in said.items() if _says(n, v)} for role, said in own.items()}
-    return {n: v for n, v in job.items() if _says(n, v)}, present
-
-
-def _says(name: str, value: Any) -> bool:
-    """No arguments are said by an empty list; anything else empty says nothing."""
-    return value is not None and (name == "args" or value not in ({}, []))
+    present = {role: {n: v for n, v in said.items() if says(n, v)} for role, said in own.items()}
+    return {n: v for n, v in job.items() if says(n, v)}, present
 
 
 def _program_of(one: PodFields) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from allaboard.conversion.pods import PodFields, job_fields, note_paths, read_pods
 from allaboard.conversion.values import Conversion, Reading, duration, identity, is_ours, join, plain
 from allaboard.names import nearest, one_of
-from allaboard.spec.job import FIELDS
 
 _POLICY = (
     "cleanPodPolicy",
@@ -68,12 +67,7 @@ def job_of_replicas(kind: Kind, obj: Mapping[str, Any], own: Own) -> Conversion:
     # What its engine alone understands, and a job that may be made of other kinds, do not go together.
     if job["engine_spec"]:
         job["engine"] = kind.NAME
-    fields = {
-        name: job[name]
-        for name in FIELDS
-        if job.get(name) not in (None, {}, []) or (name == "args" and name in job)
-    }
-    return Conversion(fields, tuple(reading.changed), tuple(reading.lost), reading.paths)
+    return reading.conversion(job)
 
 
 def _version(reading: Reading, kind: Kind, obj: Mapping[str, Any]) -> None:

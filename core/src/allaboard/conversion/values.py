@@ -15,6 +15,7 @@ from typing import Any
 
 from allaboard.errors import BadInput, Problem
 from allaboard.names import as_job_name, nearest, one_of, why_not_a_job_name
+from allaboard.spec.job import FIELDS
 from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, spelled
 
 
@@ -90,6 +91,13 @@ class Reading:
             count = len(self.problems)
             raise BadInput(f"{what} has {count} problem{'s' * (count > 1)}:", self.problems)
 
+    def conversion(self, job: Mapping[str, Any]) -> Conversion:
+        """The result: the fields of the job that say something, in their order. No arguments are said by an
+        empty list.
+        """
+        said = {name: job[name] for name in FIELDS if name in job and says(name, job[name])}
+        return Conversion(said, tuple(self.changed), tuple(self.lost), dict(self.paths))
+
     # Values. Absent (None) is absent: {}, [] or None comes back.
 
     def mapping(self, value: Any, path: str) -> dict[str, Any]:
@@ -163,6 +171,11 @@ class Reading:
         near = nearest(value, words) if isinstance(value, str) else None
         self.wrong(path, f"{shown(value)} is not known; known: {one_of(words)}", near)
         return None
+
+
+def says(name: str, value: Any) -> bool:
+    """Whether a field of a job with this value says anything."""
+    return value is not None and (name == "args" or value not in ({}, []))
 
 
 def join(path: str, name: str) -> str:
