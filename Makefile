@@ -27,7 +27,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test test-all check bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture lock clean
+.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ torture: $(AIRFLOW)/.made ## 20,000 hostile jobs and 500 hostile command lines; 
 	$(AIRFLOW)/bin/python -m tests.torture.jobs 0 20000 2>/dev/null || failed=yes; \
 	$(AIRFLOW)/bin/python -m tests.torture.commands 0 500 || failed=yes; \
 	test -z "$$failed"
+
+score: $(AIRFLOW)/.made ## what allaboard convert makes of manifests that users published
+	@$(AIRFLOW)/bin/python -m tests.core.convert.score
 
 bench: $(AIRFLOW)/.made ## the speed figures, each beside its peer in the same run
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))

@@ -50,6 +50,22 @@ JOBS: dict[str, dict[str, Any]] = {
             "worker": {"replicas": 2, "resources": {"gpu": 8}, "environment": {"MAIN": ""}},
         },
     },
+    "groups with all of their own": {
+        "workers": None,
+        "command": None,
+        "args": [],
+        "metadata": {"labels": {"team": "vision"}, "annotations": {"example.com/note": "ä"}},
+        "policy": {"backoff_limit": "unlimited", "restart": "never"},
+        "groups": {
+            "master": 1,
+            "worker": {
+                "image": "lab/worker:1",
+                "args": ["--role=worker"],
+                "restart": "exit_code",
+                "pod": {"metadata": {"labels": {"tier": "b"}}, "spec": {"hostNetwork": True}},
+            },
+        },
+    },
     "tensorflow": {
         "framework": "tensorflow",
         "workers": None,

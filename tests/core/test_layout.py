@@ -100,6 +100,16 @@ def test_a_masterless_gang_gets_no_rendezvous_unless_it_is_elastic() -> None:
     assert env["PET_RDZV_BACKEND"] == "c10d" and env["PET_MAX_RESTARTS"] == "7" and "RANK" not in env
 
 
+def test_what_engine_spec_says_of_the_rendezvous_is_told_to_members_too() -> None:
+    own = {"elasticPolicy": {"rdzvId": "mine", "standalone": True}}
+    layout = a_layout(workers=2, elastic={"min": 1, "max": 2}, engine_spec=own)
+    env = PYTORCH.environment(layout, layout.members[0], services(layout.name))
+    assert (env["PET_RDZV_ID"], env["PET_STANDALONE"]) == ("mine", "")
+    plain = a_layout(workers=2, elastic={"min": 1, "max": 2})
+    env = PYTORCH.environment(plain, plain.members[0], services(plain.name))
+    assert env["PET_RDZV_ID"] == plain.name and "PET_STANDALONE" not in env
+
+
 def test_the_master_decides_else_all_workers_else_any_elastic_one() -> None:
     master, workers, elastic = (
         a_layout(workers=3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,31 @@ def test_shards_become_the_jobs_data_and_the_rest_of_it_stays() -> None:
 def test_a_job_that_cannot_be_read_is_said(job: Any, text: str, folder: str, words: str) -> None:
     with pytest.raises(BadInput, match=words.replace("'", ".")):
         job_of(job, text, folder)
+
+
+MANIFEST = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "JAXJob",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "jaxReplicaSpecs": {
+            "Worker": {
+                "replicas": 2.0,
+                "template": {"spec": {"containers": [{"name": "jax", "image": "x", "command": ["python3"]}]}},
+            }
+        }
+    },
+}
+
+
+def test_a_manifest_is_a_job_too() -> None:
+    for job, text in ((MANIFEST, ""), ({}, json.dumps(MANIFEST))):
+        found = job_of(job, text, "")
+        assert (found.name, found.get("framework")) == ("digits", "jax")
+        assert found.get("groups") == {"worker": 2} and found.get("command") == ["python3"]
+
+
+def test_what_a_job_cannot_say_of_a_manifest_is_refused_with_its_path() -> None:
+    manifest = {**MANIFEST, "spec": {**MANIFEST["spec"], "runPolicy": {"backofLimit": 3}}}  # type: ignore[dict-item]
+    with pytest.raises(BadInput, match=r"spec\.runPolicy\.backofLimit: a job cannot say it"):
+        job_of(manifest, "", "")

@@ -108,6 +108,20 @@ def test_a_whole_text_that_ends_like_a_job_file_is_one_relative_to_the_dag_file(
     assert read.name == "a" and read.folder == str(tmp_path / "jobs")
 
 
+def test_a_manifest_is_a_job_too(tmp_path: Path) -> None:
+    trains = {"name": "jax", "image": "x", "command": QUICK[:2], "args": QUICK[2:]}
+    manifest = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "JAXJob",
+        "metadata": {"name": "digits", "namespace": "team"},
+        "spec": {"jaxReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [trains]}}}}},
+    }
+    assert an_operator(job=manifest).execute(a_context())["state"] == "succeeded"
+    manifest["spec"]["nprocPerNode"] = 2  # type: ignore[index]
+    with pytest.raises(AirflowFailException, match=r"spec\.nprocPerNode"):
+        an_operator(job=manifest).execute(a_context())
+
+
 def test_a_mapping_that_a_template_made_into_text_is_read() -> None:
     for text in ('{"name": "a", "command": ["b"]}', "{'name': 'a', 'command': ['b']}"):
         assert an_operator(job=text).training_job().as_mapping() == {"name": "a", "command": ["b"]}

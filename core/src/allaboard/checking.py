@@ -8,6 +8,7 @@ not exist) is added by the backend. Values in, problems out; nothing is read fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from allaboard import units
@@ -107,10 +108,15 @@ def _missing_fields(job: Mapping[str, Any]) -> Iterator[Problem]:
     engine = _engine_of(job) if named else None
     idle = engine.IDLE if engine is not None else frozenset()
     own = isinstance(groups, Mapping) and all(
-        role in idle or (isinstance(g, Mapping) and "command" in g) for role, g in groups.items()
+        role in idle or (isinstance(g, Mapping) and ("command" in g or "args" in g))
+        for role, g in groups.items()
     )
-    if "command" not in job and not (groups and own):
-        yield Problem("command", "is missing; give the program and its arguments, like [python, train.py]")
+    if "command" not in job and "args" not in job and not (groups and own):
+        yield Problem(
+            "command",
+            "is missing; give the program and its arguments, like [python, train.py], or args alone for the "
+            "entrypoint of the image (args: [] for nothing more)",
+        )
 
 
 def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
@@ -265,6 +271,12 @@ def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:
         from allaboard.render.pod_template import pod_problems
 
         yield from pod_problems(job["pod"], engine.CONTAINER, engine.ALIASES)
+    for role, group in (job.get("groups") or {}).items():
+        if isinstance(group, Mapping) and "pod" in group:
+            from allaboard.render.pod_template import pod_problems
+
+            for problem in pod_problems(group["pod"], engine.CONTAINER, engine.ALIASES):
+                yield replace(problem, path=f"groups.{show(role, quote=False)}.{problem.path}")
 
 
 def clock_limits(job: Mapping[str, Any]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from allaboard import units
 from allaboard.names import OBJECT_NAME_MAX, attempt_name, checkpoint_folder
-from allaboard.spec.job import TrainingJob, member_count
+from allaboard.spec.job import UNLIMITED, TrainingJob, member_count
 
 VERSION = 1
 BACKOFF_LIMIT = 3
@@ -39,13 +39,17 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Equal members of one role. No ``command``: its operator has them wait."""
+    """Equal members of one role. ``command`` is empty where the image's entrypoint runs, or the operator has
+    them wait; ``restart``: None where it is the policy's (`Layout.restart_of`).
+    """
 
     role: str
     replicas: int
     command: tuple[str, ...]
     needs: Needs = Needs()
     environment: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    restart: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,8 @@ class Elastic:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``restart`` never|on_failure|always|exit_code; ``backoff_limit``: restarts of members in all; times in
-    seconds.
+    """``restart`` never|on_failure|always|exit_code; ``backoff_limit``: restarts of members in all, or
+    UNLIMITED; times in seconds.
     """
 
     restart: str
@@ -140,6 +144,11 @@ class Layout:
     def group(self, role: str) -> Group | None:
         return next((g for g in self.groups if g.role == role), None)
 
+    def restart_of(self, role: str) -> str:
+        """When a member of this role is started again."""
+        group = self.group(role)
+        return (group and group.restart) or self.policy.restart
+
     def to_dict(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
 
@@ -148,7 +157,14 @@ class Layout:
         """The inverse of `to_dict`."""
         rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
         rest["groups"] = tuple(
-            Group(**{**g, "command": tuple(g["command"]), "needs": Needs(**g["needs"])})
+            Group(
+                **{
+                    **g,
+                    "command": tuple(g["command"]),
+                    "args": tuple(g.get("args", ())),
+                    "needs": Needs(**g["needs"]),
+                }
+            )
             for g in data["groups"]
         )
         rest["policy"] = Policy(**data["policy"])
@@ -215,13 +231,28 @@ def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
         Group(
             role=role,
             replicas=specs[role].get("replicas", 1),
-            command=tuple(specs[role].get("command") or (() if role in engine.IDLE else job.get("command"))),
+            command=tuple(
+                specs[role].get("command") or (() if role in engine.IDLE else job.get("command") or ())
+            ),
+            args=() if _waits(role, specs[role], engine) else _args(job, specs[role]),
+            restart=specs[role].get("restart"),
             needs=_needs({**job.get("resources", {}), **specs[role].get("resources", {})}),
             environment={**job.get("environment", {}), **specs[role].get("environment", {})},
         )
         for role in engine.roles(job.get("framework", "pytorch"))
         if role in specs
     )
+
+
+def _waits(role: str, fields: Mapping[str, Any], engine: Shape) -> bool:
+    """Whether the members of a role run what their operator has them wait with."""
+    return role in engine.IDLE and "command" not in fields and "args" not in fields
+
+
+def _args(job: TrainingJob, group: Mapping[str, Any]) -> tuple[str, ...]:
+    """A command and its arguments go together: the job's arguments are for the job's command."""
+    own = group.get("args")
+    return tuple(() if own is None and group.get("command") else job.get("args", ()) if own is None else own)
 
 
 def _needs(resources: Mapping[str, Any]) -> Needs:
@@ -240,9 +271,10 @@ def _policy(policy: Mapping[str, Any], default_restart: str) -> Policy:
     def duration(name: str) -> float | None:
         return None if policy.get(name) is None else units.seconds(policy[name])
 
+    limit = policy.get("backoff_limit", BACKOFF_LIMIT)
     return Policy(
         restart=policy.get("restart", default_restart),
-        backoff_limit=policy.get("backoff_limit", BACKOFF_LIMIT),
+        backoff_limit=UNLIMITED if limit == "unlimited" else limit,
         deadline=duration("deadline"),
         ttl=duration("ttl"),
         clean_pods=policy.get("clean_pods", "running"),

@@ -31,6 +31,10 @@ _DIGEST = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-f
 _DIGEST_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
 
 
+ANNOTATIONS_LIMIT = 256 * 1024
+"""Bytes of all annotations of an object (Kubernetes: TotalAnnotationSizeLimitB)."""
+
+
 def why_not_a_job_name(name: str) -> str | None:
     """None for a legal job name (a DNS-1035 label of at most 40 characters), else the reason."""
     if len(name) > JOB_NAME_MAX:

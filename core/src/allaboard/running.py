@@ -68,15 +68,18 @@ def backend_of(
 
 
 def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
-    """A checked job from a TrainingJob, a mapping or the path of a job file (``-``: stdin). Raises BadInput
-    with every problem.
+    """A checked job from a TrainingJob, a mapping or the path of a job file (``-``: stdin); the mapping and
+    the file may be a manifest of a known kind. Raises BadInput with every problem.
     """
+    from allaboard.converting import fields_of
+
     if isinstance(job, (str, os.PathLike)):
         path = os.fspath(job)
         # Check the fields before making a job: an unknown field is one of all problems.
-        fields = require_valid(parse(read_text(path), display_name(path)), lenient=lenient).as_mapping()
+        written = fields_of(parse(read_text(path), display_name(path)))
+        fields = require_valid(written, lenient=lenient).as_mapping()
         return TrainingJob(folder=folder_of(path), **fields)
-    return require_valid(job if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
+    return require_valid(fields_of(job) if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
 
 
 def new_owner(kind: str = "attached") -> Owner:

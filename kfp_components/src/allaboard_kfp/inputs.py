@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.checking import require_valid
+from allaboard.converting import fields_of
 from allaboard.errors import BadInput
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import display_name, job_folder, names_a_file, parse, read_text
@@ -42,7 +43,8 @@ def as_written(value: Any, environ: Mapping[str, str] = os.environ, interpreter:
 
 
 def job_of(job: Mapping[str, Any], job_text: str, folder: str, *, shards: str = "") -> TrainingJob:
-    """The checked job of a step: a mapping, or a text (JSON, YAML or the path of a job file).
+    """The checked job of a step: a mapping, or a text (JSON, YAML or the path of a job file); each may be a
+    manifest of a known kind.
 
     Relative paths start in ``folder``, else in the job file's folder, else where the step runs. ``shards``
     becomes the job's data.shards. Raises BadInput with every problem.
@@ -67,7 +69,7 @@ def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]
             "or as JSON, YAML or the path of a job file (job_text)"
         )
     if job:
-        return job, Path.cwd()
+        return fields_of(job), Path.cwd()
     if names_a_file(text):
-        return parse(read_text(text), display_name(text)), job_folder(text).absolute().parent
-    return as_mapping(text, "job_text", instead="the path of a job file"), Path.cwd()
+        return fields_of(parse(read_text(text), display_name(text))), job_folder(text).absolute().parent
+    return fields_of(as_mapping(text, "job_text", instead="the path of a job file")), Path.cwd()

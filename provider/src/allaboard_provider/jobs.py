@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from allaboard.checking import require_valid
+from allaboard.converting import fields_of
 from allaboard.errors import BadInput
 from allaboard.redaction import secret_values
 from allaboard.spec.job import TrainingJob
@@ -18,7 +19,7 @@ from allaboard_provider.files import dag_folder, fields_of_file
 
 def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
     """The job: from a mapping, from the path of a file relative to the DAG file, or from the text of a
-    mapping. Raises BadInput with every problem.
+    mapping; each may be a manifest of a known kind. Raises BadInput with every problem.
     """
     start = folder or dag_folder(operator)
     if isinstance(job, os.PathLike) or (isinstance(job, str) and names_a_file(job)):
@@ -30,7 +31,7 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
             f"job: {type(job).__name__} is no job; give a TrainingJob, a mapping, or the path of a job file"
         )
     # A TrainingJob refuses unknown fields at once; the check of a mapping reports every problem.
-    fields = job.as_mapping() if isinstance(job, TrainingJob) else job
+    fields = job.as_mapping() if isinstance(job, TrainingJob) else fields_of(job)
     return TrainingJob(folder=start, **require_valid(fields, lenient=True).as_mapping())
 
 

@@ -101,7 +101,7 @@ def test_a_warning_is_no_error(ab: Terminal) -> None:
 
 def test_the_schema_is_the_vocabulary_of_check(ab: Terminal) -> None:
     schema = ab("schema").json
-    assert schema["additionalProperties"] is False and schema["required"] == ["name", "command"]
+    assert schema["additionalProperties"] is False and schema["required"] == ["name"]
     assert {"workers", "groups", "elastic", "policy", "checkpoints", "fit"} <= set(schema["properties"])
     assert ab("schema", "--json").json == schema
 

@@ -447,3 +447,14 @@ def test_the_image_may_come_from_pod() -> None:
     job = require_valid(a_job(pod={"spec": {"containers": [{"name": "pytorch", "image": "y"}]}}))
     engine = engine_of(job)
     assert list(problems(job, lay_out(job, engine, "d-0"), ASSUMED, engine)) == []
+
+
+def test_who_mounts_something_else_at_dev_shm_gets_no_memory_of_ours() -> None:
+    pod = {
+        "spec": {
+            "volumes": [{"name": "host", "hostPath": {"path": "/dev/shm"}}],
+            "containers": [{"name": "pytorch", "volumeMounts": [{"name": "host", "mountPath": "/dev/shm"}]}],
+        }
+    }
+    assert [v["name"] for v in template(pod=pod)["spec"]["volumes"]] == ["host"]
+    assert [v["name"] for v in template()["spec"]["volumes"]] == ["shm"]

@@ -57,7 +57,8 @@ def test_a_file_that_is_not_there_names_the_one_that_is(tmp_path: Path) -> None:
 
 def test_the_schema_names_every_field_and_refuses_others() -> None:
     schema = job_schema()
-    assert schema["required"] == ["name", "command"] and schema["additionalProperties"] is False
+    assert schema["required"] == ["name"] and schema["additionalProperties"] is False
+    assert schema["anyOf"] == [{"required": [name]} for name in ("command", "args", "groups")]
     assert schema["properties"]["workers"]["minimum"] == 1
     assert schema["properties"]["policy"]["properties"]["clean_pods"]["enum"] == ["none", "running", "all"]
     assert all(field.get("description") for field in schema["properties"].values())

@@ -35,6 +35,7 @@ def test_a_uri_is_resolved(uri: str, where: str) -> None:
 def test_a_job_is_placed_whole() -> None:
     job = a_job(
         command=["python", "train.py", "--data=/data/x", "--out=store://out", "/data", "--lr=0.1"],
+        args=["--data=/data/x", "store://out"],
         environment={"DATA": "/data/y", "PLAIN": "x"},
         checkpoints={"uri": "store://ck", "start_from": "store://old"},
         data={"shards": "store://shards"},
@@ -42,6 +43,7 @@ def test_a_job_is_placed_whole() -> None:
     )
     placed = place_job(job, SITE)
     assert placed.get("command")[2:] == ["--data=/mnt/d/x", "--out=s3://bucket/ml/out", "/mnt/d", "--lr=0.1"]
+    assert placed.get("args") == ["--data=/mnt/d/x", "s3://bucket/ml/out"]
     assert placed.get("environment") == {"DATA": "/mnt/d/y", "PLAIN": "x"}
     assert placed.get("checkpoints") == {"uri": "s3://bucket/ml/ck", "start_from": "s3://bucket/ml/old"}
     assert placed.get("data") == {"shards": "s3://bucket/ml/shards"}

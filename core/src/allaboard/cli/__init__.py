@@ -50,6 +50,7 @@ VERBS = {
     ),
     "check": Verb("check:check", "Tools", "every problem of a job file, before anything starts"),
     "render": Verb("render:render", "Tools", "the objects that a launch would send to a cluster"),
+    "convert": Verb("convert:convert", "Tools", "manifests of any kind become jobs, or another kind's"),
     "preflight": Verb("preflight:preflight", "Tools", "whether a job can run where it is to run"),
     "cluster": Verb("cluster:cluster", "Tools", "what a cluster has for training, and whether it answers"),
     "engines": Verb("engines:engines", "Tools", "the kinds of jobs that this version makes"),

@@ -17,6 +17,7 @@ from allaboard.errors import BadInput
 from allaboard.names import nearest, one_of
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout for it
+    from allaboard.conversion.values import Conversion
     from allaboard.errors import Problem
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout, Member
@@ -120,6 +121,11 @@ class Engine(Protocol):
 
     def needed(self, job: Mapping[str, Any]) -> int:
         """How many members of a job object start together."""
+
+    def to_job(self, obj: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Conversion:
+        """The job that a job object of this kind says; ``others``: the objects that stand beside it. Raises
+        BadInput with every problem and its path in the object.
+        """
 
     def suspension(self, wanted: bool) -> dict[str, Any]:
         """The merge patch of a job object that suspends it, or resumes it."""

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from allaboard.engines.base import V1, AddedContainer, Counts, JobSeen, Operator
 from allaboard.errors import Problem
 from allaboard.names import OBJECT_NAME_MAX
-from allaboard.spec.job import member_count
+from allaboard.spec.job import UNLIMITED, member_count
 from allaboard.units import from_rfc3339
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
+    from allaboard.conversion.values import Conversion, Reading
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout
     from allaboard.observation import Condition, MemberSeen
@@ -165,6 +166,19 @@ class KubeflowEngine:
         """The operator's."""
         return INDEX_LABEL
 
+    def to_job(self, obj: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Conversion:
+        """The job that an object of this kind says."""
+        from allaboard.conversion.replicas import job_of_replicas
+
+        return job_of_replicas(self, obj, self.take_own_fields)
+
+    def take_own_fields(
+        self, reading: Reading, spec: dict[str, Any], job: dict[str, Any], groups: Mapping[str, int]
+    ) -> None:
+        """Moves what its kind alone has from the spec of an object to the fields of a job; ``groups``: role
+        -> how many. What is left of OWN_FIELDS goes to ``engine_spec`` as it is.
+        """
+
     def suspension(self, wanted: bool) -> dict[str, Any]:
         """The merge patch that suspends a job or resumes it."""
         return {"spec": {"runPolicy": {"suspend": wanted}}}
@@ -240,21 +254,32 @@ def overridden(job: Mapping[str, Any], injected: Collection[str]) -> Iterator[Pr
 
 
 def run_policy(layout: Layout, gang: GangPlan) -> dict[str, Any]:
-    """``runPolicy``. What the operator would leave unlimited or running on is always written out."""
+    """``runPolicy``. What the operator would leave unlimited or running on is always written out, unless the
+    job says that it means that. ``schedulingPolicy`` may be the job's own, in `engine_spec`.
+    """
     policy = layout.policy
-    written: dict[str, Any] = {
-        "backoffLimit": policy.backoff_limit,
-        "cleanPodPolicy": CLEAN[policy.clean_pods],
-        "suspend": policy.suspend,
-    }
+    written: dict[str, Any] = {"cleanPodPolicy": CLEAN[policy.clean_pods], "suspend": policy.suspend}
+    # An absent limit is none.
+    if policy.backoff_limit < UNLIMITED:
+        written = {"backoffLimit": policy.backoff_limit, **written}
     if policy.deadline is not None:
         written["activeDeadlineSeconds"] = math.ceil(policy.deadline)
     if policy.ttl is not None:
         written["ttlSecondsAfterFinished"] = math.ceil(policy.ttl)
     # An operator that makes no PodGroups ignores it, and Kueue would still read its priority class.
     if gang.how == "natively":
-        written["schedulingPolicy"] = _scheduling_policy(gang)
+        own = stated(layout.engine_spec, "runPolicy", "schedulingPolicy")
+        ours = {name: value for name, value in _scheduling_policy(gang).items() if name not in own}
+        written["schedulingPolicy"] = ours
     return written
+
+
+def stated(engine_spec: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The fields that a job's `engine_spec` says at this path; empty where it says none."""
+    fields: Any = engine_spec
+    for name in path:
+        fields = fields.get(name) if isinstance(fields, Mapping) else None
+    return fields if isinstance(fields, Mapping) else {}
 
 
 def _scheduling_policy(gang: GangPlan) -> dict[str, Any]:
@@ -273,7 +298,7 @@ def replica_specs(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) ->
     return {
         replica_type(group.role): {
             "replicas": group.replicas,
-            "restartPolicy": RESTART[layout.policy.restart],
+            "restartPolicy": RESTART[layout.restart_of(group.role)],
             "template": templates[group.role],
         }
         for group in layout.groups

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allaboard.engines.base import AddedContainer, Counts, Place, Verdict
-from allaboard.engines.kubeflow import KubeflowEngine, overridden, replica_specs, run_policy
+from allaboard.engines.kubeflow import KubeflowEngine, overridden, replica_specs, run_policy, stated
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
+    from allaboard.conversion.values import Reading
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout, Member
 
@@ -60,10 +61,10 @@ class PyTorchJob(KubeflowEngine):
             )
         pet = [name for name in job.get("environment") or {} if name.startswith("PET_")]
         yield from overridden(job, {*self.INJECTED, *pet})
-        command = job.get("command", [])
-        if job.get("elastic") is not None and not any(
-            "torchrun" in word or "torch.distributed.run" in word for word in command
-        ):
+        command = [*job.get("command", ()), *job.get("args", ())]
+        led = any("torchrun" in word or "torch.distributed.run" in word for word in map(str, command))
+        # What an image starts by itself, or a group of its own, is not known here.
+        if job.get("elastic") is not None and "command" in job and not led:
             yield Problem(
                 "command",
                 "an elastic job is led by torchrun, which this command does not start; "
@@ -87,6 +88,17 @@ class PyTorchJob(KubeflowEngine):
             spec["elasticPolicy"] = _elastic_policy(layout)
         spec[self.SPECS] = replica_specs(layout, templates)
         return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": dict(metadata), "spec": spec}
+
+    def take_own_fields(
+        self, reading: Reading, spec: dict[str, Any], job: dict[str, Any], groups: Mapping[str, int]
+    ) -> None:
+        """``elasticPolicy`` and ``nprocPerNode``. What a job cannot say of the rendezvous stays in
+        ``engine_spec``.
+        """
+        policy = reading.mapping(spec.pop("elasticPolicy", None), _ELASTIC)
+        _take_processes(reading, spec, policy, job)
+        if policy:
+            _take_elastic(reading, policy, job, groups)
 
     def needed(self, job: Mapping[str, Any]) -> int:
         """How many members start together: what the gang was made of, else the elastic minimum, else all."""
@@ -147,8 +159,8 @@ def _processes(layout: Layout) -> str:
 
 
 def _elastic_policy(layout: Layout) -> dict[str, Any]:
-    """Without nProcPerNode, which is deprecated, and rdzvHost and rdzvPort, whose defaults are worker 0. An
-    empty rdzvConf makes the operator panic.
+    """Without nProcPerNode, which is deprecated, and rdzvHost and rdzvPort, whose defaults are worker 0. The
+    id is the attempt's unless `engine_spec` says one. An empty rdzvConf makes the operator panic.
     """
     elastic = layout.elastic
     assert elastic is not None
@@ -156,13 +168,104 @@ def _elastic_policy(layout: Layout) -> dict[str, Any]:
         "minReplicas": elastic.min,
         "maxReplicas": elastic.max,
         "rdzvBackend": elastic.rendezvous,
-        "rdzvId": layout.name,
     }
+    if "rdzvId" not in stated(layout.engine_spec, "elasticPolicy"):
+        policy["rdzvId"] = layout.name
     if elastic.conf:
         policy["rdzvConf"] = [{"key": key, "value": value} for key, value in elastic.conf.items()]
     if elastic.max_restarts is not None:
         policy["maxRestarts"] = elastic.max_restarts
     return policy
+
+
+# Up, from an object to a job.
+
+_ELASTIC = "spec.elasticPolicy"
+
+
+def _take_processes(
+    reading: Reading, spec: dict[str, Any], policy: dict[str, Any], job: dict[str, Any]
+) -> None:
+    """The operator's default is auto; a job's own is 1 where no GPU is asked for."""
+    at = "spec.nprocPerNode"
+    reading.paths["processes_per_member"] = at
+    word = reading.text(spec.pop("nprocPerNode", None), at)
+    older = reading.whole(policy.pop("nProcPerNode", None), f"{_ELASTIC}.nProcPerNode", 1)
+    if older is not None and word is not None:
+        reading.lose(f"{_ELASTIC}.nProcPerNode", older, f"stands beside {at}, which counts")
+    elif older is not None:
+        reading.change(f"{_ELASTIC}.nProcPerNode", older, older, f"{at} says it today")
+        word = str(older)
+    if word is not None and word.isdecimal() and len(word) < 6:
+        job["processes_per_member"] = int(word)
+    elif word in ("cpu", "gpu") or (word in (None, "auto") and not _asks_for_gpus(job)):
+        job["processes_per_member"] = word or "auto"
+        if word is None:
+            why = "the operator says auto where nothing is written; a job's own is 1 without GPUs"
+            reading.change(at, None, "auto", why)
+    elif word not in (None, "auto"):
+        reading.wrong(at, "expected auto, cpu, gpu or a number")
+
+
+def _asks_for_gpus(job: Mapping[str, Any]) -> bool:
+    groups = [group for group in job.get("groups", {}).values() if isinstance(group, Mapping)]
+    needs = [job.get("resources") or {}, *(group.get("resources") or {} for group in groups)]
+    return any("gpu" in one or "mig" in one for one in needs)
+
+
+def _take_elastic(
+    reading: Reading, policy: dict[str, Any], job: dict[str, Any], groups: Mapping[str, int]
+) -> None:
+    """As ``elastic`` if a job can say it, else as it is; of minReplicas and maxReplicas one stands for the
+    other, and the number of workers for both.
+    """
+    whole = _own(policy)
+    least = reading.whole(policy.pop("minReplicas", None), f"{_ELASTIC}.minReplicas", 1)
+    most = reading.whole(policy.pop("maxReplicas", None), f"{_ELASTIC}.maxReplicas", 1)
+    restarts = reading.whole(policy.pop("maxRestarts", None), f"{_ELASTIC}.maxRestarts")
+    backend = reading.text(policy.pop("rdzvBackend", None), f"{_ELASTIC}.rdzvBackend")
+    conf = _rendezvous_conf(reading, policy)
+    workers, total = groups.get("worker", 0), sum(groups.values())
+    least, most = least or most or workers, most or least or workers
+    if not workers or not least <= total <= most or backend not in (None, "c10d", "etcd", "etcd-v2"):
+        why = "elastic on a cluster alone: its members or its rendezvous are none that a job knows"
+        reading.change(_ELASTIC, whole, {"engine_spec": {"elasticPolicy": whole}}, why)
+        job["engine_spec"]["elasticPolicy"] = whole
+        return
+    reading.paths["elastic"] = _ELASTIC
+    job["elastic"] = {"min": least, "max": most}
+    if restarts is not None:
+        job["elastic"]["max_restarts"] = restarts
+    if backend is not None:
+        job["elastic"]["rendezvous"] = backend
+    if conf:
+        job["elastic"]["rendezvous_conf"] = conf
+    if policy:
+        job["engine_spec"]["elasticPolicy"] = _own(policy)
+
+
+def _own(fields: Mapping[str, Any]) -> Any:
+    from allaboard.conversion.values import plain
+
+    return plain(fields)
+
+
+def _rendezvous_conf(reading: Reading, policy: dict[str, Any]) -> dict[str, str]:
+    """``rdzvConf``: of a key that stands twice the last value counts (torchrun reads them into a mapping)."""
+    at = f"{_ELASTIC}.rdzvConf"
+    if policy.get("rdzvConf") == []:
+        reading.change(at, [], None, "the operator takes no empty list")
+    conf: dict[str, str] = {}
+    for n, item in enumerate(reading.items(policy.pop("rdzvConf", None), at)):
+        pair = reading.mapping(item, f"{at}[{n}]")
+        key = reading.text(pair.pop("key", None), f"{at}[{n}].key")
+        value = reading.text(pair.pop("value", None), f"{at}[{n}].value")
+        if key is None or value is None:
+            reading.wrong(f"{at}[{n}]", "expected a key and a value")
+        else:
+            conf[key] = value
+        reading.lose_rest(pair, f"{at}[{n}]", "an entry has a key and a value")
+    return conf
 
 
 def _nnodes(layout: Layout) -> dict[str, str]:
@@ -177,8 +280,10 @@ def _rendezvous(layout: Layout, place: Place) -> dict[str, str]:
     env = {
         "PET_RDZV_BACKEND": elastic.rendezvous,
         "PET_RDZV_ENDPOINT": str(place["worker-0"]),
-        "PET_RDZV_ID": layout.name,
+        "PET_RDZV_ID": str(stated(layout.engine_spec, "elasticPolicy").get("rdzvId") or layout.name),
     }
+    if stated(layout.engine_spec, "elasticPolicy").get("standalone"):
+        env["PET_STANDALONE"] = ""
     if elastic.conf:
         env["PET_RDZV_CONF"] = ",".join(f"{k}={v}" for k, v in elastic.conf.items())
     if elastic.max_restarts is not None:

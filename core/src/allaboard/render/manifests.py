@@ -95,7 +95,7 @@ def render(
     metadata = _metadata(layout, layout.name, facts.namespace, own)
     extras += engine.extras(layout, metadata, templates, plan)
     extras = [{**extra, "metadata": {**extra["metadata"], **_with_labels(layout, own)}} for extra in extras]
-    rendered = engine.render(layout, metadata, templates, plan)
+    rendered = engine.render(layout, _with_own(metadata, job.get("metadata") or {}), templates, plan)
     own_words = job.get("engine_spec") or {}
     _raise_problems(job, [*_duplicate_problems(rendered["spec"], own_words, "engine_spec")])
     manifests = (*extras, {**rendered, "spec": pod_template.merged(rendered["spec"], own_words)})
@@ -127,6 +127,12 @@ def _duplicate_problems(
 
 def _metadata(layout: Layout, name: str, namespace: str, annotations: Mapping[str, str]) -> dict[str, Any]:
     return {"name": name, "namespace": namespace, **_with_labels(layout, annotations)}
+
+
+def _with_own(metadata: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of the job object with the job's own labels and annotations; allaboard's win."""
+    both = {name: {**own.get(name, {}), **metadata[name]} for name in ("labels", "annotations")}
+    return {**metadata, **both}
 
 
 def _with_labels(layout: Layout, annotations: Mapping[str, str]) -> dict[str, Any]:

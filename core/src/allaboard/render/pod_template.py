@@ -21,10 +21,10 @@ What is chosen where Kubernetes leaves a choice:
 - spot: the taints under which clouds offer capacity that they may take back are tolerated.
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
-`pod` is merged over all of this last, by the rules of a strategic merge patch, as kubectl has it: fields of
-mappings one by one; lists of `MERGE_KEYS` item by item, by that key; null removes a field, an item with
-``$patch: delete`` what has its key. All other lists are replaced as a whole. Where Kubernetes has no key and
-ours must outlive the patch (`tolerations`, `envFrom`) lists are united.
+`pod`, the job's and then the group's, is merged over all of this last, by the rules of a strategic merge
+patch, as kubectl has it: fields of mappings one by one; lists of `MERGE_KEYS` item by item, by that key; null
+removes a field, an item with ``$patch: delete`` what has its key. All other lists are replaced as a whole.
+Where Kubernetes has no key and ours must outlive the patch (`tolerations`, `envFrom`) lists are united.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from allaboard.errors import Problem
 from allaboard.names import (
+    ANNOTATIONS_LIMIT,
     why_not_a_label_value,
     why_not_a_qualified_name,
     why_not_an_image,
@@ -127,10 +128,12 @@ def pod_template(
     what the gang scheduler marks pods with, a template to merge.
     """
     volumes, mounts = _volumes(job, group.needs, code, files or {})
+    said = fields_of_group(job, group.role)
     container = {
         "name": engine.CONTAINER,
-        "image": job.get("image") or facts.image,
+        "image": said.get("image") or job.get("image") or facts.image,
         **({"command": list(group.command)} if group.command else {}),
+        **({"args": list(group.args)} if group.args else {}),
         **({"workingDir": CODE_FOLDER} if code else {}),
         "env": _environment(layout, group, engine),
         **_secret_environment(job, facts),
@@ -147,7 +150,10 @@ def pod_template(
     if facts.service_account:
         spec["serviceAccountName"] = facts.service_account
     template: dict[str, Any] = {"metadata": dict(metadata), "spec": spec}
-    return merged(merged(template, gang or {}), _named(job.get("pod") or {}, engine))
+    whole = merged(template, gang or {})
+    for pod in (job.get("pod") or {}, said.get("pod") or {}):
+        whole = merged(whole, _named(pod, engine))
+    return _without_idle_shm(whole)
 
 
 def _named(pod: Mapping[str, Any], engine: Shape) -> Mapping[str, Any]:
@@ -159,6 +165,23 @@ def _named(pod: Mapping[str, Any], engine: Shape) -> Mapping[str, Any]:
         {**c, "name": engine.CONTAINER} if c.get("name") in engine.ALIASES else c for c in spec["containers"]
     ]
     return {**pod, "spec": {**spec, "containers": containers}}
+
+
+def _without_idle_shm(template: dict[str, Any]) -> dict[str, Any]:
+    """Without our memory for /dev/shm where `pod` mounts something else there."""
+    spec = template["spec"]
+    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+    mounts = [mount for one in containers for mount in _mappings(one.get("volumeMounts"))]
+    if any(mount.get("name") == "shm" for mount in mounts):
+        return template
+    volumes = [volume for volume in spec.get("volumes") or () if volume.get("name") != "shm"]
+    return {**template, "spec": {**spec, "volumes": volumes}}
+
+
+def fields_of_group(job: TrainingJob, role: str) -> Mapping[str, Any]:
+    """What a job says of one group alone."""
+    group = (job.get("groups") or {}).get(role)
+    return group if isinstance(group, Mapping) else {}
 
 
 def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, Any]]:
@@ -434,7 +457,10 @@ def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(at, f"expected text, not {_short(value)}; quote it")
             elif name == "labels" and (why := why_not_a_label_value(value)):
                 yield Problem(at, why)
-        if name == "annotations" and sum(len(f"{k}{v}".encode()) for k, v in values.items()) > 256 * 1024:
+        if (
+            name == "annotations"
+            and sum(len(f"{k}{v}".encode()) for k, v in values.items()) > ANNOTATIONS_LIMIT
+        ):
             yield Problem(f"pod.metadata.{name}", "are more than the 256 KiB that Kubernetes keeps")
 
 
@@ -561,15 +587,16 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
     """What a cluster cannot make pods of. The API server takes job objects whose pods it would refuse, so
     that a wrong name would show as a job without members.
     """
-    if not (job.get("image") or facts.image or _image_problems(job, engine)):
-        words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
-        yield Problem("image", words)
+    if not (job.get("image") or facts.image or _pod_says_the_image(job.get("pod"), engine)):
+        groups = (fields_of_group(job, group.role) for group in layout.groups)
+        if not all(own.get("image") or _pod_says_the_image(own.get("pod"), engine) for own in groups):
+            words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
+            yield Problem("image", words)
     yield from _need_problems(job, layout)
 
 
-def _image_problems(job: TrainingJob, engine: Shape) -> bool:
-    """Whether `pod` says the image."""
-    containers = ((job.get("pod") or {}).get("spec") or {}).get("containers") or ()
+def _pod_says_the_image(pod: Mapping[str, Any] | None, engine: Shape) -> bool:
+    containers = ((pod or {}).get("spec") or {}).get("containers") or ()
     names = {engine.CONTAINER, *engine.ALIASES}
     return any(c.get("name") in names and c.get("image") for c in containers)
 

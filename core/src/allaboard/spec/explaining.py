@@ -47,7 +47,7 @@ class Explained:
         return {**{name: getattr(self, name) for name in own}, "fields": within}
 
 
-REQUIRED = ("name", "command")
+REQUIRED = ("name",)
 
 
 def explain(path: str = "") -> Explained:
@@ -139,6 +139,10 @@ _TYPES = {
     "place": "uri or path",
     "paths": "list of paths",
     "command": "list of text",
+    "args": "list of text",
+    "labels": "names and text",
+    "annotations": "names and text",
+    "limit": "word or whole number",
     "environment": "names and text",
     "groups": "number or fields, by role",
     "every": "number of steps or duration",
@@ -150,6 +154,9 @@ _ALLOWED = {
     "size": "bytes, or 512Mi, 32Gi, 1G",
     "cores": "more than 0: 2, 0.5 or 500m",
     "count0": f"0 to {COUNT_MAX}",
+    "limit": f"unlimited or 0 to {COUNT_MAX}",
+    "labels": "names like example.com/team; values of at most 63 letters, digits, '-', '_' and '.'",
+    "annotations": "names like example.com/team; any text",
     "count1": f"1 to {COUNT_MAX}",
     "members": f"1 to {MEMBERS_MAX}",
     "gpus": f"0 to {GPUS_MAX}",

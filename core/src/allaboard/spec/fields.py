@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 from allaboard import units
 from allaboard.errors import Problem
 from allaboard.names import (
+    ANNOTATIONS_LIMIT,
     nearest,
     one_of,
     why_not_a_job_name,
@@ -205,6 +206,42 @@ class Reader:
     def _count1(self, value: Any, path: str) -> Any:
         return self._count(value, path, 1)
 
+    def _limit(self, value: Any, path: str) -> Any:
+        if isinstance(value, str) and not (self.lenient and isinstance(as_int(value), int)):
+            return self.choice(("unlimited",), value, path)
+        return self._count(value, path, 0)
+
+    def _labels(self, value: Any, path: str) -> Any:
+        return self._marks(value, path, why_not_a_label_value)
+
+    def _annotations(self, value: Any, path: str) -> Any:
+        read = self._marks(value, path, lambda text: None)
+        if sum(len(f"{k}{v}".encode(errors="surrogatepass")) for k, v in read.items()) > ANNOTATIONS_LIMIT:
+            self.wrong(path, "are more than the 256 KiB that Kubernetes keeps")
+        return read
+
+    def _marks(self, value: Any, path: str, rule: Callable[[str], str | None]) -> Any:
+        """Labels or annotations of an object."""
+        if not isinstance(value, Mapping):
+            self.wrong(path, f"expected names and text, like {{team: vision}}, not {_show_value(value)}")
+            return {}
+        read = {}
+        for name, text in value.items():
+            if not isinstance(name, str):
+                self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
+                continue
+            at = _at(path, name)
+            if name.startswith("allaboard.io/"):
+                self.wrong(at, "allaboard finds its objects by this; take it out")
+            elif why := why_not_a_qualified_name(name):
+                self.wrong(at, why)
+            elif not isinstance(text, str):
+                self.wrong(at, f"expected text, not {_show_value(text)}{_quoted(text)}")
+            elif why := rule(text):
+                self.wrong(at, why)
+            read[name] = text
+        return read
+
     def _members(self, value: Any, path: str) -> Any:
         return self._count(value, path, 1, MEMBERS_MAX)
 
@@ -279,6 +316,15 @@ class Reader:
                 path,
                 f"expected a program and its arguments, like [python, train.py], not {_show_value(value)}",
             )
+            return value
+        return [self._word(word, f"{path}[{n}]") for n, word in enumerate(value)]
+
+    def _args(self, value: Any, path: str) -> Any:
+        if isinstance(value, str):
+            self.wrong(path, f"expected a list of words, not text; write {_as_list(value)}")
+            return value
+        if not isinstance(value, list):
+            self.wrong(path, f"expected arguments, like [--epochs=20], not {_show_value(value)}")
             return value
         return [self._word(word, f"{path}[{n}]") for n, word in enumerate(value)]
 
@@ -455,6 +501,10 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
         "type": "array",
         "items": {"type": ["string", "number"]},
         "minItems": 1,
+    },
+    "args": lambda base, describe: {"type": "array", "items": {"type": ["string", "number"]}},
+    "limit": lambda base, describe: {
+        "anyOf": [{"enum": ["unlimited"]}, {"type": "integer", "minimum": 0, "maximum": COUNT_MAX}]
     },
     "environment": lambda base, describe: {
         "type": "object",

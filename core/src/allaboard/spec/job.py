@@ -44,11 +44,28 @@ class Group(TypedDict, total=False):
 
     replicas: Annotated[int, "members", "how many members", 3, "1"]
     resources: Annotated[Resources, "group", "what each member of this group needs", None, "the job's"]
+    image: Annotated[str, "image", "the image of this group's members", "registry.lab/ml/ps:v3", "the job's"]
     command: Annotated[
         list[str], "command", "the command of this group's members", ["python", "worker.py"], "the job's"
     ]
+    args: Annotated[
+        list[str],
+        "args",
+        "the arguments of this group's members",
+        ["--role=worker"],
+        "the job's, unless the group has a command",
+    ]
     environment: Annotated[
         dict[str, str], "environment", "added to the job's environment", {"NCCL_DEBUG": "INFO"}
+    ]
+    restart: Annotated[
+        RestartWord, "choice", "when a member of this group is started again", "never", "policy.restart"
+    ]
+    pod: Annotated[
+        dict[str, Any],
+        "any",
+        "merged over the pod template of this group after the job's pod",
+        {"spec": {"hostNetwork": True}},
     ]
 
 
@@ -111,7 +128,13 @@ class Policy(TypedDict, total=False):
     """What happens when members end, and when the whole job ends."""
 
     restart: Annotated[RestartWord, "choice", "when a member is started again", "on_failure", "on_failure"]
-    backoff_limit: Annotated[int, "count0", "restarts in all before the job fails; 3 when absent", 5, "3"]
+    backoff_limit: Annotated[
+        int | Literal["unlimited"],
+        "limit",
+        "restarts in all before the job fails, or unlimited; 3 when absent",
+        5,
+        "3",
+    ]
     deadline: Annotated[str | int | float, "duration", "fail when it has been active this long", "12h"]
     ttl: Annotated[
         str | int | float, "duration", "delete the ended job, logs included, after this long", "1d"
@@ -126,6 +149,17 @@ class Policy(TypedDict, total=False):
         "3; 1 under Airflow and KFP, whose retries own it",
     ]
     clocks: Annotated[Clocks, "group", "limits of phases"]
+
+
+class Metadata(TypedDict, total=False):
+    """What the job object carries beside allaboard's own; pods have theirs in ``pod``."""
+
+    labels: Annotated[
+        dict[str, str], "labels", "labels of the job object", {"kueue.x-k8s.io/queue-name": "research"}
+    ]
+    annotations: Annotated[
+        dict[str, str], "annotations", "annotations of the job object", {"example.com/owner": "vision"}
+    ]
 
 
 class Storage(TypedDict, total=False):
@@ -193,12 +227,19 @@ class Fields(TypedDict, total=False):
     """Every field of a job."""
 
     name: Annotated[str, "job_name", "the job's name; its runs are called <name>-<hash>", "digits"]
+    metadata: Annotated[Metadata, "group", "labels and annotations of the job object, on a cluster"]
     framework: Annotated[Framework, "choice", "what trains", "pytorch", "pytorch"]
     engine: Annotated[str, "text", "auto, or the kind of job object", "pytorchjob", "auto"]
     image: Annotated[
         str, "image", "the container image", "registry.lab/ml/train:v3", "ALLABOARD_IMAGE, on a cluster"
     ]
     command: Annotated[list[str], "command", "program and arguments of every member", ["python", "train.py"]]
+    args: Annotated[
+        list[str],
+        "args",
+        "arguments after command; alone, on a cluster, those of the image's entrypoint",
+        ["--epochs=20"],
+    ]
     workers: Annotated[
         int,
         "members",
@@ -246,6 +287,8 @@ class Fields(TypedDict, total=False):
 
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
+UNLIMITED = 2**31 - 1
+"""What ``unlimited`` restarts are in a layout: all that Kubernetes counts (int32)."""
 FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)
 
 

@@ -16,7 +16,8 @@ def job_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "allaboard TrainingJob",
         **_describe(Fields),
-        "required": ["name", "command"],
+        "required": ["name"],
+        "anyOf": [{"required": [name]} for name in ("command", "args", "groups")],
     }
 
 

@@ -153,8 +153,9 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
         }
     if "shards" in (job.get("data") or {}):
         changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"])}
-    if job.get("command"):
-        changes["command"] = [place_word(word, site) for word in job.get("command")]
+    for name in ("command", "args"):
+        if job.get(name):
+            changes[name] = [place_word(word, site) for word in job.get(name)]
     if job.get("environment"):
         changes["environment"] = {k: place_word(v, site) for k, v in job.get("environment").items()}
     if groups := job.get("groups"):
@@ -192,8 +193,9 @@ def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
 
     def places(spec: Mapping[str, Any], path: str) -> dict[str, Any]:
         moved: dict[str, Any] = {}
-        if "command" in spec:
-            moved["command"] = [word(w, f"{path}command[{n}]") for n, w in enumerate(spec["command"])]
+        for name in ("command", "args"):
+            if name in spec:
+                moved[name] = [word(w, f"{path}{name}[{n}]") for n, w in enumerate(spec[name])]
         if "environment" in spec:
             moved["environment"] = {
                 k: word(v, f"{path}environment.{k}") for k, v in spec["environment"].items()
@@ -222,8 +224,9 @@ def _place_group(spec: Any, site: Site) -> Any:
     if not isinstance(spec, Mapping):
         return spec
     moved = dict(spec)
-    if "command" in spec:
-        moved["command"] = [place_word(word, site) for word in spec["command"]]
+    for name in ("command", "args"):
+        if name in spec:
+            moved[name] = [place_word(word, site) for word in spec[name]]
     if "environment" in spec:
         moved["environment"] = {k: place_word(v, site) for k, v in spec["environment"].items()}
     return moved

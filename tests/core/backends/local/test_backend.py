@@ -544,6 +544,21 @@ def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBacke
     ]
 
 
+def test_arguments_follow_the_command_also_here(backend: LocalBackend, folder: Path) -> None:
+    script = "import sys; sys.exit(sys.argv[1:] != ['--epochs=2', 'x'])"
+    handle = backend.launch(a_plan(folder, script, key="args", args=["--epochs=2", "x"]), ME)
+    assert state_of(ended(backend, handle.run)) is State.SUCCEEDED
+
+
+def test_a_job_that_starts_the_entrypoint_of_its_image_is_refused_here(
+    backend: LocalBackend, folder: Path
+) -> None:
+    plan = a_plan(folder, QUICK, key="entrypoint", args=["--epochs=2"], command=None, workers=2)
+    with pytest.raises(BadInput, match="no image is there whose entrypoint") as caught:
+        backend.launch(plan, ME)
+    assert [p.path for p in caught.value.problems] == ["command"]
+
+
 def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder: Path) -> None:
     from allaboard.backends.local.host.machine import capacity
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
-from allaboard.backends.kubernetes.client.effects import Operation, run_async, run_sync
+from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
 from allaboard.backends.kubernetes.lifecycle import orphans, stop
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
@@ -220,6 +220,10 @@ class KubernetesBackend:
     def list_others(self) -> list[Observation]:
         """Every job that another tool made here, newest first."""
         return self._do(foreign.list_jobs())
+
+    def objects_of_others(self) -> list[Json]:
+        """The job objects that other tools made here."""
+        return self._do(foreign.job_objects())
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

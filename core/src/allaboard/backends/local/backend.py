@@ -92,7 +92,8 @@ _LOCKED_WITHIN = 0.05
 _POLL = 0.02
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
-_IGNORED_FIELDS = ("image", "gang", "pod", "engine_spec")
+_IGNORED_FIELDS = ("metadata", "image", "gang", "pod", "engine_spec")
+_IGNORED_OF_GROUPS = ("image", "pod")
 _IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
 
 
@@ -1083,6 +1084,9 @@ def _member_limit_problems(layout: Layout) -> list[Problem]:
 
 def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
     problems = []
+    if not all(group.command for group in layout.groups):
+        words = "is missing; on one machine no image is there whose entrypoint could run: give the program, "
+        problems.append(Problem("command", f"{words}like [python, train.py]"))
     for group in layout.groups:
         if not group.command:
             continue
@@ -1098,6 +1102,12 @@ def _ignored_note(plan: Plan) -> str | None:
     """One line with the fields that have no effect on one machine; None if there are none."""
     job = plan.job
     fields = [name for name in _IGNORED_FIELDS if job.get(name) is not None]
+    fields += [
+        f"groups.{role}.{name}"
+        for role, group in (job.get("groups") or {}).items()
+        for name in _IGNORED_OF_GROUPS
+        if isinstance(group, Mapping) and group.get(name) is not None
+    ]
     fields += [f"resources.{name}" for name in _IGNORED_RESOURCES if name in job.get("resources", {})]
     return f"{', '.join(fields)}: no meaning on one machine, left out" if fields else None
 

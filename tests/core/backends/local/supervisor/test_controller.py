@@ -193,6 +193,21 @@ def test_exit_code_retries_128_and_above(code: int, retried: bool) -> None:
         assert m.true() == ["Created", "Running"] and m.operator.restarts == 1
 
 
+def test_each_group_restarts_by_its_own_rule() -> None:
+    groups = {"master": 1, "worker": {"restart": "never"}}
+    m = Machine(workers=None, groups=groups).admit().exits("master-0", 1)
+    assert m.operator.restarts == 1 and m.state != "failed"
+    m.exits("worker-0", 1)
+    assert m.state == "failed" and m.operator.restarts == 1
+
+
+def test_restarts_without_a_limit_go_on() -> None:
+    m = Machine(workers=1, policy={"backoff_limit": "unlimited"}).admit()
+    for _ in range(20):
+        m.exits("master-0", 1).passes(11)
+    assert m.operator.restarts == 20 and m.state != "failed"
+
+
 def test_a_signal_counts_as_128_and_its_number() -> None:
     m = Machine(workers=1, policy={"restart": "exit_code"}).admit().exits("master-0", -9)
     assert m.operator.members["master-0"].exit_code == 137 and m.operator.restarts == 1

@@ -82,6 +82,19 @@ def find_engine(name: str) -> Operation[Engine]:
     raise UnknownRun(f"there is no job {name!r} here")
 
 
+def job_objects() -> Operation[list[Json]]:
+    """The job objects that others made in this namespace, of every kind that is served."""
+    found: list[Json] = []
+    for engine in ENGINES.values():
+        try:
+            jobs = yield from effects.list_all(resource_for(engine))
+        except (Missing, Forbidden):
+            continue
+        kind = {"apiVersion": engine.API_VERSION, "kind": engine.KIND}
+        found += [{**job, **kind} for job in jobs if not _is_ours(job)]
+    return found
+
+
 def list_jobs() -> Operation[list[Observation]]:
     """All jobs that others made in this namespace, newest first: two lists for each kind that is served."""
     observations: list[Observation] = []

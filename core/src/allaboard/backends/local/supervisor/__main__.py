@@ -393,7 +393,7 @@ class Supervisor:
         )
         self.keeper.spawn(
             member.name,
-            local_command(group.command),
+            local_command((*group.command, *group.args)),
             environment,
             self.plan["folder"],
             str(log),

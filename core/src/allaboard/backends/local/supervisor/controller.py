@@ -271,7 +271,7 @@ class Operator:
             return self._start_gang_again(now)
         if self._is_ending:
             return self._on_member_gone(state, now)
-        if state.exit_code == 0 and self.layout.policy.restart != "always":
+        if state.exit_code == 0 and self.layout.restart_of(state.member.group) != "always":
             state.phase = "succeeded"
             return [*self._update_conditions(now), *self._fail_if_used_up(now)]
         return self._on_member_failed(state, now)
@@ -282,11 +282,12 @@ class Operator:
 
     def _on_member_failed(self, state: _MemberState, now: float) -> list[Action]:
         policy, code = self.layout.policy, state.exit_code or 0
-        is_final = policy.restart == "never" or self.restarts >= policy.backoff_limit
+        restart = self.layout.restart_of(state.member.group)
+        is_final = restart == "never" or self.restarts >= policy.backoff_limit
         if state.member.group in self.engine.SPARED and is_final:
             state.phase = "failed"
             return self._update_conditions(now)
-        if policy.restart == "exit_code":
+        if restart == "exit_code":
             self._event(
                 "Normal",
                 "ExitedWithCode",
@@ -294,7 +295,7 @@ class Operator:
                 f"Pod: {self._object(state)} exited with code {code}",
                 now,
             )
-        if policy.restart == "never" or (policy.restart == "exit_code" and code < 128):
+        if restart == "never" or (restart == "exit_code" and code < 128):
             state.phase = "failed"
             return self._fail("Failed", now, role=state.member.group)
         if self.restarts >= policy.backoff_limit:
@@ -305,7 +306,7 @@ class Operator:
             )
             return self._fail_if_used_up(now)
         state.restarts += 1
-        if policy.restart == "exit_code":
+        if restart == "exit_code":
             state.phase = "pending"
             self._condition("Restarting", now, role=state.member.group, count=1)
         else:

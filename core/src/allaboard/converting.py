@@ -1,0 +1,365 @@
+"""From manifests to jobs, and to manifests of another kind. Values in, values out; texts are read within the
+bounds of `allaboard.untrusted`.
+
+A text holds documents, and a document may be a List of objects. Objects that are no jobs (ConfigMaps, claims,
+namespaces) are passed over: an engine may look at those that stand in the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from allaboard.checking import check
+from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
+from allaboard.engines import ENGINES, Engine
+from allaboard.errors import BadInput, Problem
+from allaboard.names import one_of, why_not_an_object_name
+from allaboard.redaction import redact_job, redact_text, secret_values
+from allaboard.spec.job import TrainingJob
+from allaboard.untrusted import Unreadable, parse_json, show
+from allaboard.untrusted_yaml import parse_yaml
+
+_GROUPS = {
+    "MPIJob": "kubeflow.org",
+    "MXJob": "kubeflow.org",
+    "TrainJob": "trainer.kubeflow.org",
+    "JobSet": "jobset.x-k8s.io",
+}
+"""Kinds of jobs that are known, whether an engine of this version reads them or not -> their API group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object. ``place``: the text and where in it, like ``jobs.yaml#2``; ``text``: which text."""
+
+    place: str
+    text: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a document. ``documents``: jobs or manifests, empty where there are problems or where
+    ``passed`` says why it is no job. ``template``: the problems are placeholders that nobody filled in.
+    """
+
+    source: Document
+    documents: tuple[Mapping[str, Any], ...] = ()
+    changed: tuple[Change, ...] = ()
+    lost: tuple[Loss, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    passed: str | None = None
+    template: bool = False
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def title(self) -> str:
+        return f"{self.source.place}{_title(self.source.value)}"
+
+    def shown(self, name: str, value: Any) -> Any:
+        """A value of the source that stood under this name, without its secrets."""
+        hidden = redact_job({name: plain(value)})[name]
+        return _hide(hidden, self.secrets)
+
+    def told(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """``changed`` and ``lost`` as `--json` has them."""
+        at = self.source.place
+        changed = [
+            {
+                "path": f"{at}: {one.path}",
+                "from": self.shown(_last(one.path), one.before),
+                "to": self.shown(_last(one.path), one.after),
+                "why": one.why,
+            }
+            for one in self.changed
+        ]
+        lost = [
+            {"path": f"{at}: {one.path}", "value": self.shown(_last(one.path), one.value), "why": one.why}
+            for one in self.lost
+        ]
+        return changed, lost
+
+
+def _hide(value: Any, secrets: Sequence[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _hide(inner, secrets) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_hide(inner, secrets) for inner in value]
+    return redact_text(value, known=secrets) if isinstance(value, str) else value
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2].partition("[")[0] or "value"
+
+
+def _title(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return ""
+    metadata = value.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    words = [word for word in (value.get("kind"), name) if isinstance(word, str)]
+    return f" ({show(' '.join(words), quote=False)})" if words else ""
+
+
+# Documents.
+
+
+def documents(text: str, name: str) -> list[Document]:
+    """The objects of a text. Raises BadInput for what is neither YAML nor JSON."""
+    try:
+        values = _parse(text, name)
+    except Unreadable as error:
+        hint = ""
+        if re.search(r"\{\{|\{%|<%", text):
+            hint = "; it looks like a template: fill it in first (helm template, kustomize build)"
+        raise BadInput(f"{name} {error}{hint}") from None
+    found = []
+    for n, value in enumerate(values, 1):
+        place = name if len(values) == 1 else f"{name}#{n}"
+        found += [Document(at, name, item) for at, item in _items(value, place)]
+    return found
+
+
+def _parse(text: str, name: str) -> list[Any]:
+    if name.endswith(".json") or text.lstrip().startswith("{"):
+        try:
+            return [parse_json(text)]
+        except Unreadable as error:
+            if name.endswith(".json") or not str(error).startswith("is not JSON"):
+                raise
+    return parse_yaml(text)
+
+
+def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """The object itself, or the items of a List."""
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    items = value.get("items") if isinstance(value, Mapping) else None
+    if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list):
+        for n, item in enumerate(items):
+            yield f"{place}.items[{n}]", item
+    else:
+        yield place, value
+
+
+# Conversion.
+
+
+def convert(found: Sequence[Document], to: str | None = None) -> list[Outcome]:
+    """What becomes of each document: a job, or with ``to``, the name of an engine, the manifests of its
+    kind.
+    """
+    texts: dict[str, list[Document]] = {}
+    for document in found:
+        texts.setdefault(document.text, []).append(document)
+    # Of a live object nothing stands beside it.
+    beside = {text: within for text, within in texts.items() if text}
+    return [_convert(one, _others(one, beside.get(one.text, ())), to) for one in found]
+
+
+def _others(document: Document, within: Sequence[Document]) -> list[Mapping[str, Any]]:
+    """The other objects of the same text."""
+    return [one.value for one in within if one is not document and isinstance(one.value, Mapping)]
+
+
+def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | None) -> Outcome:
+    value = document.value
+    if not isinstance(value, Mapping):
+        return Outcome(document, passed="no object of Kubernetes")
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if not isinstance(kind, str):
+        is_job = "name" in value and bool({"command", "args", "groups"} & {*value})
+        known = "a job already; `allaboard render` makes manifests of it"
+        return Outcome(document, passed=known if is_job else "no object of Kubernetes: it has no kind")
+    engine = engine_of_manifest(value)
+    if engine is None and kind not in _known_kinds():
+        return Outcome(document, passed=f"{show(kind, quote=False)} is no job")
+    if engine is None:
+        return Outcome(document, problems=(_unknown_version(kind, version),))
+    try:
+        made = job_of(value, others, engine)
+        secrets = secret_values(plain(value))
+        if to is None:
+            return Outcome(document, (made.job,), made.changed, made.lost, secrets=secrets)
+        return _to_kind(document, made, engine, ENGINES[to])
+    except BadInput as error:
+        problems = error.problems or (Problem("", error.headline),)
+        hinted = tuple(map(_with_hint, problems))
+        template = all(one is not other for one, other in zip(problems, hinted, strict=True))
+        return Outcome(document, problems=hinted, template=template)
+
+
+_PLACEHOLDER = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\b|<[A-Za-z][A-Za-z0-9 _-]*>|\{\{")
+
+
+def _with_hint(problem: Problem) -> Problem:
+    """A problem with a value that is a placeholder: of a shell, of a person, of Helm."""
+    if not _PLACEHOLDER.search(problem.message):
+        return problem
+    words = f"{problem.message}; it is a placeholder: fill it in first (envsubst, helm template)"
+    return replace(problem, message=words)
+
+
+def _known_kinds() -> set[str]:
+    return {*_GROUPS, *(engine.KIND for engine in ENGINES.values())}
+
+
+def engine_of_manifest(value: Mapping[str, Any]) -> Engine | None:
+    """The engine that reads an object: that of its kind and version, else of its kind alone if there is one
+    in its API group.
+    """
+    kind, version = value.get("kind"), value.get("apiVersion")
+    engines = [engine for engine in ENGINES.values() if kind == engine.KIND]
+    exact = [engine for engine in engines if version == engine.API_VERSION]
+    group = version.partition("/")[0] if isinstance(version, str) else None
+    # Operators of one kind alone had groups like xgboostjob.kubeflow.org.
+    near = [
+        engine
+        for engine in engines
+        if group is not None and f".{group}".endswith(f".{engine.API_VERSION.partition('/')[0]}")
+    ]
+    if exact:
+        return exact[0]
+    return near[0] if len(near) == 1 and not near[0].OPERATOR.exact else None
+
+
+def _unknown_version(kind: str, version: Any) -> Problem:
+    engines = [engine for engine in ENGINES.values() if kind == engine.KIND]
+    if engines:
+        known = one_of(engine.API_VERSION for engine in engines)
+        return Problem("apiVersion", f"{_words(version)} of {kind} is not read; known: {known}")
+    known = one_of(engine.KIND for engine in ENGINES.values())
+    return Problem("kind", f"{kind} is not read by this version; it reads {known}")
+
+
+def _words(value: Any) -> str:
+    return show(value) if isinstance(value, str) else "the version"
+
+
+def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine: Engine) -> Conversion:
+    """The job that an object says, checked. Raises BadInput with every problem and its path in the object."""
+    made = engine.to_job(value, others)
+    wrong = [
+        replace(problem, path=made.path_of(problem.path))
+        for problem in check(made.job)
+        if problem.severity == "error"
+    ]
+    if wrong:
+        raise BadInput(f"this {engine.KIND} cannot be a job:", wrong)
+    return made
+
+
+def fields_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a job: of the manifest that was given in its place, else what was given. Raises BadInput
+    with every problem of a manifest, of which what a job cannot say is one.
+    """
+    if not {"apiVersion", "kind"} <= {*given}:
+        return given
+    (outcome,) = convert([Document("this manifest", "", given)])
+    problems = [*outcome.problems]
+    problems += [Problem(loss.path, f"a job cannot say it: {loss.why}") for loss in outcome.lost]
+    if outcome.passed:
+        raise BadInput(f"this manifest is no job that is known: {outcome.passed}")
+    if problems:
+        raise BadInput("this manifest cannot be a job:", problems)
+    return outcome.documents[0]
+
+
+def _to_kind(document: Document, made: Conversion, source: Engine, target: Engine) -> Outcome:
+    """The manifests of another kind. What only the engine of the source understands is lost."""
+    from allaboard.layout import lay_out
+    from allaboard.render.cluster_facts import ClusterFacts
+    from allaboard.render.manifests import render
+
+    job, lost = dict(made.job), list(made.lost)
+    if target is not source:
+        kept = job.pop("engine_spec", {})
+        for path, value in _leaves(kept, ""):
+            why = f"a {target.KIND} has nothing like it"
+            lost.append(Loss(f"spec.{path}", value, why))
+    framework = job.get("framework", "pytorch")
+    if framework not in target.FRAMEWORKS:
+        runs = one_of(target.FRAMEWORKS)
+        raise BadInput("", [Problem("kind", f"a {target.KIND} runs {runs}, and this job {framework}")])
+    job["engine"] = target.NAME
+    wrong = [
+        replace(problem, path=made.path_of(problem.path))
+        for problem in check(job)
+        if problem.severity == "error"
+    ]
+    if wrong:
+        raise BadInput("", wrong)
+    namespace = document.value["metadata"].get("namespace")
+    if namespace is not None and (not isinstance(namespace, str) or why_not_an_object_name(namespace, 63)):
+        raise BadInput("", [Problem("metadata.namespace", "is no name of a namespace")])
+    checked = TrainingJob.of(job)
+    layout = lay_out(checked, target, checked.name)
+    facts = ClusterFacts(namespace=namespace or "default")
+    rendered = render(checked, layout, facts, launch="", spec_hash="")
+    manifests = [_without_place(without_ours(one), namespace) for one in rendered.manifests]
+    changed = [one for one in made.changed if not (namespace and one.path == "metadata.namespace")]
+    secrets = secret_values(plain(document.value))
+    return Outcome(document, tuple(manifests), tuple(changed), tuple(lost), secrets=secrets)
+
+
+def _without_place(manifest: dict[str, Any], namespace: Any) -> dict[str, Any]:
+    """A manifest whose source named no namespace names none."""
+    if namespace:
+        return manifest
+    kept = {name: value for name, value in manifest["metadata"].items() if name != "namespace"}
+    return {**manifest, "metadata": kept}
+
+
+def _leaves(fields: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """Fields of mappings within mappings, each with its path."""
+    for name, value in fields.items():
+        at = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, at)
+        else:
+            yield at, value
+
+
+# Many documents.
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How many jobs there were, how many were converted, how many of those without a loss; ``templates``:
+    what would be jobs once their placeholders are filled in, not counted as jobs; ``passed``: other objects;
+    ``losses``: what was lost, the most frequent first.
+    """
+
+    jobs: int
+    converted: int
+    whole: int
+    templates: int
+    passed: int
+    losses: Mapping[str, int]
+
+
+def score(outcomes: Sequence[Outcome]) -> Score:
+    """Counts what became of the documents. Losses are counted by their path without places in lists and
+    names of groups.
+    """
+    templates = sum(one.template for one in outcomes)
+    jobs = [one for one in outcomes if one.passed is None and not one.template]
+    converted = [one for one in jobs if not one.problems]
+    counts: dict[str, int] = {}
+    for one in converted:
+        for path in dict.fromkeys(_pattern(loss.path) for loss in one.lost):
+            counts[path] = counts.get(path, 0) + 1
+    return Score(
+        len(jobs),
+        len(converted),
+        sum(not one.lost for one in converted),
+        templates,
+        len(outcomes) - len(jobs) - templates,
+        dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+def _pattern(path: str) -> str:
+    return re.sub(r"(ReplicaSpecs)\.[^.\[]+", r"\1.*", re.sub(r"\[\d+\]", "[]", path))

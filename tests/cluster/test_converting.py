@@ -1,0 +1,104 @@
+"""What is converted, the API server takes: every manifest that the operator's own modules and its users
+published becomes a job and comes back, by a dry run with strict validation, the operator's webhooks included.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from allaboard.checking import require_valid
+from allaboard.converting import Document, convert, engine_of_manifest
+from allaboard.engines import ENGINES
+from allaboard.layout import lay_out
+from allaboard.render.cluster_facts import ASSUMED
+from allaboard.render.manifests import Rendered, render
+from tests.cluster.api import Object
+from tests.cluster.plane import Cluster
+from tests.cluster.test_rendering import accepted, assert_within, pods_of
+from tests.core.convert.manifests import in_folder
+
+__all__ = ["accepted"]
+
+
+def read_ones(folder: str) -> list[Document]:
+    return [one for one in in_folder(folder) if engine_of_manifest(one.value) is not None]
+
+
+def back_again(document: Document, namespace: str) -> Rendered:
+    """What is rendered of the job that a document becomes."""
+    (outcome,) = convert([document])
+    (fields,) = outcome.documents
+    engine = engine_of_manifest(document.value)
+    assert engine is not None
+    job = require_valid({**fields, "engine": engine.NAME})
+    layout = lay_out(job, engine, f"{job.name}-00000000")
+    return render(job, layout, replace(ASSUMED, namespace=namespace), launch="l", spec_hash="v1:0")
+
+
+@pytest.mark.needs("training-operator")
+@pytest.mark.parametrize("document", read_ones("examples"), ids=lambda document: document.place)
+def test_every_example_of_the_operator_comes_back_and_is_taken(
+    cluster: Cluster, namespace: str, accepted: Callable[[Object], Object], document: Document
+) -> None:
+    made = back_again(document, namespace)
+    if not cluster.api.serves(made.job["apiVersion"], made.job["kind"]):
+        pytest.skip(f"{made.job['kind']} is not served here")
+    for manifest in made.manifests:
+        assert_within(manifest, accepted(manifest))
+    for pod in pods_of(made):
+        accepted(pod)
+
+
+@pytest.mark.needs("training-operator")
+def test_what_users_published_comes_back_and_is_taken(
+    cluster: Cluster, namespace: str, accepted: Callable[[Object], Object]
+) -> None:
+    taken = 0
+    for document in read_ones("wild"):
+        if not cluster.api.serves(document.value["apiVersion"], document.value["kind"]):
+            continue
+        for manifest in back_again(document, namespace).manifests:
+            assert_within(manifest, accepted(manifest))
+            taken += 1
+    assert taken > 80
+
+
+@pytest.mark.needs("training-operator")
+def test_an_example_becomes_the_manifest_of_every_kind_that_can_say_it(
+    cluster: Cluster, namespace: str, accepted: Callable[[Object], Object]
+) -> None:
+    document = next(one for one in read_ones("examples") if one.value["kind"] == "PyTorchJob")
+    refused = {}
+    for engine in ENGINES.values():
+        (outcome,) = convert([document], engine.NAME)
+        if not outcome.documents:
+            refused[engine.NAME] = [problem.path for problem in outcome.problems]
+            continue
+        for manifest in outcome.documents:
+            metadata = {**manifest["metadata"], "namespace": namespace}
+            accepted({**manifest, "metadata": metadata})
+    assert "pytorchjob" not in refused and all(refused.values())
+
+
+@pytest.mark.needs("training-operator")
+def test_what_lives_on_a_cluster_becomes_the_job_that_its_manifest_becomes(
+    cluster: Cluster, namespace: str
+) -> None:
+    document = next(one for one in read_ones("examples") if one.value["kind"] == "PyTorchJob")
+    # Suspended: no pod is made of it.
+    spec = {**document.value["spec"], "runPolicy": {"suspend": True}}
+    metadata = {**document.value["metadata"], "namespace": namespace}
+    manifest = {**document.value, "spec": spec, "metadata": metadata}
+    cluster.api.request("POST", cluster.api.path(manifest).rpartition("/")[0], manifest)
+    where = ["--kubeconfig", str(cluster.kubeconfig), "-n", namespace]
+    words = [sys.executable, "-m", "allaboard", "convert", "--from-cluster", "--json", *where]
+    answer = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    (fresh,) = convert([replace(document, value=manifest)])
+    assert answer["documents"] == [json.loads(json.dumps(dict(fresh.documents[0])))]
+    assert answer["lost"] == []
