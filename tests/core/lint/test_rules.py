@@ -196,6 +196,11 @@ MANIFESTS: list[tuple[str, Changes, str, Changes]] = [
         {f"{POLICY}.backoffLimit": 0},
     ),
     (
+        "backoff_unlimited", {f"{POLICY}.backoffLimit": 2**31 - 1}, f"{POLICY}.backoffLimit",
+        {f"{POLICY}.backoffLimit": GONE, f"{MASTER}.restartPolicy": "Never",
+         "spec.pytorchReplicaSpecs.Worker.restartPolicy": "ExitCode"},
+    ),
+    (
         "deadline_without_timer", {f"{POLICY}.activeDeadlineSeconds": 3600},
         f"{POLICY}.activeDeadlineSeconds",
         {f"{POLICY}.activeDeadlineSeconds": None},
@@ -310,6 +315,7 @@ JOBS: list[tuple[str, Changes, str, Changes]] = [
     ),
     ("clean_up_leaves_members", {"policy": {"clean_pods": "none"}}, "policy.clean_pods", {}),
     ("clean_up_takes_logs", {"policy": {"clean_pods": "all"}}, "policy.clean_pods", {}),
+    ("backoff_unlimited", {"policy": {"backoff_limit": 2**31 - 1}}, "policy.backoff_limit", {}),
     ("ttl_too_short", {"policy": {"ttl": "5s"}}, "policy.ttl", {"policy": {"ttl": "1d"}}),
     ("image_unpinned", {"image": "lab/train"}, "image", {"image": "lab/train:1"}),
     ("image_unpinned", {
@@ -326,6 +332,11 @@ JOBS: list[tuple[str, Changes, str, Changes]] = [
     (
         "secret_in_plain_text", {"environment": {"DB_PASSWORD": "hunter2"}}, "environment.DB_PASSWORD",
         {"environment": {"MAX_TOKENS": "512", "AUTH_FILE_TOKEN": "/etc/token"}},
+    ),
+    (
+        "interface_is_loopback",
+        {"groups": {"master": 1, "worker": {"environment": {"NCCL_SOCKET_IFNAME": "lo"}}}, "workers": GONE},
+        "groups.worker.environment.NCCL_SOCKET_IFNAME", {},
     ),
     (
         "interface_is_loopback", {"environment": {"NCCL_SOCKET_IFNAME": "lo"}},

@@ -154,44 +154,55 @@ class View:
         """The path of a field of a container."""
         if self.origin == MANIFEST:
             return f"{container.at}.{field}"
-        return self._in_pod(container, field) or self._of_group(group, field)
+        at = self._item(group, container, _first(field))
+        return f"{at}.{field}" if at else self._of_group(group, field)
 
     def variable(self, group: Group, container: Container, n: int, name: str) -> str:
         """The path of a variable, by its place and its name."""
         if self.origin == MANIFEST:
             return f"{container.at}.env[{n}]"
-        at = self.container(group, container, "env")
-        return at if at.startswith("pod.") else f"{at}.{name}"
+        at = self._item(group, container, "env")
+        return f"{at}.env" if at else f"{self._of_group(group, 'env', name)}.{name}"
 
-    def whole(self, container: Container) -> str:
+    def whole(self, group: Group, container: Container) -> str:
         """The path of a container."""
-        return container.at if self.origin == MANIFEST else self._item(container) or "pod.spec.containers"
+        if self.origin == MANIFEST:
+            return container.at
+        return self._item(group, container) or "pod.spec.containers"
 
     def in_pod(self, group: Group, field: str) -> str:
         """The path of a field of a pod's spec."""
         if self.origin == MANIFEST:
             return f"{group.template_at}.spec.{field}"
-        return f"pod.spec.{field}"
+        found = [at for at, pod in self._pods(group) if _first(field) in mapping(pod.get("spec"))]
+        return f"{found[0] if found else 'pod'}.spec.{field}"
 
     def volume(self, group: Group, n: int, volume: Mapping[str, Any]) -> str:
         """The path of a volume, by its place."""
         if self.origin == MANIFEST:
             return f"{group.template_at}.spec.volumes[{n}]"
-        written = items(mapping(mapping(self.fields.get("pod")).get("spec")).get("volumes"))
-        names = [mapping(one).get("name") for one in written]
-        n = names.index(volume.get("name")) if volume.get("name") in names else n
-        return f"pod.spec.volumes[{n}]"
+        for at, pod in self._pods(group):
+            names = [mapping(v).get("name") for v in items(mapping(pod.get("spec")).get("volumes"))]
+            if volume.get("name") in names:
+                return f"{at}.spec.volumes[{names.index(volume.get('name'))}]"
+        return "pod.spec.volumes"
 
-    def metadata(self, group: Group, field: str) -> str:
-        """The path of a field of a pod's metadata."""
-        return f"{group.template_at}.metadata.{field}" if self.origin == MANIFEST else f"pod.metadata.{field}"
+    def metadata(self, group: Group, kind: str, name: str) -> str:
+        """The path of a label or an annotation of a pod."""
+        if self.origin == MANIFEST:
+            return f"{group.template_at}.metadata.{kind}.{name}"
+        found = [at for at, p in self._pods(group) if name in mapping(mapping(p.get("metadata")).get(kind))]
+        return f"{found[0] if found else 'pod'}.metadata.{kind}.{name}"
 
     def in_policy(self, field: str) -> str:
         """The path of a field of the run policy."""
         return f"spec.runPolicy.{field}" if self.origin == MANIFEST else f"policy.{_POLICY[field]}"
 
     def restart(self, group: Group) -> str:
-        return f"{group.at}.restartPolicy" if self.origin == MANIFEST else "policy.restart"
+        """The path of a group's restart policy."""
+        if self.origin == MANIFEST:
+            return f"{group.at}.restartPolicy"
+        return f"groups.{group.role}.restart" if "restart" in self._said(group) else "policy.restart"
 
     @property
     def at_groups(self) -> str:
@@ -200,26 +211,34 @@ class View:
             return "groups" if "groups" in self.fields else "workers"
         return self.groups[0].at.rpartition(".")[0].partition("[")[0] if self.groups else "spec"
 
-    def _in_pod(self, container: Container, field: str) -> str | None:
-        """The path of a field in a job's ``pod``, where that says it."""
-        at = self._item(container, _first(field))
-        return f"{at}.{field}" if at else None
+    def _said(self, group: Group) -> Mapping[str, Any]:
+        """What a job says of a group alone."""
+        return mapping(mapping(self.fields.get("groups")).get(group.role))
 
-    def _item(self, container: Container, field: str | None = None) -> str | None:
-        """The path of a container in a job's ``pod``, where that names it, and the field."""
-        for part in ("containers", "initContainers"):
-            for n, one in enumerate(items(mapping(mapping(self.fields.get("pod")).get("spec")).get(part))):
-                if mapping(one).get("name") == container.name and (field is None or field in one):
-                    return f"pod.spec.{part}[{n}]"
+    def _pods(self, group: Group) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """What a job merges over the pods of a group, and its path; first the group's own, which win."""
+        yield f"groups.{group.role}.pod", mapping(self._said(group).get("pod"))
+        yield "pod", mapping(self.fields.get("pod"))
+
+    def _item(self, group: Group, container: Container, field: str | None = None) -> str | None:
+        """The path of a container in what a job merges over its pods, where that says the field."""
+        for at, pod in self._pods(group):
+            for part in ("containers", "initContainers"):
+                for n, one in enumerate(items(mapping(pod.get("spec")).get(part))):
+                    if mapping(one).get("name") == container.name and (field is None or field in one):
+                        return f"{at}.spec.{part}[{n}]"
         return None
 
-    def _of_group(self, group: Group, field: str) -> str:
-        """The path in the fields of a job's group, or of the job."""
+    def _of_group(self, group: Group, field: str, name: str | None = None) -> str:
+        """The path in the fields of a job's group, or of the job. ``name``: of a variable."""
         own = _CONTAINER.get(_first(field))
         if own is None:
             return f"pod.spec.containers.{field}"
-        said = mapping(mapping(self.fields.get("groups")).get(group.role))
-        return f"groups.{group.role}.{own}" if own in said else own
+        said = self._said(group)
+        if own == "args" and own not in said and own not in self.fields:
+            own = "command"
+        there = said.get(own)
+        return f"groups.{group.role}.{own}" if there is not None and name in (None, *mapping(there)) else own
 
 
 def _first(field: str) -> str:
@@ -230,10 +249,9 @@ _GPU = re.compile(r"/gpu$|^nvidia\.com/mig-")
 _CONTAINER = {
     "image": "image",
     "command": "command",
-    "args": "command",
+    "args": "args",
     "env": "environment",
     "resources": "resources",
-    "imagePullPolicy": "pod",
 }
 _POLICY = {
     "backoffLimit": "backoff_limit",

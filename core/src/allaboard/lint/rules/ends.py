@@ -15,6 +15,8 @@ _POLICY = frozenset(
         "ttlSecondsAfterFinished",
     }
 )  # fmt: skip
+_UNLIMITED = 2**31 - 1
+"""What is written where a limit must be and none is meant."""
 _FOLLOWED = 60
 """Seconds within which whoever follows a job has seen its end and read its logs."""
 
@@ -60,12 +62,12 @@ def exit_code_unbounded(view: View) -> Iterator[Hit]:
     "nothing limits how often members are started again",
     "An absent backoffLimit means no limit: a script with a typing slip crashes for ever and holds its GPUs.",
     "give a number, like 3",
-    reads=(MANIFEST,),
 )
 def backoff_unlimited(view: View) -> Iterator[Hit]:
     """Training Operator: runPolicy.backoffLimit nil is unlimited. Jobs are rendered with 3."""
     default = {"on_failure": "OnFailure", "always": "Always"}.get(view.engine.DEFAULT_RESTART)
-    if not view.is_v1 or view.policy.get("backoffLimit") is not None:
+    limit = view.policy.get("backoffLimit")
+    if not view.is_v1 or (limit is not None and limit != _UNLIMITED):
         return
     if any((group.restart or default) in ("OnFailure", "Always") for group in view.groups):
         yield Hit(view.in_policy("backoffLimit"))

@@ -88,9 +88,9 @@ def secret_in_plain_text(view: View) -> Iterator[Hit]:
 )
 def sidecar_blocks_the_end(view: View) -> Iterator[Hit]:
     """Training Operator: the phase of a pod decides, which is Running while one container runs; KEP-753."""
-    for _, one in view.containers:
+    for group, one in view.containers:
         if not one.trains and not one.begins:
-            yield Hit(view.whole(one), show(one.name) if one.name else "")
+            yield Hit(view.whole(group, one), show(one.name) if one.name else "")
 
 
 @rule(
@@ -106,7 +106,7 @@ def istio_sidecar(view: View) -> Iterator[Hit]:
     for group in view.groups:
         for kind in ("labels", "annotations"):
             if str(mapping(group.metadata.get(kind)).get("sidecar.istio.io/inject")).lower() == "true":
-                yield Hit(view.metadata(group, f"{kind}.sidecar.istio.io/inject"))
+                yield Hit(view.metadata(group, kind, "sidecar.istio.io/inject"))
 
 
 @rule(
