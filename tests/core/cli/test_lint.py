@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import yaml
 
+from allaboard.cli.lint import _lint_all
+from allaboard.errors import BadInput
+from allaboard.spec.loader import parse_all
 from tests.core.cli.terminal import Terminal
 from tests.core.cli.test_startup import HEAVY, imported
 from tests.core.lint.test_rules import GOOD, MAIN, POLICY, changed
+from tests.torture.hostile import broken_text
 
 JOB = "name: digits\ncommand: [python, train.py]\nimage: lab/train\npolicy: {restart: always}\n"
 
@@ -67,6 +72,23 @@ def test_what_cannot_be_read_ends_with_2(ab: Terminal, text: str, word: str) -> 
     assert (said.code, said.out) == (2, "") and word in said.err
     body = ab("lint", "-", "--json", stdin=text)
     assert body.code == 2 and body.json["error"]["code"] == "bad_input"
+
+
+def test_a_hostile_manifest_ends_in_findings_or_in_a_sentence() -> None:
+    rng = random.Random(5)
+    good = yaml.safe_dump(GOOD, sort_keys=False)
+    refused = 0
+    for _ in range(400):
+        text = broken_text(good, rng)
+        try:
+            linted = _lint_all(parse_all(text, "stdin"), "stdin")
+        except BadInput as error:
+            refused += 1
+            said = str(error)
+        else:
+            said = "".join([title + str(f.to_dict()) for title, findings in linted for f in findings])
+        assert all(c.isprintable() or c == "\n" for c in said)
+    assert 50 < refused < 350, "some are read, some are not"
 
 
 def test_a_live_object_is_read_as_kubectl_prints_it(ab: Terminal) -> None:

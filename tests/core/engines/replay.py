@@ -82,11 +82,22 @@ def _whole(before: Object, patch: Object) -> dict[str, Any]:
 
 
 def states(story: Story) -> list[str]:
-    """The states on the way, each as long as it lasts."""
+    """The states on the way, each as long as it lasts. ``starting`` is all that comes before a run goes on
+    with all of its members: on a busy node some run and some wait, and it begins again and again.
+    """
     found: list[str] = []
     for moment in moments(story):
-        if not found or found[-1] != moment.state:
-            found.append(str(moment.state))
+        state = "starting" if moment.state in (State.QUEUED, State.STARTING) else str(moment.state)
+        if not found or found[-1] != state:
+            found.append(state)
+    return _without_false_starts(found)
+
+
+def _without_false_starts(found: list[str]) -> list[str]:
+    """Running, starting, running: not all of it ran before."""
+    for n in range(len(found) - 2):
+        if found[n : n + 3] == ["running", "starting", "running"]:
+            return _without_false_starts([*found[: n + 1], *found[n + 3 :]])
     return found
 
 

@@ -19,7 +19,9 @@ STATES = {
     "failed": ["starting", "running", "failed"],
     "suspended": ["starting", "running", "suspended", "starting", "running", "succeeded"],
 }
-"""Story -> its states. The members of ``suspended`` run, are suspended, resumed, and end well."""
+"""Story -> its states. The members of ``suspended`` run, are suspended, resumed, and end well. One that waits
+for a node, or for the rest, is on its way, whatever the word.
+"""
 GROUPS: dict[str, dict[str, int]] = {
     "pytorchjob": {"master": 1, "worker": 2},
     "tfjob": {"chief": 1, "worker": 2, "ps": 1},
