@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args, is_typeddict
 
 from allaboard.checking import check
-from allaboard.engines import ENGINES, Engine
+from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine
 from allaboard.gangs import GANGS
 from allaboard.render.compatibility import pair_engine_and_gang
-from allaboard.spec.fields import hints, parts
-from allaboard.spec.job import Fields, Group
+from allaboard.spec.fields import Reader, hints, parts
+from allaboard.spec.job import Fields, Group, copied
 
 NAMES = ("a", "digits", "resnet-50", "x" * 40, "a1-b2")
 WORDS = ("train", "val_loss", "a b", "läuft", "{x}", "%s", "'", '"', "#", "- a", "x: y", "$(HOME)", "☃")
@@ -123,15 +123,11 @@ def a_right_job(rng: random.Random) -> Job:
     }
     job |= {"name": rng.choice(NAMES), "framework": framework, "image": rng.choice(RIGHT["image"])}
     job["command"] = rng.choice(RIGHT["command"])
-    if rng.random() < 0.5 or len(_engines_of(framework)) > 1:
+    if rng.random() < 0.5 or len(BY_FRAMEWORK[framework]) > 1:
         job["engine"] = engine.NAME
     _put_members(job, engine, framework, rng, density)
     _put_places(job, engine, rng)
     return _accepted(job)
-
-
-def _engines_of(framework: str) -> list[Engine]:
-    return [engine for engine in ENGINES.values() if framework in engine.FRAMEWORKS]
 
 
 def _value(hint: Any, rng: random.Random, density: float) -> Any:
@@ -212,9 +208,9 @@ def _accepted(job: Job) -> Job:
 
 
 def _objections(job: Job) -> Iterator[Any]:
-    framework = job["framework"]
-    engine = ENGINES.get(job.get("engine", "")) or _engines_of(framework)[0]
-    return (problem for problem in engine.objections(job) if problem.severity == "error")
+    engine = ENGINES.get(job.get("engine", "")) or BY_FRAMEWORK[job["framework"]][0]
+    sound = Reader().mapping(Fields, copied(job), "")
+    return (problem for problem in engine.objections(sound) if problem.severity == "error")
 
 
 # Wrong ones.

@@ -116,8 +116,8 @@ def deadline_without_timer(view: View) -> Iterator[Hit]:
     "clean_up_leaves_members",
     "warning",
     "members that still run are left there when the job has ended",
-    "The master, or a chief, decides when a job has succeeded. Workers and servers that run on then hold "
-    "their GPUs until somebody deletes the job. None is what an absent policy means.",
+    "A job has ended when its master has, or when one member has failed. The others run on and hold their "
+    "GPUs until somebody deletes the job. None is what an absent policy means.",
     "say Running",
     job_fix="leave it out, or say running",
 )
