@@ -115,7 +115,7 @@ MANIFESTS: list[tuple[str, Changes, str, Changes]] = [
     (
         "host_path", {f"{POD}.volumes": [{"name": "d", "hostPath": {"path": "/data"}}]},
         f"{POD}.volumes.0.hostPath",
-        {f"{POD}.volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]},
+        {f"{POD}.volumes": [{"name": "d", "hostPath": {"path": "/dev/shm"}}]},
     ),
     (
         "secret_in_plain_text", {f"{MAIN}.env.0": {"name": "AWS_SECRET_ACCESS_KEY", "value": "abc"}},
@@ -175,6 +175,10 @@ MANIFESTS: list[tuple[str, Changes, str, Changes]] = [
     (
         "interface_not_chosen", {f"{POD}.hostNetwork": True}, f"{MAIN}.env",
         {f"{POD}.hostNetwork": True, f"{MAIN}.env.0": {"name": "NCCL_SOCKET_IFNAME", "value": "ib0"}},
+    ),
+    (
+        "interface_not_chosen", {f"{POD}.hostNetwork": True}, f"{MAIN}.env",
+        {f"{POD}.hostNetwork": True, f"{MAIN}.command": ["mpirun", "-x", "NCCL_SOCKET_IFNAME=ib0", "train"]},
     ),
     (
         "interface_is_loopback", {f"{MAIN}.env.0": {"name": "GLOO_SOCKET_IFNAME", "value": "lo"}},
@@ -253,6 +257,10 @@ MANIFESTS: list[tuple[str, Changes, str, Changes]] = [
         "elastic_without_torchrun",
         {"spec.elasticPolicy": {"minReplicas": 1}, f"{MAIN}.command": ["python", "t.py"]}, f"{MAIN}.command",
         {"spec.elasticPolicy": {}, f"{MAIN}.command": ["python", "-m", "torch.distributed.run"]},
+    ),
+    (
+        "elastic_without_torchrun", {"spec.elasticPolicy": {}, **shell("exec python3 train.py")},
+        f"{MAIN}.command", {"spec.elasticPolicy": {}, f"{MAIN}.command": ["/opt/start.sh"]},
     ),
     (
         "rendezvous_conf_empty", {"spec.elasticPolicy": {"rdzvConf": []}}, "spec.elasticPolicy.rdzvConf",
@@ -463,6 +471,13 @@ def test_what_only_one_operator_does_is_said_of_its_kind() -> None:
     misspelt = of_kind("TFJob", {"Chief": 1, "Workr": 2}, "tensorflow", command=["python", "-u", "t.py"])
     found = codes(lint_object(misspelt) or ())
     assert found["role_unknown", "spec.tfReplicaSpecs.Workr"].summary.endswith("did you mean Worker?")
+
+
+def test_workers_that_wait_for_a_launcher_are_left_to_it() -> None:
+    worker = changed(GOOD, shell("mkdir -p /run/sshd; /usr/sbin/sshd -D"))
+    assert "failure_unnoticed" in {code for code, _ in codes(lint_object(worker) or ())}
+    worker["spec"]["pytorchReplicaSpecs"]["Launcher"] = GOOD["spec"]["pytorchReplicaSpecs"]["Master"]
+    assert "failure_unnoticed" not in {code for code, _ in codes(lint_object(worker) or ())}
 
 
 def test_a_kind_that_is_no_engines_is_not_judged() -> None:

@@ -20,8 +20,13 @@ _NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
     "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that the nodes share",
 )
 def interface_not_chosen(view: View) -> Iterator[Hit]:
-    """NCCL, environment variables: without NCCL_SOCKET_IFNAME it takes ib*, then any but docker* and lo."""
+    """NCCL, environment variables: without NCCL_SOCKET_IFNAME it takes ib*, then any but docker* and lo.
+    mpirun may hand it on (-x).
+    """
     if view.total < 2:
+        return
+    lines = " ".join(word for _, one in view.trainers for word in one.line)
+    if "SOCKET_IFNAME" in lines or "tcp_if_include" in lines:
         return
     for group, one in view.trainers:
         if group.pod.get("hostNetwork") is True and not any(one.variable(n) is not None for n in _NAMES):

@@ -55,7 +55,8 @@ def host_path(view: View) -> Iterator[Hit]:
     for group in view.groups:
         for n, volume in enumerate(items(group.pod.get("volumes"))):
             path = mapping(mapping(volume).get("hostPath")).get("path")
-            if isinstance(path, str):
+            # /dev/shm and devices of the node are of one node anyway.
+            if isinstance(path, str) and not path.startswith("/dev/"):
                 yield Hit(f"{view.volume(group, n, volume)}.hostPath", show(path))
 
 
@@ -191,8 +192,13 @@ def variable_overridden(view: View) -> Iterator[Hit]:
 
 
 def _scripts(view: View) -> Iterator[tuple[Group, Container, str]]:
-    """The scripts that are handed to a shell: ``[sh, -c, SCRIPT]``, also with the script in args."""
+    """The scripts that are handed to a shell: ``[sh, -c, SCRIPT]``, also with the script in args. Workers that
+    wait for what a launcher starts in them end for nobody.
+    """
+    launched = any(group.role == "launcher" for group in view.groups)
     for group in view.groups:
+        if launched and group.role != "launcher":
+            continue
         for one in group.trainers:
             line = one.line
             if len(line) < 3 or not _SHELL.fullmatch(line[0]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from allaboard.lint.rule import Hit, rule
@@ -43,14 +44,15 @@ def no_master(view: View) -> Iterator[Hit]:
     "start the script with torchrun",
 )
 def elastic_without_torchrun(view: View) -> Iterator[Hit]:
-    """Training Operator 1.9.4, pkg/controller.v1/pytorch/elastic.go; torchrun reads PET_ variables. An image
-    that brings its own command is left alone.
+    """Training Operator 1.9.4, pkg/controller.v1/pytorch/elastic.go; torchrun reads PET_ variables. What a
+    command of an image or a script of its own starts is not seen.
     """
     if not isinstance(view.spec.get("elasticPolicy"), Mapping) or view.engine.KIND != "PyTorchJob":
         return
     starters = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
     for group, one in view.trainers:
-        if one.line and not any(word in part for part in one.line for word in starters):
+        line = " ".join(one.line)
+        if re.search(r"\bpython[0-9.]*\s", line) and not any(word in line for word in starters):
             yield Hit(view.container(group, one, "command"))
 
 
