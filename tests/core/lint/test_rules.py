@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from allaboard.checking import require_valid
+from allaboard.engines.kubeflow import KubeflowEngine
 from allaboard.lint import RULES, lint_job, lint_object
 from allaboard.lint.rule import SEVERITIES
 from allaboard.lint.view import JOB as OF_JOB
-from allaboard.lint.view import MANIFEST
+from allaboard.lint.view import MANIFEST, view_of_object
 from allaboard.untrusted import find_flaws
 from tests.torture.hostile import VALUES
 
@@ -478,6 +479,36 @@ def test_workers_that_wait_for_a_launcher_are_left_to_it() -> None:
     assert "failure_unnoticed" in {code for code, _ in codes(lint_object(worker) or ())}
     worker["spec"]["pytorchReplicaSpecs"]["Launcher"] = GOOD["spec"]["pytorchReplicaSpecs"]["Master"]
     assert "failure_unnoticed" not in {code for code, _ in codes(lint_object(worker) or ())}
+
+
+class OtherJob(KubeflowEngine):
+    """A kind of another operator, whose pods stand deeper."""
+
+    KIND = "JobSet"
+    API_VERSION = "jobset.x-k8s.io/v1alpha2"
+    FRAMEWORKS = ("pytorch",)
+    ROLES: Mapping[str, int | None] = {"node": None}
+    CONTAINER = "node"
+    SPECS = "replicatedJobs"
+    INJECTED = frozenset({"PYTHONUNBUFFERED"})
+
+
+def test_the_pods_of_any_kind_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = OtherJob()
+    monkeypatch.setattr("allaboard.lint.view.engine_of_object", lambda obj: other)
+    pod = changed(GOOD["spec"]["pytorchReplicaSpecs"]["Worker"]["template"], {})
+    pod["spec"]["containers"][0] |= {"name": "node", "image": "lab/train", "resources": GPU_1}
+    job = {"template": {"spec": {"parallelism": 4, "template": pod}}, "name": "node", "replicas": 2}
+    view = view_of_object({"spec": {"replicatedJobs": [job]}})
+    assert view is not None
+    assert [(group.role, group.count, group.at) for group in view.groups] == [
+        ("node", 8, "spec.replicatedJobs[0]")
+    ]
+    at = "spec.replicatedJobs[0].template.spec.template.spec.containers[0]"
+    found = codes(lint_object({"spec": {"replicatedJobs": [job]}}) or ())
+    assert found.keys() == {("image_unpinned", f"{at}.image"), ("one_gpu_per_member", f"{at}.resources")}
+    patches = {"runtimePatches": [{"spec": {"template": {"spec": {"containers": [{"name": "node"}]}}}}]}
+    assert lint_object({"spec": patches}) == [], "what is changed of a template is none"
 
 
 def test_a_kind_that_is_no_engines_is_not_judged() -> None:

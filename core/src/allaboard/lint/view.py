@@ -300,6 +300,8 @@ def _groups(
         yield _group(engine, value, at, owner or ({}, at), role)
         return
     for key, inner in value.items():
+        if str(key).endswith(("Patches", "Overrides")):
+            continue  # what a TrainJob changes of its runtime's template is no template
         within = f"{at}.{show(str(key), quote=False)}"
         is_group = isinstance(inner, Mapping) and "template" in inner and owner is None
         own = (inner, within) if is_group else owner
@@ -314,7 +316,7 @@ def _group(
     restart = fields.get("restartPolicy", pod.get("restartPolicy"))
     return Group(
         role=role.lower(),
-        replicas=fields.get("replicas"),
+        replicas=_replicas(fields),
         restart=restart if isinstance(restart, str) else None,
         fields=fields,
         metadata=mapping(template.get("metadata")),
@@ -324,6 +326,15 @@ def _group(
         template_at=at,
         helps=role.lower() in engine.HELPERS,
     )
+
+
+def _replicas(fields: Mapping[str, Any]) -> Any:
+    """As it is written; of a JobSet, whose groups are Jobs, the pods of all of them."""
+    replicas = fields.get("replicas")
+    pods = mapping(mapping(fields.get("template")).get("spec")).get("parallelism")
+    if not isinstance(pods, int) or not isinstance(replicas, int | None):
+        return replicas
+    return pods * (1 if replicas is None else replicas)
 
 
 def _containers(engine: Engine, pod: Mapping[str, Any], at: str) -> Iterator[Container]:

@@ -192,8 +192,8 @@ def variable_overridden(view: View) -> Iterator[Hit]:
 
 
 def _scripts(view: View) -> Iterator[tuple[Group, Container, str]]:
-    """The scripts that are handed to a shell: ``[sh, -c, SCRIPT]``, also with the script in args. Workers that
-    wait for what a launcher starts in them end for nobody.
+    """The scripts that are handed to a shell: ``[sh, -c, SCRIPT]``, also with the script in args. Workers
+    that wait for what a launcher starts in them end for nobody.
     """
     launched = any(group.role == "launcher" for group in view.groups)
     for group in view.groups:
