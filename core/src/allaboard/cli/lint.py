@@ -21,8 +21,9 @@ Examples:
   kubectl get pytorchjob digits -o yaml | allaboard lint -
   allaboard lint --rules
 
-FILE holds one or many jobs or manifests, YAML or JSON. Exit code 0 whatever is found; 2 when FILE cannot be
-read, or a job in it has errors that `allaboard check` tells.
+FILE holds one or many jobs or manifests, YAML or JSON; of several, each finding of --json says its object.
+Exit code 0 whatever is found; 2 when FILE cannot be read, or a job in it has errors that `allaboard check`
+tells.
 """
 COLOURS = {"error": "red", "warning": "yellow", "advice": "bright_black"}
 

@@ -37,8 +37,8 @@ RULES: Mapping[str, Rule] = {rule.code: rule for rule in _rules()}
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that an expert would say. ``severity``: ``error`` (it will not do what it says), ``warning``
-    (it breaks, or costs, sooner or later), ``advice``; ``path``: of the field; ``detail``: what was found
-    there. All of it is fit to be shown.
+    (it breaks, or costs, sooner or later), ``advice``; ``path``: of the field; ``summary``: what is
+    found there. All of it is fit to be shown.
     """
 
     code: str

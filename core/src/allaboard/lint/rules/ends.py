@@ -132,8 +132,8 @@ def clean_up_leaves_members(view: View) -> Iterator[Hit]:
 @rule(
     "clean_up_unknown",
     "error",
-    "this clean-up policy is none",
-    "There is no check: any value that is not None or Running, also one in lower case, acts as All, and the "
+    "there is no such clean-up policy",
+    "Nobody checks it: any value that is not None or Running, also one in lower case, acts as All, and the "
     "pods are gone with their logs.",
     "say None, Running or All",
     reads=(MANIFEST,),

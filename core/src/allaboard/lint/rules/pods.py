@@ -97,7 +97,7 @@ def sidecar_blocks_the_end(view: View) -> Iterator[Hit]:
 @rule(
     "istio_sidecar",
     "warning",
-    "Istio's proxy is asked into the pods",
+    "Istio's proxy is injected into the pods",
     "The proxy goes on when the training has ended, unless it is a native sidecar, and it stands between "
     "members whose collectives are no HTTP: the job never ends, or never begins.",
     'set the label sidecar.istio.io/inject to "false"',

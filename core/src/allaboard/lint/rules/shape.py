@@ -93,7 +93,7 @@ def role_unknown(view: View) -> Iterator[Hit]:
 @rule(
     "master_not_one",
     "error",
-    "there is exactly one master, and it says so",
+    "a master has exactly one replica, and says so",
     "The webhook reads the number as it is written and refuses an absent one, too.",
     "write replicas: 1",
     reads=(MANIFEST,),
@@ -164,7 +164,7 @@ def name_too_long(view: View) -> Iterator[Hit]:
 @rule(
     "privileged",
     "advice",
-    "a container has every right on its node",
+    "a container has all rights on its node",
     "Training needs no privileges. Where RDMA is the reason, one capability is enough; Pod Security refuses "
     "privileged pods at its levels baseline and restricted.",
     "take it out, or add the capability IPC_LOCK alone",

@@ -27,13 +27,13 @@ def _on_spot(group: Group) -> bool:
     "warning",
     "members may be taken away, and nothing says how long they have to save",
     "The default is 30 seconds from SIGTERM to SIGKILL. What takes longer to save is lost, and clouds give "
-    "between 15 seconds and 2 minutes.",
+    "between some seconds and 2 minutes.",
     "set the time that a checkpoint takes, within what the cloud gives",
     job_fix="set spot.grace to the time that a checkpoint takes, within what the cloud gives",
 )
 def spot_without_grace(view: View) -> Iterator[Hit]:
-    """Kubernetes, terminationGracePeriodSeconds (30); GKE gives up to 15 s on spot nodes unless configured,
-    Azure 30 s, EC2 120 s.
+    """Kubernetes, terminationGracePeriodSeconds (30). The notice of a node: 120 s on EC2, 30 s on Azure and
+    on Google Cloud, of which pods get a part.
     """
     if view.origin == JOB:
         spot = mapping(view.fields.get("spot"))
