@@ -27,7 +27,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture lock clean
+.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ cluster-status: $(AIRFLOW)/.made ## what runs of it, and where
 
 cluster-down: $(AIRFLOW)/.made ## stop it and remove all that is in it
 	@$(AIRFLOW)/bin/python -m tests.cluster down $(ARGS)
+
+docs: $(AIRFLOW)/.made ## write the pages that are made from the code: core/docs/lint.md
+	@$(AIRFLOW)/bin/allaboard lint --rules > core/docs/lint.md
 
 lock: .venv/uv/$(UV_VERSION) ## resolve the two locks anew (make lock ARGS=--upgrade: to the newest of everything)
 	$(call lock,airflow)

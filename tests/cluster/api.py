@@ -7,6 +7,7 @@ to use from several threads; each has a connection of its own.
 from __future__ import annotations
 
 import base64
+import builtins
 import http.client
 import json
 import os
@@ -129,7 +130,8 @@ class Api:
             return self.request(method, path, body, query=query, content=content, timeout=timeout)
         answer: Any = text.decode(errors="replace")
         if response.headers.get_content_type() == JSON:
-            answer = json.loads(text)
+            is_watch = response.status < 400 and "watch" in (query or {})
+            answer = [json.loads(line) for line in text.splitlines()] if is_watch else json.loads(text)
         if response.status >= 400:
             raise ApiError(method, path, response.status, answer)
         return answer
@@ -196,6 +198,18 @@ class Api:
 
     def list(self, version: str, kind: str, namespace: str | None = None, **query: str) -> list[Object]:
         return list(self.request("GET", self.kind(version, kind).path(namespace), query=query)["items"])
+
+    def written(
+        self, version: str, kind: str, namespace: str, since: str
+    ) -> builtins.list[tuple[str, Object]]:
+        """(ADDED, MODIFIED or DELETED, object) of each time that one of these objects was written after this
+        resourceVersion, in order, up to now: what the server still remembers of it.
+        """
+        query = {"watch": "1", "resourceVersion": since, "timeoutSeconds": "1"}
+        events = self.request("GET", self.kind(version, kind).path(namespace), query=query)
+        if errors := [event["object"] for event in events if event["type"] == "ERROR"]:
+            raise LookupError(f"the server has forgotten what was written after {since}: {errors[0]}")
+        return [(event["type"], event["object"]) for event in events]
 
     def create(self, obj: Object) -> Object:
         """Strict: an unknown field is an error."""

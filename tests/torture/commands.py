@@ -68,7 +68,7 @@ def a_command(rng: random.Random) -> list[str]:
 
 
 def _word(parameter: click.Parameter, rng: random.Random) -> str:
-    files = parameter.name in ("job", "metrics", "kubeconfig")
+    files = parameter.name in ("job", "file", "facts_file", "metrics", "kubeconfig")
     if isinstance(parameter.type, click.Choice) and rng.random() < 0.7:
         return rng.choice([*map(str, parameter.type.choices)])
     if isinstance(parameter.type, (click.types.IntParamType, click.types.IntRange)) and rng.random() < 0.5:

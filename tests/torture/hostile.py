@@ -211,6 +211,11 @@ def a_text(rng: random.Random) -> str:
 
     job = rng.choice(RIGHT)
     text: str = json.dumps(job, indent=1) if rng.random() < 0.3 else yaml.safe_dump(job, sort_keys=False)
+    return broken_text(text, rng)
+
+
+def broken_text(text: str, rng: random.Random) -> str:
+    """A text with one to four pieces inserted, removed, doubled or replaced."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         at = rng.randrange(len(text) + 1)
         if rng.random() < 0.5:  # where a value stands

@@ -25,6 +25,7 @@ from allaboard.cli.render import to_yaml
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import AllaboardError
 from allaboard.layout import Layout, lay_out
+from allaboard.lint import lint_job
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import Rendered, render
 from allaboard.spec.identity import canonical, spec_hash
@@ -130,6 +131,7 @@ def _of_job(job: TrainingJob) -> str | None:
         return "the spec is another one once it was written as JSON"
     if require_valid(job).as_mapping() != spec:
         return "a checked job changes when it is checked again"
+    json.dumps([finding.to_dict() for finding in lint_job(job)], ensure_ascii=False).encode()
     layout = lay_out(job, engine_of(job), "torture-00000000")
     if Layout.from_dict(json.loads(json.dumps(layout.to_dict()))) != layout:
         return "the layout is another one once it was written as JSON"

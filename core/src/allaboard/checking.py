@@ -190,7 +190,9 @@ def _elastic(job: Mapping[str, Any]) -> Iterator[Problem]:
     if not engine.is_elastic(job.get("framework", "pytorch")):
         yield Problem("elastic", f"{engine.KIND} has a fixed number of members; take it out")
         return
-    least, most = elastic.get("min", 1), elastic.get("max")
+    most = elastic.get("max")
+    # The operator's rule: an absent min is the max.
+    least = elastic.get("min", 1 if most is None else most)
     groups = job.get("groups")
     if groups is not None and "worker" not in groups:
         yield Problem("groups", "an elastic job needs workers; add worker: N")

@@ -185,6 +185,9 @@ def test_the_page_of_a_cluster(ab: Terminal, cluster: tuple[Answers, str]) -> No
 
 
 def test_a_cluster_in_json(ab: Terminal, cluster: tuple[Answers, str]) -> None:
+    facts = ab("cluster", "--kubeconfig", cluster[1], "--facts", ALLABOARD_IMAGE="lab/train:7").json
+    assert facts["version"] == 1 and "kubeflow.org/v1/PyTorchJob" in facts["kinds"]
+    assert (facts["namespace"], facts["image"]) == ("research", "lab/train:7")
     body = ab("cluster", "--kubeconfig", cluster[1], "--json").json
     assert set(body) == {
         "server", "version", "namespace", "openshift", "components", "operator_gangs", "schedulers", "nodes",

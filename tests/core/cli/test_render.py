@@ -116,6 +116,77 @@ def test_what_is_wrong_ends_with_2_and_nothing_on_stdout(ab: Terminal) -> None:
     assert found["error"]["problems"][0]["path"] == "command[2]"
 
 
+def test_an_engine_as_if_the_job_said_it(ab: Terminal) -> None:
+    file = a_job_file(ab)
+    same = a_job_file(ab, JOB + "engine: pytorchjob\n")
+    assert ab("render", file, *STORE, "--engine", "pytorchjob").code == 0
+    assert ab("render", file, *STORE, "--engine", "pytorchjob").out == ab("render", same, *STORE).out
+    for name, word in (
+        ("pytochjob", "engine: 'pytochjob' is not known; known: auto, "),
+        ("jaxjob", "engine: 'jaxjob' runs jax, and the framework is 'pytorch'"),
+    ):
+        said = ab("render", file, *STORE, "--engine", name)
+        assert (said.code, said.out) == (2, "") and word in said.err
+    assert "(did you mean 'pytorchjob'?)" in ab("render", file, *STORE, "--engine", "pytochjob").err
+    assert "(did you mean 'coscheduling'?)" in ab("render", file, *STORE, "--gang", "cosheduling").err
+
+
+FACTS = {
+    "version": 1,
+    "kinds": ["kubeflow.org/v1/PyTorchJob", "scheduling.x-k8s.io/v1alpha1/PodGroup"],
+    "operator_gang": "off",
+    "schedulers": {"coscheduling": "gang-scheduler"},
+    "namespace": "research",
+}
+
+
+def facts_file(ab: Terminal, **changes: object) -> str:
+    return ab.write("lab.json", json.dumps({**FACTS, **changes}))
+
+
+def test_the_facts_of_a_file_stand_for_a_cluster(ab: Terminal) -> None:
+    options = (a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab))
+    said = ab("render", *options)
+    assert said.code == 0 and said.out == ab("render", *options).out
+    _, group, job = yaml.safe_load_all(said.out)
+    assert (group["kind"], group["metadata"]["namespace"]) == ("PodGroup", "research")
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert template["spec"]["schedulerName"] == "gang-scheduler"
+    assert "for namespace research of lab.json: gangs by coscheduling" in said.err
+    job = list(yaml.safe_load_all(ab("render", *options, "-n", "team").out))[-1]
+    assert job["metadata"]["namespace"] == "team"
+    bare = ab("render", a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab, kinds=[]))
+    assert [m["kind"] for m in yaml.safe_load_all(bare.out)] == ["ConfigMap", "PyTorchJob"]
+    refused = ab("render", *options, "--gang", "workload")
+    assert refused.code == 2 and "gang.scheduler: pytorchjob with workload: this cluster" in refused.err
+
+
+def test_facts_that_cannot_be_are_told_at_once(ab: Terminal) -> None:
+    file = facts_file(ab, version=2, kinds="all", schdulers={}, namespace=None, secrets=[3])
+    said = ab("render", a_job_file(ab), *STORE, "--cluster-facts", file, "--json")
+    assert said.code == 2
+    problems = {p["path"]: p for p in said.json["error"]["problems"]}
+    assert problems.keys() == {"version", "kinds", "schdulers", "namespace", "secrets"}
+    assert problems["schdulers"]["suggestion"] == "schedulers"
+    for text, word in (("{", "is not JSON"), ("[]", "facts of a cluster are fields"), ("{}", "")):
+        said = ab("render", "job.yaml", *STORE, "--cluster-facts", ab.write("lab.json", text))
+        assert said.code == (2 if word else 0) and word in said.err
+    there = ab("render", "job.yaml", *STORE, "--cluster-facts", "lab.json", "--context", "lab")
+    assert there.code == 2 and "not both" in there.err
+    assert "not both" in ab("render", "-", "--cluster-facts", "-").err
+
+
+def test_all_that_no_cluster_can_do_is_told_at_once(ab: Terminal) -> None:
+    text = JOB.replace("image: lab/train:1\n", "").replace("[train.py]", "[other.py]")
+    text += "checkpoints: {uri: here/there}\n"
+    said = ab(
+        "render", a_job_file(ab, text), "--json", "--cluster-facts", facts_file(ab), "--gang", "workload"
+    )
+    paths = {problem["path"] for problem in said.json["error"]["problems"]}
+    assert said.code == 2
+    assert paths == {"image", "command[2]", "code[0]", "checkpoints.uri", "gang.scheduler"}
+
+
 def test_it_starts_at_once(ab: Terminal) -> None:
     """No client and no terminal library: 150 ms are too few for one."""
     found = imported(ab, "render", a_job_file(ab), *STORE)

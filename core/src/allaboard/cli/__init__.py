@@ -49,6 +49,7 @@ VERBS = {
         "promote:promote", "Checkpoints and data", "make a checkpoint the champion if it is better"
     ),
     "check": Verb("check:check", "Tools", "every problem of a job file, before anything starts"),
+    "lint": Verb("lint:lint", "Tools", "what experts say of a job or of a manifest"),
     "render": Verb("render:render", "Tools", "the objects that a launch would send to a cluster"),
     "convert": Verb("convert:convert", "Tools", "manifests of any kind become jobs, or another kind's"),
     "preflight": Verb("preflight:preflight", "Tools", "whether a job can run where it is to run"),

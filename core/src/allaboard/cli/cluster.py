@@ -21,6 +21,7 @@ Examples:
   allaboard cluster
   allaboard cluster --context gpu-lab -n research --json
   allaboard cluster --rbac submitter -n research | kubectl apply -f -
+  allaboard cluster --facts -n research > lab.json        then: render job.yaml --cluster-facts lab.json
 
 What you may not read is shown as unknown. Nothing is created: one dry run for each operator tests
 whether its webhook answers.
@@ -35,11 +36,23 @@ whether its webhook answers.
     type=click.Choice(["submitter", "viewer"]),
     help="Print only the Role that submitters or viewers need; no cluster is contacted.",
 )
+@click.option(
+    "--facts",
+    is_flag=True,
+    help="Print only what rendering needs to know of it, and of this place (ALLABOARD_IMAGE, ...), as JSON.",
+)
 @json_option
 def cluster(
-    kubeconfig: str | None, context: str | None, namespace: str | None, rbac: str | None, as_json: bool
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str | None,
+    rbac: str | None,
+    facts: bool,
+    as_json: bool,
 ) -> int:
     """Show what a cluster has installed for training, and how to install what is missing."""
+    if rbac is not None and facts:
+        raise click.UsageError("--rbac and --facts print one thing each; name one of them")
     if rbac is not None:
         from allaboard.backends.kubernetes.discovery.rbac import manifest, objects
 
@@ -60,6 +73,11 @@ def cluster(
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         run_sync(check_namespace(api.namespace), api)
         installed = run_sync(survey_cluster(api.server, api.namespace), api)
+    if facts:
+        from allaboard.render.cluster_facts import assumed_facts, facts_to_dict
+
+        show_json(facts_to_dict(installed.facts(assumed_facts(os.environ))))
+        return 0
     if as_json:
         show_json(installed.to_dict())
         return 0

@@ -1,6 +1,6 @@
 """``allaboard render``: print the objects that a launch would send to a cluster, byte for byte, and nothing
-else on stdout. Nothing is sent. If a cluster is named, it is asked what it serves; otherwise defaults are
-assumed.
+else on stdout. Nothing is sent. If a cluster is named, it is asked what it serves; a file of facts stands for
+one (``allaboard cluster --facts``); otherwise defaults are assumed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Examples:
   allaboard render job.yaml
   allaboard render job.yaml --backend kubernetes --context gpu-lab
   allaboard render job.yaml --gang coscheduling -n research
+  allaboard render job.yaml --engine pytorchjob --cluster-facts lab.json
   allaboard render job.yaml --key nightly | kubectl diff -f -
 
 The objects are those of the first attempt of the run that this key names. Beside them a launch keeps a
@@ -34,7 +35,14 @@ record of the run, the ConfigMap allaboard-RUN, which says who owns it and chang
 @click.command(epilog=EPILOG)
 @click.argument("job", metavar="JOB")
 @click.option("--key", default="render", metavar="K", help="The identity of the run; default: render.")
+@click.option("--engine", metavar="E", help="Override engine of the job.")
 @click.option("--gang", metavar="G", help="Override gang.scheduler of the job.")
+@click.option(
+    "--cluster-facts",
+    "facts_file",
+    metavar="FILE",
+    help="What is known of the cluster, as `allaboard cluster --facts` prints it; none is asked.",
+)
 @click.option("--backend", type=click.Choice(["kubernetes"]), help="Ask the cluster what it has.")
 @cluster_options
 @store_option
@@ -42,7 +50,9 @@ record of the run, the ConfigMap allaboard-RUN, which says who owns it and chang
 def render(
     job: str,
     key: str,
+    engine: str | None,
     gang: str | None,
+    facts_file: str | None,
     backend: str | None,
     kubeconfig: str | None,
     context: str | None,
@@ -57,11 +67,20 @@ def render(
     from allaboard.cli.place import site
     from allaboard.render.cluster_facts import assumed_facts
 
-    read = _read_checked_job(job)
-    if gang is not None:
-        read = require_valid(read.with_(gang={**read.get("gang", {}), "scheduler": gang}))
     named = is_cluster(backend) or kubeconfig or context
-    if named:
+    if facts_file is not None and (backend or kubeconfig or context):
+        raise click.UsageError("--cluster-facts stands for a cluster; name a file or a cluster, not both")
+    if facts_file == job == "-":
+        raise click.UsageError("stdin is the job or the facts, not both; name a file for one of them")
+    read = _read_checked_job(job)
+    changes: dict[str, Any] = {} if engine is None else {"engine": engine}
+    if gang is not None:
+        changes["gang"] = {**read.get("gang", {}), "scheduler": gang}
+    if changes:
+        read = require_valid(read.with_(**changes))
+    if facts_file is not None:
+        server, facts = facts_file, _read_facts(facts_file, namespace)
+    elif named:
         server, facts = _ask_cluster(kubeconfig, context, namespace)
     else:
         server, facts = "", assumed_facts(os.environ, namespace)
@@ -74,6 +93,23 @@ def render(
         say(note, to_stderr=True)
     say(_basis_line(server, facts.namespace, made.gang), to_stderr=True)
     return 0
+
+
+def _read_facts(path: str, namespace: str | None) -> ClusterFacts:
+    """The facts of a file, over those of this place; ``namespace`` wins over both."""
+    from dataclasses import replace
+
+    from allaboard.errors import BadInput
+    from allaboard.render.cluster_facts import assumed_facts, facts_from_dict
+    from allaboard.spec.loader import display_name, read_text
+    from allaboard.untrusted import Unreadable, parse_json
+
+    try:
+        data = parse_json(read_text(path), spelling=False)
+    except Unreadable as error:
+        raise BadInput(f"{display_name(path)} {error}") from None
+    facts = facts_from_dict(data, assumed_facts(os.environ))
+    return facts if namespace is None else replace(facts, namespace=namespace)
 
 
 def _ask_cluster(

@@ -1,12 +1,22 @@
 """What is known of the cluster, or assumed of it, when a job is rendered. Values only.
 
-A backend asks its cluster; without one, `ASSUMED` stands in and the command line says so.
+A backend asks its cluster; without one, `ASSUMED` stands in and the command line says so. As JSON they go
+from one place to another (``allaboard cluster --facts``, ``allaboard render --cluster-facts``): the fields of
+`ClusterFacts` and a version, each of which may be absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from allaboard.errors import BadInput, Problem
+from allaboard.names import nearest, one_of
+from allaboard.untrusted import show
+
+VERSION = 1
+"""Of the facts as JSON."""
 
 GPU_LABEL = "nvidia.com/gpu.product"
 """The node label of NVIDIA's GPU feature discovery, which the GPU operator installs. Clouds have their own
@@ -64,3 +74,76 @@ def assumed_facts(environ: Mapping[str, str], namespace: str | None = None) -> C
         engine=environ.get("ALLABOARD_ENGINE") or None,
         secrets=tuple(name for name in secrets if name),
     )
+
+
+# As JSON.
+
+
+def facts_to_dict(facts: ClusterFacts) -> dict[str, Any]:
+    """The facts as JSON keeps them: the same facts give the same text."""
+    kinds = None if facts.kinds is None else sorted(facts.kinds)
+    return {"version": VERSION, **asdict(facts), "kinds": kinds, "secrets": list(facts.secrets)}
+
+
+def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
+    """The inverse of `facts_to_dict`, of a JSON value that may hold anything; what it leaves out is that of
+    ``base``. Raises BadInput with all problems.
+    """
+    if not isinstance(data, Mapping):
+        raise BadInput("facts of a cluster are fields, as `allaboard cluster --facts` prints them")
+    known = [f.name for f in fields(ClusterFacts)]
+    problems = [
+        Problem(show(name, quote=False), f"no such fact; known: {one_of(known)}", nearest(name, known))
+        for name in data
+        if name not in known and name != "version"
+    ]
+    if data.get("version", VERSION) != VERSION:
+        words = f"this allaboard reads version {VERSION}; write the facts anew (`allaboard cluster --facts`)"
+        problems.append(Problem("version", words))
+    said = {name: data[name] for name in known if name in data}
+    problems += [p for name, value in said.items() for p in _wrong(name, value)]
+    if problems:
+        raise BadInput("these facts of a cluster cannot be read:", problems)
+    shaped: dict[str, Any] = {"kinds": _names, "secrets": tuple}
+    return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in said.items()})
+
+
+def _names(value: Any) -> frozenset[str] | None:
+    return None if value is None else frozenset(value)
+
+
+def _wrong(name: str, value: Any) -> Iterator[Problem]:
+    """What is wrong with the value of a fact."""
+    is_right, allowed = _SHAPES.get(name, (_is_text_or_nothing, "text or null"))
+    if not is_right(value):
+        yield Problem(name, f"expected {allowed}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_text_or_nothing(value: Any) -> bool:
+    return value is None or _is_text(value)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_texts_or_nothing(value: Any) -> bool:
+    return value is None or _is_texts(value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_text, value.values()))
+
+
+_SHAPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "kinds": (_is_texts_or_nothing, "a list of group/version/Kind, or null"),
+    "schedulers": (_is_mapping, "gang scheduler: schedulerName"),
+    "namespace": (_is_text, "text"),
+    "gpu_label": (_is_text, "text"),
+    "secrets": (_is_texts, "a list of names"),
+}
+"""Of the facts that are more than one word or nothing."""

@@ -64,13 +64,17 @@ def render(
     check_place(facts)
     engine = ENGINES[layout.engine]
     files = _normal_path(code or {})
-    plan, notes = plan_gang(job, layout, engine, facts)
     problems = [
         *pod_template.problems(job, layout, facts, engine),
         *_code_problems(files),
         *_place_problems(job),
     ]
     problems += _clock_problems(layout)
+    try:
+        plan, notes = plan_gang(job, layout, engine, facts)
+    except BadInput as refused:
+        _raise_problems(job, [*refused.problems, *problems])
+        raise
     _raise_problems(job, problems)
     keys = _keys(files)
     gang_marks = GANGS[plan.gang].marks(plan) if plan.how == "marks" else {}

@@ -146,36 +146,39 @@ def parse(text: str, name: str) -> dict[str, Any]:
     """The mapping that the text says; ``name`` is what messages call it. Numbers know how they were spelled
     (`allaboard.untrusted`).
     """
-    try:
-        value = parse_json(text) if name.endswith(".json") else _parse_document(text, name)
-    except Unreadable as error:
-        raise BadInput(f"{name} {error}") from None
-    if value is None:
+    documents = parse_all(text, name)
+    if len(documents) > 1:
+        raise BadInput(f"{name} holds {len(documents)} documents; give one job per file")
+    if not documents:
         raise BadInput(f"{name} is empty; `allaboard schema` says what a job may hold")
+    value = documents[0]
     if not isinstance(value, dict):
-        raise BadInput(f"{name} holds {_kind(value)}; a job is fields, like `name: digits`")
+        raise BadInput(f"{name} holds {kind_in_words(value)}; a job is fields, like `name: digits`")
     return value
 
 
-def _parse_document(text: str, name: str) -> Any:
-    """The one document of a YAML text. What no file's name tells may be JSON, which YAML 1.1 does not read
-    in every form.
+def parse_all(text: str, name: str) -> list[Any]:
+    """The documents of a text, empty ones left out: the one of JSON, or those of YAML. What no file's name
+    tells may be JSON, which YAML 1.1 does not read in every form. Raises `BadInput`.
     """
     from allaboard.untrusted_yaml import parse_yaml
 
-    if not name.endswith(SUFFIXES) and text.lstrip().startswith("{"):
-        try:
-            return parse_json(text)
-        except Unreadable as error:
-            if not str(error).startswith("is not JSON"):
-                raise
-    documents = parse_yaml(text)
-    if len(documents) > 1:
-        raise BadInput(f"{name} holds {len(documents)} documents; give one job per file")
-    return documents[0] if documents else None
+    try:
+        if name.endswith(".json"):
+            return [value for value in [parse_json(text)] if value is not None]
+        if not name.endswith(SUFFIXES) and text.lstrip().startswith("{"):
+            try:
+                return [parse_json(text)]
+            except Unreadable as error:
+                if not str(error).startswith("is not JSON"):
+                    raise
+        return parse_yaml(text)
+    except Unreadable as error:
+        raise BadInput(f"{name} {error}") from None
 
 
-def _kind(value: Any) -> str:
+def kind_in_words(value: Any) -> str:
+    """``a list``, ``text``: what a document is that is no mapping."""
     return {list: "a list", str: "text", int: "a number", float: "a number"}.get(
         type(value), "something else"
     )

@@ -7,7 +7,8 @@ What cannot run here is said now, all of it, before anything is written.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,19 +53,46 @@ def prepare_attempt(
     """The objects of this attempt. Reads the files of ``code``, and the store for ``start_from: champion``.
     Raises BadInput with every problem.
     """
-    job, notes = _with_champion(place_on_cluster(plan.job, site), site, environ)
-    layout = lay_out(job, engine_for(job, facts), plan.run, attempt, generation)
-    made = render(
-        job,
-        layout,
-        facts,
-        launch=labels.launch_uid(plan.key, generation, attempt),
-        spec_hash=plan.spec_hash,
-        code=code_of(plan.job),
-    )
+    errors: list[BadInput] = []
+    job, notes = plan.job, tuple[str, ...]()
+    code: dict[str, bytes] = {}
+    with _gathered(errors):
+        job, notes = _with_champion(place_on_cluster(plan.job, site), site, environ)
+    with _gathered(errors):
+        code = code_of(plan.job)
+    made: Rendered | None = None
+    with _gathered(errors):
+        layout = lay_out(job, engine_for(job, facts), plan.run, attempt, generation)
+        made = render(
+            job,
+            layout,
+            facts,
+            launch=labels.launch_uid(plan.key, generation, attempt),
+            spec_hash=plan.spec_hash,
+            code=code,
+        )
+    if errors or made is None:
+        raise _as_one(plan.job.name, errors)
     return PreparedAttempt(
         layout=layout, manifests=made.manifests, gang=made.gang, notes=(*notes, *made.notes)
     )
+
+
+@contextmanager
+def _gathered(errors: list[BadInput]) -> Iterator[None]:
+    """What is wrong within is noted, and what comes after is looked at all the same."""
+    try:
+        yield
+    except BadInput as error:
+        errors.append(error)
+
+
+def _as_one(job: str, errors: Sequence[BadInput]) -> BadInput:
+    """One error with all problems, each place once."""
+    if len(errors) == 1 or not all(error.problems for error in errors):
+        return errors[0]
+    problems = {problem.path: problem for error in reversed(errors) for problem in reversed(error.problems)}
+    return BadInput(f"job {job!r} cannot run on a cluster:", [*reversed(problems.values())])
 
 
 def _with_champion(

@@ -1,0 +1,71 @@
+"""Rules about how members meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allaboard.lint.rule import Hit, rule
+from allaboard.lint.view import View
+from allaboard.untrusted import show
+
+_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+@rule(
+    "interface_not_chosen",
+    "advice",
+    "members on the host's network name no interface",
+    "A host has several interfaces (docker0, bridges, one per network card). NCCL and Gloo may take one over "
+    "which the others cannot be reached: the job hangs in its first collective.",
+    "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that the nodes share",
+)
+def interface_not_chosen(view: View) -> Iterator[Hit]:
+    """NCCL, environment variables: without NCCL_SOCKET_IFNAME it takes ib*, then any but docker* and lo.
+    mpirun may hand it on (-x).
+    """
+    if view.total < 2:
+        return
+    lines = " ".join(word for _, one in view.trainers for word in one.line)
+    if "SOCKET_IFNAME" in lines or "tcp_if_include" in lines:
+        return
+    for group, one in view.trainers:
+        if group.pod.get("hostNetwork") is True and not any(one.variable(n) is not None for n in _NAMES):
+            yield Hit(view.container(group, one, "env"))
+
+
+@rule(
+    "interface_is_loopback",
+    "error",
+    "the interface is the loopback",
+    "Nothing on another host can be reached over lo: members in pods of their own never meet.",
+    "name the interface of the pod's network (eth0), or leave it out",
+)
+def interface_is_loopback(view: View) -> Iterator[Hit]:
+    """NCCL and Gloo, environment variables. On one machine allaboard sets the loopback itself."""
+    if view.total < 2:
+        return
+    for group, one in view.trainers:
+        for n, name, value in one.environment:
+            if name in _NAMES and isinstance(value, str) and _is_loopback(value):
+                yield Hit(view.variable(group, one, n, name), f"{name}={show(value, quote=False)}")
+
+
+def _is_loopback(value: str) -> bool:
+    """``^lo`` means: any but lo."""
+    return not value.startswith("^") and "lo" in value.removeprefix("=").split(",")
+
+
+@rule(
+    "host_network_without_names",
+    "error",
+    "members on the host's network ask the host's name server",
+    "It does not know the Services of the cluster, so that the name of the master, or of any member, is not "
+    "found.",
+    "set dnsPolicy to ClusterFirstWithHostNet",
+)
+def host_network_without_names(view: View) -> Iterator[Hit]:
+    """Kubernetes, DNS for Services and Pods: under hostNetwork, ClusterFirst behaves as Default."""
+    for group in view.groups:
+        is_on_host = group.pod.get("hostNetwork") is True and view.total > 1
+        if is_on_host and group.pod.get("dnsPolicy") in (None, "ClusterFirst"):
+            yield Hit(view.in_pod(group, "dnsPolicy"))

@@ -1,0 +1,115 @@
+"""Rules about what members ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allaboard.lint.rule import Hit, rule
+from allaboard.lint.view import MANIFEST, View, items, mapping
+from allaboard.untrusted import show
+
+
+@rule(
+    "resources_missing",
+    "warning",
+    "nothing says what a member needs",
+    "A pod without requests is placed anywhere, gets what others leave, and is the first to be evicted when "
+    "a node runs out of memory.",
+    "state requests for cpu and memory, and a limit for memory",
+    reads=(MANIFEST,),
+)
+def resources_missing(view: View) -> Iterator[Hit]:
+    """Kubernetes, quality of service: BestEffort pods are evicted first. Of a job only what it states counts
+    (on one machine it takes no slot).
+    """
+    for group, one in view.trainers:
+        resources = mapping(one.fields.get("resources"))
+        if not mapping(resources.get("requests")) and not mapping(resources.get("limits")):
+            yield Hit(view.container(group, one, "resources"))
+
+
+@rule(
+    "cpu_limit",
+    "advice",
+    "a limit on CPUs throttles the data loaders",
+    "Beyond the limit all threads of the container stand still for the rest of each 100 ms, also while the "
+    "node is idle; the GPU waits for them.",
+    "take the limit out and keep the request",
+)
+def cpu_limit(view: View) -> Iterator[Hit]:
+    """Linux, CFS bandwidth control (cpu.max): a quota for each period of 100 ms, shared by all threads."""
+    for group, one in view.trainers:
+        limit = one.amount("limits", "cpu")
+        if limit is not None:
+            yield Hit(view.container(group, one, "resources.limits.cpu"), show(limit))
+
+
+@rule(
+    "memory_may_be_taken",
+    "warning",
+    "the request for memory is below its limit",
+    "The scheduler counts the request alone. When a node runs out of memory, who uses more than it requested "
+    "is killed first, and takes the gang with it.",
+    "let the request and the limit of memory be equal",
+)
+def memory_may_be_taken(view: View) -> Iterator[Hit]:
+    """Kubernetes, node-pressure eviction and oom_score_adj: Burstable pods above their requests go first.
+    An absent request is the limit.
+    """
+    for group, one in view.trainers:
+        request, limit = one.amount("requests", "memory"), one.amount("limits", "memory")
+        if request != limit and request is not None:
+            detail = "no limit" if limit is None else f"the limit is {show(limit)}"
+            yield Hit(view.container(group, one, "resources"), f"{show(request)}, {detail}")
+
+
+@rule(
+    "one_gpu_per_member",
+    "advice",
+    "every member has one GPU, and there are several",
+    "GPUs of one node talk over NVLink or PCIe, those of two nodes over the network. Members with one GPU "
+    "each may be spread over as many nodes as there are members.",
+    "ask for all GPUs of a node per member and start that many processes in it",
+)
+def one_gpu_per_member(view: View) -> Iterator[Hit]:
+    """NCCL: transports within a node (P2P, SHM) before those between nodes (NET). A job that says
+    gang.topology has thought of it.
+    """
+    if mapping(mapping(view.fields.get("gang")).get("topology")):
+        return
+    ours = [(group, one) for group, one in view.trainers if group.count]
+    # A slice of a GPU is less than one, and its members share the node anyway.
+    slices = [one for _, one in ours if any("mig-" in str(name) for name in _stated(one.fields))]
+    members = sum(group.count for group, one in ours if one.gpus)
+    if members < 2 or slices or any(one.gpus > 1 for _, one in ours):
+        return
+    for group, one in ours:
+        if one.gpus:
+            yield Hit(view.container(group, one, "resources"))
+
+
+def _stated(fields: object) -> Iterator[object]:
+    resources = mapping(mapping(fields).get("resources"))
+    for kind in ("requests", "limits"):
+        yield from mapping(resources.get(kind))
+
+
+@rule(
+    "gpu_taint_not_tolerated",
+    "advice",
+    "members ask for GPUs and tolerate no taint of GPU nodes",
+    "Nodes with GPUs often carry the taint nvidia.com/gpu to keep other work off. Where no admission plugin "
+    "adds the toleration, the members stay Pending.",
+    "add {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}",
+    reads=(MANIFEST,),
+)
+def gpu_taint_not_tolerated(view: View) -> Iterator[Hit]:
+    """Kubernetes, taints of nodes with special hardware; the admission plugin ExtendedResourceToleration adds
+    it where it is on. Jobs are rendered with it.
+    """
+    for group in view.groups:
+        if not any(one.gpus for one in group.containers):
+            continue
+        tolerations = [mapping(t) for t in items(group.pod.get("tolerations"))]
+        if not any(t.get("key") in (None, "nvidia.com/gpu") for t in tolerations):
+            yield Hit(view.in_pod(group, "tolerations"))
