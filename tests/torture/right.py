@@ -161,7 +161,7 @@ def _put_members(job: Job, engine: Engine, framework: str, rng: random.Random, d
             job["groups"] = groups
     if "groups" not in job and rng.random() < 0.9:
         job["workers"] = rng.choice(RIGHT["members"])
-    if engine.ELASTIC and rng.random() < 0.5 and "worker" in job.get("groups", roles):
+    if engine.is_elastic(framework) and rng.random() < 0.5 and "worker" in job.get("groups", roles):
         total = sum(g["replicas"] if isinstance(g, dict) else g for g in job.get("groups", {}).values())
         total = total or job.get("workers", 1)
         elastic = _fields(parts(hints(Fields)["elastic"])[0], rng, density)

@@ -222,7 +222,9 @@ def engine_of_manifest(value: Mapping[str, Any]) -> Engine | None:
     ]
     if exact:
         return exact[0]
-    return near[0] if len(near) == 1 and not near[0].OPERATOR.exact else None
+    # Older versions of MPIJob are those of the operators that became the Training Operator.
+    near = near if len(near) == 1 else [engine for engine in near if engine.API_VERSION.endswith("/v1")]
+    return near[0] if len(near) == 1 and version != "kubeflow.org/v1alpha1" else None
 
 
 def _unknown_version(kind: str, version: Any) -> Problem:

@@ -134,7 +134,7 @@ def test_an_engine_as_if_the_job_said_it(ab: Terminal) -> None:
 FACTS = {
     "version": 1,
     "kinds": ["kubeflow.org/v1/PyTorchJob", "scheduling.x-k8s.io/v1alpha1/PodGroup"],
-    "operator_gang": "off",
+    "operator_gangs": {"training-operator": "off"},
     "schedulers": {"coscheduling": "gang-scheduler"},
     "namespace": "research",
 }

@@ -41,7 +41,7 @@ def normal(manifest: Mapping[str, Any], engine: KubeflowEngine, names: bool = Fa
     policy.setdefault("cleanPodPolicy", "None")
     policy.setdefault("suspend", False)
     replicas = {
-        replica_type(role.lower()): _replica(one, engine)
+        replica_type(role.lower()): _replica(role, one, engine)
         for role, one in (spec.pop(engine.SPECS, None) or {}).items()
         if one.get("replicas") not in (0, "0")
     }
@@ -145,13 +145,13 @@ def _processes(spec: Json, replicas: Json) -> Json:
     return said
 
 
-def _replica(one: Json, engine: KubeflowEngine) -> Json:
+def _replica(role: str, one: Json, engine: KubeflowEngine) -> Json:
     template = one.get("template") or {}
     metadata = template.get("metadata") or {}
     return {
         **{k: v for k, v in one.items() if k not in ("template",)},
         "replicas": int(one.get("replicas", 1)),
-        "restartPolicy": one.get("restartPolicy") or RESTART[engine.DEFAULT_RESTART],
+        "restartPolicy": one.get("restartPolicy") or RESTART[engine.default_restart_of(role.lower())],
         "labels": _marks(metadata.get("labels")),
         "annotations": _marks(metadata.get("annotations")),
         "spec": _pod(template.get("spec") or {}, engine),

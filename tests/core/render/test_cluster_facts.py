@@ -13,7 +13,8 @@ from tests.torture.hostile import VALUES
 
 LAB = ClusterFacts(
     kinds=frozenset({"kubeflow.org/v1/PyTorchJob", "kubeflow.org/v1/TFJob"}),
-    operator_gang="volcano",
+    operator_gangs={"training-operator": "volcano"},
+    silent=frozenset({"trainer", "jobset"}),
     schedulers={"coscheduling": "gang-scheduler"},
     namespace="research",
     image="lab/train:3",

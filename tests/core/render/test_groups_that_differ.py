@@ -17,7 +17,7 @@ from allaboard.spec.schema import job_schema
 from allaboard.testing import a_job
 
 Json = dict[str, Any]
-NATIVE = ClusterFacts(operator_gang="volcano")
+NATIVE = ClusterFacts(operator_gangs={"training-operator": "volcano"})
 
 
 def layout_of(**fields: Any) -> Layout:

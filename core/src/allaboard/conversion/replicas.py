@@ -42,10 +42,16 @@ class Kind(Protocol):
     FRAMEWORKS: tuple[str, ...]
     CONTAINER: str
     SPECS: str
-    DEFAULT_RESTART: str
+    DEFAULT_BACKOFF: int | None
     OWN_FIELDS: frozenset[str]
 
     def roles(self, framework: str) -> Mapping[str, int | None]: ...
+
+    def default_replicas(self, role: str) -> int: ...
+
+    def default_restart(self, framework: str) -> str: ...
+
+    def default_restart_of(self, role: str) -> str: ...
 
 
 def job_of_replicas(kind: Kind, obj: Mapping[str, Any], own: Own) -> Conversion:
@@ -54,7 +60,7 @@ def job_of_replicas(kind: Kind, obj: Mapping[str, Any], own: Own) -> Conversion:
     _version(reading, kind, obj)
     job = {**identity(reading, obj), "framework": kind.FRAMEWORKS[0]}
     spec = reading.mapping(obj.get("spec"), "spec")
-    policy, engine_spec = _policy(reading, spec)
+    policy, engine_spec = _policy(reading, spec, kind.DEFAULT_BACKOFF)
     replicas = _replicas(reading, kind, spec, is_ours(obj))
     job["engine_spec"] = engine_spec
     if not reading.problems:
@@ -80,8 +86,10 @@ def _version(reading: Reading, kind: Kind, obj: Mapping[str, Any]) -> None:
 # The run policy.
 
 
-def _policy(reading: Reading, spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``policy`` and ``engine_spec`` of the job."""
+def _policy(
+    reading: Reading, spec: dict[str, Any], usual: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``policy`` and ``engine_spec`` of the job. ``usual``: an absent backoffLimit; None: there is none."""
     at = "spec.runPolicy"
     written = reading.mapping(spec.pop("runPolicy", None), at)
     paths = {name: f"{at}.{name}" for name in _POLICY}
@@ -94,8 +102,10 @@ def _policy(reading: Reading, spec: dict[str, Any]) -> tuple[dict[str, Any], dic
     policy: dict[str, Any] = {"clean_pods": _clean(reading, written.pop("cleanPodPolicy", None), paths)}
     limit = reading.whole(written.pop("backoffLimit", None), paths["backoffLimit"])
     if limit is None:
-        why = "the operator sets no limit where none is written; a job's own is 3"
-        reading.change(paths["backoffLimit"], None, "unlimited", why)
+        word = "no limit" if usual is None else str(usual)
+        why = f"where nothing is written it is {word} there, and 3 of a job"
+        reading.change(paths["backoffLimit"], None, "unlimited" if usual is None else usual, why)
+        limit = usual
     policy["backoff_limit"] = "unlimited" if limit is None else limit
     for field, name in (("deadline", "activeDeadlineSeconds"), ("ttl", "ttlSecondsAfterFinished")):
         seconds = reading.whole(written.pop(name, None), paths[name])
@@ -152,7 +162,7 @@ def _replicas(reading: Reading, kind: Kind, spec: dict[str, Any], ours: bool) ->
             reading.lose(here, value, f"the operator knows no such replicas of a {kind.KIND}{hint}")
         elif role in found:
             reading.wrong(here, f"stands twice, and as {found[role].at.rpartition('.')[2]}")
-        elif replica := _replica(reading, kind, value, here):
+        elif replica := _replica(reading, kind, role, value, here):
             found[role] = replica
     if not found and written is not None:
         reading.wrong(at, f"has no members; a {kind.KIND} has {one_of(roles)}")
@@ -164,18 +174,19 @@ def _replicas(reading: Reading, kind: Kind, spec: dict[str, Any], ours: bool) ->
     return {role: found[role] for role in roles if role in found}
 
 
-def _replica(reading: Reading, kind: Kind, value: Any, at: str) -> _Replica | None:
+def _replica(reading: Reading, kind: Kind, role: str, value: Any, at: str) -> _Replica | None:
     fields = reading.mapping(value, at)
     count = reading.whole(fields.pop("replicas", None), f"{at}.replicas")
     restart = reading.word(fields.pop("restartPolicy", None), _RESTART, f"{at}.restartPolicy")
     template = fields.pop("template", None)
     reading.lose_rest(fields, at, "a group of replicas has no such field")
+    count = kind.default_replicas(role) if count is None else count
     if count == 0:
         reading.lose(at, value, "a group of a job has at least one member")
         return None
     if template is None:
         reading.wrong(f"{at}.template", "is missing; its members are made of it")
-    return _Replica(at, 1 if count is None else count, restart or kind.DEFAULT_RESTART, template)
+    return _Replica(at, count, restart or kind.default_restart_of(role), template)
 
 
 def _overwritten_restart(reading: Reading, fields: PodFields, restart: str) -> None:
@@ -197,7 +208,7 @@ def _join(
     pods = {role: one.fields for role, one in replicas.items()}
     shared, own = job_fields(pods)
     restarts = _common([one.restart for one in replicas.values()])
-    if restarts != kind.DEFAULT_RESTART:
+    if restarts != kind.default_restart(kind.FRAMEWORKS[0]):
         policy = {"restart": restarts, **policy}
     job |= {**shared, "policy": policy, "groups": {}}
     for role, one in replicas.items():

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
-from allaboard.errors import Problem
+from allaboard.errors import BadInput, Problem
 from allaboard.names import OBJECT_NAME_MAX
 from allaboard.units import from_rfc3339
 
 if TYPE_CHECKING:
+    from allaboard.conversion.values import Conversion
     from allaboard.engines import Engine
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout, Member
@@ -179,6 +180,11 @@ class JobSet:
     def index_label(self, role: str) -> str | None:
         """JobSet's, of a Job among those of its role."""
         return INDEX_LABEL
+
+    def to_job(self, obj: Json, others: Sequence[Json]) -> Conversion:
+        """Refused: such an object says neither its framework nor who meets whom."""
+        words = f"a {self.KIND} is not turned into a job by this version"
+        raise BadInput(f"this {self.KIND} cannot be a job:", [Problem("kind", words)])
 
     def suspension(self, wanted: bool) -> dict[str, Any]:
         """The merge patch that suspends a job or resumes it."""

@@ -71,6 +71,8 @@ class KubeflowEngine:
     NAMES_NAMESPACE: bool | None = None
     """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
     API_VERSION = "kubeflow.org/v1"
+    DEFAULT_BACKOFF: int | None = None
+    """What an absent backoffLimit means; None: no limit."""
     PREFERENCE = V1
     ALIASES: frozenset[str] = frozenset()
     JOB_LABEL = JOB_LABEL
@@ -108,6 +110,14 @@ class KubeflowEngine:
     def default_restart(self, framework: str) -> str:
         """The operator's own default."""
         return self.DEFAULT_RESTART
+
+    def default_restart_of(self, role: str) -> str:
+        """That of replicas which do not say one."""
+        return self.DEFAULT_RESTART
+
+    def default_replicas(self, role: str) -> int:
+        """Of a role that does not say how many."""
+        return 1
 
     def name_max(self, groups: Mapping[str, int]) -> int:
         """What leaves room for every member's name, which is its Service's, too."""

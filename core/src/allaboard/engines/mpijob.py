@@ -41,6 +41,7 @@ from allaboard.names import nearest, one_of
 from allaboard.spec.job import member_count
 
 if TYPE_CHECKING:
+    from allaboard.conversion.values import Reading
     from allaboard.engines.base import JobSeen
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout, Member
@@ -154,6 +155,24 @@ class MPIEngine(KubeflowEngine):
             role_of=role_of,
         )
 
+    def default_replicas(self, role: str) -> int:
+        """A role that does not say how many has one, or, of workers, none."""
+        return self.DEFAULT_REPLICAS.get(role, 1)
+
+    def take_own_fields(
+        self, reading: Reading, spec: dict[str, Any], job: dict[str, Any], groups: Mapping[str, int]
+    ) -> None:
+        """``slotsPerWorker``; 1 where it is not written, which for a job is the number of GPUs. GPUs of the
+        launcher are said of it alone: what a job says for all is not meant for it.
+        """
+        slots = reading.whole(spec.pop("slotsPerWorker", None), "spec.slotsPerWorker", 1)
+        job["processes_per_member"] = 1 if slots is None else slots
+        launcher, resources = (job.get("groups") or {}).get("launcher"), job.get("resources") or {}
+        gpus = {name: resources[name] for name in ("gpu", "gpu_type", "mig", "shared") if name in resources}
+        if gpus and launcher is not None:
+            own = dict(launcher) if isinstance(launcher, Mapping) else {"replicas": launcher}
+            job["groups"]["launcher"] = {**own, "resources": {**gpus, **own.get("resources", {})}}
+
     def listeners(self, layout: Layout) -> list[tuple[str, ...]]:
         """None that is known before: mpirun tells its ranks where they meet."""
         return []
@@ -236,6 +255,7 @@ class MPIJob(MPIEngine):
     RANDOM_NAMES = True
     SPARED = frozenset({"worker"})
     DEFAULT_RESTART = "on_failure"
+    DEFAULT_BACKOFF = 6  # a Job's own
     NAMES_NAMESPACE = True
     OWN_FIELDS = frozenset(
         {
@@ -277,6 +297,10 @@ class MPIJob(MPIEngine):
         }
 
     # Down.
+
+    def default_restart_of(self, role: str) -> str:
+        """Of the launcher on_failure, of workers never."""
+        return "never" if role == "worker" else self.DEFAULT_RESTART
 
     def launcher_works(self, engine_spec: Mapping[str, Any]) -> bool:
         """``runLauncherAsWorker``."""

@@ -82,7 +82,8 @@ def assumed_facts(environ: Mapping[str, str], namespace: str | None = None) -> C
 def facts_to_dict(facts: ClusterFacts) -> dict[str, Any]:
     """The facts as JSON keeps them: the same facts give the same text."""
     kinds = None if facts.kinds is None else sorted(facts.kinds)
-    return {"version": VERSION, **asdict(facts), "kinds": kinds, "secrets": list(facts.secrets)}
+    lists = {"kinds": kinds, "silent": sorted(facts.silent), "secrets": list(facts.secrets)}
+    return {"version": VERSION, **asdict(facts), **lists}
 
 
 def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
@@ -104,7 +105,7 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
     problems += [p for name, value in said.items() for p in _wrong(name, value)]
     if problems:
         raise BadInput("these facts of a cluster cannot be read:", problems)
-    shaped: dict[str, Any] = {"kinds": _names, "secrets": tuple}
+    shaped: dict[str, Any] = {"kinds": _names, "silent": frozenset, "secrets": tuple}
     return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in said.items()})
 
 
@@ -141,6 +142,8 @@ def _is_mapping(value: Any) -> bool:
 
 _SHAPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "kinds": (_is_texts_or_nothing, "a list of group/version/Kind, or null"),
+    "operator_gangs": (_is_mapping, "operator: gang scheduler, or off"),
+    "silent": (_is_texts, "a list of operators"),
     "schedulers": (_is_mapping, "gang scheduler: schedulerName"),
     "namespace": (_is_text, "text"),
     "gpu_label": (_is_text, "text"),
