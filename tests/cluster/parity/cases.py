@@ -16,6 +16,7 @@ from allaboard.errors import BadInput
 from allaboard.observation import Observation, State
 from allaboard.status import state_of
 from tests.cluster.api import until
+from tests.cluster.parity.puppets import COMMAND
 from tests.cluster.parity.stages import PATIENCE, WHO, Performance, Tale
 
 Step = Callable[[Performance, Tale], None]
@@ -319,6 +320,14 @@ def of_kind(framework: str, **groups: int) -> dict[str, Any]:
     return {"framework": framework, "groups": groups}
 
 
+def an_mpijob(restart: str) -> dict[str, Any]:
+    """Its worker is a puppet, too, which waits for nobody but the puppeteer."""
+    groups = {"launcher": 1, "worker": {"replicas": 1, "command": COMMAND}}
+    return {"framework": "mpi", "groups": groups, **policy(restart)}
+
+
+L = "launcher-0"
+MPI_STARTED = started(launcher=1, worker=1)
 CHIEF = {"chief": 1, "worker": 1}
 KINDS: tuple[Case, ...] = (
     Case(
@@ -356,6 +365,19 @@ KINDS: tuple[Case, ...] = (
          exits("chief-0", 0), ends),
         job={**of_kind("tensorflow", **CHIEF), **policy("on_failure")},
     ),
+    Case(
+        "MPIJob: the launcher decides",
+        (*MPI_STARTED, exits(L, 0), ends),
+        job=an_mpijob("never"),
+    ),
+    Case("MPIJob: the launcher fails", (*MPI_STARTED, exits(L, 3), ends), State.FAILED, an_mpijob("never")),
+    Case(
+        "MPIJob: a worker fails, the launcher goes on",
+        (*MPI_STARTED, exits(W, 1), phases(worker_0="failed"), looked_at("one has failed"),
+         exits(L, 0), ends),
+        job=an_mpijob("never"),
+    ),
+    Case("MPIJob: stopped", (*MPI_STARTED, stop, ends), State.STOPPED, an_mpijob("never")),
     Case("XGBoostJob: all end well", (*STARTED, *DONE), job={"framework": "xgboost"}),
     Case(
         "XGBoostJob: the master ends, a worker would run on",

@@ -47,6 +47,10 @@ STALE = (
     "one what still ran counts as succeeded, of a suspended one what had succeeded stays. Here the counts "
     "are those of the members as they are."
 )
+AT_THE_END = (
+    "The MPI Operator counts no workers any more once its launcher is done. Here the counts are those of the "
+    "members as they are."
+)
 LIMIT = (
     "backoff_limit N: the operator fails the job when restart N begins, and with 0 when the first one "
     "does; here N restarts are survived, as it is documented."
@@ -94,7 +98,7 @@ LIVES_ON = "backoff_limit 1, clean_pods none: the others live on"
 DEADLINE = "deadline, clean_pods running: nothing happens, and it has passed"
 RESUMED = tuple(f"suspended {when}, then resumed" for when in ("while it runs", "with a worker that is done"))
 KIND_RESUMED = "XGBoostJob: suspended while it runs, then resumed"
-STOPS = ("stopped while suspended", "stopped while it runs", "JAXJob: stopped")
+STOPS = ("stopped while suspended", "stopped while it runs", "JAXJob: stopped", "MPIJob: stopped")
 FIRST_ENDS = "TFJob: worker 0 ends, another would run on"
 MASTER_ENDS = "XGBoostJob: the master ends, a worker would run on"
 HOST_LOST = "elastic: worker 0 is lost"
@@ -102,7 +106,8 @@ HOST_LOST = "elastic: worker 0 is lost"
 DIFFERENCES: tuple[Difference, ...] = (
     # Logs.
     *left("master-0", (1, 2), (2,), *RESUMED, KIND_RESUMED),
-    *left("worker-0", (1,), (), CLEAN["running"], "never: a worker is lost", MASTER_ENDS),
+    *left("worker-0", (1,), (), CLEAN["running"], "never: a worker is lost", MASTER_ENDS,
+          "MPIJob: the launcher decides"),
     *left("worker-0", (1, 2), (2,), *RESUMED, KIND_RESUMED),
     *left("worker-1", (1,), (), FIRST_ENDS),
     *left("worker-1", (1, 2), (1,), HOST_LOST),
@@ -123,6 +128,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     *rows("workers succeeded", 1, 3, "elastic: one worker that ends well decides",
           "elastic: a worker is lost and replaced", HOST_LOST, why=STALE),
     *rows("workers failed", 0, 1, FAILS["all"], why=STALE),
+    *rows("workers failed", 1, 0, "MPIJob: a worker fails, the launcher goes on", why=AT_THE_END),
     *rows("suspended: workers succeeded", 0, 1, RESUMED[1], why=STALE),
     # Limits.
     *rows("restarts", 0, 1, LIMITS[0], why=LIMIT),

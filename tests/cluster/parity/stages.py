@@ -201,7 +201,8 @@ class ClusterStage:
         self.cluster.api.close()
 
     def _job(self, run: str) -> Object | None:
-        kinds = ((engine.API_VERSION, engine.KIND) for engine in ENGINES.values())
+        kinds = [(engine.API_VERSION, engine.KIND) for engine in ENGINES.values()]
+        kinds = [kind for kind in kinds if self.cluster.api.serves(*kind)]
         jobs = (self.cluster.api.get(*kind, run, self.namespace) for kind in kinds)
         return next((job for job in jobs if job is not None), None)
 
