@@ -64,7 +64,10 @@ _POLICY: dict[str, Make] = {
 def _roles(rng: random.Random, engine: KubeflowEngine) -> list[tuple[str, int | None]]:
     roles = engine.roles(engine.FRAMEWORKS[0])
     wanted = {role: most for role, most in roles.items() if rng.random() < 0.6}
-    needed = {"XGBoostJob": "master", "TFJob": "worker"}.get(engine.KIND)
+    if engine.KIND == "MXJob":  # who tunes does not train
+        wanted = {role: most for role, most in wanted.items() if not role.startswith("tuner")}
+    leads = {"XGBoostJob": "master", "TFJob": "worker", "MPIJob": "launcher", "MXJob": "scheduler"}
+    needed = leads.get(engine.KIND)
     if needed is not None or not wanted:
         wanted[needed or "worker"] = roles[needed or "worker"]
     if "chief" in wanted:
@@ -74,7 +77,8 @@ def _roles(rng: random.Random, engine: KubeflowEngine) -> list[tuple[str, int | 
 
 def _replicas(rng: random.Random, engine: KubeflowEngine, most: int | None, alike: Json | None) -> Json:
     found: Json = {"template": alike or _a_template(rng, engine)}
-    found |= _some(rng, {"restartPolicy": _of("Never", "OnFailure", "Always", "ExitCode")}, 0.7)
+    policies = ("Never", "OnFailure", *(() if engine.KIND == "MPIJob" else ("Always", "ExitCode")))
+    found |= _some(rng, {"restartPolicy": _of(*policies)}, 0.7)
     return found | _some(rng, {"replicas": _of(1) if most == 1 else _of(1, 2, 7)}, 0.8)
 
 

@@ -45,8 +45,16 @@ def normal(manifest: Mapping[str, Any], engine: KubeflowEngine, names: bool = Fa
         for role, one in (spec.pop(engine.SPECS, None) or {}).items()
         if one.get("replicas") not in (0, "0")
     }
+    if engine.DEFAULT_BACKOFF is not None:
+        policy.setdefault("backoffLimit", engine.DEFAULT_BACKOFF)
     if engine.KIND == "PyTorchJob":
         spec |= _processes(spec, replicas)
+    if engine.KIND == "MPIJob":
+        spec = {"slotsPerWorker": 1, **spec}
+    if engine.NAME == "mpijob" and (replicas.get("Launcher") or {}).get("restartPolicy") == "Never":
+        policy["backoffLimit"] = 0
+    if engine.KIND == "MXJob":
+        spec.setdefault("jobMode", "MXTrain")
     metadata = manifest.get("metadata") or {}
     found = {
         "kind": manifest["kind"],
@@ -150,7 +158,7 @@ def _replica(role: str, one: Json, engine: KubeflowEngine) -> Json:
     metadata = template.get("metadata") or {}
     return {
         **{k: v for k, v in one.items() if k not in ("template",)},
-        "replicas": int(one.get("replicas", 1)),
+        "replicas": int(one.get("replicas", engine.default_replicas(role.lower()))),
         "restartPolicy": one.get("restartPolicy") or RESTART[engine.default_restart_of(role.lower())],
         "labels": _marks(metadata.get("labels")),
         "annotations": _marks(metadata.get("annotations")),

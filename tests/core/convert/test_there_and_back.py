@@ -17,7 +17,7 @@ PUBLISHED = [
     document
     for folder in ("wild", "examples")
     for document in in_folder(folder)
-    if engine_of_manifest(document.value) is not None
+    if isinstance(engine_of_manifest(document.value), KubeflowEngine)
 ]
 
 

@@ -167,10 +167,14 @@ class MPIEngine(KubeflowEngine):
         """
         slots = reading.whole(spec.pop("slotsPerWorker", None), "spec.slotsPerWorker", 1)
         job["processes_per_member"] = 1 if slots is None else slots
+        program = {name: job[name] for name in ("command", "args") if name in job}
+        worker = (job.get("groups") or {}).get("worker")
+        if program and worker is not None:  # what a job says for all is the launcher's alone
+            job["groups"]["worker"] = {**_fields(worker), **program}
         launcher, resources = (job.get("groups") or {}).get("launcher"), job.get("resources") or {}
         gpus = {name: resources[name] for name in ("gpu", "gpu_type", "mig", "shared") if name in resources}
         if gpus and launcher is not None:
-            own = dict(launcher) if isinstance(launcher, Mapping) else {"replicas": launcher}
+            own = _fields(launcher)
             job["groups"]["launcher"] = {**own, "resources": {**gpus, **own.get("resources", {})}}
 
     def listeners(self, layout: Layout) -> list[tuple[str, ...]]:
@@ -181,6 +185,11 @@ class MPIEngine(KubeflowEngine):
         """The launcher decides."""
         launcher = counts["launcher"]
         return Verdict(running=launcher.active > 0, succeeded=launcher.succeeded >= launcher.replicas)
+
+
+def _fields(group: int | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a group that may be its number alone."""
+    return dict(group) if isinstance(group, Mapping) else {"replicas": group}
 
 
 def slots_of(layout: Layout) -> int:
@@ -301,6 +310,19 @@ class MPIJob(MPIEngine):
     def default_restart_of(self, role: str) -> str:
         """Of the launcher on_failure, of workers never."""
         return "never" if role == "worker" else self.DEFAULT_RESTART
+
+    def take_own_fields(
+        self, reading: Reading, spec: dict[str, Any], job: dict[str, Any], groups: Mapping[str, int]
+    ) -> None:
+        """Those of both versions. Of a launcher that is never restarted a Job of ours makes no new pod."""
+        super().take_own_fields(reading, spec, job, groups)
+        policy = job.get("policy") or {}
+        launcher = (job.get("groups") or {}).get("launcher")
+        own = launcher.get("restart") if isinstance(launcher, Mapping) else None
+        if (own or policy.get("restart")) == "never" and policy.get("backoff_limit") != 0:
+            why = "a launcher that is never restarted has no new pod either; say OnFailure for several tries"
+            reading.change("spec.runPolicy.backoffLimit", policy.get("backoff_limit"), 0, why)
+            job["policy"] = {**policy, "backoff_limit": 0}
 
     def launcher_works(self, engine_spec: Mapping[str, Any]) -> bool:
         """``runLauncherAsWorker``."""

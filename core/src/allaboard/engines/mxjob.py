@@ -20,6 +20,7 @@ from allaboard.engines.kubeflow import OPERATOR, KubeflowEngine, without_gpus
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
+    from allaboard.conversion.values import Reading
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Group, Layout, Member
 
@@ -108,6 +109,15 @@ class MXJob(KubeflowEngine):
         job = super().render(layout, metadata, templates, gang)
         tunes = any(group.role in _TUNERS for group in layout.groups)
         return {**job, "spec": {"jobMode": "MXTune" if tunes else "MXTrain", **job["spec"]}}
+
+    def take_own_fields(
+        self, reading: Reading, spec: dict[str, Any], job: dict[str, Any], groups: Mapping[str, int]
+    ) -> None:
+        """``jobMode``, which follows from the roles."""
+        mode = reading.text(spec.pop("jobMode", None), "spec.jobMode")
+        usual = "MXTune" if _TUNERS & {*groups} else "MXTrain"
+        if mode not in (None, usual):
+            reading.lose("spec.jobMode", mode, f"it follows from the roles, which say {usual}")
 
     def listeners(self, layout: Layout) -> list[tuple[str, ...]]:
         """Every member, as MX_CONFIG has it; others meet at the scheduler, or at the tracker of tuners."""

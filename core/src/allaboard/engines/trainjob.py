@@ -138,14 +138,16 @@ class TrainJob(JobSet):
     def templates(self, job: Json, extras: Sequence[Json]) -> Iterator[tuple[str, int, Json]]:
         """Of the runtime that the job brings, with what the job itself says of its nodes."""
         trainer = (job.get("spec") or {}).get("trainer") or {}
-        runtime = next((extra for extra in extras if extra.get("kind") == RUNTIME), None)
-        for role, count, template in templates_of(
-            ((runtime or {}).get("spec") or {}).get("template", {}).get("spec") or {}
-        ):
-            if role == NODE:
-                yield role, int(trainer.get("numNodes") or count), _as_trained(template, trainer)
-            else:
+        runtime = next((extra for extra in extras if extra.get("kind") == RUNTIME), {})
+        spec = ((runtime.get("spec") or {}).get("template") or {}).get("spec") or {}
+        for role, count, template in templates_of(spec):
+            if role != NODE:
                 yield role, count, template
+                continue
+            nodes = int(trainer.get("numNodes") or count)
+            groups = _groups(job.get("metadata") or {}) or {NODE: nodes}
+            for group, number in groups.items():
+                yield group, number, _as_trained(template, trainer)
 
     # Up.
 

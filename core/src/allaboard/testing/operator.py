@@ -241,7 +241,7 @@ class FakeOperator:
                 return
             # Role by role, as operators go about it: the next one does not fail what is decided already.
             seen[role] = Counts(len(members), **counts, first_succeeded=phases[:1] == ["Succeeded"])
-            verdict = _judge(engine, layout, seen)
+            verdict = engine.judge(layout, seen)
             if verdict.succeeded:
                 job["status"]["replicaStatuses"] = statuses
                 self._finish(job, "Succeeded", engine.message("Succeeded", name, master=True))
@@ -353,19 +353,9 @@ class FakeOperator:
 def _identity(engine: Engine, role: str, index: int) -> Json:
     """The labels by which a pod says which member it is."""
     if isinstance(engine, jobset.JobSet):
-        if role == jobset.CONTAINER:  # the one Job of all nodes
-            ranked = {jobset.INDEX_LABEL: "0", jobset.COMPLETION_INDEX: str(index)}
-        else:
-            ranked = {jobset.INDEX_LABEL: str(index), jobset.COMPLETION_INDEX: "0"}
+        ranked = {jobset.INDEX_LABEL: str(index), jobset.COMPLETION_INDEX: "0"}
         return {jobset.ROLE_LABEL: role, **ranked}
     return {OPERATOR_LABEL: f"{engine.NAME}-controller", ROLE_LABEL: role, INDEX_LABEL: str(index)}
-
-
-def _judge(engine: Engine, layout: Layout, seen: Mapping[str, Counts]) -> Verdict:
-    nodes = seen.get(jobset.CONTAINER)
-    if nodes is None:
-        return engine.judge(layout, seen)
-    return Verdict(running=nodes.active > 0, succeeded=nodes.succeeded == nodes.replicas)
 
 
 def _has_ended(job: Json) -> bool:
