@@ -167,7 +167,7 @@ class MPIEngine(KubeflowEngine):
         """
         slots = reading.whole(spec.pop("slotsPerWorker", None), "spec.slotsPerWorker", 1)
         job["processes_per_member"] = 1 if slots is None else slots
-        program = {name: job[name] for name in ("command", "args") if name in job}
+        program: dict[str, Any] = {name: job[name] for name in ("command", "args") if name in job}
         worker = (job.get("groups") or {}).get("worker")
         if program and worker is not None:  # what a job says for all is the launcher's alone
             job["groups"]["worker"] = {**_fields(worker), **program}
