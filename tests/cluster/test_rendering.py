@@ -277,8 +277,8 @@ def test_the_api_server_takes_every_job_as_a_jobset_and_a_trainjob(
 ) -> None:
     own: dict[str, Any] = {"engine_spec": None, "engine": engine}  # of another kind, and so is what it says
     policy = fields.get("policy") or {}
-    if policy.get("restart") == "always" or "clean_pods" in policy:
-        own["policy"] = {**policy, "restart": "exit_code", "clean_pods": "running"}
+    if policy.get("restart") == "always":
+        own["policy"] = {**policy, "restart": "exit_code"}
     job = {name: value for name, value in {**fields, **own}.items() if value is not None}
     if "groups" in job:
         job["workers"] = None

@@ -269,6 +269,14 @@ def fields_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return outcome.documents[0]
 
 
+def _value_at(job: Mapping[str, Any], path: str) -> Any:
+    """What a job says at a path; None where nothing stands there."""
+    value: Any = job
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 def _to_kind(document: Document, made: Conversion, source: Engine, target: Engine) -> Outcome:
     """The manifests of another kind. What only the engine of the source understands is lost."""
     from allaboard.layout import lay_out
@@ -293,6 +301,10 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
     ]
     if wrong:
         raise BadInput("", wrong)
+    known = {(problem.path, problem.message) for problem in source.objections(job)}
+    for problem in target.objections(job):
+        if (problem.path, problem.message) not in known:
+            lost.append(Loss(made.path_of(problem.path), _value_at(job, problem.path), problem.message))
     namespace = document.value["metadata"].get("namespace")
     if namespace is not None and (not isinstance(namespace, str) or why_not_an_object_name(namespace, 63)):
         raise BadInput("", [Problem("metadata.namespace", "is no name of a namespace")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
@@ -153,6 +154,27 @@ def test_to_another_kind(ab: Terminal) -> None:
     refused = ab("convert", ab.write("mnist.yaml", MNIST), "--to", "TFJob")
     assert refused.code == 2 and "runs tensorflow" in refused.err
     assert ab("convert", "x.yaml", "--to", "tfjbo").code == 2
+
+
+def test_a_pytorchjob_becomes_a_trainjob_whose_members_know_their_rank(ab: Terminal) -> None:
+    text = MNIST.replace(
+        "spec:\n  pytorch", "spec:\n  runPolicy: {ttlSecondsAfterFinished: 60}\n  pytorch", 1
+    )
+    text = re.sub(r"\n *envs:.*", "", text)  # a typing slip of the master alone
+    said = ab("convert", ab.write("mnist.yaml", text), "--to", "trainjob")
+    runtime, job = yaml.safe_load_all(said.out)
+    assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"] == "mnist"
+    assert job["spec"]["trainer"]["numNodes"] == 4
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    (container,) = node["template"]["spec"]["template"]["spec"]["containers"]
+    known: list[str] = []
+    for variable in container["env"]:
+        referred = re.findall(r"\$\((\w+)\)", str(variable.get("value", "")))
+        assert {*referred} <= {*known}, "a variable that is referred to stands before"
+        known.append(variable["name"])
+    assert "RANK" in known and "ALLABOARD_RUN" not in known
+    assert "spec.runPolicy.ttlSecondsAfterFinished: 1m (a TrainJob stays" in " ".join(said.err.split())
 
 
 def test_the_words_of_the_command_line(ab: Terminal) -> None:

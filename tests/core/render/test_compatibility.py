@@ -196,11 +196,11 @@ def test_auto_takes_what_the_cluster_has(facts: ClusterFacts, chosen: str) -> No
 
 
 def test_auto_passes_an_engine_that_objects_and_says_what_none_can_do() -> None:
-    job = require_valid(a_job(image="x", policy={"clean_pods": "all"}))
+    job = require_valid(a_job(image="x", policy={"restart": "always"}))
     assert engine_for(job, serving("pytorchjob", "jobset")).NAME == "pytorchjob"
     with pytest.raises(BadInput, match="cannot run as trainjob or jobset") as refused:
         engine_for(job, serving("trainjob", "jobset"))
-    assert [p.path for p in refused.value.problems] == ["policy.clean_pods"]
+    assert [p.path for p in refused.value.problems] == ["policy.restart"]
 
 
 def test_why_another_engine_was_taken_is_said() -> None:

@@ -24,6 +24,14 @@ _POLICY = (
     "schedulingPolicy",
     "managedBy",
 )
+_FIELDS = {
+    "clean_pods": "cleanPodPolicy",
+    "ttl": "ttlSecondsAfterFinished",
+    "deadline": "activeDeadlineSeconds",
+    "backoff_limit": "backoffLimit",
+    "suspend": "suspend",
+}
+"""Field of a job's policy -> that of a run policy."""
 _RESTART = {"Never": "never", "OnFailure": "on_failure", "Always": "always", "ExitCode": "exit_code"}
 _CLEAN = {"None": "none", "Running": "running", "All": "all"}
 
@@ -99,6 +107,7 @@ def _policy(
             if name not in written and value is not None:
                 written[name], paths[name] = value, f"spec.{name}"
                 reading.change(f"spec.{name}", plain(value), plain(value), f"stands in {at} today")
+    reading.paths |= {f"policy.{field}": paths[name] for field, name in _FIELDS.items()}
     policy: dict[str, Any] = {"clean_pods": _clean(reading, written.pop("cleanPodPolicy", None), paths)}
     limit = reading.whole(written.pop("backoffLimit", None), paths["backoffLimit"])
     if limit is None:

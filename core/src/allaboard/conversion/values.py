@@ -296,8 +296,16 @@ def without_ours(value: Any) -> Any:
         kept = {name: without_ours(inner) for name, inner in value.items() if not _is_mark(name, inner)}
         return {n: v for n, v in kept.items() if v != {} or n not in ("labels", "annotations", "metadata")}
     if isinstance(value, list):
-        return [without_ours(item) for item in value if not _is_variable(item)]
+        theirs = [item for item in value if not _is_variable(item)]
+        # By which the others know their place.
+        needed = [item for item in value if _is_variable(item) and _is_referred_to(item["name"], theirs)]
+        return [without_ours(item) for item in value if item in theirs or item in needed]
     return value
+
+
+def _is_referred_to(name: str, items: list[Any]) -> bool:
+    values = (str(item.get("value")) for item in items if isinstance(item, Mapping))
+    return any(f"$({name})" in value for value in values)
 
 
 def _is_mark(name: Any, value: Any) -> bool:

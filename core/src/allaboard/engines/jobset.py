@@ -265,7 +265,7 @@ def policy_objections(job: Json, kind: str) -> Iterator[Problem]:
             f"{kind} removes the members that still run at the end and keeps the others; "
             "say running, or take it out"
         )
-        yield Problem("policy.clean_pods", words)
+        yield Problem("policy.clean_pods", words, severity="warning")
 
 
 def spec_of(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any]:
