@@ -26,6 +26,8 @@ from tests.core.engines.replay import FOLDER
 WRITES = "RECORD_ANEW"
 """Set: what is recorded is kept. Variables of allaboard's own are cleared by the tests."""
 _OF_POD = ("name", "namespace", "labels", "uid", "creationTimestamp", "deletionTimestamp", "ownerReferences")
+_TOLD = ("allaboard.io/members", "batch.kubernetes.io/job-completion-index")
+"""Annotations by which a pod knows its place."""
 _OF_JOB = ("name", "namespace", "labels", "annotations", "uid", "creationTimestamp", "deletionTimestamp")
 _ADDRESS = re.compile(r"\b\d{1,3}(\.\d{1,3}){3}\b")
 _NOISE = frozenset(
@@ -118,12 +120,15 @@ def _of_job(obj: Object) -> Object:
 def _of_pod(obj: Object) -> Object:
     """A pod without its template: the names of its containers and its node."""
     spec = obj.get("spec") or {}
+    metadata = {name: obj["metadata"][name] for name in _OF_POD if name in obj["metadata"]}
+    told = {n: v for n, v in (obj["metadata"].get("annotations") or {}).items() if n.startswith(_TOLD)}
+    metadata |= {"annotations": told} if told else {}
     short: Object = {"nodeName": spec["nodeName"]} if spec.get("nodeName") else {}
     for part in ("initContainers", "containers"):
         if spec.get(part):
             short[part] = [{"name": container["name"]} for container in spec[part]]
     return {
-        "metadata": {name: obj["metadata"][name] for name in _OF_POD if name in obj["metadata"]},
+        "metadata": metadata,
         "spec": short,
         "status": _without_noise(obj.get("status") or {}),
     }

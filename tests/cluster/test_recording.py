@@ -118,7 +118,13 @@ def _seen(plane: ControlPlane, engine: Engine, obj: Object) -> Any:
 
 def _suspend(plane: ControlPlane, engine: Engine, obj: Object) -> None:
     """Suspended once all of it runs, and resumed once nothing does."""
-    until("its members to run", lambda: {m.phase for m in _seen(plane, engine, obj).members} == {"running"})
+
+    def runs() -> bool:
+        seen = _seen(plane, engine, obj)
+        said = any(c.type == "Running" and c.status == "True" for c in seen.conditions)
+        return said and {m.phase for m in seen.members} == {"running"}
+
+    until("its members to run", runs)
     plane.api.patch(obj, engine.suspension(True))
     until(
         "its members to be gone", lambda: {m.phase for m in _seen(plane, engine, obj).members} == {"deleted"}

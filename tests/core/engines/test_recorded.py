@@ -22,10 +22,13 @@ STATES = {
 """Story -> its states. The members of ``suspended`` run, are suspended, resumed, and end well. One that waits
 for a node, or for the rest, is on its way, whatever the word.
 """
-GROUPS: dict[str, dict[str, int]] = {
+GROUPS: dict[str, dict[str, Any]] = {
     "pytorchjob": {"master": 1, "worker": 2},
     "tfjob": {"chief": 1, "worker": 2, "ps": 1},
     "xgboostjob": {"master": 1, "worker": 2},
+    "jobset": {"master": 1, "worker": 2},
+    "trainjob": {"master": 1, "worker": 2},
+    "mpijob": {"launcher": 1, "worker": {"replicas": 2, "command": ["sleep", "60"]}},
 }
 """The members of a kind's stories, where three workers are not what shows most."""
 RECORDED = [(file.stem, story) for file in sorted(FOLDER.glob("*.json")) for story in STATES]

@@ -869,7 +869,8 @@ def test_an_error_of_rank_0_while_it_looks_is_everybodys(run: Store, tmp_path: P
         Checkpointer().resume()
     """
     with Gang(body, run, 2, ALLABOARD_START_FROM=str(tmp_path / "absent/step-000000000001")) as ranks:
-        assert [rank.end() for rank in ranks] == [1, 1]
+        # torch may abort a process that ends while its peer closes their connection.
+        assert {rank.end() for rank in ranks} <= {1, -signal.SIGABRT}
     assert all("BadInput: checkpoints.start_from" in rank.err for rank in ranks)
 
 

@@ -467,6 +467,7 @@ def seen_job(
             int(one.get("failed") or 0),
         )
         for one in status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
+        if one.get("name") in replicas  # the Jobs of a role; nodes of one Job are not counted there
     }
     return JobSeen(
         conditions=tuple(conditions),

@@ -54,7 +54,7 @@ from allaboard.backends.local.state.paths import (
 from allaboard.backends.local.supervisor.environment import inherited_environment, why_not_startable
 from allaboard.backends.local.supervisor.probes import tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_variables
-from allaboard.engines import engine_of
+from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
@@ -1084,7 +1084,8 @@ def _member_limit_problems(layout: Layout) -> list[Problem]:
 
 def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
     problems = []
-    if not all(group.command for group in layout.groups):
+    idle = ENGINES[layout.engine].IDLE
+    if not all(group.command or group.role in idle for group in layout.groups):
         words = "is missing; on one machine no image is there whose entrypoint could run: give the program, "
         problems.append(Problem("command", f"{words}like [python, train.py]"))
     for group in layout.groups:
