@@ -217,7 +217,7 @@ def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnC
     assert run.xcom()["metrics"]["steps"] >= len(told)
 
 
-@pytest.mark.parametrize("dag", ["held_trainjob", "held_jobset"])
+@pytest.mark.parametrize("dag", ["held_trainjob", pytest.param("held_jobset", marks=pytest.mark.thorough)])
 def test_other_engines_train_and_end_with_their_tasks(live: OnCluster, dag: str) -> None:
     run = live.start(dag)
     run.wait_watched()

@@ -353,7 +353,9 @@ def test_a_first_launch(place: Place, killing: Killing) -> None:
 
 
 @pytest.mark.needs("jobset", "trainer")
-@pytest.mark.parametrize("place", ["trainjob", "jobset"], indirect=True)
+@pytest.mark.parametrize(
+    "place", ["trainjob", pytest.param("jobset", marks=pytest.mark.thorough)], indirect=True
+)
 def test_a_first_launch_of_another_engine(place: Place, killing: Killing) -> None:
     first_launches(place, killing)
 

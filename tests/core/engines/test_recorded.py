@@ -34,8 +34,8 @@ GROUPS: dict[str, dict[str, Any]] = {
 RECORDED = [(file.stem, story) for file in sorted(FOLDER.glob("*.json")) for story in STATES]
 
 
-def test_the_kinds_of_the_training_operator_are_recorded() -> None:
-    kinds = {"pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob"}
+def test_the_kinds_of_every_operator_are_recorded() -> None:
+    kinds = {"pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob", "mpijob", "jobset", "trainjob"}
     assert kinds - {name for name, _ in RECORDED} == set()
 
 
