@@ -26,7 +26,7 @@ import json, os, socket, sys, time
 from allaboard.inside import context
 where = context()
 told = {**os.environ, "rank": where.rank, "world": where.world_size, "member": where.member}
-address = os.environ.get("MASTER_ADDR") or os.environ["COORDINATOR_ADDRESS"].partition(":")[0]
+address = os.environ.get("MASTER_ADDR") or os.environ["PET_MASTER_ADDR"]
 for _ in range(60):
     try:
         told["meets"] = socket.gethostbyname(address)
@@ -180,3 +180,14 @@ def test_the_progress_that_a_trainjob_is_told_is_shown(
     assert seen["progress"]["step"] == 45 and seen["progress"]["total"] == 100
     assert seen["metrics"] == {"loss": 0.25}
     ab("stop", run)
+
+
+def test_a_job_trains_by_a_runtime_of_the_cluster(ab: Terminal, pod: dict[str, Any], tmp_path: Path) -> None:
+    named = {"runtimeRef": {"name": "torch-distributed"}}
+    job = a_job("trainjob", pod, groups={"worker": 2}, engine_spec=named, policy={})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    body = ab("run", "job.yaml", "--key", "k", "--json").json
+    assert body["state"] == "succeeded"
+    for rank, member in enumerate(("worker-0", "worker-1")):
+        said = told(ab, body["run"], member)
+        assert (said["member"], said["PET_NODE_RANK"], said["PET_NNODES"]) == (member, str(rank), "2")

@@ -37,7 +37,8 @@ class Engine(Protocol):
     reconciles it; PROBE: the spec of a job that the operator's webhook refuses and nobody else does, None
     where there is no webhook; ENDS: the reasons of the events that tell how a job ended -> ``succeeded`` or
     ``failed``; ADDED: the init containers that the operator may add to members; EXTRA_KINDS:
-    ``group/version/Kind`` of what `extras` brings; PROPAGATION: how its dependents are deleted with
+    ``group/version/Kind`` of what `extras` brings; TAKES_IN: fields of ``engine_spec`` that `render`
+    itself puts into the job object; PROPAGATION: how its dependents are deleted with
     it, ``Foreground`` or ``Background``. NATIVELY: gang schedulers
     whose objects its operator makes when it was started with them; REFUSES: gang schedulers that it cannot go
     with -> why.
@@ -61,6 +62,7 @@ class Engine(Protocol):
     ENDS: Mapping[str, str]
     ADDED: tuple[AddedContainer, ...]
     EXTRA_KINDS: tuple[str, ...]
+    TAKES_IN: frozenset[str]
     PROPAGATION: str
     NATIVELY: frozenset[str]
     REFUSES: Mapping[str, str]
@@ -84,6 +86,9 @@ class Engine(Protocol):
         """The groups of a sound job, role -> how many members or the fields of the group: as it is written,
         or by the number of its workers.
         """
+
+    def brings_image(self, layout: Layout) -> bool:
+        """Whether members have an image although the job names none."""
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
         """What about the sound fields of a job it cannot do as they are written."""

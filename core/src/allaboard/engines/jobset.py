@@ -113,6 +113,7 @@ class JobSet:
     }
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ()
+    TAKES_IN: frozenset[str] = frozenset()
     PROPAGATION = "Foreground"
     NATIVELY: frozenset[str] = frozenset()
     REFUSES: Mapping[str, str] = {}
@@ -151,6 +152,10 @@ class JobSet:
     def groups_of(self, job: Json) -> Mapping[str, Any]:
         """As with the framework's own operator."""
         return self.usual(job.get("framework", "pytorch")).groups_of(job)
+
+    def brings_image(self, layout: Layout) -> bool:
+        """No: the job names it."""
+        return False
 
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""

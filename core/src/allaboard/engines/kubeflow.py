@@ -67,6 +67,7 @@ class KubeflowEngine:
     DEFAULT_RESTART = "never"
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ()
+    TAKES_IN: frozenset[str] = frozenset()
     PROPAGATION = "Foreground"
     NAMES_NAMESPACE: bool | None = None
     """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
@@ -110,6 +111,10 @@ class KubeflowEngine:
     def default_restart(self, framework: str) -> str:
         """The operator's own default."""
         return self.DEFAULT_RESTART
+
+    def brings_image(self, layout: Layout) -> bool:
+        """No: the job names it."""
+        return False
 
     def default_restart_of(self, role: str) -> str:
         """That of replicas which do not say one."""

@@ -9,11 +9,16 @@ says what a TrainJob cannot: gang, priority, volumes, restarts, clean-up. It has
   them, so that a script that ran as a PyTorchJob runs on.
 - All other gangs are the replicated jobs of a `jobset`, of which Trainer changes nothing.
 
+A job may name a runtime of the cluster instead (``engine_spec: {runtimeRef: {name: torch-distributed}}``).
+That runtime says restarts, scheduling and the rest; what a job adds to its pods goes into runtimePatches, or
+podTemplateOverrides (Trainer 2.1) where the job says some itself, and what cannot be patched is refused.
+
 What `allaboard.engines.jobset` says of restarts, the end and the deadline counts here, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -42,6 +47,7 @@ from allaboard.engines.jobset import (
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
+    from allaboard.conversion.values import Conversion
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout
 
@@ -49,6 +55,8 @@ Json = Mapping[str, Any]
 RUNTIME = "TrainingRuntime"
 NODE = "node"
 STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
+MANAGER = "allaboard.io/job"
+"""Who patches a runtime of the cluster on behalf of a job."""
 POLICIES: Mapping[str, str] = {"pytorch": "torch", "jax": "jax", "xgboost": "xgboost"}
 """Framework -> the policy by which Trainer prepares its members."""
 _RANK: Json = {"fieldRef": {"fieldPath": f"metadata.annotations['{COMPLETION_INDEX}']"}}
@@ -95,13 +103,20 @@ class TrainJob(JobSet):
             '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
         ),
     )
+    TAKES_IN = frozenset({"podTemplateOverrides", "runtimePatches"})
     PROBE: Json | None = _WRONG
     ENDS: Mapping[str, str] = {}
 
     # Down.
 
+    def brings_image(self, layout: Layout) -> bool:
+        """Whether members have an image although the job names none: that of a runtime of the cluster."""
+        return _runtime_of_cluster(layout.engine_spec) is not None
+
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
+        if _runtime_of_cluster(job.get("engine_spec") or {}) is not None:
+            yield from _unpatchable(job)
         if "ttl" in (job.get("policy") or {}):
             # A JobSet that its own ttl removes is made anew, and trains again (kubeflow/trainer#2981, #3737).
             words = "a TrainJob stays until somebody deletes it (allaboard delete); take it out"
@@ -112,18 +127,23 @@ class TrainJob(JobSet):
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
     ) -> dict[str, Any]:
         """The job object. ``templates``: the pod template of each role."""
+        own = with_members(metadata, layout)
+        head = {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": own}
+        if _runtime_of_cluster(layout.engine_spec) is not None:
+            return {**head, "spec": _patching_spec(layout, templates)}
         runtime = {"apiGroup": "trainer.kubeflow.org", "kind": RUNTIME, "name": metadata["name"]}
         spec: dict[str, Any] = {"runtimeRef": runtime}
         if (node := _node_template(layout, templates)) is not None:
             spec["trainer"] = _trainer(layout, node)
         spec["suspend"] = layout.policy.suspend
-        own = with_members(metadata, layout)
-        return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": own, "spec": spec}
+        return {**head, "spec": spec}
 
     def extras(
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
     ) -> Sequence[Json]:
-        """The runtime, which has the job's name."""
+        """The runtime, which has the job's name; none where the job names one of the cluster."""
+        if _runtime_of_cluster(layout.engine_spec) is not None:
+            return []
         told = {role: {**t, "metadata": with_members(t["metadata"], layout)} for role, t in templates.items()}
         node = _node_template(layout, told)
         if node is not None:
@@ -140,6 +160,8 @@ class TrainJob(JobSet):
         trainer = (job.get("spec") or {}).get("trainer") or {}
         runtime = next((extra for extra in extras if extra.get("kind") == RUNTIME), {})
         spec = ((runtime.get("spec") or {}).get("template") or {}).get("spec") or {}
+        if not spec:  # of a runtime of the cluster is known what the job says of its nodes
+            spec = {"replicatedJobs": [{"name": NODE, "template": {"spec": {"template": _bare_node()}}}]}
         for role, count, template in templates_of(spec):
             if role != NODE:
                 yield role, count, template
@@ -148,6 +170,12 @@ class TrainJob(JobSet):
             groups = _groups(job.get("metadata") or {}) or {NODE: nodes}
             for group, number in groups.items():
                 yield group, number, _as_trained(template, trainer)
+
+    def to_job(self, obj: Json, others: Sequence[Json]) -> Conversion:
+        """The job that a TrainJob says; its runtime, and how that is patched, stand in ``engine_spec``."""
+        from allaboard.conversion.trainjobs import job_of_trainjob
+
+        return job_of_trainjob(self, obj, others)
 
     # Up.
 
@@ -180,6 +208,87 @@ def _node_template(layout: Layout, templates: Mapping[str, Json]) -> dict[str, A
         return None
     plain = [_without_identity(templates[group.role]) for group in layout.groups]
     return plain[0] if all(one == plain[0] for one in plain) else None
+
+
+def _runtime_of_cluster(engine_spec: Json) -> Json | None:
+    """The runtime that a job names."""
+    runtime = engine_spec.get("runtimeRef")
+    return runtime if isinstance(runtime, Mapping) else None
+
+
+PATCHABLE = frozenset(
+    {
+        "affinity",
+        "imagePullSecrets",
+        "nodeSelector",
+        "schedulingGates",
+        "securityContext",
+        "serviceAccountName",
+    }
+    | {"containers", "initContainers", "terminationGracePeriodSeconds", "tolerations", "volumes"}
+)
+"""Fields of a pod that a TrainJob may change in its runtime."""
+_BY_RUNTIME = "the runtime says it, and this job names one of the cluster; take it out"
+
+
+def _unpatchable(job: Json) -> Iterator[Problem]:
+    """What a job says that no TrainJob can change in a runtime of the cluster."""
+    policy = job.get("policy") or {}
+    for name in ("restart", "backoff_limit"):
+        if name in policy:
+            yield Problem(f"policy.{name}", _BY_RUNTIME, severity="warning")
+    for name in ("code", "elastic"):
+        if job.get(name):
+            yield Problem(name, _BY_RUNTIME)
+    for n, secret in enumerate(job.get("secrets") or ()):
+        if isinstance(secret, Mapping) and secret.get("env"):
+            words = "a TrainJob cannot say envFrom; mount it, or have the runtime say it"
+            yield Problem(f"secrets[{n}].env", words)
+    for name in ("scheduler", "priority"):
+        if (job.get("gang") or {}).get(name) not in (None, "auto", "none"):
+            yield Problem(f"gang.{name}", _BY_RUNTIME)
+    spec = (job.get("pod") or {}).get("spec")
+    for name in spec if isinstance(spec, Mapping) else ():
+        if name not in PATCHABLE:
+            yield Problem(f"pod.spec.{name}", _BY_RUNTIME)
+    for role, group in (job.get("groups") or {}).items():
+        if isinstance(group, Mapping) and {*group} - {"replicas"}:
+            yield Problem(f"groups.{role}", "the nodes of a runtime are equal; say it of the whole job")
+
+
+def _patching_spec(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any]:
+    """The spec of a TrainJob that patches a runtime of the cluster; without ``runtimeRef`` and what else the
+    job says in `engine_spec`.
+    """
+    node = _without_identity(templates[layout.groups[0].role])
+    node = with_environment(node, _node_environment(layout), _RANK, always=True)
+    main, pod = _main(node), {n: v for n, v in node["spec"].items() if n in PATCHABLE}
+    trainer = {name: main[name] for name in ("image", "command", "args") if main.get(name)}
+    trainer["env"] = [variable for variable in main["env"] if variable["name"] not in INJECTED]
+    trainer["numNodes"] = layout.total
+    if (layout.processes_per_member or "").isdecimal():
+        trainer["numProcPerNode"] = int(layout.processes_per_member or 1)
+    if main.get("resources"):
+        trainer["resourcesPerNode"] = main["resources"]
+    kept = {name: main[name] for name in ("volumeMounts", "securityContext") if main.get(name)}
+    pod["containers"] = [{"name": CONTAINER, **kept}] if kept else []
+    pod = {name: value for name, value in pod.items() if value}
+    metadata = with_members(node["metadata"], layout)
+    spec: dict[str, Any] = {"trainer": trainer, "suspend": layout.policy.suspend}
+    if layout.policy.deadline is not None:
+        spec["activeDeadlineSeconds"] = math.ceil(layout.policy.deadline)
+    if "podTemplateOverrides" in layout.engine_spec:
+        own = {"targetJobs": [{"name": NODE}], "metadata": metadata, "spec": pod}
+        return {**spec, "podTemplateOverrides": [*layout.engine_spec["podTemplateOverrides"], own]}
+    template = {"metadata": metadata, "spec": pod}
+    jobs = [{"name": NODE, "template": {"spec": {"template": template}}}]
+    patch = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+    return {**spec, "runtimePatches": [*(layout.engine_spec.get("runtimePatches") or ()), patch]}
+
+
+def _bare_node() -> dict[str, Any]:
+    """A pod template of the nodes of a runtime that is not known."""
+    return {"spec": {"containers": [{"name": CONTAINER}]}}
 
 
 def _without_identity(template: Json) -> dict[str, Any]:

@@ -100,7 +100,8 @@ def render(
     extras += engine.extras(layout, metadata, templates, plan)
     extras = [{**extra, "metadata": {**extra["metadata"], **_with_labels(layout, own)}} for extra in extras]
     rendered = engine.render(layout, _with_own(metadata, job.get("metadata") or {}), templates, plan)
-    own_words = job.get("engine_spec") or {}
+    said = job.get("engine_spec") or {}
+    own_words = {name: value for name, value in said.items() if name not in engine.TAKES_IN}
     _raise_problems(job, [*_duplicate_problems(rendered["spec"], own_words, "engine_spec")])
     manifests = (*extras, {**rendered, "spec": pod_template.merged(rendered["spec"], own_words)})
     warnings = tuple(str(p) for p in problems)

@@ -111,6 +111,8 @@ class Shape(Protocol):
 
     def index_label(self, role: str) -> str | None: ...
 
+    def brings_image(self, layout: Layout) -> bool: ...
+
 
 def pod_template(
     job: TrainingJob,
@@ -587,7 +589,8 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
     """What a cluster cannot make pods of. The API server takes job objects whose pods it would refuse, so
     that a wrong name would show as a job without members.
     """
-    if not (job.get("image") or facts.image or _pod_says_the_image(job.get("pod"), engine)):
+    named = job.get("image") or facts.image or _pod_says_the_image(job.get("pod"), engine)
+    if not named and not engine.brings_image(layout):
         groups = (fields_of_group(job, group.role) for group in layout.groups)
         if not all(own.get("image") or _pod_says_the_image(own.get("pod"), engine) for own in groups):
             words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
