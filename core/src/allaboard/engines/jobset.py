@@ -187,8 +187,11 @@ class JobSet:
         return INDEX_LABEL
 
     def to_job(self, obj: Json, others: Sequence[Json]) -> Conversion:
-        """Refused: such an object says neither its framework nor who meets whom."""
-        words = f"a {self.KIND} is not turned into a job by this version"
+        """Refused: members of a JobSet meet at hosts that have its name, which each run has anew."""
+        words = (
+            "a JobSet says neither its framework nor its roles, and the hosts in its variables have its own "
+            "name; write a job with framework and groups, and engine: jobset"
+        )
         raise BadInput(f"this {self.KIND} cannot be a job:", [Problem("kind", words)])
 
     def suspension(self, wanted: bool) -> dict[str, Any]:
