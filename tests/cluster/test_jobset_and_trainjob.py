@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,20 @@ def test_the_gang_is_restarted_as_often_as_the_job_allows(
     assert said["state"] == "failed"
     (failed,) = (c for c in said["conditions"] if c["type"] == "Failed")
     assert failed["reason"] == "ReachedMaxRestarts"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_deadline_ends_a_job_that_nobody_follows(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str
+) -> None:
+    job = a_job(engine, pod, command=["sleep", "600"], policy={"restart": "on_failure", "deadline": "4s"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    run = ab("run", "job.yaml", "--key", "k", "--detach", "--json").json["run"]
+    end = time.monotonic() + 90
+    while (state := ab("status", run, "--json").json["state"]) not in ("timed_out", "failed", "stopped"):
+        assert time.monotonic() < end, state
+        time.sleep(1)
+    assert state == "timed_out"
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -167,11 +167,13 @@ def test_a_restart_is_of_the_whole_gang(engine: str) -> None:
     )
     policy = jobset_spec(found)["failurePolicy"]
     assert (policy["maxRestarts"], policy["restartStrategy"]) == (4, "BlockingRecreate")
+    deadline = [("deadline", "FailJobSet")] if engine == "jobset" else []  # a TrainJob has one of its own
     assert [(rule["name"], rule["action"]) for rule in policy["rules"]] == [
-        ("takenAway", "RestartJobSetAndIgnoreMaxRestarts"), ("deadline", "FailJobSet"),
+        ("takenAway", "RestartJobSetAndIgnoreMaxRestarts"), *deadline,
     ]  # fmt: skip
+    assert (found.job["spec"].get("activeDeadlineSeconds") == 3600) is (engine == "trainjob")
     for job in jobs(found).values():
-        assert (job["backoffLimit"], job["activeDeadlineSeconds"]) == (0, 3600)
+        assert (job["backoffLimit"], job.get("activeDeadlineSeconds")) == (0, 3600 if deadline else None)
         assert job["template"]["spec"]["restartPolicy"] == "Never"
         assert job["podFailurePolicy"]["rules"][0]["onPodConditions"][0]["type"] == "DisruptionTarget"
 

@@ -13,13 +13,15 @@ A job may name a runtime of the cluster instead (``engine_spec: {runtimeRef: {na
 That runtime says restarts, scheduling and the rest; what a job adds to its pods goes into runtimePatches, or
 podTemplateOverrides (Trainer 2.1) where the job says some itself, and what cannot be patched is refused.
 
-What `allaboard.engines.jobset` says of restarts, the end and the deadline counts here, too.
+What `allaboard.engines.jobset` says of restarts and the end counts here, too. The deadline is that of the
+TrainJob, from its creation or last resume (Trainer 2.2 and later).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +137,7 @@ class TrainJob(JobSet):
         spec: dict[str, Any] = {"runtimeRef": runtime}
         if (node := _node_template(layout, templates)) is not None:
             spec["trainer"] = _trainer(layout, node)
-        spec["suspend"] = layout.policy.suspend
-        return {**head, "spec": spec}
+        return {**head, "spec": {**spec, **_limits(layout)}}
 
     def extras(
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
@@ -144,6 +145,8 @@ class TrainJob(JobSet):
         """The runtime, which has the job's name; none where the job names one of the cluster."""
         if _runtime_of_cluster(layout.engine_spec) is not None:
             return []
+        # The deadline is the TrainJob's own, which has a timer.
+        layout = replace(layout, policy=replace(layout.policy, deadline=None))
         told = {role: {**t, "metadata": with_members(t["metadata"], layout)} for role, t in templates.items()}
         node = _node_template(layout, told)
         if node is not None:
@@ -256,6 +259,13 @@ def _unpatchable(job: Json) -> Iterator[Problem]:
             yield Problem(f"groups.{role}", "the nodes of a runtime are equal; say it of the whole job")
 
 
+def _limits(layout: Layout) -> dict[str, Any]:
+    """Of a TrainJob itself. Trainer 2.2 and later know the deadline."""
+    policy = layout.policy
+    deadline = {} if policy.deadline is None else {"activeDeadlineSeconds": math.ceil(policy.deadline)}
+    return {"suspend": policy.suspend, **deadline}
+
+
 def _patching_spec(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any]:
     """The spec of a TrainJob that patches a runtime of the cluster; without ``runtimeRef`` and what else the
     job says in `engine_spec`.
@@ -274,9 +284,7 @@ def _patching_spec(layout: Layout, templates: Mapping[str, Json]) -> dict[str, A
     pod["containers"] = [{"name": CONTAINER, **kept}] if kept else []
     pod = {name: value for name, value in pod.items() if value}
     metadata = with_members(node["metadata"], layout)
-    spec: dict[str, Any] = {"trainer": trainer, "suspend": layout.policy.suspend}
-    if layout.policy.deadline is not None:
-        spec["activeDeadlineSeconds"] = math.ceil(layout.policy.deadline)
+    spec = {"trainer": trainer, **_limits(layout)}
     if "podTemplateOverrides" in layout.engine_spec:
         own = {"targetJobs": [{"name": NODE}], "metadata": metadata, "spec": pod}
         return {**spec, "podTemplateOverrides": [*layout.engine_spec["podTemplateOverrides"], own]}
