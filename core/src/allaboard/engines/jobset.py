@@ -242,6 +242,10 @@ class JobSet:
         """As with the framework's own operator."""
         return self.usual(layout.framework).environment(layout, member, place)
 
+    def files(self, layout: Layout, hosts: Mapping[str, str]) -> Mapping[str, str]:
+        """As with the framework's own operator."""
+        return self.usual(layout.framework).files(layout, hosts)
+
     def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
         """As with the framework's own operator."""
         return self.usual(layout.framework).judge(layout, counts)
@@ -519,4 +523,4 @@ def message(kind: str, condition: str, job: str, role: str, count: int) -> str:
     }[condition]
 
 
-ENGINE = JobSet()
+ENGINE: Engine = JobSet()

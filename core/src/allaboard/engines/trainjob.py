@@ -50,6 +50,7 @@ from allaboard.errors import Problem
 
 if TYPE_CHECKING:
     from allaboard.conversion.values import Conversion
+    from allaboard.engines import Engine
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout
 
@@ -416,4 +417,4 @@ def _member_of(pod: Json) -> tuple[str, int] | None:
     return NODE, rank
 
 
-ENGINE = TrainJob()
+ENGINE: Engine = TrainJob()

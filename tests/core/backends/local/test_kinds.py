@@ -111,6 +111,17 @@ def test_members_meet_by_what_their_operator_would_tell_them(
     assert "rendezvous_never_happened" not in seen.flags
 
 
+@pytest.mark.parametrize("engine", ["jobset", "trainjob"])
+def test_engines_of_several_frameworks_tell_members_the_same(
+    backend: LocalBackend, folder: Path, engine: str
+) -> None:
+    script = MEETS + SCRIPTS["xgboost"]
+    plan = a_plan(folder, script, framework="xgboost", engine=engine, workers=3)
+    seen = ended(backend, backend.launch(plan, ME).run)
+    assert state_of(seen) is State.SUCCEEDED
+    assert [member.name for member in seen.members] == ["master-0", "worker-0", "worker-1"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems give loopback one address")
 def test_workers_of_lightgbm_listen_at_one_port_each_on_a_host_of_its_own(
     backend: LocalBackend, folder: Path
