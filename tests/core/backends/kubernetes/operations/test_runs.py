@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ import allaboard
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid, Missing
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS, Resource
 from allaboard.backends.kubernetes.lifecycle.stop import event
 from allaboard.errors import (
     BackendUnreachable,
@@ -51,7 +52,8 @@ def cluster() -> FakeCluster:
 
 
 def nothing_left(cluster: FakeCluster) -> bool:
-    return cluster.all(CONFIGMAPS) == [] and cluster.all(PYTORCHJOBS) == []
+    """Neither a record, nor code, nor a job, nor what a job brings."""
+    return [key for key in cluster.objects if key[1] not in ("namespaces", "events", "leases")] == []
 
 
 # Refused.
@@ -77,6 +79,56 @@ def test_what_the_cluster_refuses_leaves_nothing(
     assert nothing_left(cluster)
     cluster.refusals.clear()
     assert cluster.backend().launch(a_plan_with_code(tmp_path), ME).attempt == 1
+
+
+NOT_YET = 'TrainingRuntime "{name}" not found: specified trainingRuntime must be created before'
+
+
+def asked_of_a_webhook(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, behind: int, lacks: str
+) -> list[str]:
+    """Refuse a TrainJob so many times, as Trainer's webhook does whose cache lacks this runtime."""
+    create, asked = cluster.create, list[str]()
+
+    def through_the_webhook(
+        resource: Resource, body: dict[str, Any], namespace: str, dry_run: bool = False
+    ) -> dict[str, Any]:
+        if body["kind"] == "TrainJob":
+            asked.append(body["metadata"]["name"])
+            if len(asked) <= behind:
+                raise Forbidden(NOT_YET.format(name=lacks), status=403, reason="Forbidden")
+        return create(resource, body, namespace, dry_run)
+
+    monkeypatch.setattr(cluster, "create", through_the_webhook)
+    return asked
+
+
+def test_a_webhook_that_does_not_know_the_runtime_yet_is_asked_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = a_plan(engine="trainjob")
+    asked = asked_of_a_webhook(cluster, monkeypatch, behind=3, lacks=plan.run)
+    assert cluster.backend().launch(plan, ME).attempt == 1
+    assert len(asked) == 4
+
+
+def test_a_webhook_that_never_knows_the_runtime_ends_the_launch_and_leaves_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = a_plan(engine="trainjob")
+    asked = asked_of_a_webhook(cluster, monkeypatch, behind=1_000, lacks=plan.run)
+    with pytest.raises(SiteError, match=r"was not started.*must be created before"):
+        cluster.backend().launch(plan, ME)
+    assert 10 < len(asked) < 100 and nothing_left(cluster)
+
+
+def test_a_webhook_that_lacks_something_else_is_asked_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asked_of_a_webhook(cluster, monkeypatch, behind=1_000, lacks="of-another")
+    with pytest.raises(SiteError, match="of-another"):
+        cluster.backend().launch(a_plan(engine="trainjob"), ME)
+    assert len(asked) == 1 and nothing_left(cluster)
 
 
 def test_a_kind_that_is_not_served_is_told_with_what_to_install(tmp_path: Path) -> None:

@@ -661,3 +661,16 @@ def test_secrets_are_read_by_nobody() -> None:
         *rbac.wanted_accesses("viewer"),
     ]
     assert "secrets" not in {access.resource for access in every}
+
+
+@pytest.mark.parametrize(("lacks", "fine"), [("", True), ("-of-another", False)])
+def test_a_runtime_that_a_dry_run_never_made_is_no_trouble(lacks: str, fine: bool) -> None:
+    def refuses(body: Json) -> None:
+        if body["kind"] == "TrainJob" and body["metadata"]["name"] != "allaboard-probe":
+            name = lacks or body["metadata"]["name"]
+            raise Forbidden(f'TrainingRuntime "{name}" not found: it must be created before', status=403)
+
+    kinds = [f"trainer.kubeflow.org/v1alpha1/{kind}" for kind in ("TrainJob", "TrainingRuntime")]
+    found = Cluster(kinds=[*kinds, "jobset.x-k8s.io/v1alpha2/JobSet"], refuses=refuses)
+    (check,) = [c for c in found.checks(engine="trainjob") if c.id == "dry_run"]
+    assert check.ok is fine and ("of-another" in check.summary) is not fine

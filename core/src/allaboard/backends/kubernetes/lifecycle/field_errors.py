@@ -6,7 +6,8 @@ in, values out.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from allaboard.backends.kubernetes.client.errors import Cause
 from allaboard.engines import Engine
@@ -93,6 +94,14 @@ def nearest_field(path: str, engine: Engine) -> str | None:
     else:
         known = KNOWN.get(above) or " ".join(KNOWN.values())
     return nearest(parts[-1], sorted({*known.split()}))
+
+
+def lacks_extra(message: str, extras: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a job is refused for the want of an object that it brings. A webhook reads those from a cache,
+    which may be a moment behind; in a dry run they are never made.
+    """
+    named = ((extra["kind"], extra["metadata"]["name"]) for extra in extras)
+    return "not found" in message and any(kind in message and name in message for kind, name in named)
 
 
 def problem_of(cause: Cause, engine: Engine, of_pod: bool = False) -> Problem:

@@ -20,7 +20,7 @@ to the record as it was, so that "nothing was started" is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Missing,
 )
 from allaboard.backends.kubernetes.client.resources import resource_of
-from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
+from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra, problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.lifecycle.stop import (
     carry_out,
@@ -71,6 +71,8 @@ from allaboard.status import state_of
 TRIES = 20
 STARTING = 60.0
 """Seconds for which a start that is not done counts as under way."""
+BEHIND = 40
+"""Quarters of a second within which a webhook's cache must know what a job brings."""
 GOING = 120
 """Seconds that an object of the same name may take to go away."""
 
@@ -268,10 +270,22 @@ def _create(stored: Stored, ready: PreparedAttempt) -> Operation[Json]:
     made = []
     for extra in extras:
         made.append((yield from _ensure(stored, extra)))
-    job: Json = yield from _ensure(stored, body)
+    job: Json = yield from _create_job(stored, body, extras)
     for thing in made:
         yield from _own(thing, job)
     return job
+
+
+def _create_job(stored: Stored, body: Json, extras: Sequence[Json]) -> Operation[Json]:
+    """The job object; tried again while a webhook does not know yet what the job brings."""
+    for _ in range(BEHIND):
+        try:
+            return (yield from _ensure(stored, body))
+        except (Forbidden, Invalid) as error:
+            if not lacks_extra(error.message, extras):
+                raise
+        yield from effects.sleep(0.25)
+    return (yield from _ensure(stored, body))
 
 
 def _ensure(stored: Stored, body: Json) -> Operation[Json]:

@@ -31,6 +31,7 @@ from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES, VOLCANO_QUEUES
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
+from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.preflight.checks import DryRunResult, Facts, Lookup, examine
 from allaboard.engines import ENGINES
@@ -139,7 +140,9 @@ def _dry_run_objects(
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
             what = f"{resource.kind} {manifest['metadata']['name']}"
-            results.append(DryRunResult(what, (yield from _dry(resource, manifest))))
+            error = yield from _dry(resource, manifest)
+            missed = isinstance(error, ApiError) and lacks_extra(error.message, manifests[:-1])
+            results.append(DryRunResult(what, None if missed else error))
     return results
 
 
