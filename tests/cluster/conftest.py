@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,19 +146,43 @@ def plane(cluster: Cluster) -> ControlPlane:
 
 
 @pytest.fixture(scope="session")
-def new_plane_in() -> Callable[..., AbstractContextManager[ControlPlane]]:
+def new_plane_in(_used: list[Cluster]) -> Callable[..., AbstractContextManager[ControlPlane]]:
     """Makes planes of a test's own: ``with new_plane_in(folder, "training-operator", flags=...) as
-    plane``."""
+    plane``. What runs once on a machine runs there in the meantime, and not on the shared plane; an
+    ``optional`` part is left out where it cannot run.
+    """
 
     @contextmanager
-    def make(folder: Path, *parts: str, **options: Any) -> Iterator[ControlPlane]:
-        for component in components.chosen(parts):
-            if reason := obstacle(component):
-                pytest.skip(reason)
-        with ControlPlane(folder, parts, **options) as plane:
-            yield plane
+    def make(
+        folder: Path, *parts: str, optional: Sequence[str] = (), **options: Any
+    ) -> Iterator[ControlPlane]:
+        with ExitStack() as stack:
+            reasons = {}
+            for component in components.chosen([*parts, *optional]):
+                for shared in _used if component.fixed_port else ():
+                    stack.enter_context(_without(shared, component.name))
+                if reason := obstacle(component):
+                    reasons[component.name] = reason
+            for name, reason in reasons.items():
+                if name not in optional:
+                    pytest.skip(reason)
+            able = [name for name in optional if name not in reasons]
+            yield stack.enter_context(ControlPlane(folder, [*parts, *able], **options))
 
     return make
+
+
+@contextmanager
+def _without(shared: Cluster, component: str) -> Iterator[None]:
+    """The shared plane, while this component of it does not run."""
+    if not isinstance(shared, ControlPlane) or not shared.runs(component):
+        yield
+        return
+    shared.halt(component)
+    try:
+        yield
+    finally:
+        shared.launch(component)
 
 
 @pytest.fixture

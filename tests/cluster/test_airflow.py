@@ -119,7 +119,8 @@ def plane(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ControlPlane]:
     folder = tmp_path_factory.mktemp("plane")
-    with new_plane_in(folder, "training-operator", "jobset", "trainer", "s3", "nodes") as plane:
+    parts = ("training-operator", "jobset", "trainer", "s3", "nodes")
+    with new_plane_in(folder, *parts, optional=["mpi-operator"]) as plane:
         plane.make_namespace(TEAM)
         for thing in rbac.objects("submitter"):
             thing["metadata"]["namespace"] = TEAM
@@ -217,8 +218,12 @@ def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnC
     assert run.xcom()["metrics"]["steps"] >= len(told)
 
 
-@pytest.mark.parametrize("dag", ["held_trainjob", pytest.param("held_jobset", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "dag", ["held_trainjob", "held_mpijob", pytest.param("held_jobset", marks=pytest.mark.thorough)]
+)
 def test_other_engines_train_and_end_with_their_tasks(live: OnCluster, dag: str) -> None:
+    if dag == "held_mpijob" and (reason := live.plane.lacks("mpi-operator")):
+        pytest.skip(reason)
     run = live.start(dag)
     run.wait_watched()
     assert len(run.pods()) == 2

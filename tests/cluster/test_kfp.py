@@ -118,11 +118,11 @@ class Pipeline:
             "engine": self.engine,
             "command": ["python", "gated.py"],
             "code": ["gated.py"],
-            "workers": 2,
             "policy": {"restart": "never"},
             "checkpoints": {"uri": "store://held"},
             "environment": {"GATE": f"store://gates/{self.run_id}"},
             "spot": {"grace": "2s"},
+            **(MPI if self.engine == "mpijob" else {"workers": 2}),
         }
 
     def phase(self, pod: str) -> str:
@@ -134,7 +134,9 @@ class Pipeline:
 
     def until_the_training_works(self, pod: str) -> RunRecord:
         def works() -> bool:
-            return self.phase(pod) == "Running" and "[rank0] rank 0 works at step 6" in self.log(pod)
+            phase = self.phase(pod)
+            assert phase != "Failed", self.log(pod)
+            return phase == "Running" and "[rank0] rank 0 works at step 6" in self.log(pod)
 
         until("rank 0 works, and has saved at step 5", works)
         return self.record()
@@ -150,6 +152,8 @@ class Pipeline:
         return [p["metadata"]["name"] for p in found if p["status"]["phase"] in ("Pending", "Running")]
 
 
+MPI = {"framework": "mpi", "groups": {"launcher": 1, "worker": {"replicas": 1, "command": ["sleep", "600"]}}}
+"""The launcher is what trains, as with one rank; the worker waits for mpirun."""
 SAID = {
     "ALLABOARD_BACKEND": "kubernetes",
     "ALLABOARD_STORE": STORE,
@@ -203,7 +207,9 @@ def plane(
     code = {"allaboard": ROOT / "core" / "src", "kfp": ROOT / "kfp_components" / "src"}
     with (
         new_plane_in(
-            tmp_path_factory.mktemp("plane"), "training-operator", "jobset", "trainer", "s3"
+            tmp_path_factory.mktemp("plane"),
+            *("training-operator", "jobset", "trainer", "s3"),
+            optional=["mpi-operator"],
         ) as plane,
         ProcessKubelet(plane.kubeconfig, [NodeSpec("one"), NodeSpec("two")], python=PYTHON, code=code),
     ):
@@ -244,7 +250,10 @@ def may_submit(plane: ControlPlane, account: str) -> None:
 
 @pytest.fixture
 def pipeline(plane: ControlPlane, request: pytest.FixtureRequest) -> Pipeline:
-    return Pipeline(plane, getattr(request, "param", "pytorchjob"))
+    engine = getattr(request, "param", "pytorchjob")
+    if engine == "mpijob" and (reason := plane.lacks("mpi-operator")):
+        pytest.skip(reason)
+    return Pipeline(plane, engine)
 
 
 def until(what: str, look: Callable[[], Any], seconds: float = 180.0) -> Any:
@@ -261,7 +270,7 @@ def outputs_of(log: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("pipeline", ["pytorchjob", "trainjob", "jobset"], indirect=True)
+@pytest.mark.parametrize("pipeline", ["pytorchjob", "trainjob", "jobset", "mpijob"], indirect=True)
 def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pipeline) -> None:
     pod = pipeline.step()
     record = pipeline.until_the_training_works(pod)

@@ -10,11 +10,15 @@ from allaboard import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
 
-for name, deferrable, engine in (
-    ("held", True, "auto"),
-    ("held_sync", False, "auto"),
-    ("held_trainjob", True, "trainjob"),
-    ("held_jobset", True, "jobset"),
+MEMBERS = {"workers": 2}
+# The launcher is what trains, as with one rank; the worker waits for mpirun.
+MPI = {"framework": "mpi", "groups": {"launcher": 1, "worker": {"replicas": 1, "command": ["sleep", "600"]}}}
+for name, deferrable, engine, members in (
+    ("held", True, "auto", MEMBERS),
+    ("held_sync", False, "auto", MEMBERS),
+    ("held_trainjob", True, "trainjob", MEMBERS),
+    ("held_jobset", True, "jobset", MEMBERS),
+    ("held_mpijob", True, "mpijob", MPI),
 ):
     with DAG(name, schedule=None):
         TrainingJobOperator(
@@ -25,7 +29,7 @@ for name, deferrable, engine in (
                 engine=engine,
                 command=["python", "gated.py"],
                 code=["gated.py"],
-                workers=2,
+                **members,
                 policy={"restart": "never"},
                 checkpoints={"uri": "store://held", "keep": 2},
                 environment={"GATE": "store://gates/{{ run_id }}"},

@@ -16,6 +16,7 @@ LAB = ClusterFacts(
     operator_gangs={"training-operator": "volcano"},
     silent=frozenset({"trainer", "jobset"}),
     schedulers={"coscheduling": "gang-scheduler"},
+    no_pod_field=frozenset({"mpijob"}),
     namespace="research",
     image="lab/train:3",
     service_account="trainer",

@@ -239,7 +239,7 @@ def test_check_knows_the_names() -> None:
 
 NEW_GANG = """
 NAME, TITLE, KINDS, SCHEDULER, AUTO = "toy", "the toy gang", ("toy.io/v1/Band",), "toy-scheduler", 1
-UNDERSTANDS, REFUSES = frozenset({"queue"}), {}
+POD_FIELD, UNDERSTANDS, REFUSES = None, frozenset({"queue"}), {}
 def marks(plan):
     return {"metadata": {"labels": {"toy.io/band": plan.name}}, "spec": {"schedulerName": plan.scheduler}}
 def objects(plan):

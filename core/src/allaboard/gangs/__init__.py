@@ -37,6 +37,9 @@ class Gang(Protocol):
     automatically.
     """
 
+    POD_FIELD: str | None
+    """A field of a pod's spec that its marks write and older definitions of job objects lack."""
+
     UNDERSTANDS: frozenset[str]
     """Which of timeout, queue and topology of a job's `gang` mean something to it."""
 

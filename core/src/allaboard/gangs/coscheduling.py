@@ -22,6 +22,7 @@ TITLE = "coscheduling"
 KINDS: tuple[str, ...] = ("scheduling.x-k8s.io/v1alpha1/PodGroup",)
 SCHEDULER: str | None = "scheduler-plugins-scheduler"  # the name in the profile of its chart
 AUTO: int | None = 20
+POD_FIELD: str | None = None
 UNDERSTANDS = frozenset({"timeout"})
 REFUSES: Mapping[str, str] = {}
 LABEL = "scheduling.x-k8s.io/pod-group"

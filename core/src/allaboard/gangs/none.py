@@ -18,6 +18,7 @@ TITLE = "the default scheduler"
 KINDS: tuple[str, ...] = ()
 SCHEDULER: str | None = None
 AUTO: int | None = 1000  # when there is nothing else
+POD_FIELD: str | None = None
 UNDERSTANDS: frozenset[str] = frozenset()
 REFUSES: Mapping[str, str] = {}
 

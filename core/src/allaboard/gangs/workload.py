@@ -22,6 +22,7 @@ TITLE = "kube-scheduler's own gang scheduling"
 KINDS: tuple[str, ...] = ("scheduling.k8s.io/v1alpha2/PodGroup",)
 SCHEDULER: str | None = None
 AUTO: int | None = 30
+POD_FIELD: str | None = "schedulingGroup"
 UNDERSTANDS: frozenset[str] = frozenset()
 REFUSES: Mapping[str, str] = {}
 

@@ -65,6 +65,12 @@ def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUM
     if _kind(gang, facts) is None:
         reason = f"this cluster does not serve {one_of(gang.KINDS)}; {gang.TITLE} is not installed"
         return Pair("refused", reason)
+    if gang.POD_FIELD is not None and engine.NAME in facts.no_pod_field:
+        reason = (
+            f"this cluster's definition of {engine.KIND} has no pod field {gang.POD_FIELD}; "
+            f"update the {engine.OPERATOR.title}, or take another gang scheduler"
+        )
+        return Pair("refused", reason)
     return Pair("marks")
 
 

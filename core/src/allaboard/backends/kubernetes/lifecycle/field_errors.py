@@ -107,6 +107,10 @@ def lacks_extra(message: str, extras: Sequence[Mapping[str, Any]]) -> bool:
 def problem_of(cause: Cause, engine: Engine, of_pod: bool = False) -> Problem:
     """A finding of the API server, told of the job. ``of_pod``: it was a pod that was tried."""
     path = f"pod.{cause.field}" if of_pod and cause.field else in_the_job(cause.field)
-    return Problem(
-        path, cause.message, nearest_field(cause.field, engine) if "unknown field" in cause.message else None
-    )
+    if "unknown field" not in cause.message:
+        return Problem(path, cause.message)
+    near = nearest_field(cause.field, engine)
+    if near is not None and cause.field.endswith(f".{near}"):
+        words = "the definition on this cluster is older; leave the field out, or update the operator"
+        return Problem(path, f"{cause.message}; {words}")
+    return Problem(path, cause.message, near)

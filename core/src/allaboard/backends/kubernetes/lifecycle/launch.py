@@ -468,7 +468,7 @@ def _refusal(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -
         )
     if isinstance(error, Invalid) and error.causes:
         engine = ENGINES[ready.layout.engine]
-        problems = [problem_of(cause, engine) for cause in error.causes]
+        problems = [*dict.fromkeys(problem_of(cause, engine) for cause in error.causes)]
         return BadInput(f"run {run} was not started: the cluster refuses its objects:", problems)
     if isinstance(error, Forbidden):
         return SiteError(f"run {run} was not started: {error}", code=error.code)
