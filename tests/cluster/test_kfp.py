@@ -295,6 +295,10 @@ def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pip
     assert "AWS_SECRET" not in log and pipeline.environ["AWS_SECRET_ACCESS_KEY"] not in log
 
 
+OTHERS = [pytest.param(engine, marks=pytest.mark.thorough) for engine in ("trainjob", "jobset", "mpijob")]
+
+
+@pytest.mark.parametrize("pipeline", ["pytorchjob", *OTHERS], indirect=True)
 def test_a_step_that_is_terminated_takes_its_training_with_it(pipeline: Pipeline) -> None:
     pod = pipeline.step()
     pipeline.until_the_training_works(pod)
@@ -306,6 +310,7 @@ def test_a_step_that_is_terminated_takes_its_training_with_it(pipeline: Pipeline
     assert record.stop is not None and record.stop.reason == "SIGTERM"
 
 
+@pytest.mark.parametrize("pipeline", ["pytorchjob", *OTHERS], indirect=True)
 def test_the_next_try_of_a_step_that_was_evicted_goes_on_with_its_training(
     pipeline: Pipeline, plane: ControlPlane
 ) -> None:

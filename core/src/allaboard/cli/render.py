@@ -15,6 +15,7 @@ from allaboard.cli.place import cluster_options, is_cluster, json_option, store_
 from allaboard.report.terminal import say, show_json
 
 if TYPE_CHECKING:
+    from allaboard.engines import Engine
     from allaboard.gangs.base import GangPlan
     from allaboard.render.cluster_facts import ClusterFacts
     from allaboard.spec.job import TrainingJob
@@ -65,6 +66,7 @@ def render(
     from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
     from allaboard.checking import require_valid
     from allaboard.cli.place import site
+    from allaboard.engines import ENGINES
     from allaboard.render.cluster_facts import assumed_facts
 
     named = is_cluster(backend) or kubeconfig or context
@@ -91,7 +93,7 @@ def render(
         click.echo(to_yaml(made.manifests), nl=False)
     for note in made.notes:
         say(note, to_stderr=True)
-    say(_basis_line(server, facts.namespace, made.gang), to_stderr=True)
+    say(_basis_line(server, facts.namespace, ENGINES[made.layout.engine], made.gang), to_stderr=True)
     return 0
 
 
@@ -126,14 +128,14 @@ def _ask_cluster(
         return api.server, run_sync(complete_facts(assumed_facts(os.environ, api.namespace)), api)
 
 
-def _basis_line(server: str, namespace: str, gang: GangPlan) -> str:
+def _basis_line(server: str, namespace: str, engine: Engine, gang: GangPlan) -> str:
     """One line that says which facts the objects are based on."""
     how = "no gang scheduler" if gang.how == "none" else f"gangs by {gang.gang}"
     how += ", which the operator serves itself" if gang.how == "natively" else ""
     if server:
         return f"for namespace {namespace} of {server}: {how}"
     more = " (--gang names one)" if gang.how == "none" else ""
-    return f"no cluster was asked; assumed: the Training Operator v1.9, namespace {namespace}, {how}{more}"
+    return f"no cluster was asked; assumed: {engine.OPERATOR.title}, namespace {namespace}, {how}{more}"
 
 
 def _read_checked_job(path: str) -> TrainingJob:

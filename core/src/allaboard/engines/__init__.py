@@ -8,7 +8,7 @@ other file.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -38,7 +38,8 @@ class Engine(Protocol):
     where there is no webhook; ENDS: the reasons of the events that tell how a job ended -> ``succeeded`` or
     ``failed``; ADDED: the init containers that the operator may add to members; EXTRA_KINDS:
     ``group/version/Kind`` of what `extras` brings; TAKES_IN: fields of ``engine_spec`` that `render`
-    itself puts into the job object; PROPAGATION: how its dependents are deleted with
+    itself puts into the job object; MAY_LACK: kind -> a spec with the fields that not every release's
+    definition of the kind has, which `fitted` knows; PROPAGATION: how its dependents are deleted with
     it, ``Foreground`` or ``Background``. NATIVELY: gang schedulers
     whose objects its operator makes when it was started with them; REFUSES: gang schedulers that it cannot go
     with -> why.
@@ -63,9 +64,13 @@ class Engine(Protocol):
     ADDED: tuple[AddedContainer, ...]
     EXTRA_KINDS: tuple[str, ...]
     TAKES_IN: frozenset[str]
+    MAY_LACK: Mapping[str, Mapping[str, Any]]
     PROPAGATION: str
     NATIVELY: frozenset[str]
     REFUSES: Mapping[str, str]
+
+    def fitted(self, lacking: Collection[str]) -> Engine:
+        """The engine for a cluster whose definitions of its objects lack these fields."""
 
     def roles(self, framework: str) -> Mapping[str, int | None]:
         """Role -> how many at most (None: any), in rank order, of its jobs of one of its frameworks."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
@@ -114,6 +114,7 @@ class JobSet:
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ()
     TAKES_IN: frozenset[str] = frozenset()
+    MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     NATIVELY: frozenset[str] = frozenset()
     REFUSES: Mapping[str, str] = {}
@@ -125,6 +126,10 @@ class JobSet:
         engine = copy.copy(BY_FRAMEWORK[framework][0])
         engine.KIND = self.KIND
         return engine
+
+    def fitted(self, lacking: Collection[str]) -> Self:
+        """The engine itself: what it writes every release knows."""
+        return self
 
     # Down.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from allaboard.engines.base import V1, AddedContainer, Counts, JobSeen, Operator
 from allaboard.errors import Problem
@@ -68,6 +68,7 @@ class KubeflowEngine:
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ()
     TAKES_IN: frozenset[str] = frozenset()
+    MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     NAMES_NAMESPACE: bool | None = None
     """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
@@ -93,6 +94,10 @@ class KubeflowEngine:
         self.PROBE: Mapping[str, Any] | None = {
             self.SPECS: {self.PROBE_ROLE: {"replicas": 1, "template": template}}
         }
+
+    def fitted(self, lacking: Collection[str]) -> Self:
+        """The engine itself: what it writes every release knows."""
+        return self
 
     # Down.
 

@@ -10,8 +10,9 @@ says what a TrainJob cannot: gang, priority, volumes, restarts, clean-up. It has
 - All other gangs are the replicated jobs of a `jobset`, of which Trainer changes nothing.
 
 A job may name a runtime of the cluster instead (``engine_spec: {runtimeRef: {name: torch-distributed}}``).
-That runtime says restarts, scheduling and the rest; what a job adds to its pods goes into runtimePatches, or
-podTemplateOverrides (Trainer 2.1) where the job says some itself, and what cannot be patched is refused.
+That runtime says restarts, scheduling and the rest; what a job adds to its pods goes into runtimePatches
+(Trainer 2.2) or podTemplateOverrides (Trainer 2.1), and what cannot be patched is refused. Trainer 2.0 cannot
+label the pods of such a runtime, by which a run is followed, so that there a job brings its own.
 
 What `allaboard.engines.jobset` says of restarts and the end counts here, too. The deadline is that of the
 TrainJob, from its creation or last resume (Trainer 2.2 and later).
@@ -20,10 +21,10 @@ TrainJob, from its creation or last resume (Trainer 2.2 and later).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from allaboard.engines.base import TRAINER, Address, JobSeen, Operator
 from allaboard.engines.jobset import (
@@ -70,7 +71,15 @@ INJECTED = frozenset(
 )
 """What Trainer's policies inject; a TrainJob that says one of them itself is refused."""
 
+DEADLINE = "activeDeadlineSeconds"
+GRACE = "terminationGracePeriodSeconds"
 _WRONG: Json = {"runtimeRef": {"name": "allaboard-probe-is-not-there"}}
+
+
+def _of_nodes(template: Json) -> dict[str, Any]:
+    """The spec of a runtime that says this of the pods of its nodes."""
+    jobs = [{"name": NODE, "template": {"spec": {"template": template}}}]
+    return {"template": {"spec": {"replicatedJobs": jobs}}}
 
 
 class TrainJob(JobSet):
@@ -109,6 +118,21 @@ class TrainJob(JobSet):
     TAKES_IN = frozenset({"podTemplateOverrides", "runtimePatches"})
     PROBE: Json | None = _WRONG
     ENDS: Mapping[str, str] = {}
+    MAY_LACK: Mapping[str, Mapping[str, Any]] = {
+        "TrainJob": {
+            "activeDeadlineSeconds": 60,
+            "podTemplateOverrides": [],
+            "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": _of_nodes({"spec": {GRACE: 30}})}],
+        },
+        RUNTIME: {"mlPolicy": {"jax": {}, "xgboost": {}}},
+    }
+
+    def __init__(self, lacking: Collection[str] = ()) -> None:
+        self.lacking = frozenset(lacking)
+
+    def fitted(self, lacking: Collection[str]) -> Self:
+        """The engine as the release of Trainer allows it whose definitions lack these fields."""
+        return type(self)(lacking)
 
     # Down.
 
@@ -119,7 +143,10 @@ class TrainJob(JobSet):
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
         if _runtime_of_cluster(job.get("engine_spec") or {}) is not None:
-            yield from _unpatchable(job)
+            yield from _unpatchable(job, self.lacking)
+        if DEADLINE in self.lacking and (job.get("policy") or {}).get("deadline") is not None:
+            words = "the TrainJobs of this cluster have none; update Trainer to 2.2, or take it out"
+            yield Problem("policy.deadline", words)
         if "ttl" in (job.get("policy") or {}):
             # A JobSet that its own ttl removes is made anew, and trains again (kubeflow/trainer#2981, #3737).
             words = "a TrainJob stays until somebody deletes it (allaboard delete); take it out"
@@ -133,10 +160,10 @@ class TrainJob(JobSet):
         own = with_members(metadata, layout)
         head = {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": own}
         if _runtime_of_cluster(layout.engine_spec) is not None:
-            return {**head, "spec": _patching_spec(layout, templates)}
+            return {**head, "spec": _patching_spec(layout, templates, self.lacking)}
         runtime = {"apiGroup": "trainer.kubeflow.org", "kind": RUNTIME, "name": metadata["name"]}
         spec: dict[str, Any] = {"runtimeRef": runtime}
-        if (node := _node_template(layout, templates)) is not None:
+        if (node := _node_template(layout, templates, self.lacking)) is not None:
             spec["trainer"] = _trainer(layout, node)
         return {**head, "spec": {**spec, **_limits(layout)}}
 
@@ -149,7 +176,7 @@ class TrainJob(JobSet):
         # The deadline is the TrainJob's own, which has a timer.
         layout = replace(layout, policy=replace(layout.policy, deadline=None))
         told = {role: {**t, "metadata": with_members(t["metadata"], layout)} for role, t in templates.items()}
-        node = _node_template(layout, told)
+        node = _node_template(layout, told, self.lacking)
         if node is not None:
             policy = {"numNodes": layout.total, POLICIES[layout.framework]: {}}
             spec = _node_jobset(layout, node)
@@ -204,11 +231,14 @@ class TrainJob(JobSet):
 # Down.
 
 
-def _node_template(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any] | None:
+def _node_template(
+    layout: Layout, templates: Mapping[str, Json], lacking: Collection[str]
+) -> dict[str, Any] | None:
     """The one pod template of a gang whose members are equal; None: they are not, or Trainer has no policy
     for them.
     """
-    if layout.framework not in POLICIES or layout.elastic is not None:
+    policy = POLICIES.get(layout.framework)
+    if policy is None or policy in lacking or layout.elastic is not None:
         return None
     plain = [_without_identity(templates[group.role]) for group in layout.groups]
     return plain[0] if all(one == plain[0] for one in plain) else None
@@ -221,22 +251,35 @@ def _runtime_of_cluster(engine_spec: Json) -> Json | None:
 
 
 PATCHABLE = frozenset(
-    {
-        "affinity",
-        "imagePullSecrets",
-        "nodeSelector",
-        "schedulingGates",
-        "securityContext",
-        "serviceAccountName",
-    }
-    | {"containers", "initContainers", "terminationGracePeriodSeconds", "tolerations", "volumes"}
+    {"affinity", "containers", "imagePullSecrets", "initContainers", "nodeSelector", "schedulingGates"}
+    | {"securityContext", "serviceAccountName", GRACE, "tolerations", "volumes"}
 )
 """Fields of a pod that a TrainJob may change in its runtime."""
+PATCHABLE_OF_CONTAINERS = frozenset({"env", "name", "securityContext", "volumeMounts"})
+_NOT_IN_OVERRIDES = frozenset({"securityContext", GRACE})
+"""What podTemplateOverrides lack of both."""
+_BY_TRAINER = frozenset({"args", "command", "image", "resources"})
+"""What a TrainJob says of the container that trains beside what it may change in any."""
 _BY_RUNTIME = "the runtime says it, and this job names one of the cluster; take it out"
 
 
-def _unpatchable(job: Json) -> Iterator[Problem]:
+def _with_overrides(engine_spec: Json, lacking: Collection[str]) -> bool:
+    """Whether a TrainJob changes its runtime with podTemplateOverrides."""
+    return "podTemplateOverrides" in engine_spec or "runtimePatches" in lacking
+
+
+def _unpatchable(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
     """What a job says that no TrainJob can change in a runtime of the cluster."""
+    own = job.get("engine_spec") or {}
+    if {"podTemplateOverrides", "runtimePatches"} <= {*lacking}:
+        words = "this Trainer (2.0) cannot label the pods of a runtime, by which a run is followed; "
+        yield Problem("engine_spec.runtimeRef", f"{words}leave it out, or update Trainer")
+    for name in sorted({"podTemplateOverrides", "runtimePatches"} & {*lacking} & {*own}):
+        yield Problem(f"engine_spec.{name}", "this release of Trainer has no such field")
+    unknown = {*lacking, *(_NOT_IN_OVERRIDES if _with_overrides(own, lacking) else ())}
+    if GRACE in unknown and (job.get("spot") or {}).get("grace") is not None:
+        yield Problem("spot.grace", _BY_RUNTIME)
+    yield from _unpatchable_pod(job.get("pod") or {}, unknown)
     policy = job.get("policy") or {}
     for name in ("restart", "backoff_limit"):
         if name in policy:
@@ -251,13 +294,28 @@ def _unpatchable(job: Json) -> Iterator[Problem]:
     for name in ("scheduler", "priority"):
         if (job.get("gang") or {}).get(name) not in (None, "auto", "none"):
             yield Problem(f"gang.{name}", _BY_RUNTIME)
-    spec = (job.get("pod") or {}).get("spec")
-    for name in spec if isinstance(spec, Mapping) else ():
-        if name not in PATCHABLE:
-            yield Problem(f"pod.spec.{name}", _BY_RUNTIME)
     for role, group in (job.get("groups") or {}).items():
         if isinstance(group, Mapping) and {*group} - {"replicas"}:
             yield Problem(f"groups.{role}", "the nodes of a runtime are equal; say it of the whole job")
+
+
+def _unpatchable_pod(pod: Json, unknown: Collection[str]) -> Iterator[Problem]:
+    """What `pod` says that no TrainJob can; ``unknown``: what its release does not know."""
+    spec = pod.get("spec")
+    for name in spec if isinstance(spec, Mapping) else ():
+        if name not in PATCHABLE or name in unknown:
+            yield Problem(f"pod.spec.{name}", _BY_RUNTIME)
+    for kind in ("containers", "initContainers"):
+        listed = spec.get(kind) if isinstance(spec, Mapping) else ()
+        for n, container in enumerate(listed if isinstance(listed, list) else ()):
+            if not isinstance(container, Mapping):
+                continue
+            trains = kind == "containers" and container.get("name") in {CONTAINER, *JobSet.ALIASES}
+            for name in sorted({*container} - PATCHABLE_OF_CONTAINERS - (_BY_TRAINER if trains else set())):
+                words = "a TrainJob changes env, securityContext and volumeMounts of a runtime's container, "
+                yield Problem(f"pod.spec.{kind}[{n}].{name}", f"{words}and no more; have the runtime say it")
+            if "securityContext" in {*container} & {*unknown}:
+                yield Problem(f"pod.spec.{kind}[{n}].securityContext", _BY_RUNTIME)
 
 
 def _limits(layout: Layout) -> dict[str, Any]:
@@ -267,13 +325,15 @@ def _limits(layout: Layout) -> dict[str, Any]:
     return {"suspend": policy.suspend, **deadline}
 
 
-def _patching_spec(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any]:
+def _patching_spec(layout: Layout, templates: Mapping[str, Json], lacking: Collection[str]) -> dict[str, Any]:
     """The spec of a TrainJob that patches a runtime of the cluster; without ``runtimeRef`` and what else the
     job says in `engine_spec`.
     """
     node = _without_identity(templates[layout.groups[0].role])
     node = with_environment(node, _node_environment(layout), _RANK, always=True)
-    main, pod = _main(node), {n: v for n, v in node["spec"].items() if n in PATCHABLE}
+    overrides = _with_overrides(layout.engine_spec, lacking)
+    known = PATCHABLE - {*lacking} - (_NOT_IN_OVERRIDES if overrides else set())
+    main, pod = _main(node), {n: v for n, v in node["spec"].items() if n in known}
     trainer = {name: main[name] for name in ("image", "command", "args") if main.get(name)}
     trainer["env"] = [variable for variable in main["env"] if variable["name"] not in INJECTED]
     trainer["numNodes"] = layout.total
@@ -282,16 +342,16 @@ def _patching_spec(layout: Layout, templates: Mapping[str, Json]) -> dict[str, A
     if main.get("resources"):
         trainer["resourcesPerNode"] = main["resources"]
     kept = {name: main[name] for name in ("volumeMounts", "securityContext") if main.get(name)}
-    pod["containers"] = [{"name": CONTAINER, **kept}] if kept else []
+    others = [container for container in node["spec"]["containers"] if container is not main]
+    pod["containers"] = [*([{"name": CONTAINER, **kept}] if kept else ()), *others]
     pod = {name: value for name, value in pod.items() if value}
     metadata = with_members(node["metadata"], layout)
     spec = {"trainer": trainer, **_limits(layout)}
-    if "podTemplateOverrides" in layout.engine_spec:
+    if overrides:
         own = {"targetJobs": [{"name": NODE}], "metadata": metadata, "spec": pod}
-        return {**spec, "podTemplateOverrides": [*layout.engine_spec["podTemplateOverrides"], own]}
-    template = {"metadata": metadata, "spec": pod}
-    jobs = [{"name": NODE, "template": {"spec": {"template": template}}}]
-    patch = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+        said = layout.engine_spec.get("podTemplateOverrides") or ()
+        return {**spec, "podTemplateOverrides": [*said, own]}
+    patch = {"manager": MANAGER, "trainingRuntimeSpec": _of_nodes({"metadata": metadata, "spec": pod})}
     return {**spec, "runtimePatches": [*(layout.engine_spec.get("runtimePatches") or ()), patch]}
 
 

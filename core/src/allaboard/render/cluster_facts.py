@@ -30,11 +30,11 @@ class ClusterFacts:
     what each operator was started with, by its id: ``off``, or the name of the gang scheduler whose
     PodGroups it makes by itself (``coscheduling``, ``volcano``); left out: not known. ``silent``: the ids
     of operators that are installed and do not answer. ``schedulers``: gang scheduler -> the
-    ``schedulerName`` under which it was found at work. ``no_pod_field``: the engines whose objects, as this
-    cluster defines them, lack the pod field of the gang scheduler that needs one (`Gang.POD_FIELD`). The
-    rest is what whoever set up the place says: namespace, the image of jobs that name none, the service
-    account of members, the node label that tells the GPU; ``gang`` and ``engine`` of jobs that leave them
-    open; and ``secrets``, whose keys every member has as variables. None of it is part of a job's spec.
+    ``schedulerName`` under which it was found at work. ``lacking``: engine -> the fields that its objects
+    may be written with and this cluster's definitions of them lack. The rest is what whoever set up the
+    place says: namespace, the image of jobs that name none, the service account of members, the node label
+    that tells the GPU; ``gang`` and ``engine`` of jobs that leave them open; and ``secrets``, whose keys
+    every member has as variables. None of it is part of a job's spec.
     `allaboard.render.compatibility.check_place` says what cannot be meant.
     """
 
@@ -42,7 +42,7 @@ class ClusterFacts:
     operator_gangs: Mapping[str, str] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     schedulers: Mapping[str, str] = field(default_factory=dict)
-    no_pod_field: frozenset[str] = frozenset()
+    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     namespace: str = "default"
     image: str | None = None
     service_account: str | None = None
@@ -85,8 +85,8 @@ def facts_to_dict(facts: ClusterFacts) -> dict[str, Any]:
     """The facts as JSON keeps them: the same facts give the same text."""
     kinds = None if facts.kinds is None else sorted(facts.kinds)
     lists = {"kinds": kinds, "silent": sorted(facts.silent), "secrets": list(facts.secrets)}
-    lists["no_pod_field"] = sorted(facts.no_pod_field)
-    return {"version": VERSION, **asdict(facts), **lists}
+    lacking = {engine: list(names) for engine, names in sorted(facts.lacking.items())}
+    return {"version": VERSION, **asdict(facts), **lists, "lacking": lacking}
 
 
 def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
@@ -109,7 +109,7 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
     if problems:
         raise BadInput("these facts of a cluster cannot be read:", problems)
     shaped: dict[str, Any] = {"kinds": _names, "silent": frozenset, "secrets": tuple}
-    shaped["no_pod_field"] = frozenset
+    shaped["lacking"] = lambda value: {engine: tuple(names) for engine, names in value.items()}
     return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in said.items()})
 
 
@@ -144,12 +144,16 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and all(map(_is_text, value.values()))
 
 
+def _is_mapping_of_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_texts, value.values()))
+
+
 _SHAPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "kinds": (_is_texts_or_nothing, "a list of group/version/Kind, or null"),
     "operator_gangs": (_is_mapping, "operator: gang scheduler, or off"),
     "silent": (_is_texts, "a list of operators"),
     "schedulers": (_is_mapping, "gang scheduler: schedulerName"),
-    "no_pod_field": (_is_texts, "a list of engines"),
+    "lacking": (_is_mapping_of_texts, "engine: a list of fields"),
     "namespace": (_is_text, "text"),
     "gpu_label": (_is_text, "text"),
     "secrets": (_is_texts, "a list of names"),

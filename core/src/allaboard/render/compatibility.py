@@ -65,7 +65,7 @@ def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUM
     if _kind(gang, facts) is None:
         reason = f"this cluster does not serve {one_of(gang.KINDS)}; {gang.TITLE} is not installed"
         return Pair("refused", reason)
-    if gang.POD_FIELD is not None and engine.NAME in facts.no_pod_field:
+    if gang.POD_FIELD is not None and gang.POD_FIELD in facts.lacking.get(engine.NAME, ()):
         reason = (
             f"this cluster's definition of {engine.KIND} has no pod field {gang.POD_FIELD}; "
             f"update the {engine.OPERATOR.title}, or take another gang scheduler"
@@ -209,7 +209,7 @@ def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
         engines: tuple[Engine, ...] = (of_place,)
     else:
         engines, where = _candidates(job, facts), ""
-    objections = {engine.NAME: _errors(engine, job) for engine in engines}
+    objections = {engine.NAME: _errors(fitted_engine(engine, facts), job) for engine in engines}
     chosen = next((engine for engine in engines if not objections[engine.NAME]), None)
     if chosen is None:
         first = engines[0]
@@ -218,6 +218,11 @@ def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
             words = f"job {job.name!r} cannot run as {one_of(objections)}; what {first.NAME} objects to:"
         raise BadInput(words, objections[first.NAME])
     return chosen
+
+
+def fitted_engine(engine: Engine, facts: ClusterFacts) -> Engine:
+    """The engine as this cluster's definitions of its objects allow it."""
+    return engine.fitted(facts.lacking.get(engine.NAME, ()))
 
 
 def _errors(engine: Engine, job: TrainingJob) -> list[Problem]:

@@ -21,7 +21,7 @@ from allaboard.gangs.base import GangPlan
 from allaboard.layout import Layout
 from allaboard.render import labels, pod_template
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.render.compatibility import check_place, engine_notes, plan_gang
+from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, plan_gang
 from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.units import show_bytes
 
@@ -62,9 +62,12 @@ def render(
     files that it ships. Raises BadInput with all problems.
     """
     check_place(facts)
-    engine = ENGINES[layout.engine]
+    usual = ENGINES[layout.engine]
+    engine = fitted_engine(usual, facts)
+    known = {*usual.objections(job.as_mapping())}
     files = _normal_path(code or {})
     problems = [
+        *(problem for problem in engine.objections(job.as_mapping()) if problem not in known),
         *pod_template.problems(job, layout, facts, engine),
         *_code_problems(files),
         *_place_problems(job),

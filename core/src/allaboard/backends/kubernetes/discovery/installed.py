@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.client.resources import (
     resource_for,
 )
 from allaboard.backends.kubernetes.discovery.components import PARTS, Component
-from allaboard.backends.kubernetes.discovery.pod_fields import engines_without_pod_fields
+from allaboard.backends.kubernetes.discovery.definitions import lacking_fields
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
@@ -89,7 +89,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``no_pod_field``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
+    ``lacking``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
     """
 
     server: str
@@ -99,7 +99,7 @@ class Survey:
     parts: tuple[InstalledComponent, ...] = ()
     operator_gangs: Mapping[str, str] = field(default_factory=dict)
     schedulers: Mapping[str, str] = field(default_factory=dict)
-    no_pod_field: frozenset[str] = frozenset()
+    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -116,7 +116,7 @@ class Survey:
             kinds=self.kinds,
             operator_gangs={**base.operator_gangs, **self.operator_gangs},
             schedulers={**base.schedulers, **self.schedulers},
-            no_pod_field=self.no_pod_field,
+            lacking=self.lacking,
             silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
         )
@@ -164,7 +164,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         parts=tuple(parts),
         operator_gangs=gangs_of_operators(kinds, jobs, groups, now),
         schedulers={gang: component.name for gang, component in schedulers.items()},
-        no_pod_field=(yield from engines_without_pod_fields(kinds, namespace)),
+        lacking=(yield from lacking_fields(kinds, namespace)),
         nodes=nodes,
     )
 
@@ -184,7 +184,7 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         kinds=kinds,
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)),
-        no_pod_field=(yield from engines_without_pod_fields(kinds, base.namespace)),
+        lacking=(yield from lacking_fields(kinds, base.namespace)),
     )
 
 

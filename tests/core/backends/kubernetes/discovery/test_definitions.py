@@ -8,8 +8,8 @@ import pytest
 
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid
+from allaboard.backends.kubernetes.discovery.definitions import objects_with_field
 from allaboard.backends.kubernetes.discovery.installed import complete_facts, survey_cluster
-from allaboard.backends.kubernetes.discovery.pod_fields import objects_with_field
 from allaboard.engines import ENGINES
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS
@@ -33,13 +33,13 @@ def mpijob_is_older(body: Json) -> None:
 def facts_of(answers: Answers) -> ClusterFacts:
     facts: ClusterFacts = run_sync(complete_facts(ASSUMED), answers)
     survey = run_sync(survey_cluster(answers.server, "research"), answers)
-    assert survey.facts(ASSUMED).no_pod_field == facts.no_pod_field
+    assert survey.facts(ASSUMED).lacking == facts.lacking
     return facts
 
 
 def test_an_older_definition_is_given_no_gang_that_needs_the_field() -> None:
     facts = facts_of(Answers(KINDS, refuses=mpijob_is_older))
-    assert facts.no_pod_field == {"mpijob"}
+    assert facts.lacking == {"mpijob": ("schedulingGroup",)}
     assert choose(ENGINES["mpijob"], 3, facts) == "none"
     assert choose(ENGINES["pytorchjob"], 3, facts) == "workload"
     pair = pair_engine_and_gang(ENGINES["mpijob"], GANGS["workload"], facts)
@@ -49,7 +49,7 @@ def test_an_older_definition_is_given_no_gang_that_needs_the_field() -> None:
 
 def test_a_cluster_without_that_scheduler_is_asked_nothing() -> None:
     answers = Answers(KINDS[1:], refuses=mpijob_is_older)
-    assert run_sync(complete_facts(ASSUMED), answers).no_pod_field == frozenset()
+    assert run_sync(complete_facts(ASSUMED), answers).lacking == {}
     assert "schedulingGroup" not in str(answers.tried)
 
 
@@ -59,7 +59,7 @@ def test_what_is_not_known_refuses_nothing(error: Exception) -> None:
         if "schedulingGroup" in str(body):
             raise error
 
-    assert facts_of(Answers(KINDS, refuses=refuses)).no_pod_field == frozenset()
+    assert facts_of(Answers(KINDS, refuses=refuses)).lacking == {}
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
