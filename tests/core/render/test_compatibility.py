@@ -119,6 +119,32 @@ def test_the_plan_says_how_many_start_together_and_under_which_names() -> None:
     assert (natively.name, natively.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
 
 
+def pod_of(scheduler: str) -> dict[str, object]:
+    return {"spec": {"schedulerName": scheduler}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "gang"),
+    [
+        ({"pod": pod_of("volcano")}, "none"),
+        ({"pod": pod_of("scheduler-plugins-scheduler")}, "coscheduling"),
+        ({"pod": pod_of("default-scheduler")}, "workload"),
+        ({"groups": {"master": 1, "worker": {"replicas": 2, "pod": pod_of("volcano")}}}, "none"),
+        ({"groups": {"master": {"pod": pod_of("default-scheduler")}, "worker": 2}}, "workload"),
+    ],
+)
+def test_pods_that_name_their_scheduler_are_in_no_gang_of_another(
+    fields: dict[str, object], gang: str
+) -> None:
+    found, notes = plan(**({"workers": 3} if "groups" not in fields else {"workers": None}), **fields)
+    assert found.gang == gang  # type: ignore[attr-defined]
+    assert [note for note in notes if "name" in note] == list(notes) and bool(notes) == (gang == "none")
+    said, _ = plan(workers=3, gang={"scheduler": "coscheduling"}, pod=pod_of("ours"))
+    assert said.gang == "coscheduling", "it may act under another name"  # type: ignore[attr-defined]
+    acts = replace(BOTH, schedulers={"coscheduling": "ours"})
+    assert plan(acts, workers=3, pod=pod_of("ours"))[0].gang == "coscheduling"  # type: ignore[attr-defined]
+
+
 @pytest.mark.skipif("volcano" in GANGS, reason="volcano has a file of its own")
 def test_an_operator_makes_gangs_by_a_scheduler_that_has_no_file_here() -> None:
     place = replace(BOTH, operator_gangs=MAKES_VOLCANO)

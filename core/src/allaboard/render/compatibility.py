@@ -11,7 +11,7 @@ or column by being there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,14 @@ from allaboard.names import (
 )
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.pod_template import fields_of_group
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
     from allaboard.layout import Layout
     from allaboard.spec.job import TrainingJob
 
 AUTO = "auto"
+DEFAULT_SCHEDULER = "default-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +94,34 @@ def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
     }
 
 
-def choose(engine: Engine, total: int, facts: ClusterFacts) -> str:
+def choose(engine: Engine, total: int, facts: ClusterFacts, schedulers: Collection[str] = frozenset()) -> str:
     """The gang scheduler of a job that leaves it open: what its operator was started with, which need be none
-    of `GANGS`, else the first by `AUTO` that the cluster is known to have. One member needs none.
+    of `GANGS`, else the first by `AUTO` that the cluster is known to have. One member needs none. Of a job
+    whose pods name their ``schedulers``, it is one that acts under this name, or none.
     """
     if (operators := _operators(engine, facts)) is not None:
         return operators
     known = [g for g in GANGS.values() if g.AUTO is not None and (not g.KINDS or _known_gang(g, facts))]
     for gang in sorted(known, key=lambda g: g.AUTO or 0):
-        if not gang.KINDS or (total > 1 and pair_engine_and_gang(engine, gang, facts).how != "refused"):
+        if not gang.KINDS:
+            return gang.NAME
+        acts = facts.schedulers.get(gang.NAME, gang.SCHEDULER) or DEFAULT_SCHEDULER
+        fits = {*schedulers} <= {acts} and pair_engine_and_gang(engine, gang, facts).how != "refused"
+        if total > 1 and fits:
             return gang.NAME
     return "none"
+
+
+def named_schedulers(job: TrainingJob, layout: Layout) -> frozenset[str]:
+    """The schedulers of all members where `pod` names one, the job's or that of a group; else none."""
+
+    def named(pod: Any) -> str | None:
+        name = ((pod or {}).get("spec") or {}).get("schedulerName")
+        return name if isinstance(name, str) else None
+
+    groups = (fields_of_group(job, group.role) for group in layout.groups)
+    names = [named(own.get("pod")) or named(job.get("pod")) for own in groups]
+    return frozenset(name or DEFAULT_SCHEDULER for name in names) if any(names) else frozenset()
 
 
 def _known_gang(gang: Gang, facts: ClusterFacts) -> bool:
@@ -119,7 +138,8 @@ def plan_gang(
     written = job.get("gang") or {}
     own = written.get("scheduler", AUTO)
     asked = own if own != AUTO else facts.gang or AUTO
-    name = choose(engine, layout.total, facts) if asked == AUTO else asked
+    schedulers = named_schedulers(job, layout)
+    name = choose(engine, layout.total, facts, schedulers) if asked == AUTO else asked
     # The operator's own may have no file here: it makes the gang all the same.
     gang = GANGS.get(name)
     pairing = Pair("natively") if gang is None else pair_engine_and_gang(engine, gang, facts)
@@ -142,11 +162,16 @@ def plan_gang(
         priority=written.get("priority"),
         topology=(written.get("topology") or {}).get("require"),
     )
-    return plan, tuple(_notes(written, name, facts, asked, layout.total))
+    return plan, tuple(_notes(written, name, facts, asked, layout.total, schedulers))
 
 
 def _notes(
-    written: Mapping[str, Any], name: str, facts: ClusterFacts, asked: str, total: int
+    written: Mapping[str, Any],
+    name: str,
+    facts: ClusterFacts,
+    asked: str,
+    total: int,
+    schedulers: Collection[str],
 ) -> Iterator[str]:
     gang = GANGS.get(name)
     # Of an operator that makes PodGroups of its own, only what it hands on: Volcano takes no time-out.
@@ -154,7 +179,12 @@ def _notes(
     void = [f"gang.{n}" for n in ("queue", "timeout", "topology") if n in written and n not in understood]
     if void:
         yield f"{', '.join(void)}: no meaning with {gang.TITLE if gang else name}, left out"
-    if asked == AUTO and name == "none" and facts.kinds is not None and total > 1:
+    if asked == AUTO and name == "none" and schedulers and total > 1:
+        yield (
+            f"members start one by one: their pods name {' and '.join(sorted(schedulers))} as scheduler, and "
+            "no gang scheduler is known to act so here; say gang.scheduler, or leave the name out"
+        )
+    elif asked == AUTO and name == "none" and facts.kinds is not None and total > 1:
         yield (
             "members start one by one: this cluster has no gang scheduler that jobs of this engine are given "
             "by themselves (`allaboard cluster` lists what there is)"
