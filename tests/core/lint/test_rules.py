@@ -459,6 +459,24 @@ def test_a_rule_says_why_what_to_do_and_where_it_comes_from(rule: Any) -> None:
 # Other kinds.
 
 
+@pytest.mark.parametrize("kind", ["TrainingRuntime", "ClusterTrainingRuntime"])
+def test_the_runtime_of_trainjobs_is_read_where_its_pods_are(kind: str) -> None:
+    """What each TrainJob says itself, as its resources, a runtime may leave out."""
+    container = {"name": "node", "image": "lab/train", "command": ["python", "t.py"]}
+    job = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "torch"},
+        "spec": {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}},
+    }
+    at = "spec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0]"
+    found = codes(lint_object(runtime) or ())
+    assert {("image_unpinned", f"{at}.image"), ("shm_missing", f"{at}.volumeMounts")} <= {*found}
+    assert not [code for code, _ in found if code == "resources_missing"]
+    assert lint_object({**runtime, "apiVersion": "example.org/v1"}) is None
+
+
 def test_what_only_one_operator_does_is_said_of_its_kind() -> None:
     tensorflow = of_kind("TFJob", {"Chief": 1, "Worker": 2}, "tensorflow", command=["python", "t.py"])
     at = "spec.tfReplicaSpecs.Chief.template.spec.containers[0].command"

@@ -65,8 +65,8 @@ def lint_job(job: TrainingJob) -> list[Finding]:
 
 
 def lint_object(obj: Mapping[str, Any]) -> list[Finding] | None:
-    """The findings about a job object, the gravest first; None: its kind is no engine's. Whatever fields it
-    has, of values that `allaboard.untrusted` takes, nothing is raised.
+    """The findings about a job object or the runtime of one, the gravest first; None: its kind is no
+    engine's. Whatever fields it has, of values that `allaboard.untrusted` takes, nothing is raised.
     """
     view = view_of_object(obj)
     return None if view is None else _findings(view)

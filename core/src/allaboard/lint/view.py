@@ -133,6 +133,11 @@ class View:
         return self.engine.API_VERSION == "kubeflow.org/v1"
 
     @property
+    def is_runtime(self) -> bool:
+        """Whether it is the template of jobs, each of which says some fields itself."""
+        return self.origin == MANIFEST and "template" in self.spec
+
+    @property
     def in_run_policy(self) -> bool:
         """Whether its kind has a runPolicy with a cleanPodPolicy."""
         return self.engine.API_VERSION.startswith("kubeflow.org/")
@@ -263,10 +268,13 @@ _POLICY = {
 
 # From a manifest.
 
+_RUNTIMES = {"TrainingRuntime": "TrainJob", "ClusterTrainingRuntime": "TrainJob"}
+"""Kind of the object that holds the pods of a job object -> its kind."""
+
 
 def view_of_object(obj: Mapping[str, Any]) -> View | None:
-    """The view of a job object; None: its kind is no engine's."""
-    engine = engine_of_object(obj)
+    """The view of a job object, or of the runtime of one; None: its kind is no engine's."""
+    engine = engine_of_object({**obj, "kind": _RUNTIMES.get(str(obj.get("kind")), obj.get("kind"))})
     if engine is None:
         return None
     return _view(MANIFEST, engine, obj, str(mapping(obj.get("metadata")).get("name", "")), {})

@@ -20,9 +20,9 @@ from allaboard.untrusted import show
 )
 def resources_missing(view: View) -> Iterator[Hit]:
     """Kubernetes, quality of service: BestEffort pods are evicted first. Of a job only what it states counts
-    (on one machine it takes no slot).
+    (on one machine it takes no slot); those of a runtime say it themselves.
     """
-    for group, one in view.trainers:
+    for group, one in () if view.is_runtime else view.trainers:
         resources = mapping(one.fields.get("resources"))
         if not mapping(resources.get("requests")) and not mapping(resources.get("limits")):
             yield Hit(view.container(group, one, "resources"))
