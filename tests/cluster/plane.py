@@ -133,6 +133,10 @@ class ControlPlane(Cluster):
         """A folder with a short path, as the kernel limits those of sockets. It goes when the plane stops."""
         return Path(self._socket).parent
 
+    def flags(self, component: str) -> Sequence[str]:
+        """What is added to its command."""
+        return self._flags.get(component, ())
+
     def port(self, component: str, suffix: str = "") -> int:
         return self._ports[f"{component}/{suffix}"]
 
@@ -236,7 +240,7 @@ class ControlPlane(Cluster):
         temporary.mkdir(exist_ok=True)
         # Nothing of the caller's: no proxy, no credentials, no settings of Go.
         environ = {"PATH": os.defpath, "HOME": str(place), "TMPDIR": str(temporary), **found.environ(self)}
-        command = [*found.command(self), *self._flags.get(component, ())]
+        command = [*found.command(self), *self.flags(component)]
         self._kept.start(component, command, environ, self.log(component), place)
         self._until(found, "it to be ready", lambda: found.ready(self))
 

@@ -36,7 +36,9 @@ def api_server(plane: ControlPlane) -> list[str]:
         f"--client-ca-file={pki / 'ca.crt'}",
         f"--token-auth-file={pki / 'tokens.csv'}",
         "--authorization-mode=RBAC",
-        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        # Whoever checks a token of an account finds the keys there.
+        f"--service-account-issuer={plane.api.server}",
+        f"--service-account-jwks-uri={plane.api.server}/openid/v1/jwks",
         f"--service-account-key-file={pki / 'service-accounts.pub'}",
         f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
         f"--service-cluster-ip-range={SERVICES}",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
+
+import yaml
 
 from tests.cluster.api import Object
 from tests.cluster.build import Build
 from tests.cluster.components import Component
 from tests.cluster.manifests import namespace, only, patched, placed
 from tests.cluster.plane import ControlPlane
-from tests.cluster.webhooks import Webhook
+from tests.cluster.webhooks import MOUNT, Webhook
 
 NAMESPACE = "kubeflow-system"
 NAME = "kubeflow-trainer-controller-manager"
 FILES = "manifests/base"
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+STATUS_SERVER = "--feature-gates=TrainJobStatus=true"
+"""The flag by which it serves what a TrainJob tells of its progress (KEP-2779)."""
 TRAINER = Build(
     "trainer",
     "github.com/kubeflow/trainer/v2",
@@ -61,6 +68,7 @@ def prepare(plane: ControlPlane) -> None:
         "health": {"healthProbeBindAddress": f"127.0.0.1:{plane.port('trainer', 'health')}"},
         "metrics": {"bindAddress": "0"},
         "webhook": {"port": plane.port("trainer", "webhook")},
+        "statusServer": {"port": plane.port("trainer", "status")},
         "leaderElection": {"leaderElect": False},
         "certManagement": {
             "enable": True,
@@ -72,11 +80,24 @@ def prepare(plane: ControlPlane) -> None:
 
 
 def command(plane: ControlPlane) -> list[str]:
-    return [
-        TRAINER.binary("trainer"),
-        f"--kubeconfig={plane.kubeconfig_of_operator(NAMESPACE, NAME)}",
-        f"--config={plane.folder('trainer') / 'config.json'}",
-    ]
+    kubeconfig = plane.kubeconfig_of_operator(NAMESPACE, NAME)
+    config = plane.folder("trainer") / "config.json"
+    program = [TRAINER.binary("trainer"), f"--kubeconfig={kubeconfig}", f"--config={config}"]
+    has_server = STATUS_SERVER in plane.flags("trainer")
+    return [*_as_in_a_pod(plane, kubeconfig), *program] if has_server else program
+
+
+def _as_in_a_pod(plane: ControlPlane, kubeconfig: Path) -> list[str]:
+    """What runs a program where token and certificate lie as in a pod. The status server reads there who
+    issues tokens, and what it shows who it is.
+    """
+    token = plane.folder("trainer") / "token"
+    token.write_text(yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"])
+    put = (
+        f"mount --bind {shlex.quote(str(WEBHOOK.folder(plane)))} {MOUNT} && mount -t tmpfs none /run && "
+        f'mkdir -p {ACCOUNT} && cp {shlex.quote(str(token))} {ACCOUNT}/token && exec "$@"'
+    )
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", put, "sh"]
 
 
 def settle(plane: ControlPlane) -> None:
@@ -92,7 +113,7 @@ COMPONENTS = (
         command,
         ready=lambda plane: WEBHOOK.ready(plane, configurations()),
         needs=("jobset",),
-        ports=("webhook", "health"),
+        ports=("webhook", "health", "status"),
         prepare=prepare,
         objects=objects,
         settle=settle,

@@ -166,7 +166,8 @@ def progress_of(data: Any) -> Progress:
 
 def progress_of_trainer(status: Any) -> Progress | None:
     """What the ``trainerStatus`` of a TrainJob says, which a process of the job has written (KEP-2779): its
-    percentage as steps of 100, its metrics, when it was written. None: nothing was written.
+    percentage as steps of 100, the time that it expects to need as their pace, its metrics, when it was
+    written. None: nothing was written.
     """
     if not isinstance(status, Mapping) or not status:
         return None
@@ -176,6 +177,8 @@ def progress_of_trainer(status: Any) -> Progress | None:
     for metric in status.get("metrics") or () if isinstance(status.get("metrics"), list) else ():
         if isinstance(metric, Mapping) and isinstance(metric.get("name"), str):
             metrics[metric["name"]] = _as_number(metric.get("value"))
+    rest = whole(status.get("estimatedRemainingSeconds"))
+    metrics[_SPEED] = (100 - percentage) / rest if known and rest else None
     return Progress(
         step=percentage if known else None,
         total=100 if known else None,
