@@ -19,7 +19,7 @@ from tests.cluster.api import until
 from tests.cluster.components.trainer import STATUS_SERVER
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
-from tests.cluster.terminal import CODE, ROOT, Terminal
+from tests.cluster.terminal import CODE, IMAGE, ROOT, Terminal
 
 OWN = "allaboard.test/jobset"
 ENGINES = ("jobset", "trainjob")
@@ -237,3 +237,75 @@ def test_a_job_trains_by_a_runtime_of_the_cluster(ab: Terminal, pod: dict[str, A
     for rank, member in enumerate(("worker-0", "worker-1")):
         said = told(ab, body["run"], member)
         assert (said["member"], said["PET_NODE_RANK"], said["PET_NNODES"]) == (member, str(rank), "2")
+
+
+# MPI: mpirun over SSH, between pods that are real processes.
+
+
+_MOUNTS = [{"name": "keys", "mountPath": "/etc/ssh"}, {"name": "own", "mountPath": "/run/sshd"}]
+_BEFORE = "ssh-keygen -A && echo StrictModes no > /etc/ssh/sshd_config && chmod 755 /run/sshd"
+SSHD = {
+    "containers": [{"name": "mpi", "volumeMounts": _MOUNTS}],
+    "initContainers": [
+        {"name": "image", "image": IMAGE, "command": ["sh", "-c", _BEFORE], "volumeMounts": _MOUNTS}
+    ],
+    "volumes": [{"name": "keys", "emptyDir": {}}, {"name": "own", "emptyDir": {}}],
+}
+"""What an image that runs sshd brings with it: keys of the host, a configuration, and a folder of its own."""
+RANKS = """
+import os, socket, sys
+print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "of", os.environ["OMPI_COMM_WORLD_SIZE"],
+      "at", socket.gethostname(), "told", os.environ.get("ALLABOARD_RUN"), os.environ.get("SAID"), flush=True)
+sys.exit(int(os.environ.get("ENDS", "0")))
+"""
+
+
+def an_mpi_job(engine: str, pod: dict[str, Any], command: list[str], **fields: Any) -> dict[str, Any]:
+    """Workers have no command of their own: they run sshd."""
+    return {
+        "name": "digits",
+        "framework": "mpi",
+        "engine": engine,
+        "processes_per_member": 2,
+        "command": command,
+        "groups": {"launcher": 1, "worker": {"replicas": 2, "pod": {"spec": SSHD}}},
+        "policy": {"restart": "never", "deadline": "2m"},
+        "pod": pod,
+        **fields,
+    }
+
+
+def mpirun(*words: str) -> list[str]:
+    """mpirun of Open MPI 4 as an image has it whose ssh_config knows hosts of no run."""
+    ssh = "-o ConnectionAttempts=60 -o StrictHostKeyChecking=no"
+    own = ["--allow-run-as-root", "--mca", "plm_rsh_args", ssh, "-x", "ALLABOARD_RUN", "-x", "ENDS"]
+    return ["/usr/bin/mpirun", *own, *words]
+
+
+needs_mpirun = pytest.mark.skipif(
+    not all(shutil.which(name, path="/usr/bin:/usr/sbin") for name in ("sshd", "ssh", "mpirun")),
+    reason="sshd, ssh and mpirun are not all installed on this machine",
+)
+
+
+@needs_mpirun
+@pytest.mark.parametrize("engine", ENGINES)
+def test_mpirun_reaches_the_workers_by_ssh(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str
+) -> None:
+    """Its ranks run where the workers are, with those variables alone that mpirun hands on."""
+    job = an_mpi_job(engine, pod, mpirun("python3", "-c", RANKS), environment={"SAID": "no", "ENDS": "0"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    body = ab("run", "job.yaml", "--key", "k", "--json", code=None).json
+    lines = [json.loads(line) for line in ab("logs", body["run"], "--json").out.splitlines()]
+    run, found = body["run"], sorted(line["text"] for line in lines if line["text"].startswith("rank"))
+    assert body["state"] == "succeeded", "\n".join(f"{line['member']}: {line['text']}" for line in lines)
+    host = {"jobset": f"{run}-worker-{{0}}-0", "trainjob": f"{run}-node-0-{{0}}"}[engine]
+    assert found == [f"rank {n} of 4 at {host.format(n // 2)} told {run} None" for n in range(4)]
+    assert {line["member"] for line in lines if line["text"].startswith("rank")} == {"launcher-0"}
+    assert [(m["group"], m["index"], m["rank"]) for m in body["members"]] == [
+        ("launcher", 0, 0),
+        ("worker", 0, 1),
+        ("worker", 1, 2),
+    ]
+    assert body["members"][0]["phase"] == "succeeded"

@@ -106,7 +106,7 @@ def _missing_fields(job: Mapping[str, Any]) -> Iterator[Problem]:
     groups = job.get("groups")
     named = all(isinstance(job.get(name, ""), str) for name in ("framework", "engine"))
     engine = _engine_of(job) if named else None
-    idle = engine.IDLE if engine is not None else frozenset()
+    idle = engine.idle(job.get("framework", "pytorch")) if engine is not None else frozenset()
     own = isinstance(groups, Mapping) and all(
         role in idle or (isinstance(g, Mapping) and ("command" in g or "args" in g))
         for role, g in groups.items()

@@ -181,11 +181,12 @@ class Shape(Protocol):
     """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""
 
     NAME: str
-    IDLE: frozenset[str]
 
     def roles(self, framework: str) -> Mapping[str, int | None]: ...
 
     def helpers(self, framework: str) -> frozenset[str]: ...
+
+    def idle(self, framework: str) -> frozenset[str]: ...
 
     def default_restart(self, framework: str) -> str: ...
 
@@ -223,7 +224,8 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
 
 
 def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
-    written = engine.groups_of(job.as_mapping())
+    framework, written = job.get("framework", "pytorch"), engine.groups_of(job.as_mapping())
+    idle = engine.idle(framework)
     specs: dict[str, Mapping[str, Any]] = {
         role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()
     }
@@ -231,22 +233,20 @@ def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
         Group(
             role=role,
             replicas=specs[role].get("replicas", 1),
-            command=tuple(
-                specs[role].get("command") or (() if role in engine.IDLE else job.get("command") or ())
-            ),
-            args=() if _waits(role, specs[role], engine) else _args(job, specs[role]),
+            command=tuple(specs[role].get("command") or (() if role in idle else job.get("command") or ())),
+            args=() if role in idle and _waits(specs[role]) else _args(job, specs[role]),
             restart=specs[role].get("restart"),
             needs=_needs({**job.get("resources", {}), **specs[role].get("resources", {})}),
             environment={**job.get("environment", {}), **specs[role].get("environment", {})},
         )
-        for role in engine.roles(job.get("framework", "pytorch"))
+        for role in engine.roles(framework)
         if role in specs
     )
 
 
-def _waits(role: str, fields: Mapping[str, Any], engine: Shape) -> bool:
-    """Whether the members of a role run what their operator has them wait with."""
-    return role in engine.IDLE and "command" not in fields and "args" not in fields
+def _waits(fields: Mapping[str, Any]) -> bool:
+    """Whether the members of an idle role run what their operator has them wait with."""
+    return "command" not in fields and "args" not in fields
 
 
 def _args(job: TrainingJob, group: Mapping[str, Any]) -> tuple[str, ...]:

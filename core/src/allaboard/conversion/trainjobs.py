@@ -92,8 +92,9 @@ def _framework(reading: Reading, kind: Kind, runtime: Mapping[str, Any], name: s
         why = "the runtime is not known here; a job says its framework, and torch is the usual one"
         reading.change("spec.runtimeRef.name", name, "pytorch", why)
         return "pytorch"
-    if framework not in kind.FRAMEWORKS:
-        words = f"a runtime of {framework}; of TrainJobs this version knows {one_of(kind.FRAMEWORKS)}"
+    known = [name for name in kind.FRAMEWORKS if name != "mpi"]
+    if framework not in known:
+        words = f"a runtime of {framework}; of TrainJobs this version converts those of {one_of(known)}"
         reading.wrong("spec.runtimeRef.name", words)
     return framework
 

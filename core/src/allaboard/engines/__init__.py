@@ -28,8 +28,7 @@ class Engine(Protocol):
     """What every engine has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
     FIELDS: what may stand in their ``spec``. FRAMEWORKS: what it runs; PREFERENCE: its place among the
     engines of a framework when a job leaves its engine to ``auto``, the lowest first.
-    IDLE: roles that run no command but one of their own: their operator has them wait; SPARED: roles whose
-    members may fail without the job.
+    SPARED: roles whose members may fail without the job.
     CONTAINER: the name that its operator expects of the container that trains; ALIASES: other names by which
     a job may mean it; JOB_LABEL: the pod label that
     holds the job's name; RANDOM_NAMES: whether the names of its pods end in characters that its controller
@@ -52,7 +51,6 @@ class Engine(Protocol):
     FIELDS: frozenset[str]
     FRAMEWORKS: tuple[str, ...]
     PREFERENCE: int
-    IDLE: frozenset[str]
     SPARED: frozenset[str]
     CONTAINER: str
     ALIASES: frozenset[str]
@@ -77,6 +75,9 @@ class Engine(Protocol):
 
     def helpers(self, framework: str) -> frozenset[str]:
         """The roles that do not train, as servers and evaluators; the last ones."""
+
+    def idle(self, framework: str) -> frozenset[str]:
+        """The roles that run no command but one of their own: their operator has them wait."""
 
     def is_elastic(self, framework: str) -> bool:
         """Whether members may come and go."""
@@ -115,6 +116,9 @@ class Engine(Protocol):
         gang: GangPlan,
     ) -> Sequence[Mapping[str, Any]]:
         """The objects that its job object needs beside it, which are created first and removed with it."""
+
+    def secrets_of(self, layout: Layout) -> Collection[str]:
+        """The Secrets of members that need not be there before: the job or its operator makes them."""
 
     def templates(
         self, job: Mapping[str, Any], extras: Sequence[Mapping[str, Any]]

@@ -9,6 +9,7 @@ of single frameworks:
 - A member that fails restarts the whole gang, because those that are left have lost their peer:
   ``backoff_limit`` counts restarts of the gang. One that is taken away (evicted, preempted, its node drained)
   restarts the gang and is not counted. The members of an elastic gang are restarted one by one.
+- Members of MPI are restarted one by one, too (`allaboard.engines.mpi`).
 - At the end members that still run are removed, and those that have ended stay.
 - The deadline is each start's own.
 """
@@ -21,6 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from allaboard.engines import mpi
 from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
 from allaboard.errors import BadInput, Problem
@@ -50,7 +52,7 @@ NEEDED = "allaboard.io/needed-members"
 PORT = 29500
 """Where members listen: each pod has an address of its own."""
 LONGEST_HOST = 63
-FRAMEWORKS: tuple[str, ...] = ("pytorch", "tensorflow", "xgboost", "paddle", "jax")
+FRAMEWORKS: tuple[str, ...] = ("pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi")
 """Each is the name of the container, too, by which the framework's v1 operator knows its members."""
 _WORDS = {"Completed": "Succeeded", "Complete": "Succeeded", "RestartingJobSet": "Restarting"}
 _DEADLINE = "DeadlineExceeded"
@@ -93,7 +95,6 @@ class JobSet:
     ALIASES = frozenset(FRAMEWORKS)
     JOB_LABEL = NAME_LABEL
     RANDOM_NAMES = True
-    IDLE: frozenset[str] = frozenset()
     SPARED: frozenset[str] = frozenset()
     OPERATOR = Operator(
         "jobset",
@@ -112,8 +113,8 @@ class JobSet:
         "FailJobSetFailurePolicyAction": "failed",
     }
     ADDED: tuple[AddedContainer, ...] = ()
-    EXTRA_KINDS: tuple[str, ...] = ()
-    TAKES_IN: frozenset[str] = frozenset()
+    EXTRA_KINDS: tuple[str, ...] = ("v1/Secret",)
+    TAKES_IN: frozenset[str] = mpi.FIELDS
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     NATIVELY: frozenset[str] = frozenset()
@@ -141,6 +142,10 @@ class JobSet:
         """Those of the framework."""
         return self.usual(framework).helpers(framework)
 
+    def idle(self, framework: str) -> frozenset[str]:
+        """Those of the framework."""
+        return self.usual(framework).idle(framework)
+
     def is_elastic(self, framework: str) -> bool:
         """As the framework is."""
         return self.usual(framework).is_elastic(framework)
@@ -165,13 +170,20 @@ class JobSet:
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
         yield from policy_objections(job, self.KIND)
-        yield from self.usual(job.get("framework", "pytorch")).objections(job)
+        yield from mpi.objections(job, self.KIND)
+        # What ttl means for an MPIJob it does not mean here.
+        usual = self.usual(job.get("framework", "pytorch")).objections(job)
+        yield from (problem for problem in usual if problem.path != "policy.ttl")
 
     def render(
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
     ) -> dict[str, Any]:
         """The job object. ``templates``: the pod template of each role."""
-        spec = {**spec_of(layout, templates), "suspend": layout.policy.suspend}
+        if layout.framework == mpi.FRAMEWORK:
+            templates = connected(layout, templates)
+            launcher = mpi.with_hostfile(layout, templates[mpi.LAUNCHER], CONTAINER)
+            templates = {**templates, mpi.LAUNCHER: launcher}
+        spec = {**spec_of(layout, templates, gang), "suspend": layout.policy.suspend}
         if layout.policy.ttl is not None:
             spec["ttlSecondsAfterFinished"] = math.ceil(layout.policy.ttl)
         own = with_members(metadata, layout)
@@ -180,12 +192,21 @@ class JobSet:
     def extras(
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
     ) -> Sequence[Json]:
-        """None."""
-        return ()
+        """None, but of MPI the hostfile and the key pair."""
+        if layout.framework != mpi.FRAMEWORK:
+            return ()
+        place = _Places(layout.name)
+        hosts = {member.name: place[member.name].host for member in layout.members}
+        (hostfile,) = self.files(layout, hosts).values()
+        return mpi.brought(layout.name, metadata["namespace"], hostfile)
+
+    def secrets_of(self, layout: Layout) -> Collection[str]:
+        """Of MPI that of the key pair."""
+        return (mpi.secret_name(layout.name),) if layout.framework == mpi.FRAMEWORK else ()
 
     def templates(self, job: Json, extras: Sequence[Json]) -> Iterator[tuple[str, int, Json]]:
         """Of its replicated jobs."""
-        yield from templates_of(job.get("spec") or {})
+        yield from _ranked(job)
 
     def index_label(self, role: str) -> str | None:
         """JobSet's, of a Job among those of its role."""
@@ -208,7 +229,7 @@ class JobSet:
     def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
         """What the job object and its pods say."""
         spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
-        replicas = {role: count for role, count, _ in templates_of(spec)}
+        replicas = {role: count for role, count, _ in _ranked(job or {})}
         seen = seen_job(job, status, replicas, pods, bool(spec.get("suspend")), member_of)
         deadline = next(
             (t["spec"].get("activeDeadlineSeconds") for t in _job_templates(spec) if t.get("spec")), None
@@ -285,11 +306,16 @@ def policy_objections(job: Json, kind: str) -> Iterator[Problem]:
         yield Problem("policy.clean_pods", words, severity="warning")
 
 
-def spec_of(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any]:
+def connected(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Json]:
+    """The pod templates of MPI's members, which SSH connects."""
+    return {role: mpi.with_ssh(layout, role, template, CONTAINER) for role, template in templates.items()}
+
+
+def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> dict[str, Any]:
     """The spec of a JobSet whose members are Jobs of one pod each, one replicated job for each group."""
     place = _Places(layout.name)
     rank = {"fieldRef": {"fieldPath": f"metadata.labels['{RANK_LABEL}']"}}
-    groups = []
+    groups: list[dict[str, Any]] = []
     for group in layout.groups:
         injected = symbolic_environment(layout, group.role, place)
         template = with_environment(templates[group.role], injected, rank)
@@ -301,7 +327,15 @@ def spec_of(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Any]:
                 "template": {"spec": {**one, **job_spec(layout, template)}},
             }
         )
+    if layout.framework == mpi.FRAMEWORK:
+        # The members of a gang start together: one that waited for the others would never have a place.
+        groups = mpi.launcher_last(groups, waits=gang.how == "none")
     return {"replicatedJobs": groups, "successPolicy": success_policy(layout), **failure_policy(layout)}
+
+
+def restarts_one_by_one(layout: Layout) -> bool:
+    """Whether a member that fails is restarted alone: the others have not lost their peer, or meet again."""
+    return layout.elastic is not None or layout.framework == mpi.FRAMEWORK
 
 
 def job_spec(layout: Layout, template: Json) -> dict[str, Any]:
@@ -309,7 +343,7 @@ def job_spec(layout: Layout, template: Json) -> dict[str, Any]:
     restarted by their node, others with their gang.
     """
     policy = layout.policy
-    in_place = layout.elastic is not None and policy.restart == "on_failure"
+    in_place = restarts_one_by_one(layout) and policy.restart == "on_failure"
     spec: dict[str, Any] = {"backoffLimit": policy.backoff_limit if in_place else 0}
     if policy.deadline is not None:
         spec["activeDeadlineSeconds"] = math.ceil(policy.deadline)
@@ -325,7 +359,7 @@ def _pod_failure_rules(layout: Layout) -> Iterator[dict[str, Any]]:
         # 128 and more is a signal: another start may do better.
         codes = {"containerName": CONTAINER, "operator": "In", "values": [*range(1, 128)]}
         yield {"action": "FailJob", "onExitCodes": codes}
-    elif layout.policy.restart == "on_failure" and layout.elastic is None:
+    elif layout.policy.restart == "on_failure" and not restarts_one_by_one(layout):
         taken = [{"type": "DisruptionTarget", "status": "True"}]
         yield {"action": "FailJob", "onPodConditions": taken}
 
@@ -335,7 +369,7 @@ def failure_policy(layout: Layout) -> dict[str, Any]:
     of its old members are gone: none of the new may meet one of the old.
     """
     restart = layout.policy.restart
-    if restart == "never" or layout.elastic is not None:
+    if restart == "never" or restarts_one_by_one(layout):
         return {}
     by_reason = {"exit_code": "FailJobSet", "on_failure": "RestartJobSetAndIgnoreMaxRestarts"}[restart]
     name = {"exit_code": "permanentExitCode", "on_failure": "takenAway"}[restart]
@@ -379,7 +413,9 @@ def symbolic_environment(layout: Layout, role: str, place: Place) -> dict[str, s
     from allaboard.layout import Member
 
     usual = BY_FRAMEWORK[layout.framework][0]
+    group = layout.group(role)
     values = usual.environment(layout, Member(role, _INDEX, _RANK), place)
+    values = mpi.for_prrte(values, group.environment if group is not None else {})
     return {
         name: value.replace(str(_INDEX), "$(ALLABOARD_INDEX)").replace(str(_RANK), "$(ALLABOARD_RANK)")
         for name, value in values.items()
@@ -411,6 +447,22 @@ def needed(job: Json, total: int) -> int:
     """How many members start together: all, unless the job object says a number."""
     told = str(((job.get("metadata") or {}).get("annotations") or {}).get(NEEDED, ""))
     return int(told) if told.isdecimal() else total
+
+
+def told_groups(metadata: Json) -> dict[str, int] | None:
+    """The groups that an object of ours names, in rank order."""
+    told = str((metadata.get("annotations") or {}).get(MEMBERS, ""))
+    pairs = [pair.partition(":")[::2] for pair in told.split(",")]
+    return (
+        {role: int(count) for role, count in pairs} if told and all(c.isdecimal() for _, c in pairs) else None
+    )
+
+
+def _ranked(job: Json) -> list[tuple[str, int, Json]]:
+    """What `templates_of` says of a JobSet, in the order of ranks where it is told."""
+    order = [*(told_groups(job.get("metadata") or {}) or ())]
+    every = [*templates_of(job.get("spec") or {})]
+    return sorted(every, key=lambda one: order.index(one[0]) if one[0] in order else len(order))
 
 
 def templates_of(spec: Json) -> Iterator[tuple[str, int, Json]]:

@@ -109,6 +109,10 @@ class KubeflowEngine:
         """Those of the kind."""
         return self.HELPERS
 
+    def idle(self, framework: str) -> frozenset[str]:
+        """Those of the kind."""
+        return self.IDLE
+
     def is_elastic(self, framework: str) -> bool:
         """Whether its operator tells members of others that come and go."""
         return self.ELASTIC
@@ -169,6 +173,10 @@ class KubeflowEngine:
         gang: GangPlan,
     ) -> Sequence[Mapping[str, Any]]:
         """None."""
+        return ()
+
+    def secrets_of(self, layout: Layout) -> Collection[str]:
+        """None that a pod template names: what an operator adds to its pods is its own."""
         return ()
 
     def templates(

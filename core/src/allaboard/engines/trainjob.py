@@ -2,11 +2,13 @@
 
 Read from Kubeflow Trainer 2.3.0: pkg/apis/trainer/v1alpha1, pkg/runtime, pkg/webhooks. A TrainJob names a
 runtime, the template of a JobSet, and says little itself. A job brings a TrainingRuntime of its own, which
-says what a TrainJob cannot: gang, priority, volumes, restarts, clean-up. It has one of two shapes:
+says what a TrainJob cannot: gang, priority, volumes, restarts, clean-up. It has one of three shapes:
 
 - Equal members of a framework that Trainer knows are its ``node`` job, whose numbers the TrainJob says.
   Trainer injects its own variables (PET_*, JAX_*, DMLC_*); those of the framework's v1 operator stand beside
   them, so that a script that ran as a PyTorchJob runs on.
+- Members of MPI are a ``launcher`` and a ``node`` job, the workers. Trainer makes the key pair and the
+  hostfile.
 - All other gangs are the replicated jobs of a `jobset`, of which Trainer changes nothing.
 
 A job may name a runtime of the cluster instead (``engine_spec: {runtimeRef: {name: torch-distributed}}``).
@@ -26,15 +28,16 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
+from allaboard.engines import mpi
 from allaboard.engines.base import TRAINER, Address, JobSeen, Operator
 from allaboard.engines.jobset import (
     COMPLETION_INDEX,
     CONTAINER,
-    MEMBERS,
     PORT,
     ROLE_LABEL,
     JobSet,
     completion_index,
+    connected,
     failure_policy,
     job_spec,
     member_name,
@@ -44,9 +47,11 @@ from allaboard.engines.jobset import (
     spec_of,
     symbolic_environment,
     templates_of,
+    told_groups,
     with_environment,
     with_members,
 )
+from allaboard.engines.mpijob import slots_of
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
@@ -115,7 +120,7 @@ class TrainJob(JobSet):
             '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
         ),
     )
-    TAKES_IN = frozenset({"podTemplateOverrides", "runtimePatches"})
+    TAKES_IN = frozenset({"podTemplateOverrides", "runtimePatches"}) | mpi.FIELDS
     PROBE: Json | None = _WRONG
     ENDS: Mapping[str, str] = {}
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {
@@ -147,6 +152,7 @@ class TrainJob(JobSet):
         if DEADLINE in self.lacking and (job.get("policy") or {}).get("deadline") is not None:
             words = "the TrainJobs of this cluster have none; update Trainer to 2.2, or take it out"
             yield Problem("policy.deadline", words)
+        yield from mpi.only_open_mpi(job, self.KIND)
         if "ttl" in (job.get("policy") or {}):
             # A JobSet that its own ttl removes is made anew, and trains again (kubeflow/trainer#2981, #3737).
             words = "a TrainJob stays until somebody deletes it (allaboard delete); take it out"
@@ -163,7 +169,9 @@ class TrainJob(JobSet):
             return {**head, "spec": _patching_spec(layout, templates, self.lacking)}
         runtime = {"apiGroup": "trainer.kubeflow.org", "kind": RUNTIME, "name": metadata["name"]}
         spec: dict[str, Any] = {"runtimeRef": runtime}
-        if (node := _node_template(layout, templates, self.lacking)) is not None:
+        if layout.framework == mpi.FRAMEWORK:
+            spec["trainer"] = _mpi_numbers(layout)
+        elif (node := _node_template(layout, templates, self.lacking)) is not None:
             spec["trainer"] = _trainer(layout, node)
         return {**head, "spec": {**spec, **_limits(layout)}}
 
@@ -177,11 +185,13 @@ class TrainJob(JobSet):
         layout = replace(layout, policy=replace(layout.policy, deadline=None))
         told = {role: {**t, "metadata": with_members(t["metadata"], layout)} for role, t in templates.items()}
         node = _node_template(layout, told, self.lacking)
-        if node is not None:
-            policy = {"numNodes": layout.total, POLICIES[layout.framework]: {}}
-            spec = _node_jobset(layout, node)
+        policy: dict[str, Any] = {"numNodes": layout.total}
+        if layout.framework == mpi.FRAMEWORK:
+            policy, spec = _mpi_policy(layout), _mpi_jobset(layout, told, gang)
+        elif node is not None:
+            policy, spec = {**policy, POLICIES[layout.framework]: {}}, _node_jobset(layout, node)
         else:
-            policy, spec = {"numNodes": layout.total}, spec_of(layout, told)
+            spec = spec_of(layout, told, gang)
         body = {"mlPolicy": policy, "template": {"spec": spec}}
         own = {"name": metadata["name"], "namespace": metadata["namespace"]}
         return [{"apiVersion": self.API_VERSION, "kind": RUNTIME, "metadata": own, "spec": body}]
@@ -198,7 +208,7 @@ class TrainJob(JobSet):
                 yield role, count, template
                 continue
             nodes = int(trainer.get("numNodes") or count)
-            groups = _groups(job.get("metadata") or {}) or {NODE: nodes}
+            groups = _of_nodes(told_groups(job.get("metadata") or {}) or {NODE: nodes})
             for group, number in groups.items():
                 yield group, number, _as_trained(template, trainer)
 
@@ -213,7 +223,7 @@ class TrainJob(JobSet):
     def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
         """What the job object and its pods say."""
         spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
-        groups = _groups((job or {}).get("metadata") or {})
+        groups = told_groups((job or {}).get("metadata") or {})
         if groups is None:  # of others: a runtime may say the number, and it is not read here
             named = int((spec.get("trainer") or {}).get("numNodes") or 1) if job is not None else 0
             groups = {NODE: named}
@@ -287,6 +297,9 @@ def _unpatchable(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
     for name in ("code", "elastic"):
         if job.get(name):
             yield Problem(name, _BY_RUNTIME)
+    if job.get("framework") == mpi.FRAMEWORK:
+        words = "a launcher and its workers bring a runtime of their own; take it out"
+        yield Problem("engine_spec.runtimeRef", words)
     for n, secret in enumerate(job.get("secrets") or ()):
         if isinstance(secret, Mapping) and secret.get("env"):
             words = "a TrainJob cannot say envFrom; mount it, or have the runtime say it"
@@ -394,6 +407,68 @@ def _node_jobset(layout: Layout, node: Json) -> dict[str, Any]:
     return {"replicatedJobs": [{"name": NODE, "template": job}], **failure_policy(layout)}
 
 
+def _of_nodes(groups: Mapping[str, int]) -> dict[str, int]:
+    """Those whose members are nodes: a launcher is a job of its own."""
+    return {role: count for role, count in groups.items() if role != mpi.LAUNCHER}
+
+
+def _mpi_policy(layout: Layout) -> dict[str, Any]:
+    """The policy by which Trainer makes the key pair and the hostfile. Its ``numNodes`` is the number of pods
+    of the launcher (core/trainingruntime.go, newRuntimeInfo).
+    """
+    numbers = {"numProcPerNode": slots_of(layout), "mpiImplementation": "OpenMPI"}
+    return {
+        "numNodes": 1,
+        "mpi": {**numbers, "sshAuthMountPath": _UNUSED, "runLauncherAsNode": _launcher_works(layout)},
+    }
+
+
+_UNUSED = "/etc/mpi-ssh"
+"""Where Trainer mounts the key pair. With its mode, 0640, root's ssh refuses the key: members have a mount of
+ours, too.
+"""
+
+
+def _launcher_works(layout: Layout) -> bool:
+    return layout.engine_spec.get("runLauncherAsWorker") is True
+
+
+def _mpi_numbers(layout: Layout) -> dict[str, int]:
+    """``spec.trainer``; a launcher that works is one of the nodes (plugins/mpi/mpi.go, EnforceMLPolicy)."""
+    workers = layout.total - 1
+    nodes = workers + _launcher_works(layout)
+    return {"numNodes": max(1, nodes), "numProcPerNode": slots_of(layout)}
+
+
+def _mpi_jobset(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> dict[str, Any]:
+    """The spec of a JobSet with a launcher, whose workers are the pods of one job."""
+    spec = spec_of(layout, connected(layout, templates), gang)
+    jobs = {job["name"]: job for job in spec["replicatedJobs"]}
+    if mpi.WORKER in jobs:
+        jobs[mpi.WORKER] = _as_nodes(jobs[mpi.WORKER])
+    launcher = jobs[mpi.LAUNCHER]
+    labels = {"metadata": {"labels": {STEP_LABEL: "trainer"}}}
+    jobs[mpi.LAUNCHER] = {**launcher, "template": {**labels, **launcher["template"]}}
+    if "dependsOn" in launcher:
+        jobs[mpi.LAUNCHER]["dependsOn"] = [{"name": NODE, "status": "Ready"}]
+    return {**spec, "replicatedJobs": [*jobs.values()]}
+
+
+def _as_nodes(workers: Json) -> dict[str, Any]:
+    """The Jobs of workers as one of as many pods, whose number is their index."""
+    job, count = workers["template"]["spec"], workers["replicas"]
+    pod = job["template"]
+    containers = [
+        {**c, "env": [{**v, "valueFrom": _RANK} if v["name"] == "ALLABOARD_INDEX" else v for v in c["env"]]}
+        if c["name"] == CONTAINER
+        else c
+        for c in pod["spec"]["containers"]
+    ]
+    template = {**pod, "spec": {**pod["spec"], "containers": containers}}
+    spec = {**job, "parallelism": count, "completions": count, "template": template}
+    return {"name": NODE, "replicas": 1, "template": {"spec": spec}}
+
+
 def _main(template: Json) -> Json:
     return next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER)
 
@@ -455,20 +530,11 @@ def _as_trained(template: Json, trainer: Json) -> dict[str, Any]:
 # Up.
 
 
-def _groups(metadata: Json) -> dict[str, int] | None:
-    """The groups that an object of ours names, in rank order."""
-    told = str((metadata.get("annotations") or {}).get(MEMBERS, ""))
-    pairs = [pair.partition(":")[::2] for pair in told.split(",")]
-    return (
-        {role: int(count) for role, count in pairs} if told and all(c.isdecimal() for _, c in pairs) else None
-    )
-
-
 def _member_of(pod: Json) -> tuple[str, int] | None:
     """The role and index of a pod. Of a node of ours they follow from its rank."""
     metadata = pod.get("metadata") or {}
-    rank, groups = completion_index(pod), _groups(metadata)
-    if (metadata.get("labels") or {}).get(ROLE_LABEL) != NODE or rank is None or groups is None:
+    rank, groups = completion_index(pod), _of_nodes(told_groups(metadata) or {})
+    if (metadata.get("labels") or {}).get(ROLE_LABEL) != NODE or rank is None or not groups:
         return member_of(pod)
     ends = accumulate(groups.values())
     for (role, count), end in zip(groups.items(), ends, strict=True):

@@ -1084,7 +1084,7 @@ def _member_limit_problems(layout: Layout) -> list[Problem]:
 
 def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], site: Site) -> list[Problem]:
     problems = []
-    idle = ENGINES[layout.engine].IDLE
+    idle = ENGINES[layout.engine].idle(layout.framework)
     if not all(group.command or group.role in idle for group in layout.groups):
         words = "is missing; on one machine no image is there whose entrypoint could run: give the program, "
         problems.append(Problem("command", f"{words}like [python, train.py]"))

@@ -113,11 +113,12 @@ def claims(pods: Iterable[Pods]) -> dict[str, tuple[int, bool]]:
     return claims
 
 
-def secrets(pods: Iterable[Pods]) -> set[str]:
-    """Secrets without which a member does not start."""
-    return {*_sources(pods, "secret", "secretName", "secretRef", "secretKeyRef")} | {
+def secrets(pods: Iterable[Pods], own: Iterable[str] = ()) -> set[str]:
+    """Secrets without which a member does not start; not those that are made with the job (``own``)."""
+    named = {*_sources(pods, "secret", "secretName", "secretRef", "secretKeyRef")} | {
         secret["name"] for group in pods for secret in group.spec.get("imagePullSecrets") or ()
     }
+    return named - {*own}
 
 
 def config_maps(pods: Iterable[Pods], own: Iterable[str] = ()) -> set[str]:

@@ -4,7 +4,7 @@ requests.
 The record decides. An attempt is made in this order, and each step may be done again by the next client:
 
 1. the record, created or swapped to the new attempt: from here on the attempt is meant, though nothing runs;
-2. the extra objects of the attempt (code, PodGroup), without an owner yet;
+2. the extra objects of the attempt (code, PodGroup, key pair), without an owner yet;
 3. the job, whose name and launch follow from the key and the attempt: a second one cannot be made;
 4. the job as owner of the extras, so that they go when it goes;
 5. the job's uid in the record: the attempt is known to have been created. Before this, a job that is not
@@ -36,6 +36,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Missing,
 )
 from allaboard.backends.kubernetes.client.resources import resource_of
+from allaboard.backends.kubernetes.lifecycle import ssh_keys
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra, problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.lifecycle.stop import (
@@ -105,6 +106,12 @@ class _LaunchRequest:
     prepare: Prepare
     lease: str
 
+    def prepared(self, generation: int, attempt: int) -> Operation[PreparedAttempt]:
+        """Raises BadInput for what cannot run here, SiteError for what cannot be made here."""
+        ready = yield from self.prepare(self.plan, generation, attempt)
+        ssh_keys.require_maker(ready.extras)
+        return ready
+
     def noted(self, stored: Stored, now: float) -> Stored:
         """The record with who owns it from here on, and by which Lease it is seen that they live."""
         return owned(stored, self.owner, self.lease, now)
@@ -116,7 +123,7 @@ class _LaunchRequest:
 def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
     """Nothing is there."""
     plan = request.plan
-    ready = yield from request.prepare(plan, 1, 1)
+    ready = yield from request.prepared(1, 1)
     record = RunRecord(
         plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, request.owner, _uid(plan, 1, 1), 0.0
     )
@@ -186,7 +193,7 @@ def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Han
     changes = () if hash_fits(record.spec_hash, plan.spec) else differences(record.spec, plan.spec)
     if changes and objects.now - (objects.stored.followed or record.created) < STARTING:
         raise SpecChanged.of(plan.run, changes)
-    ready = yield from request.prepare(plan, record.generation, record.attempt)
+    ready = yield from request.prepared(record.generation, record.attempt)
     record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
@@ -221,8 +228,8 @@ def _prepared_next(
     request: _LaunchRequest, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> Operation[PreparedAttempt]:
     if isinstance(decision, run_record.NewGeneration):
-        return request.prepare(request.plan, old.generation + 1, 1)
-    return request.prepare(request.plan, old.generation, old.attempt + 1)
+        return request.prepared(old.generation + 1, 1)
+    return request.prepared(old.generation, old.attempt + 1)
 
 
 def _launch_notes(
@@ -293,7 +300,7 @@ def _ensure(stored: Stored, body: Json) -> Operation[Json]:
     resource, name = resource_of(body), body["metadata"]["name"]
     for _ in range(GOING):
         try:
-            return (yield from effects.create(resource, body))
+            return (yield from effects.create(resource, ssh_keys.filled(body)))
         except Exists:
             pass
         try:

@@ -7,12 +7,13 @@ What cannot run here is said now, all of it, before anything is written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from allaboard.backends.base import Plan
+from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Problem
 from allaboard.inspection import sizes_of_code
 from allaboard.layout import Layout, lay_out
@@ -37,6 +38,11 @@ class PreparedAttempt(Rendered):
             {"apiVersion": m["apiVersion"], "kind": m["kind"], "name": m["metadata"]["name"]}
             for m in self.manifests
         )
+
+    @property
+    def secrets(self) -> Collection[str]:
+        """The Secrets of its members that need not be there before."""
+        return ENGINES[self.layout.engine].secrets_of(self.layout)
 
     @property
     def gang_object(self) -> Mapping[str, str]:

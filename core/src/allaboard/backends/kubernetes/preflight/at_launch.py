@@ -106,7 +106,7 @@ class Asking:
             quotas=answers.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
             limits=limits,
             claims=each(PVCS, capacity.claims(pods)),
-            secrets=each(SECRETS, capacity.secrets(pods)),
+            secrets=each(SECRETS, capacity.secrets(pods, ready.secrets)),
             config_maps=each(CONFIGMAPS, capacity.config_maps(pods, _own(ready))),
             accounts=each(SERVICEACCOUNTS, capacity.accounts(pods) - {"default"}),
             priorities=each(PRIORITYCLASSES, capacity.priorities(pods)),
@@ -121,7 +121,7 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
     pods = capacity.pods_of(ready.manifests)
     named = (
         (PVCS, capacity.claims(pods)),
-        (SECRETS, capacity.secrets(pods)),
+        (SECRETS, capacity.secrets(pods, ready.secrets)),
         (CONFIGMAPS, capacity.config_maps(pods, _own(ready))),
         (SERVICEACCOUNTS, capacity.accounts(pods) - {"default"}),
         (PRIORITYCLASSES, capacity.priorities(pods)),

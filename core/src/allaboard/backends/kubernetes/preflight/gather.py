@@ -70,7 +70,7 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         quotas=(yield from _list_permitted(RESOURCEQUOTAS, permitted)),
         limits=(yield from _list_permitted(LIMITRANGES, permitted)),
         claims=(yield from _look_up_each(PVCS, capacity.claims(pods), permitted)),
-        secrets=(yield from _look_up_each(SECRETS, capacity.secrets(pods), permitted)),
+        secrets=(yield from _look_up_each(SECRETS, capacity.secrets(pods, ready.secrets), permitted)),
         config_maps=(yield from _look_up_each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
         accounts=(yield from _look_up_each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
         priorities=(yield from _look_up_each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
