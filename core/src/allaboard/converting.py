@@ -15,6 +15,7 @@ from typing import Any
 from allaboard.checking import check
 from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
 from allaboard.engines import ENGINES, Engine
+from allaboard.engines.mpi import KEY_PAIR
 from allaboard.errors import BadInput, Problem
 from allaboard.names import one_of, why_not_an_object_name
 from allaboard.redaction import redact_job, redact_text, secret_values
@@ -285,8 +286,10 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
 
     job, lost = dict(made.job), list(made.lost)
     if target is not source:
-        kept = job.pop("engine_spec", {})
-        for path, value in _leaves(kept, ""):
+        said = job.pop("engine_spec", {})
+        if kept := {name: value for name, value in said.items() if name in target.TAKES_IN}:
+            job["engine_spec"] = kept
+        for path, value in _leaves({n: v for n, v in said.items() if n not in kept}, ""):
             why = f"a {target.KIND} has nothing like it"
             lost.append(Loss(f"spec.{path}", value, why))
     framework = job.get("framework", "pytorch")
@@ -312,10 +315,22 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
     layout = lay_out(checked, target, checked.name)
     facts = ClusterFacts(namespace=namespace or "default")
     rendered = render(checked, layout, facts, launch="", spec_hash="")
+    lost += [
+        Loss("kind", source.KIND, _NO_KEYS.format(name=one["metadata"]["name"]))
+        for one in rendered.extras
+        if one.get("type") == KEY_PAIR
+    ]
     manifests = [_without_place(without_ours(one), namespace) for one in rendered.manifests]
     changed = [one for one in made.changed if not (namespace and one.path == "metadata.namespace")]
     secrets = secret_values(plain(document.value))
     return Outcome(document, tuple(manifests), tuple(changed), tuple(lost), secrets=secrets)
+
+
+_NO_KEYS = (
+    "its operator makes an SSH key for its members, and nobody does here: ssh-keygen -t ecdsa -N '' -f id && "
+    "kubectl create secret generic {name} --from-file=ssh-privatekey=id --from-file=ssh-publickey=id.pub, in "
+    "the place of the Secret without a key; or let allaboard run the job, which makes one"
+)
 
 
 def _without_place(manifest: dict[str, Any], namespace: Any) -> dict[str, Any]:

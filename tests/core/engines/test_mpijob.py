@@ -46,7 +46,7 @@ def said(**fields: Any) -> dict[str, str]:
 
 
 def test_a_kind_of_two_versions_is_two_engines() -> None:
-    assert BY_FRAMEWORK["mpi"] == (V2, V1)
+    assert BY_FRAMEWORK["mpi"] == (V2, V1, ENGINES["trainjob"], ENGINES["jobset"])
     for engine in (V2, V1):
         assert engine_of_object({"kind": "MPIJob", "apiVersion": engine.API_VERSION}) is engine
     assert engine_of_kind("kubeflow.org/v1/MPIJob") is V1 and engine_of_kind("MPIJob") is V2

@@ -33,8 +33,9 @@ whether its webhook answers.
 @cluster_options
 @click.option(
     "--rbac",
-    type=click.Choice(["submitter", "viewer"]),
-    help="Print only the Role that submitters or viewers need; no cluster is contacted.",
+    type=click.Choice(["submitter", "viewer", "mpi"]),
+    help="Print only the Role that submitters or viewers need, or what submitters need besides for jobs of "
+    "MPI as JobSets; no cluster is contacted.",
 )
 @click.option(
     "--facts",

@@ -170,10 +170,8 @@ class JobSet:
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
         yield from policy_objections(job, self.KIND)
-        yield from mpi.objections(job, self.KIND)
-        # What ttl means for an MPIJob it does not mean here.
-        usual = self.usual(job.get("framework", "pytorch")).objections(job)
-        yield from (problem for problem in usual if problem.path != "policy.ttl")
+        usual = self.usual(job.get("framework", "pytorch"))
+        yield from mpi.objections(job, usual.objections(job), self.KIND)
 
     def render(
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan

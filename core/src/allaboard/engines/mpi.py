@@ -4,17 +4,19 @@ launcher reaches the workers by SSH.
 Read from the MPI Operator 0.7.0, pkg/controller/mpi_job_controller.go (newWorker, setupSSHOnPod): an image
 that runs as an MPIJob runs here.
 
-- The launcher decides. It is made when its workers are ready; that of a gang, whose members start together,
-  is not, and where its mpirun is too early it fails and is restarted, as often as ``backoff_limit`` says.
-- Workers run sshd. Members are restarted one by one by their node; the gang stays.
+- The launcher decides; a worker that fails for good fails the job, too. The launcher is made when its workers
+  are ready; that of a gang, whose members start together, is not, and where its mpirun is too early it fails
+  and is restarted, as often as ``backoff_limit`` says.
+- Workers run sshd; the key pair is that of one attempt. Members are restarted one by one by their node.
 - Settings have the MPIJob's names in ``engine_spec``: a job says the same whatever kind it becomes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from allaboard.engines.mpijob import CONFIG
 from allaboard.errors import Problem
 from allaboard.names import one_of
 
@@ -28,7 +30,6 @@ FIELDS = frozenset({"mpiImplementation", "runLauncherAsWorker", "sshAuthMountPat
 """Of ``engine_spec``, as an MPIJob has them."""
 SSHD = ("/usr/sbin/sshd", "-De")
 HOME = "/root/.ssh"
-CONFIG = "/etc/mpi"
 KEY_PAIR = "allaboard.io/ssh-key-pair"
 """The type of a Secret that a launch fills with a key pair of its own: no text that is rendered has one."""
 PRIVATE, PUBLIC = "ssh-privatekey", "ssh-publickey"
@@ -42,14 +43,19 @@ _PRRTE = {
 """Variables of Open MPI 4 -> of the runtime of Open MPI 5, which reads no others."""
 
 
-def objections(job: Json, kind: str) -> Iterator[Problem]:
-    """What a job says in `engine_spec` that has no meaning here."""
+def objections(job: Json, usual: Iterable[Problem], kind: str) -> Iterator[Problem]:
+    """What a job of any framework says that has no meaning here. ``usual``: the objections of the engine of
+    its framework's own operator, of which some are not those of this kind.
+    """
     own, framework = job.get("engine_spec") or {}, job.get("framework", "pytorch")
     if framework != FRAMEWORK:
+        yield from usual
         for name in sorted(FIELDS & {*own}):
             words = f"{kind} has no such field, and the framework {framework!r} no such setting; take it out"
             yield Problem(f"engine_spec.{name}", words)
-    elif "launcherCreationPolicy" in own:
+        return
+    yield from (p for p in usual if p.path not in ("policy.ttl", "engine_spec.launcherCreationPolicy"))
+    if "launcherCreationPolicy" in own:
         words = f"the launcher of a {kind} waits for its workers, unless they are a gang; take it out"
         yield Problem("engine_spec.launcherCreationPolicy", words)
 

@@ -92,7 +92,7 @@ class MPIEngine(KubeflowEngine):
             yield Problem("groups", words)
         policy = job.get("policy") or {}
         if policy.get("restart") in ("always", "exit_code"):
-            words = "the operator of MPIJobs knows never and on_failure alone; give one of them"
+            words = "members of MPI know never and on_failure alone; give one of them"
             yield Problem("policy.restart", words)
         processes = str(job.get("processes_per_member", "auto"))
         if processes != "auto" and not processes.isdecimal():

@@ -109,8 +109,25 @@ def of_engine(name: str) -> str:
     return to_yaml(made(a_job(**{**common, **SMALL[name]})).manifests)
 
 
+MPI: dict[str, Any] = {
+    "framework": "mpi",
+    "command": ["mpirun", "python", "train.py"],
+    "groups": {"launcher": 1, "worker": {"replicas": 2, "resources": {"gpu": 8}}},
+    "gang": {"scheduler": "none"},
+}
+MPI_FILES = {name: FILE.parent / f"{name}-mpi.yaml" for name in ("jobset", "trainjob")}
+
+
+def of_mpi(engine: str) -> str:
+    """A small job of MPI of an engine that runs other frameworks, too."""
+    common = {"resources": {"cpu": 4, "memory": "8Gi"}, "workers": None, "image": "registry.lab/ml/train:v3"}
+    return to_yaml(made(a_job(**{**common, **MPI, "engine": engine})).manifests)
+
+
 if __name__ == "__main__":
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_text(whole())
     for name, file in FILES.items():
         file.write_text(of_engine(name))
+    for name, file in MPI_FILES.items():
+        file.write_text(of_mpi(name))

@@ -64,10 +64,10 @@ def facts_with(engine: Engine, gang: str) -> ClusterFacts:
     return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang]}))
 
 
-def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str) -> None:
+def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str, framework: str = "") -> None:
     """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
     backend = cluster.backend(facts=facts_with(engine, gang))
-    job = {"framework": engine.FRAMEWORKS[0], "engine": engine.NAME, "gang": {"scheduler": gang}}
+    job = {"framework": framework or engine.FRAMEWORKS[0], "engine": engine.NAME, "gang": {"scheduler": gang}}
     job["policy"] = {"restart": "never"}
     plan = a_plan_with_code(folder, **job)
     handle = backend.launch(replace(plan, key=f"{engine.NAME} {gang}"), ME)
@@ -124,6 +124,24 @@ def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> Non
     for engine, gang in zip(ENGINES.values(), cycle(GANGS)):
         a_life(cluster, tmp_path, engine, gang)
     assert words(asked(cluster)) == words(rbac.wanted_accesses("submitter"))
+
+
+@pytest.mark.parametrize(("engine", "roles"), [("jobset", ["submitter", "mpi"]), ("trainjob", ["submitter"])])
+def test_secrets_are_for_jobs_of_mpi_as_jobsets_and_never_listed(
+    tmp_path: Path, engine: str, roles: list[str]
+) -> None:
+    """Preflight asks for them of such a job alone; Trainer makes the key of a TrainJob itself."""
+    cluster = FakeCluster()
+    a_life(cluster, tmp_path, ENGINES[engine], "coscheduling", "mpi")
+    allowed = {access for role in roles for access in rbac.wanted_accesses(role)}
+    assert asked(cluster) <= allowed
+    assert {*rbac.wanted_accesses("mpi")} <= asked(cluster) or engine == "trainjob"
+    assert "secrets" not in " ".join(
+        words(rbac.wanted_accesses("submitter") + rbac.wanted_accesses("viewer"))
+    )
+    kinds = [("jobset.x-k8s.io", "jobsets"), ("", "configmaps")]
+    assert "create secrets" not in words(rbac.needed(kinds))
+    assert "create secrets" in words(rbac.needed([*kinds, ("", "secrets")]))
 
 
 def test_a_submitter_may_adopt_what_others_started() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, SECRETS, resource_for
 from allaboard.backends.kubernetes.lifecycle.orphans import ORCHESTRATED_SECONDS
 from allaboard.backends.kubernetes.state import records
+from allaboard.engines import ENGINES
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of
@@ -30,6 +31,7 @@ from tests.core.backends.kubernetes.test_backend import (
 
 ORCHESTRATED = Owner("me", kind="orchestrated")
 DETACHED = Owner("me", phase="detached", kind="detached")
+JOBSETS = resource_for(ENGINES["jobset"])
 
 
 @pytest.fixture
@@ -131,10 +133,14 @@ def test_whoever_may_keep_no_lease_follows_all_the_same_and_has_no_orphans(clust
     assert backend.orphans() == []
 
 
-@pytest.mark.parametrize("n", range(1, 7))
-def test_what_a_client_left_that_died_while_it_started_is_found_and_goes(tmp_path: Path, n: int) -> None:
+@pytest.mark.parametrize("job", [{}, {"framework": "mpi", "engine": "jobset"}], ids=["torch", "mpi"])
+@pytest.mark.parametrize("n", range(1, 9))
+def test_what_a_client_left_that_died_while_it_started_is_found_and_goes(
+    tmp_path: Path, n: int, job: dict[str, Any]
+) -> None:
+    """A key pair, too, although Secrets are never listed."""
     cluster = FakeCluster()
-    plan = a_plan_with_code(tmp_path)
+    plan = a_plan_with_code(tmp_path, **job)
     client, other = cluster.backend({n: "die-after"}), cluster.backend()
     with suppress(Died):
         client.launch(plan, ME)
@@ -143,7 +149,8 @@ def test_what_a_client_left_that_died_while_it_started_is_found_and_goes(tmp_pat
     other.tidy_up()
     cluster.tick(3)
     other.tidy_up()
-    assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
+    jobs = [*cluster.all(PYTORCHJOBS), *cluster.all(JOBSETS)]
+    assert (jobs, cluster.all(PODS), cluster.all(SECRETS)) == ([], [], [])
     left = [c["metadata"]["name"] for c in cluster.all(CONFIGMAPS)]
     assert left in ([], [f"allaboard-{plan.run}"]), "the record alone"
     assert other.orphans() == []

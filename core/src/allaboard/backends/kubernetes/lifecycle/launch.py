@@ -329,7 +329,8 @@ def _usable(there: Json, stored: Stored, body: Json) -> bool:
         return matches_record(there, stored) or _survived(there, stored)
     # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
     ours = labels.annotation_of(there, labels.LAUNCH) == stored.record.uid
-    return ours and not there["metadata"].get("ownerReferences") and _holds(there, body)
+    free = ours and not there["metadata"].get("ownerReferences")
+    return free and _holds(there, body) and ssh_keys.is_whole(there)
 
 
 def is_job(thing: Json, stored: Stored) -> bool:

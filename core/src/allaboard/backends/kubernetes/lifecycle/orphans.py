@@ -28,6 +28,7 @@ from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
     LEASES,
     PODS,
+    SECRETS,
     Resource,
     extra_kinds,
     job_kinds,
@@ -158,14 +159,13 @@ def take_picture() -> Operation[Picture]:
 
 
 def _extra_kinds() -> set[Resource]:
-    """Code, and every kind of object that a gang scheduler or a job of ours is given."""
+    """Code, and every kind of object that a gang scheduler or a job of ours is given, but Secrets: who may
+    list them reads those of others. They go with the start that they are part of.
+    """
     kinds = [kind for gang in GANGS.values() for kind in gang.KINDS]
     named = (kind.rpartition("/")[::2] for kind in kinds)
-    return {
-        CONFIGMAPS,
-        *extra_kinds(),
-        *(resource_of({"apiVersion": version, "kind": kind}) for version, kind in named),
-    }
+    of_gangs = (resource_of({"apiVersion": version, "kind": kind}) for version, kind in named)
+    return {CONFIGMAPS, *extra_kinds(), *of_gangs} - {SECRETS}
 
 
 def _list_objects(kinds: set[Resource]) -> Operation[list[Json]]:
@@ -308,7 +308,9 @@ def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
     if orphan.kind == "start":
         if objects.was_created:
             return None
-        yield from stop.record_end(objects, State.LOST)
+        ended = yield from stop.record_end(objects, State.LOST)
+        if ended is not None and ended.record.outcome is not None:
+            yield from stop.remove_extras(ended)
         return "it counts as lost; launched again under its key, it starts"
     if orphan.kind == "end":
         state = state_of(observation_of(objects))

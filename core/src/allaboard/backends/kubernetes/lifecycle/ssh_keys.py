@@ -8,7 +8,7 @@ make, ECDSA over P-521, which hardened images take, too.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,7 +34,7 @@ def require_maker(things: Iterable[Mapping[str, Any]]) -> None:
 
 
 def make_key_pair() -> KeyPair:
-    """A new one."""
+    """A new one. It takes some milliseconds."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -48,9 +48,14 @@ def make_key_pair() -> KeyPair:
     return private, public + b"\n"
 
 
-def filled(thing: dict[str, Any], make: Callable[[], KeyPair] = make_key_pair) -> dict[str, Any]:
+def filled(thing: dict[str, Any]) -> dict[str, Any]:
     """The object as it is created: a Secret of a key pair with a new one, any other as it is."""
     if not is_key_pair(thing):
         return thing
-    private, public = (base64.b64encode(key).decode() for key in make())
+    private, public = (base64.b64encode(key).decode() for key in make_key_pair())
     return {**thing, "data": {PRIVATE: private, PUBLIC: public}}
+
+
+def is_whole(there: Mapping[str, Any]) -> bool:
+    """Whether an object of the cluster lacks no key; one that somebody applied from rendered text does."""
+    return not is_key_pair(there) or {PRIVATE, PUBLIC} <= {*(there.get("data") or {})}

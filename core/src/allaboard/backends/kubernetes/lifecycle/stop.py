@@ -17,7 +17,7 @@ from allaboard.backends.base import Handle, NotYours, Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
-from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, resource_of
+from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, SECRETS, resource_of
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.lookup import (
@@ -454,8 +454,12 @@ def delete(objects: AttemptObjects) -> Operation[None]:
 
 
 def remove_all(thing: Mapping[str, str], run: str) -> Operation[None]:
-    """Every object of this kind that carries the run's label: those of earlier attempts too."""
+    """Every object of this kind that carries the run's label: those of earlier attempts too. Secrets are not
+    listed: they go with the job that owns them.
+    """
     resource = resource_of(thing)
+    if resource == SECRETS:
+        return
     for there in (yield from effects.list_all(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")):
         metadata = there["metadata"]
         try:

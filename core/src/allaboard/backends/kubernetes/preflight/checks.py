@@ -220,8 +220,9 @@ def rbac(facts: Facts) -> Iterator[Check]:
     if denied:
         said = tuple(_quote(who, f"namespace {facts.where}", f"may not {access}") for access in denied)
         some = ", ".join(map(str, denied[:4])) + (f" and {len(denied) - 4} more" if len(denied) > 4 else "")
-        give = f"allaboard cluster --rbac submitter -n {facts.where} | kubectl apply -f -"
-        fix = f"{give}, and bind its Role to {who}"
+        roles = dict.fromkeys("mpi" if access.resource == "secrets" else "submitter" for access in denied)
+        give = (f"allaboard cluster --rbac {role} -n {facts.where} | kubectl apply -f -" for role in roles)
+        fix = f"{'; '.join(give)}; and bind its Role to {who}"
         yield Check("rbac", False, f"{who} may not {some}", said, fix)
     elif facts.allowed:
         yield _is_well("rbac", f"{who} may do all of the {len(facts.allowed)} things that will be done")

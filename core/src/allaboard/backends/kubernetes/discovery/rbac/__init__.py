@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from allaboard.backends.kubernetes.client.resources import extra_kinds, job_kinds, resource_of
+from allaboard.backends.kubernetes.client.resources import SECRETS, extra_kinds, job_kinds, resource_of
 from allaboard.gangs import GANGS
 
-ROLES = ("submitter", "viewer")
+ROLES = ("submitter", "viewer", "mpi")
 PREFLIGHT = "allaboard-preflight"
 """The Role without which nothing fails: it lets preflight see more."""
 
@@ -55,7 +55,8 @@ def text(role: str) -> str:
             for group, plurals in kinds.items()
         )
         verbs = "get, list, create, patch, delete" if "create" in match[0] else "list"
-        extras = (_RULE.format(group=kind.group, kind=kind.plural, verbs=verbs) for kind in extra_kinds())
+        others = (kind for kind in extra_kinds() if kind != SECRETS)  # which have a Role of their own
+        extras = (_RULE.format(group=kind.group, kind=kind.plural, verbs=verbs) for kind in others)
         return "".join((*jobs, *extras))
 
     def others(match: re.Match[str]) -> str:
@@ -97,10 +98,9 @@ def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Ac
     and gangs are left out.
     """
     of_jobs = {*kinds}
+    wanted = wanted_accesses("submitter", name) + ([] if name else wanted_accesses("mpi"))
     return [
-        access
-        for access in wanted_accesses("submitter", name)
-        if not _is_of_jobs(access) or (access.group, access.resource) in of_jobs
+        access for access in wanted if not _is_of_jobs(access) or (access.group, access.resource) in of_jobs
     ]
 
 
