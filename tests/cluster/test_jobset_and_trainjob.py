@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from allaboard.backends.kubernetes.discovery import rbac
 from tests.cluster.api import until
 from tests.cluster.components.trainer import STATUS_SERVER
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
@@ -275,11 +276,20 @@ def an_mpi_job(engine: str, pod: dict[str, Any], command: list[str], **fields: A
     }
 
 
+WAITS = """
+for host in $(cut -d ' ' -f 1 /etc/mpi/hostfile); do
+    until getent hosts $host; do sleep 0.2; done
+done
+exec "$@"
+"""
+"""Workers that are ready may have no name yet; these jobs have no second try."""
+
+
 def mpirun(*words: str) -> list[str]:
     """mpirun of Open MPI 4 as an image has it whose ssh_config knows hosts of no run."""
     ssh = "-o ConnectionAttempts=60 -o StrictHostKeyChecking=no"
     own = ["--allow-run-as-root", "--mca", "plm_rsh_args", ssh, "-x", "ALLABOARD_RUN", "-x", "ENDS"]
-    return ["/usr/bin/mpirun", *own, *words]
+    return ["sh", "-c", WAITS, "sh", "/usr/bin/mpirun", *own, *words]
 
 
 needs_mpirun = pytest.mark.skipif(
@@ -309,3 +319,49 @@ def test_mpirun_reaches_the_workers_by_ssh(
         ("worker", 1, 2),
     ]
     assert body["members"][0]["phase"] == "succeeded"
+
+
+@needs_mpirun
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_of_mpi_fails_with_its_launcher(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path, engine: str
+) -> None:
+    job = an_mpi_job(engine, pod, mpirun("python3", "-c", RANKS), environment={"SAID": "no", "ENDS": "3"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    said = ab("run", "job.yaml", "--key", "k", "--json", code=1).json
+    assert said["state"] == "failed" and said["restarts"] == 0
+    launcher, *workers = said["members"]
+    assert (launcher["phase"], launcher["exit_code"]) == ("failed", 3)
+    assert {m["exit_code"] for m in workers} <= {None, 0, 255}, "sshd, which the end removes"
+    assert any("exit code: 3" in str(d) or "exited with 3" in str(d) for d in said["diagnoses"]), said
+
+
+def test_a_submitter_of_mpi_as_a_jobset_has_one_role_more_and_the_key_goes_with_the_job(
+    plane: ControlPlane, namespace: str, tmp_path: Path, pod: dict[str, Any]
+) -> None:
+    def may(role: str) -> None:
+        plane.api.apply([*yaml.safe_load_all(rbac.manifest(role, namespace))])
+
+    may("submitter")
+    account = plane.kubeconfig_for_account(namespace, "allaboard-submitter")
+    ab = Terminal.on(account, namespace, tmp_path)
+    job = an_mpi_job("jobset", pod, ["sleep", "600"], policy={"restart": "never"})
+    job["groups"]["worker"] = {"replicas": 1, "command": ["sleep", "600"]}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    words = ("run", "job.yaml", "--key", "k", "--detach", "--json")
+    assert 'cannot create resource "secrets"' in ab(*words, code=None).json["error"]["message"]
+    assert "allaboard cluster --rbac mpi" in ab("preflight", "job.yaml", code=None).out
+    may("mpi")
+    assert "secrets" not in ab("preflight", "job.yaml", "--json", code=None).out
+    run = ab(*words).json["run"]
+    ab.until_it_runs(run)
+    (secret,) = plane.api.list("v1", "Secret", namespace)
+    assert [owner["name"] for owner in secret["metadata"]["ownerReferences"]] == [run]
+    private = secret["data"]["ssh-privatekey"]
+    beside = [*plane.api.list("v1", "ConfigMap", namespace), *plane.api.list("v1", "Event", namespace)]
+    assert private not in json.dumps(beside)
+    again = ab(*words).json
+    assert plane.api.list("v1", "Secret", namespace)[0]["data"]["ssh-privatekey"] == private, again
+    ab("stop", run)
+    ab("delete", run)
+    until("the key to be gone", lambda: plane.api.list("v1", "Secret", namespace) == [], 60)

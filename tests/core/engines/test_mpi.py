@@ -281,5 +281,5 @@ def test_an_mpijob_becomes_a_jobset_that_says_how_to_get_a_key() -> None:
     assert [one["kind"] for one in outcome.documents] == ["ConfigMap", "Secret", "JobSet"]
     assert outcome.documents[0]["data"]["hostfile"] == "pi-worker-0-0.pi:1\npi-worker-1-0.pi:1\n"
     lost = {loss.path: loss.why for loss in outcome.lost}
-    assert {*lost} == {"kind", "spec.launcherCreationPolicy"}
+    assert {*lost} == {"kind", "spec.launcherCreationPolicy", "spec.runPolicy.cleanPodPolicy"}
     assert "kubectl create secret generic pi-mpi-ssh-auth" in lost["kind"]

@@ -81,7 +81,7 @@ GRACE = "terminationGracePeriodSeconds"
 _WRONG: Json = {"runtimeRef": {"name": "allaboard-probe-is-not-there"}}
 
 
-def _of_nodes(template: Json) -> dict[str, Any]:
+def _runtime_spec(template: Json) -> dict[str, Any]:
     """The spec of a runtime that says this of the pods of its nodes."""
     jobs = [{"name": NODE, "template": {"spec": {"template": template}}}]
     return {"template": {"spec": {"replicatedJobs": jobs}}}
@@ -127,7 +127,9 @@ class TrainJob(JobSet):
         "TrainJob": {
             "activeDeadlineSeconds": 60,
             "podTemplateOverrides": [],
-            "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": _of_nodes({"spec": {GRACE: 30}})}],
+            "runtimePatches": [
+                {"manager": MANAGER, "trainingRuntimeSpec": _runtime_spec({"spec": {GRACE: 30}})}
+            ],
         },
         RUNTIME: {"mlPolicy": {"jax": {}, "xgboost": {}}},
     }
@@ -364,7 +366,7 @@ def _patching_spec(layout: Layout, templates: Mapping[str, Json], lacking: Colle
         own = {"targetJobs": [{"name": NODE}], "metadata": metadata, "spec": pod}
         said = layout.engine_spec.get("podTemplateOverrides") or ()
         return {**spec, "podTemplateOverrides": [*said, own]}
-    patch = {"manager": MANAGER, "trainingRuntimeSpec": _of_nodes({"metadata": metadata, "spec": pod})}
+    patch = {"manager": MANAGER, "trainingRuntimeSpec": _runtime_spec({"metadata": metadata, "spec": pod})}
     return {**spec, "runtimePatches": [*(layout.engine_spec.get("runtimePatches") or ()), patch]}
 
 

@@ -171,17 +171,17 @@ def progress_of_trainer(status: Any) -> Progress | None:
     """
     if not isinstance(status, Mapping) or not status:
         return None
-    percentage = status.get("progressPercentage")
-    known = isinstance(percentage, int) and not isinstance(percentage, bool) and 0 <= percentage <= 100
+    percentage = whole(status.get("progressPercentage"))
+    step = percentage if percentage is not None and percentage <= 100 else None
     metrics: dict[str, Any] = {}
     for metric in status.get("metrics") or () if isinstance(status.get("metrics"), list) else ():
         if isinstance(metric, Mapping) and isinstance(metric.get("name"), str):
             metrics[metric["name"]] = _as_number(metric.get("value"))
     rest = whole(status.get("estimatedRemainingSeconds"))
-    metrics[_SPEED] = (100 - percentage) / rest if known and rest else None
+    metrics[_SPEED] = (100 - step) / rest if step is not None and rest else None
     return Progress(
-        step=percentage if known else None,
-        total=100 if known else None,
+        step=step,
+        total=None if step is None else 100,
         heartbeat=_as_time(status.get("lastUpdatedTime")),
         metrics=_with_metrics({}, _read_numbers({n: v for n, v in metrics.items() if v is not None})),
     )
