@@ -290,8 +290,18 @@ def test_the_api_server_takes_every_job_as_a_jobset_and_a_trainjob(
     kinds = {(m["apiVersion"], m["kind"]) for m in found.manifests}
     if missing := [f"{v} {k}" for v, k in kinds if not cluster.api.serves(v, k)]:
         pytest.skip(f"not served here: {', '.join(missing)}")
+
+    def taken(manifest: Object) -> Object | None:
+        """None: Trainer's webhook does not know yet what was created a moment ago."""
+        try:
+            return accepted(manifest)
+        except ApiError as error:
+            if "must be created before the TrainJob" in str(error):
+                return None
+            raise
+
     for manifest in found.manifests:
-        assert_within(manifest, accepted(manifest))
+        assert_within(manifest, until("Trainer to know the runtime", lambda m=manifest: taken(m), 20))
         if manifest["kind"] == "TrainingRuntime":
             cluster.api.create(manifest)  # a TrainJob is refused without it
     for pod in pods_of(found):

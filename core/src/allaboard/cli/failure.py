@@ -93,10 +93,11 @@ def _permission_hint(error: AllaboardError) -> str:
     """How to get a missing permission. The server's message only names the permission."""
     if error.code != "forbidden" or " cannot " not in str(error):
         return ""
-    return (
-        f"\nWhat else is missing: {command('preflight JOB')}; a Role that allows it: "
-        f"{command('cluster --rbac submitter')} (or viewer)"
+    is_of_keys = 'resource "secrets"' in str(error)
+    role = (
+        command("cluster --rbac mpi") if is_of_keys else f"{command('cluster --rbac submitter')} (or viewer)"
     )
+    return f"\nWhat else is missing: {command('preflight JOB')}; a Role that allows it: {role}"
 
 
 def _report_bug(error: Exception, as_json: bool) -> int:

@@ -185,6 +185,19 @@ def test_every_permission_that_will_be_used_is_asked_for() -> None:
     assert check.summary == f"ada may do all of the {wanted} things that will be done"
 
 
+@pytest.mark.parametrize(("engine", "asks"), [("jobset", True), ("trainjob", False)])
+def test_secrets_are_asked_for_where_a_key_is_made_and_nowhere_else(engine: str, asks: bool) -> None:
+    kinds = [f"trainer.kubeflow.org/v1alpha1/{kind}" for kind in ("TrainJob", "TrainingRuntime")]
+    denied = [(verb, "secrets") for verb in ("get", "list", "create", "patch", "delete")]
+    found = Cluster(kinds=[*kinds, "jobset.x-k8s.io/v1alpha2/JobSet"], denied=denied)
+    mpi = {"framework": "mpi", "engine": engine, "command": ["mpirun", "x"]}
+    check = found.says("rbac", **mpi)
+    assert check.stops is asks
+    assert ("allaboard cluster --rbac mpi -n research" in str(check.fix)) is asks
+    assert "list secrets" not in str(check.evidence)
+    assert found.says("rbac", engine=engine).ok, "of another framework nothing is asked"
+
+
 def test_what_is_denied_is_named_with_the_role_that_allows_it() -> None:
     check = Cluster(denied=[("create", "pytorchjobs"), ("get", "pods")]).says("rbac")
     assert check.stops and "ada may not create pytorchjobs.kubeflow.org" in check.summary

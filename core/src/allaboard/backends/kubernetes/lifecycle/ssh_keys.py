@@ -21,7 +21,7 @@ KeyPair = tuple[bytes, bytes]
 
 def is_key_pair(thing: Mapping[str, Any]) -> bool:
     """Whether this object is a Secret that a launch fills."""
-    return thing["kind"] == "Secret" and thing.get("type") == KEY_PAIR
+    return thing.get("kind") == "Secret" and thing.get("type") == KEY_PAIR
 
 
 def require_maker(things: Iterable[Mapping[str, Any]]) -> None:

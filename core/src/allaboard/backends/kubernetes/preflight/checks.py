@@ -743,7 +743,8 @@ _WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+
 def _what_to_do(message: str) -> str:
     """By the words of the refusal; each is a cause of its own (failure-modes.md, 1A)."""
     if _NO_RIGHT.search(message):
-        return "have the right granted: allaboard cluster --rbac submitter"
+        role = "mpi" if 'resource "secrets"' in message else "submitter"
+        return f"have the right granted: allaboard cluster --rbac {role}"
     if (wrong := _WRONG_TYPE.search(message)) is not None:
         return f"{wrong[2]} is a {wrong[3].rpartition('.')[2]}, not a {wrong[1]}: correct it in pod"
     for words, fix in (
