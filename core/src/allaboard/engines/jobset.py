@@ -23,9 +23,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from allaboard.engines import mpi
+from allaboard.conversion.members import Rendering, host_of
 from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
-from allaboard.errors import BadInput, Problem
+from allaboard.errors import Problem
 from allaboard.names import OBJECT_NAME_MAX
 from allaboard.units import from_rfc3339
 
@@ -64,6 +65,8 @@ _WRONG: Json = {
     "successPolicy": {"operator": "All", "targetReplicatedJobs": ["not-there"]},
 }
 """Its success depends on a job that it does not have."""
+_POLICIES = frozenset({"failurePolicy", "successPolicy"})
+"""Fields of ``engine_spec`` that are merged over what is written from the job."""
 
 
 class JobSet:
@@ -114,7 +117,7 @@ class JobSet:
     }
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ("v1/Secret",)
-    TAKES_IN: frozenset[str] = mpi.FIELDS
+    TAKES_IN: frozenset[str] = mpi.FIELDS | _POLICIES
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     NATIVELY: frozenset[str] = frozenset()
@@ -170,6 +173,9 @@ class JobSet:
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
         yield from policy_objections(job, self.KIND)
+        for name in sorted(_POLICIES & self.TAKES_IN):
+            if not isinstance((job.get("engine_spec") or {}).get(name, {}), Mapping):
+                yield Problem(f"engine_spec.{name}", f"expected the fields of a {self.KIND}'s {name}")
         usual = self.usual(job.get("framework", "pytorch"))
         yield from mpi.objections(job, usual.objections(job), self.KIND)
 
@@ -184,6 +190,8 @@ class JobSet:
         spec = {**spec_of(layout, templates, gang), "suspend": layout.policy.suspend}
         if layout.policy.ttl is not None:
             spec["ttlSecondsAfterFinished"] = math.ceil(layout.policy.ttl)
+        for name in sorted(_POLICIES & {*layout.engine_spec}):
+            spec[name] = {**spec.get(name, {}), **layout.engine_spec[name]}
         own = with_members(metadata, layout)
         return {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": own, "spec": spec}
 
@@ -211,12 +219,27 @@ class JobSet:
         return INDEX_LABEL
 
     def to_job(self, obj: Json, others: Sequence[Json]) -> Conversion:
-        """Refused: members of a JobSet meet at hosts that have its name, which each run has anew."""
-        words = (
-            "a JobSet says neither its framework nor its roles, and the hosts in its variables have its own "
-            "name; write a job with framework and groups, and engine: jobset"
+        """The job that a JobSet says: the replicated jobs are its groups, and what the engine tells members
+        by itself is not said.
+        """
+        from allaboard.conversion.jobsets import job_of_jobset
+
+        return job_of_jobset(self, obj)
+
+    def rendering(self, job: Json) -> Rendering:
+        """What would be said of the members of a job that is sound."""
+        from allaboard.layout import lay_out
+        from allaboard.spec.job import TrainingJob
+
+        layout = lay_out(TrainingJob.of(dict(job)), self, "run")
+        usual = self.usual(layout.framework)
+        place = {m.name: Address(host_of(m.rank), PORT) for m in layout.members}
+        return Rendering(
+            lambda rank: usual.environment(layout, layout.members[rank], place),
+            success_policy(layout),
+            failure_policy(layout).get("failurePolicy"),
+            [*_pod_failure_rules(layout)],
         )
-        raise BadInput(f"this {self.KIND} cannot be a job:", [Problem("kind", words)])
 
     def suspension(self, wanted: bool) -> dict[str, Any]:
         """The merge patch that suspends a job or resumes it."""
@@ -431,9 +454,13 @@ def with_environment(
         if container["name"] == CONTAINER:
             own = [variable for variable in container.get("env") or () if variable["name"] not in injected]
             ranked = [{"name": "ALLABOARD_RANK", "valueFrom": rank}]
-            needs_rank = always or any("$(ALLABOARD_RANK)" in value for value in injected.values())
+            values = [*injected.values(), *(str(variable.get("value")) for variable in own)]
+            needs_rank = always or any("$(ALLABOARD_RANK)" in value for value in values)
             written = [{"name": name, "value": value} for name, value in injected.items()]
-            container = {**container, "env": [*(ranked if needs_rank else ()), *own, *written]}
+            ours = [variable for variable in own if variable["name"].startswith("ALLABOARD_")]
+            theirs = [variable for variable in own if variable not in ours]
+            # What is injected refers to ours, and the job's own may refer to what is injected.
+            container = {**container, "env": [*(ranked if needs_rank else ()), *ours, *written, *theirs]}
         containers.append(container)
     return {**template, "spec": {**template["spec"], "containers": containers}}
 
