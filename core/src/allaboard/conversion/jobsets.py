@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from allaboard.conversion.frameworks import AT, assign_roles, counts_of, framework_of
-from allaboard.conversion.members import Gang, Part, Rendering, limits_of
+from allaboard.conversion.frameworks import AT, assign_roles, framework_of, processes_of
+from allaboard.conversion.members import Gang, Part, limits_of
 from allaboard.conversion.pods import PodFields, job_fields, note_paths, read_pods
-from allaboard.conversion.restarts import bare, policies_of
+from allaboard.conversion.restarts import Rendering, policies_of
 from allaboard.conversion.templates import Template
 from allaboard.conversion.values import Conversion, Reading, identity, is_ours, join, plain
 from allaboard.names import why_not_an_object_name
@@ -30,6 +30,8 @@ from allaboard.names import why_not_an_object_name
 _MOST_PARTS = 8
 """More than any framework has roles."""
 _MOST_MEMBERS = 10_000
+_UNNAMED = "\0jobset\0"
+"""Stands for the name of a JobSet that gets one by lot. No text of a manifest holds a NUL."""
 _EXCLUSIVE = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
 """Annotations that give each Job a domain of nodes of its own."""
 
@@ -40,7 +42,6 @@ class Kind(Protocol):
     KIND: str
     NAME: str
     API_VERSION: str
-    FRAMEWORKS: tuple[str, ...]
     CONTAINER: str
 
     def roles(self, framework: str) -> Mapping[str, int | None]: ...
@@ -50,41 +51,49 @@ class Kind(Protocol):
 
 def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     """The job that a JobSet says. Raises BadInput with every problem and its path."""
-    reading = Reading()
+    reading, ours, what = Reading(), is_ours(obj), f"this {kind.KIND}"
     if obj.get("apiVersion") != kind.API_VERSION:
         why = "the version that is known here; its fields have the same names"
         reading.change("apiVersion", plain(obj.get("apiVersion")), kind.API_VERSION, why)
     job = identity(reading, obj)
     spec = reading.mapping(obj.get("spec"), "spec")
-    ours = is_ours(obj)
     parts = _parts(reading, spec)
-    reading.raise_problems(f"this {kind.KIND}")
-    gang = _gang(obj, spec, parts)
     for part in parts:
         _choose_trainer(reading, part, kind.CONTAINER)
-    reading.raise_problems(f"this {kind.KIND}")
-    framework, evident = framework_of(reading, obj, gang, ours)
-    assign_roles(reading, kind, framework, evident, gang, ours)
-    reading.raise_problems(f"this {kind.KIND}")
-    job |= {"framework": framework, "engine": kind.NAME, "engine_spec": {}}
-    gang = _with_coordinator(reading, spec, gang, job)
-    job |= counts_of(framework, gang)
-    rendering = kind.rendering(bare(job, gang))
+    reading.raise_problems(what)
+    engine_spec: dict[str, Any] = {}
+    gang = _gang(reading, obj, spec, parts, engine_spec)
+    framework, evident = framework_of(reading, gang, ours)
+    assign_roles(reading, framework, evident, gang, kind.roles(framework))
+    reading.raise_problems(what)
+    job |= {"framework": framework, "engine": kind.NAME, "engine_spec": engine_spec, "groups": gang.groups()}
+    gang = _with_coordinator(reading, spec, gang, engine_spec)
+    if framework == "pytorch":
+        job["processes_per_member"] = processes_of(gang)
+    bare: dict[str, Any] = {"name": "bare", "image": "bare", "args": [], **job, "metadata": {}}
+
+    def render(policy: Mapping[str, Any]) -> Rendering:
+        return kind.rendering({**bare, "policy": policy})
+
+    told = render({}).environment
     templates = {
         part.name: (
-            Template(reading, gang, part, rendering, framework, kind.CONTAINER, ours).said(),
+            Template(reading, gang, part, told, framework, kind.CONTAINER, ours).said(),
             f"{part.at}.template.spec.template",
         )
         for part in parts
     }
     pods = read_pods(reading, templates, kind.CONTAINER, ours=ours)
     if not reading.problems:
-        _join(reading, gang, pods, job, rendering, ours)
-    policies_of(reading, kind, spec, gang, job, pods)
-    _network(reading, spec, gang, job)
+        _join(reading, gang, pods, job)
+        if not ours:
+            why = "the engine says to each member what the operator of the framework would"
+            reading.change(f"{AT}.env", None, sorted(told(0)), why)
+    job["policy"] = policies_of(reading, render, spec, gang, engine_spec)
+    _tell_restarts(reading, pods)
     _order(reading, spec, gang, job)
     _rest(reading, kind, spec, gang, job)
-    reading.raise_problems(f"this {kind.KIND}")
+    reading.raise_problems(what)
     return reading.conversion(job)
 
 
@@ -92,53 +101,48 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
 
 
 def _parts(reading: Reading, spec: dict[str, Any]) -> list[Part]:
-    written = spec.pop("replicatedJobs", None)
-    items = reading.items(written, AT)
-    if not items and not reading.problems:
-        reading.wrong(AT, "is missing; a JobSet has its members there")
+    items = reading.items(spec.pop("replicatedJobs", None), AT)
     if len(items) > _MOST_PARTS:
         reading.wrong(AT, f"has {len(items)} entries; no framework has more than {_MOST_PARTS} roles")
         return []
     found: list[Part] = []
-    first_job = 0
     for n, item in enumerate(items):
-        part = _part(reading, item, f"{AT}[{n}]", first_job)
-        if part is None:
-            continue
-        if any(other.name == part.name for other in found):
-            reading.wrong(f"{part.at}.name", "stands twice; each replicated job has a name of its own")
-        found.append(part)
-        first_job += part.jobs
+        if part := _part(reading, item, f"{AT}[{n}]"):
+            if any(other.name == part.name for other in found):
+                reading.wrong(f"{part.at}.name", "stands twice; each replicated job has a name of its own")
+            part.first_job = sum(other.jobs for other in found)
+            found.append(part)
+    if not found and not reading.problems:
+        reading.wrong(AT, "has no members; a JobSet has them there")
     if sum(part.count for part in found) > _MOST_MEMBERS:
         reading.wrong(AT, f"has more than {_MOST_MEMBERS:,} members, which is the most that a job has")
     return found
 
 
-def _part(reading: Reading, item: Any, at: str, first_job: int) -> Part | None:
+def _part(reading: Reading, item: Any, at: str) -> Part | None:
     fields = reading.mapping(item, at)
     name = reading.text(fields.pop("name", None), f"{at}.name")
     if name is None or why_not_an_object_name(name, 63):
         reading.wrong(f"{at}.name", "is missing, or is no name of Kubernetes")
         return None
     jobs = reading.whole(fields.pop("replicas", None), f"{at}.replicas")
-    group = reading.text(fields.pop("groupName", None), f"{at}.groupName") or "default"
     template = reading.mapping(fields.pop("template", None), f"{at}.template")
+    metadata = reading.mapping(template.pop("metadata", None), f"{at}.template.metadata")
     why = "members are Jobs that the engine makes; labels of their pods are kept"
-    reading.lose_rest(reading.mapping(template.pop("metadata", None), f"{at}.template.metadata"),
-                      f"{at}.template.metadata", why)  # fmt: skip
+    reading.lose_rest(metadata, f"{at}.template.metadata", why)
     spec = reading.mapping(template.pop("spec", None), f"{at}.template.spec")
     reading.lose_rest(template, f"{at}.template", "a template of Jobs has metadata and spec")
     pods = _pods_of(reading, spec, f"{at}.template.spec")
     if jobs == 0 or pods == 0:
         reading.lose(at, item, "a group of a job has at least one member")
         return None
-    pod = spec.pop("template", None)
-    if pod is None:
-        reading.wrong(f"{at}.template.spec.template", "is missing; members are made of it")
-    if "dependsOn" in fields:
-        spec["dependsOn"] = fields.pop("dependsOn")
+    spec["dependsOn"] = fields.pop("dependsOn", None)
+    if "groupName" in fields:
+        reading.lose(
+            f"{at}.groupName", fields.pop("groupName"), "members of a job are in one group of JobSet's"
+        )
     reading.lose_rest(fields, at, "a replicated job has no such field")
-    return Part(name, at, 1 if jobs is None else jobs, pods, pod, spec, group, first_job)
+    return Part(name, at, 1 if jobs is None else jobs, pods, spec.pop("template", None), spec)
 
 
 def _pods_of(reading: Reading, spec: dict[str, Any], at: str) -> int:
@@ -152,17 +156,6 @@ def _pods_of(reading: Reading, spec: dict[str, Any], at: str) -> int:
     return most if completions is None else min(completions, most)
 
 
-def _gang(obj: Mapping[str, Any], spec: Mapping[str, Any], parts: list[Part]) -> Gang:
-    metadata, network = obj.get("metadata"), spec.get("network")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    subdomain = network.get("subdomain") if isinstance(network, Mapping) else None
-    return Gang(
-        parts,
-        name if isinstance(name, str) and name else None,
-        subdomain if isinstance(subdomain, str) and subdomain else None,
-    )
-
-
 def _choose_trainer(reading: Reading, part: Part, name: str) -> None:
     """The container that trains: by the engine's name, alone, by its devices, the first."""
     at, found = f"{part.at}.template.spec.template.spec.containers", part.containers()
@@ -171,7 +164,7 @@ def _choose_trainer(reading: Reading, part: Part, name: str) -> None:
         return
     named = [n for n, item in enumerate(found) if item.get("name") == name]
     equipped = [n for n, item in enumerate(found) if any("/" in str(device) for device in limits_of(item))]
-    part.trains = (named or ([0] if len(found) == 1 else equipped) or [0])[0]
+    part.trains = (named or equipped or [0])[0]
     if not named:
         why = "the engine's name of the container that trains"
         if len(found) > 1:
@@ -180,44 +173,56 @@ def _choose_trainer(reading: Reading, part: Part, name: str) -> None:
         reading.change(f"{at}[{part.trains}].name", plain(found[part.trains].get("name")), name, why)
 
 
+def _gang(
+    reading: Reading,
+    obj: Mapping[str, Any],
+    spec: dict[str, Any],
+    parts: list[Part],
+    engine_spec: dict[str, Any],
+) -> Gang:
+    """All members, and where they are: at a Service of its name, unless ``network`` says another."""
+    metadata, at = obj["metadata"], "spec.network"
+    name = metadata.get("name") if isinstance(metadata.get("name"), str) else _UNNAMED
+    fields = reading.mapping(spec.pop("network", None), at)
+    if reading.flag(fields.pop("enableDNSHostnames", None), f"{at}.enableDNSHostnames") is False:
+        reading.change(
+            f"{at}.enableDNSHostnames", False, None, "members of a run are told the host of the first"
+        )
+    subdomain = reading.text(fields.pop("subdomain", None), f"{at}.subdomain")
+    if subdomain is not None and subdomain != name:
+        why = "members of a run are at a Service of its own name"
+        reading.change(f"{at}.subdomain", subdomain, None, why)
+    early = "publishNotReadyAddresses"
+    if (flag := reading.flag(fields.pop(early, None), f"{at}.{early}")) is not None:
+        engine_spec["network"] = {early: flag}
+    reading.lose_rest(fields, at, "a network has no such field")
+    return Gang(parts, name, subdomain or name)
+
+
 # The fields of the job.
 
 
-def _join(
-    reading: Reading,
-    gang: Gang,
-    pods: Mapping[str, PodFields],
-    job: dict[str, Any],
-    rendering: Rendering,
-    ours: bool,
-) -> None:
+def _join(reading: Reading, gang: Gang, pods: Mapping[str, PodFields], job: dict[str, Any]) -> None:
     """Puts what the pods of all groups say into the job."""
     groups = {role: pods[part.name] for part in gang.by_rank() for role, _ in part.roles}
     shared, own = job_fields(groups)
-    counts = job["groups"]
-    job |= {**shared, "groups": {}}
-    for role, count in counts.items():
-        said = own[role]
-        job["groups"][role] = {"replicas": count, **said} if said else count
-    needs = [one.resources for one in groups.values()]
-    if job.get("processes_per_member") == 1 and not any("gpu" in one or "mig" in one for one in needs):
-        del job["processes_per_member"]
+    job |= shared
+    job["groups"] = {
+        role: {"replicas": count, **own[role]} if own[role] else count
+        for role, count in gang.groups().items()
+    }
+    with_gpus = any("gpu" in one.resources or "mig" in one.resources for one in groups.values())
+    if job.get("processes_per_member") == 1 and not with_gpus:
+        del job["processes_per_member"]  # as it is where nothing is said
     note_paths(reading, groups, own)
     reading.paths["groups"] = AT
     for part in gang.parts:
-        for role, _ in part.roles:
-            reading.paths[f"groups.{role}"] = part.at
-    if ours:
-        return
-    names = sorted({*rendering.environment(0)})
-    why = "the engine says to each member what the operator of the framework would"
-    reading.change(f"{AT}.env", None, names, why)
+        reading.paths |= {f"groups.{role}": part.at for role, _ in part.roles}
 
 
-# The rest.
-
-
-def _with_coordinator(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, Any]) -> Gang:
+def _with_coordinator(
+    reading: Reading, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
+) -> Gang:
     """The coordinator by the group and index that it has in a run."""
     at = "spec.coordinator"
     if (written := spec.pop("coordinator", None)) is None:
@@ -228,42 +233,31 @@ def _with_coordinator(reading: Reading, spec: dict[str, Any], gang: Gang, job: d
     pod = reading.whole(fields.pop("podIndex", None), f"{at}.podIndex") or 0
     reading.lose_rest(fields, at, "a coordinator has no such field")
     if part is None or index >= part.jobs or pod >= part.pods:
-        if not any(problem.path.startswith(at) for problem in reading.problems):
-            reading.wrong(at, "names a member that the JobSet does not have")
+        reading.wrong(at, "names a member that the JobSet does not have")
         return gang
-    role, number = part.member(index, pod)
-    said = {"replicatedJob": role, "jobIndex": number}
-    job["engine_spec"]["coordinator"] = said
-    if (role, number, pod) != (part.name, index, 0):
-        reading.change(at, plain(written), said, "the same member of a run")
-    return replace(gang, coordinator=part.rank(index, pod))
+    who = part.member(index, pod)
+    engine_spec["coordinator"] = {"replicatedJob": who.role, "jobIndex": who.index}
+    if (who.role, who.index, pod) != (part.name, index, 0):
+        reading.change(at, plain(written), engine_spec["coordinator"], "the same member of a run")
+    return replace(gang, coordinator=who.rank)
 
 
-def _network(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, Any]) -> None:
-    at = "spec.network"
-    fields = reading.mapping(spec.pop("network", None), at)
-    if reading.flag(fields.pop("enableDNSHostnames", None), f"{at}.enableDNSHostnames") is False:
-        why = "members of a run are told the host of the first"
-        reading.change(f"{at}.enableDNSHostnames", False, None, why)
-    subdomain = reading.text(fields.pop("subdomain", None), f"{at}.subdomain")
-    if subdomain is not None and subdomain != gang.name:
-        why = "members of a run are at a Service of its own name"
-        reading.change(f"{at}.subdomain", subdomain, None, why)
-    early = "publishNotReadyAddresses"
-    if reading.flag(fields.pop(early, None), f"{at}.{early}") is False:
-        job["engine_spec"]["network"] = {early: False}
-    reading.lose_rest(fields, at, "a network has no such field")
+def _tell_restarts(reading: Reading, pods: Mapping[str, PodFields]) -> None:
+    for fields in pods.values():
+        if fields.restart not in (None, "Never"):
+            why = "a member that fails is restarted with its gang, which policy.restart says"
+            reading.change(f"{fields.at}.spec.restartPolicy", fields.restart, "Never", why)
 
 
 def _order(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, Any]) -> None:
     """Which members start first. One that waits for the end of another is none of a gang."""
     at = "spec.startupPolicy"
     fields = reading.mapping(spec.pop("startupPolicy", None), at)
-    words = {"AnyOrder": "", "InOrder": "InOrder"}
-    waits = bool(reading.word(fields.pop("startupPolicyOrder", None), words, f"{at}.startupPolicyOrder"))
+    orders = {"AnyOrder": "", "InOrder": "InOrder"}
+    waits = bool(reading.word(fields.pop("startupPolicyOrder", None), orders, f"{at}.startupPolicyOrder"))
     reading.lose_rest(fields, at, "a startup policy has no such field")
     for part in gang.parts:
-        waits = _depends(reading, gang, part) or waits
+        waits = _depends(reading, part) or waits
     if not waits or len(gang.parts) == 1:
         return
     if [*gang.parts] != gang.by_rank():
@@ -276,25 +270,22 @@ def _order(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, An
     reading.change(at, None, {"gang": {"scheduler": "none"}}, why)
 
 
-def _depends(reading: Reading, gang: Gang, part: Part) -> bool:
+def _depends(reading: Reading, part: Part) -> bool:
     """Whether a part waits until the one before it is ready."""
-    at = f"{part.at}.dependsOn"
-    waits = False
+    at, waits = f"{part.at}.dependsOn", False
     for n, item in enumerate(reading.items(part.spec.pop("dependsOn", None), at)):
         fields = reading.mapping(item, f"{at}[{n}]")
-        status = reading.word(
-            fields.get("status"), {"Ready": "Ready", "Complete": "Complete"}, f"{at}[{n}].status"
-        )
-        if status == "Complete":
+        status = fields.get("status")
+        if status == "Ready":
+            waits = True
+            why = "as startupPolicy: InOrder, by which a group waits for the one before it"
+            reading.change(f"{at}[{n}]", plain(item), {"startupPolicyOrder": "InOrder"}, why)
+        else:
             words = (
                 "starts when another has completed, and the members of a job start together; convert each "
                 "by itself, and run them as steps (Airflow, KFP)"
             )
             reading.wrong(f"{at}[{n}]", words)
-        elif status == "Ready":
-            waits = True
-            why = "as startupPolicy: InOrder, by which a group waits for the one before it"
-            reading.change(f"{at}[{n}]", plain(item), {"startupPolicy": "InOrder"}, why)
     return waits
 
 
@@ -307,19 +298,15 @@ def _rest(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: d
             reading.change(f"{at}.completionMode", mode, "Indexed", why)
         if part.spec.get("suspend") is False:
             del part.spec["suspend"]
-        reading.lose_rest(
-            part.spec, at, "members are Jobs that the engine makes, and a job says nothing of it"
-        )
-    for name in ("managedBy", "volumeClaimPolicies"):
-        if name in spec:
-            job["engine_spec"][name] = plain(spec.pop(name))
+        reading.lose_rest(part.spec, at, "members are Jobs that the engine makes; a job says nothing of it")
+    if manager := reading.text(spec.pop("managedBy", None), "spec.managedBy"):
+        job["engine_spec"]["managedBy"] = manager
+    if claims := reading.items(spec.pop("volumeClaimPolicies", None), "spec.volumeClaimPolicies"):
+        job["engine_spec"]["volumeClaimPolicies"] = plain(claims)
     reading.lose_rest(spec, "spec", f"a {kind.KIND} has no such field")
     marked = (job.get("metadata") or {}).get("annotations") or {}
-    if any(part.pods > 1 for part in gang.parts) and {*_EXCLUSIVE} & {*marked}:
-        for name in _EXCLUSIVE:
-            if name in marked:
+    if any(part.pods > 1 for part in gang.parts):
+        for name in [*marked]:
+            if name in _EXCLUSIVE:
                 why = "each member is a Job here, and would take such a domain for itself; see gang.topology"
-                reading.lose(join("metadata.annotations", name), marked[name], why)
-        left = {name: text for name, text in marked.items() if name not in _EXCLUSIVE}
-        kept = {**job["metadata"], "annotations": left}
-        job["metadata"] = {name: value for name, value in kept.items() if value}
+                reading.lose(join("metadata.annotations", name), marked.pop(name), why)

@@ -1,30 +1,28 @@
-"""The members of a JobSet: what names and numbers tell them apart there, and what tells the same in a run.
+"""The members of a JobSet, what tells them apart, and the names of their hosts.
 
 Read from JobSet 0.12.0 (pkg/controllers, pkg/util/placement) and Kubernetes' Jobs. A pod of a JobSet is
 ``<jobset>-<replicated job>-<job index>-<pod index>`` at ``<subdomain>``, the JobSet's own name where none is
 said. A run has a name of its own, its members are Jobs of one pod each, and replicated jobs are called as
-their roles: every such host, and every index that counts otherwise, has to be said in another way, or there
-is no job. Values in, values out.
+their roles: what a host or an index says there has to be said in another way. Values in, values out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 INDEX, RANK = "$(ALLABOARD_INDEX)", "$(ALLABOARD_RANK)"
 """What the engine tells each member: its place in its group, and among all."""
-COMPLETION_VARIABLE = "JOB_COMPLETION_INDEX"
-"""What a Job tells its pods, unless their template says it."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-_PREFIX = "jobset.sigs.k8s.io/"
-JOBSET_NAME = f"{_PREFIX}jobset-name"
+PREFIX = "jobset.sigs.k8s.io/"
 _REFERENCE = re.compile(r"\$\(([-._A-Za-z0-9]+)\)")
+_SPELLED = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
+"""A variable as Kubernetes and shells write it."""
 _FIELD = re.compile(r"metadata\.(?:annotations|labels)\['([^']{1,200})'\]")
-_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST = 100_000
+"""Characters of a value that is still followed."""
 
 
 def host_of(rank: int) -> str:
@@ -33,15 +31,14 @@ def host_of(rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendering:
-    """What an engine makes of a job: what it tells the member of a rank, whose hosts are `host_of` theirs;
-    who decides, when it is started again, and what ends a Job at once.
-    """
+class Member:
+    """A pod: its Job and its place in it there, its group and its place in it here, its place among all."""
 
-    environment: Callable[[int], Mapping[str, str]]
-    success: Mapping[str, Any]
-    failure: Mapping[str, Any] | None
-    pod_failure: Sequence[Any]
+    job: int
+    pod: int
+    role: str
+    index: int
+    rank: int
 
 
 @dataclass(slots=True)
@@ -57,11 +54,14 @@ class Part:
     pods: int
     template: Any
     spec: dict[str, Any] = field(default_factory=dict)
-    group: str = "default"
     first_job: int = 0
     first_rank: int = 0
     roles: tuple[tuple[str, int], ...] = ()
     trains: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.jobs * self.pods
 
     def containers(self) -> list[Mapping[str, Any]]:
         """Those of its pods; one that is no mapping says nothing."""
@@ -74,43 +74,29 @@ class Part:
         """The container that trains."""
         return self.containers()[self.trains]
 
-    @property
-    def count(self) -> int:
-        return self.jobs * self.pods
-
-    def some(self) -> list[tuple[int, int]]:
-        """Members, each by the index of its Job and its pod, that stand for all: what is told of them grows
-        evenly with both.
-        """
-        jobs, pods = ({0, 1, most - 1} & {*range(most)} for most in (self.jobs, self.pods))
-        return sorted(product(jobs, pods))
-
-    def number(self, job: int, pod: int) -> int:
-        """The place of a member in its part."""
-        return job * self.pods + pod
-
-    def rank(self, job: int, pod: int) -> int:
-        return self.first_rank + self.number(job, pod)
-
-    def member(self, job: int, pod: int) -> tuple[str, int]:
-        """The role of a member here, and its index there."""
-        left = self.number(job, pod)
+    def member(self, job: int, pod: int) -> Member:
+        number = index = job * self.pods + pod
         for role, count in self.roles:
-            if left < count:
-                return role, left
-            left -= count
+            if index < count:
+                return Member(job, pod, role, index, self.first_rank + number)
+            index -= count
         raise AssertionError("a part becomes as many members as it has")
+
+    def some(self) -> list[Member]:
+        """Members that stand for all: what is told of them grows evenly with both indices."""
+        jobs, pods = (sorted({0, 1, most - 1} & {*range(most)}) for most in (self.jobs, self.pods))
+        return [self.member(job, pod) for job in jobs for pod in pods]
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All parts. ``name``: of the JobSet, None where it is drawn by lot; ``subdomain``: where hosts are, None
-    where that is its name; ``coordinator``: rank of the member that a label names.
+    """All parts. ``name``: of the JobSet; ``subdomain``: where its hosts are; ``coordinator``: rank of the
+    member that a label names.
     """
 
     parts: Sequence[Part]
-    name: str | None
-    subdomain: str | None
+    name: str
+    subdomain: str
     coordinator: int | None = None
 
     def by_rank(self) -> list[Part]:
@@ -123,53 +109,41 @@ class Gang:
     def part(self, name: Any) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
 
-    def there(self, part: Part, label: str, job: int, pod: int) -> str | None:
+    def there(self, part: Part, label: str, who: Member) -> str | None:
         """What a label of a member says in the JobSet; None: nothing that is known here."""
-        groups = [other for other in self.parts if other.group == part.group]
-        before = sum(other.jobs for other in groups if other.first_job < part.first_job)
         known = {
-            COMPLETION_INDEX: pod,
-            f"{_PREFIX}job-index": job,
-            f"{_PREFIX}job-global-index": part.first_job + job,
-            f"{_PREFIX}replicatedjob-name": part.name,
-            f"{_PREFIX}replicatedjob-replicas": part.jobs,
-            f"{_PREFIX}global-replicas": sum(other.jobs for other in self.parts),
-            f"{_PREFIX}group-name": part.group,
-            f"{_PREFIX}group-replicas": sum(other.jobs for other in groups),
-            f"{_PREFIX}job-group-index": before + job,
-            f"{_PREFIX}coordinator": None if self.coordinator is None else host_of(self.coordinator),
+            COMPLETION_INDEX: who.pod,
+            f"{PREFIX}job-index": who.job,
+            f"{PREFIX}job-global-index": part.first_job + who.job,
+            f"{PREFIX}replicatedjob-name": part.name,
+            f"{PREFIX}replicatedjob-replicas": part.jobs,
+            f"{PREFIX}global-replicas": sum(other.jobs for other in self.parts),
+            f"{PREFIX}jobset-name": self.name,
+            f"{PREFIX}coordinator": None if self.coordinator is None else host_of(self.coordinator),
         }
         return None if known.get(label) is None else str(known[label])
 
-    def here(self, part: Part, label: str, job: int, pod: int) -> str | None:
-        """What the label says of the same member of a run."""
-        role, index = part.member(job, pod)
-        total = sum(other.count for other in self.parts)
+    def here(self, part: Part, label: str, who: Member) -> str | None:
+        """What the label says of the same member of a run; its name and its hosts are as true there."""
         known = {
             COMPLETION_INDEX: 0,
-            f"{_PREFIX}job-index": index,
-            f"{_PREFIX}job-global-index": part.rank(job, pod),
-            f"{_PREFIX}replicatedjob-name": role,
-            f"{_PREFIX}replicatedjob-replicas": dict(part.roles)[role],
-            f"{_PREFIX}global-replicas": total,
-            f"{_PREFIX}group-name": "default",
-            f"{_PREFIX}group-replicas": total,
-            f"{_PREFIX}job-group-index": part.rank(job, pod),
-            f"{_PREFIX}coordinator": None if self.coordinator is None else host_of(self.coordinator),
+            f"{PREFIX}job-index": who.index,
+            f"{PREFIX}job-global-index": who.rank,
+            f"{PREFIX}replicatedjob-name": who.role,
+            f"{PREFIX}replicatedjob-replicas": dict(part.roles)[who.role],
+            f"{PREFIX}global-replicas": sum(other.count for other in self.parts),
         }
-        return None if known.get(label) is None else str(known[label])
+        return str(known[label]) if label in known else self.there(part, label, who)
 
-    def expression(self, part: Part, values: Sequence[str]) -> str | None:
-        """What says these values of `Part.some` in a run: a text, `INDEX`, `RANK`; None: nothing does."""
-        if all(value == values[0] for value in values) and "\0" not in values[0]:
-            return values[0]
-        if list(values) == [str(part.member(*one)[1]) for one in part.some()]:
-            return INDEX
-        return RANK if list(values) == [str(part.rank(*one)) for one in part.some()] else None
 
-    def completion_index(self, part: Part) -> str | None:
-        """What says the index that a Job tells its pods."""
-        return self.expression(part, [str(pod) for _, pod in part.some()])
+def expression(part: Part, values: Sequence[str]) -> str | None:
+    """What says these values of `Part.some` in a run: a text, `INDEX`, `RANK`; None: nothing does."""
+    if len({*values}) == 1:
+        return values[0]
+    some = part.some()
+    if list(values) == [str(who.index) for who in some]:
+        return INDEX
+    return RANK if list(values) == [str(who.rank) for who in some] else None
 
 
 # Containers, as they are written.
@@ -197,81 +171,7 @@ def limits_of(container: Mapping[str, Any]) -> Mapping[Any, Any]:
     return limits if isinstance(limits, Mapping) else {}
 
 
-# Hosts.
-
-
-class Hosts:
-    """The hosts of members that a container's texts name. ``variables``: of this container, with the values
-    that are known.
-    """
-
-    def __init__(self, gang: Gang, variables: Mapping[str, Sequence[str] | None]) -> None:
-        self._gang = gang
-        names = [*_spellings(gang.name, variables), *_spellings(_NAME, variables)]
-        domain = gang.subdomain or gang.name
-        domains = [*names, *_spellings(domain, variables)]
-        parts = "|".join(sorted((re.escape(part.name) for part in gang.parts), key=len, reverse=True))
-        self._host = self._built = None
-        if names:
-            name, where = "|".join(names), "|".join(domains)
-            cluster = r"(?:\.[a-z0-9-]{1,63}\.svc(?:\.cluster\.local)?)?"
-            self._host = re.compile(
-                rf"(?<![\w.-])(?:{name})-(?P<part>{parts})-(?P<job>\d{{1,9}})-(?P<pod>\d{{1,9}})"
-                rf"(?:\.(?:{where}){cluster}(?![\w-])|(?![\w-]|\.\w))"
-            )
-            self._built = re.compile(rf"(?<![\w.-])(?:{name})-(?:{parts})-(?=[\d$`{{%<*])")
-
-    def ranks(self, text: str) -> list[int]:
-        """The members that a text names, by rank."""
-        return [rank for _, rank in self._found(text) if rank is not None]
-
-    def said(self, text: str, name: Callable[[int], str]) -> str:
-        """The text with other names for the hosts of members."""
-        if self._host is None:
-            return text
-        found = dict(self._found(text))
-        return self._host.sub(
-            lambda match: match[0] if found[match.start()] is None else name(found[match.start()] or 0), text
-        )
-
-    def is_left(self, text: str) -> bool:
-        """Whether a text still builds the name of a member or of a Job."""
-        return self._built is not None and self._built.search(text) is not None
-
-    def _found(self, text: str) -> Iterator[tuple[int, int | None]]:
-        for match in self._host.finditer(text) if self._host is not None else ():
-            part, job, pod = self._gang.part(match["part"]), int(match["job"]), int(match["pod"])
-            within = part is not None and job < part.jobs and pod < part.pods
-            yield match.start(), part.rank(job, pod) if part is not None and within else None
-
-
-_LONGEST = 100_000
-"""Characters of a value that is still followed."""
-_SPELLINGS = 20
-"""Variables with one value that are still looked for."""
-_NAME = "\0jobset\0"
-"""What a variable holds that takes the name of the JobSet from its label."""
-
-
-def _spellings(value: str | None, variables: Mapping[str, Sequence[str] | None]) -> Iterator[str]:
-    """Patterns for a value: itself, and the variables that hold it."""
-    if value is None:
-        return
-    if value != _NAME:
-        yield re.escape(value)
-    holding = [
-        name
-        for name, values in variables.items()
-        if values and all(one == value for one in values) and _SHELL_NAME.fullmatch(name)
-    ]
-    for name in holding[:_SPELLINGS]:
-        yield rf"\$\{{{name}\}}|\$\({name}\)|\${name}(?![A-Za-z0-9_])"
-
-
-# Variables.
-
-
-def field_of(variable: Mapping[str, Any]) -> str | None:
+def label_of(variable: Mapping[str, Any]) -> str | None:
     """The label or annotation from which a variable comes."""
     source = variable.get("valueFrom")
     ref = source.get("fieldRef") if isinstance(source, Mapping) else None
@@ -280,18 +180,20 @@ def field_of(variable: Mapping[str, Any]) -> str | None:
     return match[1] if match else None
 
 
-def values_of(gang: Gang, part: Part, variables: Sequence[Any]) -> dict[str, Sequence[str] | None]:
-    """Name -> what the variable says to each of `Part.some`; None: that is not known here."""
+Known = Mapping[str, Sequence[str] | None]
+"""Name of a variable -> what it says to each of `Part.some`; None: that is not known here."""
+
+
+def values_of(gang: Gang, part: Part, variables: Sequence[Any]) -> Known:
+    """What the variables of a container say in the JobSet."""
     known: dict[str, Sequence[str] | None] = {}
     for variable in variables:
         name = variable.get("name") if isinstance(variable, Mapping) else None
         if not isinstance(name, str):
             continue
-        label, value = field_of(variable), variable.get("value", "")
-        if label == JOBSET_NAME:
-            known[name] = [_NAME for _ in part.some()]
-        elif label is not None:
-            found = [gang.there(part, label, *one) for one in part.some()]
+        label, value = label_of(variable), variable.get("value", "")
+        if label is not None:
+            found = [gang.there(part, label, who) for who in part.some()]
             known[name] = None if None in found else [text for text in found if text is not None]
         elif "valueFrom" in variable or isinstance(value, (Mapping, list)) or value is None:
             known[name] = None
@@ -300,7 +202,7 @@ def values_of(gang: Gang, part: Part, variables: Sequence[Any]) -> dict[str, Seq
     return known
 
 
-def _expanded(value: str, known: Mapping[str, Sequence[str] | None], count: int) -> Sequence[str] | None:
+def _expanded(value: str, known: Known, count: int) -> Sequence[str] | None:
     """A value with those to which it refers."""
     named = [known[name] for name in _REFERENCE.findall(value) if name in known]
     if None in named or len(value) + sum(len(texts[0]) for texts in named if texts) > _LONGEST:
@@ -309,3 +211,48 @@ def _expanded(value: str, known: Mapping[str, Sequence[str] | None], count: int)
         _REFERENCE.sub(lambda match, n=n: (known.get(match[1]) or {n: match[0]})[n], value)  # type: ignore[misc]
         for n in range(count)
     ]
+
+
+# Hosts.
+
+
+class Hosts:
+    """The hosts of members that the texts of a container name. ``known``: its variables."""
+
+    def __init__(self, gang: Gang, known: Known) -> None:
+        self._gang = gang
+        words = {gang.name, gang.subdomain, *(part.name for part in gang.parts)}
+        self._names = {
+            variable: values[0]
+            for variable, values in known.items()
+            if values and values[0] in words and len({*values}) == 1
+        }
+        name, parts = re.escape(gang.name), "|".join(re.escape(part.name) for part in gang.parts)
+        where = rf"(?:\.{re.escape(gang.subdomain)}(?:\.[a-z0-9-]+\.svc(?:\.cluster\.local)?)?)?"
+        self._host = re.compile(rf"(?<![\w.-]){name}-({parts})-(\d{{1,9}})-(\d{{1,9}}){where}(?![\w-])")
+        self._built = re.compile(rf"(?<![\w.-]){name}-(?:{parts})-(?=[\d$`{{%<*])")
+
+    def said(self, text: str, name: Callable[[int], str | None]) -> str:
+        """The text with other names for the hosts of members, by their ranks; None: it has no other one."""
+
+        def other(match: re.Match[str]) -> str:
+            part, job, pod = self._gang.part(match[1]), int(match[2]), int(match[3])
+            if part is None or job >= part.jobs or pod >= part.pods:
+                return match[0]
+            return name(part.member(job, pod).rank) or match[0]
+
+        spelled_out = self._spelled_out(text)
+        new = self._host.sub(other, spelled_out)
+        return text if new == spelled_out else new
+
+    def names_one(self, text: str) -> bool:
+        """Whether a text names a member, or builds such a name."""
+        return self._built.search(self._spelled_out(text)) is not None
+
+    def _spelled_out(self, text: str) -> str:
+        """The text with the names of which hosts are made in place of the variables that hold them."""
+
+        def value(match: re.Match[str]) -> str:
+            return self._names.get(match[1] or match[2] or match[3], match[0])
+
+        return _SPELLED.sub(value, text) if self._names and len(text) <= _LONGEST else text

@@ -6,50 +6,50 @@ one first (backoffLimit of a Job). What the engine would say otherwise stays in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from allaboard.conversion.members import Gang, Part, Rendering
-from allaboard.conversion.pods import PodFields
+from allaboard.conversion.members import Gang, Part
 from allaboard.conversion.values import Reading, duration, plain
 from allaboard.names import one_of
 
-_JOB_DEFAULT_BACKOFF = 6
+_TRIES = 6
 """What an absent backoffLimit of a Job means."""
 
 
-class Kind(Protocol):
-    """What is asked of the engine."""
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What an engine makes of a job: what it tells the member of a rank, whose hosts are
+    `allaboard.conversion.members.host_of` theirs; who decides, when it is started again, and what ends a Job
+    at once.
+    """
 
-    def rendering(self, job: Mapping[str, Any]) -> Rendering: ...
+    environment: Callable[[int], Mapping[str, str]]
+    success: Mapping[str, Any]
+    failure: Mapping[str, Any] | None
+    pod_failure: Sequence[Any]
 
 
-def bare(job: Mapping[str, Any], gang: Gang) -> dict[str, Any]:
-    """As much of the job as tells what the engine says of its members."""
-    kept = ("framework", "engine", "elastic", "processes_per_member")
-    told = {name: job[name] for name in kept if name in job}
-    return {"name": "bare", "image": "bare", "args": [], "groups": gang.groups(), **told}
+Render = Callable[[Mapping[str, Any]], Rendering]
+"""What the engine makes of the job with this ``policy``."""
 
 
 def policies_of(
-    reading: Reading,
-    kind: Kind,
-    spec: dict[str, Any],
-    gang: Gang,
-    job: dict[str, Any],
-    pods: Mapping[str, PodFields],
-) -> None:
-    """``policy``, and what of successPolicy and failurePolicy the engine would say otherwise."""
+    reading: Reading, render: Render, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
+) -> dict[str, Any]:
+    """``policy``; what of successPolicy and failurePolicy the engine would say otherwise goes to
+    ``engine_spec``.
+    """
     policy: dict[str, Any] = {}
-    job["policy"] = policy
     ttl = reading.whole(spec.pop("ttlSecondsAfterFinished", None), "spec.ttlSecondsAfterFinished")
     if ttl is not None:
         policy["ttl"] = duration(ttl)
     if reading.flag(spec.pop("suspend", None), "spec.suspend"):
         policy["suspend"] = True
     _deadline(reading, gang, policy)
-    _restarts(reading, kind, spec, gang, job, pods)
-    _success(reading, kind, spec, gang, job)
+    _restarts(reading, render, spec, gang, policy, engine_spec)
+    _success(reading, render, spec, gang, engine_spec)
     reading.paths |= {
         "policy": "spec.failurePolicy",
         "policy.ttl": "spec.ttlSecondsAfterFinished",
@@ -57,88 +57,64 @@ def policies_of(
         "policy.deadline": f"{gang.parts[0].at}.template.spec.activeDeadlineSeconds",
         "policy.backoff_limit": "spec.failurePolicy.maxRestarts",
         "engine_spec": "spec",
-        "elastic": f"{gang.parts[0].at}.template.spec.template",
     }
+    return policy
 
 
 def _deadline(reading: Reading, gang: Gang, policy: dict[str, Any]) -> None:
-    name = "activeDeadlineSeconds"
-    said = [
-        (part, reading.whole(part.spec.pop(name, None), f"{part.at}.template.spec.{name}", 1))
+    name = "template.spec.activeDeadlineSeconds"
+    said = {
+        part.at: reading.whole(part.spec.pop("activeDeadlineSeconds", None), f"{part.at}.{name}", 1)
         for part in gang.parts
-    ]
-    values = {value for _, value in said}
-    if len(values) == 1:
-        (value,) = values
-        if value is not None:
-            policy["deadline"] = duration(value)
+    }
+    values = {*said.values()}
+    if len(values) == 1 and None not in values:
+        policy["deadline"] = duration(values.pop() or 0)
         return
-    for part, value in said:
+    for at, value in said.items():
         if value is not None:
             why = "the Jobs of other members have another deadline; a job has one for all (policy.deadline)"
-            reading.lose(f"{part.at}.template.spec.{name}", value, why)
+            reading.lose(f"{at}.{name}", value, why)
 
 
 def _restarts(
     reading: Reading,
-    kind: Kind,
+    render: Render,
     spec: dict[str, Any],
     gang: Gang,
-    job: dict[str, Any],
-    pods: Mapping[str, PodFields],
+    policy: dict[str, Any],
+    engine_spec: dict[str, Any],
 ) -> None:
-    at, policy = "spec.failurePolicy", job["policy"]
+    """``restart`` and ``backoff_limit``. A Job's own tries are tries of the gang where it has none itself."""
+    at = "spec.failurePolicy"
     failure = reading.mapping(spec.pop("failurePolicy", None), at)
-    restarts = reading.whole(failure.pop("maxRestarts", None), f"{at}.maxRestarts") or 0
-    strategy = reading.text(failure.pop("restartStrategy", None), f"{at}.restartStrategy")
-    said_rules = "rules" in failure
-    rules = _rules(reading, gang, failure.pop("rules", None), f"{at}.rules")
+    most = reading.whole(failure.pop("maxRestarts", None), f"{at}.maxRestarts") or 0
+    said: dict[str, Any] = {}
+    if strategy := reading.text(failure.pop("restartStrategy", None), f"{at}.restartStrategy"):
+        said["restartStrategy"] = strategy
+    if "rules" in failure:
+        said["rules"] = _rules(reading, gang, failure.pop("rules"), f"{at}.rules")
     reading.lose_rest(failure, at, "a failure policy has no such field")
-    limits = {
-        part.name: reading.whole(part.spec.pop("backoffLimit", None), f"{part.at}.template.spec.backoffLimit")
-        for part in gang.parts
-    }
-    own = {part.name: _pod_failure(reading, part) for part in gang.parts}
-    if reading.problems:
-        return
-    tries = max(_JOB_DEFAULT_BACKOFF if limit is None else limit for limit in limits.values())
-    elastic = "elastic" in job
-    if not elastic and (restarts or rules):
-        policy |= {"restart": "on_failure", "backoff_limit": restarts}
-        _tell_tries(reading, gang, limits, 0)
-    elif tries:
-        policy |= {"restart": "on_failure", "backoff_limit": tries}
-        if not elastic:
-            _tell_tries(reading, gang, limits, tries)
-        elif restarts or rules:
-            reading.lose(at, restarts or "rules", "members of an elastic gang are restarted one by one")
-    else:
-        policy["restart"] = "never"
-    there = {"maxRestarts": restarts, "restartStrategy": strategy or "Recreate", "rules": rules}
-    _as_rendered(reading, kind, gang, job, there, own, said=(strategy, said_rules))
-    for part in gang.parts:
-        fields = pods[part.name]
-        if fields.restart not in (None, "Never", "OnFailure" if elastic else "Never"):
-            why = "a member that fails is restarted with its gang, which policy.restart says"
-            reading.change(f"{fields.at}.spec.restartPolicy", fields.restart, "Never", why)
+    tries = {part.at: _tries(reading, part) for part in gang.parts}
+    by_gang = bool(most or said.get("rules"))
+    limit = most if by_gang else max(tries.values())
+    policy["restart"] = "on_failure" if by_gang or limit else "never"
+    if by_gang or limit:
+        policy["backoff_limit"] = limit
+    for part_at, own in tries.items():
+        path, why = f"{part_at}.template.spec.backoffLimit", "a member that fails restarts its gang"
+        if own and by_gang:
+            reading.lose(path, own, f"{why}, which maxRestarts counts")
+        elif own:
+            reading.change(path, own, limit, f"{why}: policy.backoff_limit")
+    if not reading.problems:
+        _as_rendered(reading, render, gang, policy, said, engine_spec)
 
 
-def _tell_tries(reading: Reading, gang: Gang, limits: Mapping[str, int | None], tries: int) -> None:
-    """What becomes of the tries that each Job has."""
-    for part in gang.parts:
-        limit, at = limits[part.name], f"{part.at}.template.spec.backoffLimit"
-        if limit == 0:
-            continue
-        if tries:
-            why = "a member that fails restarts its gang, whose others have lost it; policy.backoff_limit"
-            if limit is None:
-                why += f"; where nothing is written a Job has {_JOB_DEFAULT_BACKOFF} tries"
-            reading.change(at, limit, tries, why)
-        elif limit is None:
-            why = "where nothing is written a Job has 6 tries of its own; here its gang is restarted"
-            reading.change(at, None, 0, why)
-        else:
-            reading.lose(at, limit, "a member that fails restarts its gang; maxRestarts counts")
+def _tries(reading: Reading, part: Part) -> int:
+    at = f"{part.at}.template.spec.backoffLimit"
+    tries = reading.whole(part.spec.pop("backoffLimit", None), at)
+    return _TRIES if tries is None else tries
 
 
 def _rules(reading: Reading, gang: Gang, value: Any, at: str) -> list[dict[str, Any]]:
@@ -147,7 +123,6 @@ def _rules(reading: Reading, gang: Gang, value: Any, at: str) -> list[dict[str, 
     for n, item in enumerate(reading.items(value, at)):
         rule = reading.mapping(item, f"{at}[{n}]")
         targets = _targets(reading, gang, rule.pop("targetReplicatedJobs", None), f"{at}[{n}]")
-        reading.text(rule.get("action"), f"{at}[{n}].action")
         found.append({**plain(rule), **({"targetReplicatedJobs": targets} if targets else {})})
     return found
 
@@ -163,99 +138,88 @@ def _targets(reading: Reading, gang: Gang, value: Any, at: str) -> list[str]:
     return [role for name in names if (part := gang.part(name)) for role, _ in part.roles]
 
 
-def _pod_failure(reading: Reading, part: Part) -> list[Any] | None:
-    at = f"{part.at}.template.spec.podFailurePolicy"
-    fields = reading.mapping(part.spec.pop("podFailurePolicy", None), at)
-    rules: list[Any] | None = None
-    if "rules" in fields:
-        rules = [plain(rule) for rule in reading.items(fields.pop("rules"), f"{at}.rules")]
-    reading.lose_rest(fields, at, "a pod failure policy has rules alone")
-    return rules
-
-
 def _as_rendered(
     reading: Reading,
-    kind: Kind,
+    render: Render,
     gang: Gang,
-    job: dict[str, Any],
-    there: dict[str, Any],
-    own: Mapping[str, list[Any] | None],
-    said: tuple[str | None, bool],
+    policy: dict[str, Any],
+    said: Mapping[str, Any],
+    engine_spec: dict[str, Any],
 ) -> None:
-    """Takes the restart policy of which the engine makes the same; what it would say otherwise stays in
-    ``engine_spec`` or is told.
-    """
-    policy, fields = job["policy"], bare(job, gang)
-    made = kind.rendering({**fields, "policy": policy})
-    if policy["restart"] == "on_failure" and "elastic" not in job:
-        other = {**policy, "restart": "exit_code"}
-        by_code = kind.rendering({**fields, "policy": other})
-        if by_code.failure == there and all(rules == by_code.pod_failure for rules in own.values()):
-            job["policy"] = other
-            return
-    for part in gang.parts:
-        rules, at = own[part.name], f"{part.at}.template.spec.podFailurePolicy"
-        if rules and rules != made.pod_failure and plain(_defaulted(rules)) != _defaulted(made.pod_failure):
-            reading.lose(at, rules, "a job says on_failure or exit_code, of which the engine makes its rules")
-        elif not rules and made.pod_failure and said[1]:
-            why = "a member that is taken away from its node ends its Job at once"
-            reading.change(at, None, [*made.pod_failure], why)
-    if made.failure is None or there == made.failure:
-        return
-    kept: dict[str, Any] = {}
-    strategy, said_rules = said
-    if strategy == "InPlaceRestart":
+    """What the engine makes of the policy, and what is said otherwise."""
+    by_code = {**policy, "restart": "exit_code"}
+    if policy["restart"] == "on_failure" and said == _without_limit(render(by_code).failure):
+        policy["restart"] = "exit_code"
+    made = render(policy)
+    _pod_failure(reading, gang, made.pod_failure)
+    usual = _without_limit(made.failure)
+    if said.get("restartStrategy") == "InPlaceRestart":
         why = "the gang is made anew, when all of its old members are gone"
-        reading.lose("spec.failurePolicy.restartStrategy", strategy, why)
-    elif strategy is not None and strategy != made.failure["restartStrategy"]:
-        kept["restartStrategy"] = strategy
-    elif strategy is None:
-        why = "none of the new members may meet one of the old"
-        reading.change("spec.failurePolicy.restartStrategy", None, made.failure["restartStrategy"], why)
-    if said_rules and there["rules"] != made.failure["rules"]:
-        kept["rules"] = there["rules"]
-    elif not said_rules:
-        why = "a member that is taken away from its node restarts the gang, too, and is not counted"
-        reading.change("spec.failurePolicy.rules", None, made.failure["rules"], why)
+        reading.lose("spec.failurePolicy.restartStrategy", said["restartStrategy"], why)
+        said = {name: value for name, value in said.items() if name != "restartStrategy"}
+    if policy["restart"] == "never" and said:
+        reading.change("spec.failurePolicy", plain(said), None, "nothing is started again")
+    kept = {name: value for name, value in said.items() if name in usual and value != usual[name]}
     if kept:
-        job["engine_spec"]["failurePolicy"] = kept
+        engine_spec["failurePolicy"] = kept
+    unsaid = {name: value for name, value in usual.items() if name not in said}
+    if unsaid:
+        why = (
+            "none of the new members may meet one of the old, and a restart because a member was taken away "
+            "from its node does not count"
+        )
+        reading.change("spec.failurePolicy", None, unsaid, why)
 
 
-def _defaulted(rules: Sequence[Any]) -> list[Any]:
-    """Rules with what the API server fills in, and without what says nothing."""
-    found = []
-    for rule in rules:
-        if isinstance(rule, Mapping):
-            conditions = rule.get("onPodConditions")
-            listed = conditions if isinstance(conditions, (list, tuple)) else []
-            conditions = [{"status": "True", **one} if isinstance(one, Mapping) else one for one in listed]
-            rule = {**{n: v for n, v in rule.items() if v not in ([], None)}}
-            rule |= {"onPodConditions": conditions} if conditions else {}
-        found.append(rule)
-    return found
+def _without_limit(failure: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (failure or {}).items() if name != "maxRestarts"}
 
 
-def _success(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: dict[str, Any]) -> None:
+def _pod_failure(reading: Reading, gang: Gang, made: Sequence[Any]) -> None:
+    """Pod failure policies, of which the engine has its own."""
+    for part in gang.parts:
+        at = f"{part.at}.template.spec.podFailurePolicy"
+        fields = reading.mapping(part.spec.pop("podFailurePolicy", None), at)
+        rules = [_defaulted(rule) for rule in reading.items(fields.pop("rules", None), f"{at}.rules")]
+        reading.lose_rest(fields, at, "a pod failure policy has rules alone")
+        if rules and rules != made:
+            why = "the engine makes these rules of policy.restart, on_failure or exit_code"
+            reading.lose(f"{at}.rules", rules, why)
+
+
+def _defaulted(rule: Any) -> Any:
+    """A rule with what the API server fills in, and without what says nothing."""
+    if not isinstance(rule, Mapping):
+        return rule
+    said = {name: value for name, value in plain(rule).items() if value != []}
+    conditions = said.get("onPodConditions")
+    if isinstance(conditions, list):
+        said["onPodConditions"] = [
+            {"status": "True", **one} if isinstance(one, dict) else one for one in conditions
+        ]
+    return said
+
+
+def _success(
+    reading: Reading, render: Render, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
+) -> None:
     """Who decides. Nothing said means all members."""
     at = "spec.successPolicy"
     fields = reading.mapping(spec.pop("successPolicy", None), at)
-    operators = {"All": "All", "Any": "Any"}
-    operator = reading.word(fields.pop("operator", None), operators, f"{at}.operator") or "All"
+    operator = reading.word(fields.pop("operator", None), {"All": "All", "Any": "Any"}, f"{at}.operator")
     targets = _targets(reading, gang, fields.pop("targetReplicatedJobs", None), at)
     reading.lose_rest(fields, at, "a success policy has an operator and targets")
     if reading.problems:
         return
-    every = [role for part in gang.by_rank() for role, _ in part.roles]
-    deciding = [role for role in every if role in (targets or every)]
-    parts = [part for part in gang.parts if {role for role, _ in part.roles} & {*deciding}]
-    if operator == "Any" and sum(part.jobs for part in parts) == 1:
-        operator = "All"  # of one Job, which succeeds with all of its pods
-    elif operator == "Any" and any(part.pods > 1 for part in parts):
-        why = "a Job of several pods succeeds with all of them; here each member is a Job, and all decide"
-        reading.lose(f"{at}.operator", operator, why)
+    deciding = [role for role in gang.groups() if not targets or role in targets]
+    several = sum(count for role, count in gang.groups().items() if role in deciding) > 1
+    parts = [part for part in gang.parts if part.roles[0][0] in deciding]
+    if operator == "Any" and any(part.pods > 1 for part in parts):
+        if sum(part.jobs for part in parts) > 1:
+            why = "a Job of several pods succeeds with all of them; here each member is a Job, and all decide"
+            reading.lose(f"{at}.operator", operator, why)
         operator = "All"
-    made = kind.rendering({**bare(job, gang), "policy": job["policy"]}).success
-    alone = len(deciding) == 1 and sum(part.count for part in parts) == 1
-    same = deciding == [*made["targetReplicatedJobs"]] and (alone or operator == made["operator"])
-    if not same:
-        job["engine_spec"]["successPolicy"] = {"operator": operator, "targetReplicatedJobs": deciding}
+    made = render({}).success
+    wanted = {"operator": operator or "All", "targetReplicatedJobs": deciding}
+    if deciding != made["targetReplicatedJobs"] or (several and wanted["operator"] != made["operator"]):
+        engine_spec["successPolicy"] = wanted

@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from allaboard.engines import mpi
-from allaboard.conversion.members import Rendering, host_of
 from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
 from allaboard.errors import Problem
@@ -31,6 +30,7 @@ from allaboard.names import OBJECT_NAME_MAX
 from allaboard.units import from_rfc3339
 
 if TYPE_CHECKING:
+    from allaboard.conversion.restarts import Rendering
     from allaboard.conversion.values import Conversion
     from allaboard.engines import Engine
     from allaboard.gangs.base import GangPlan
@@ -228,6 +228,8 @@ class JobSet:
 
     def rendering(self, job: Json) -> Rendering:
         """What would be said of the members of a job that is sound."""
+        from allaboard.conversion.members import host_of
+        from allaboard.conversion.restarts import Rendering
         from allaboard.layout import lay_out
         from allaboard.spec.job import TrainingJob
 
