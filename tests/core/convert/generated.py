@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
 
-from allaboard.engines import ENGINES
+from allaboard.engines import ENGINES, Engine
 from allaboard.engines.kubeflow import KubeflowEngine, replica_type
 
 Json = dict[str, Any]
@@ -105,10 +106,69 @@ def _pytorch(rng: random.Random, specs: Json) -> Json:
     return {**found, "elasticPolicy": {"minReplicas": 1, **_some(rng, elastic)}}
 
 
+# JobSets.
+
+
+def a_jobset(rng: random.Random) -> Json:
+    """A JobSet that trains: the names, numbers and variables by which its members know each other differ."""
+    shapes = [["workers"], ["leader", "workers"], ["workers", "driver"], ["master", "worker"]]
+    names = rng.choice(shapes)
+    alike = _a_template(rng, _JOBSET) if rng.random() < 0.5 else None
+    said = rng.choice([[], _meeting(rng, names)])
+    parts = [_replicated(rng, name, alike, said) for name in names]
+    spec: Json = {"replicatedJobs": parts, **_some(rng, _JOBSET_FIELDS)}
+    if rng.random() < 0.2:
+        spec["coordinator"] = {"replicatedJob": names[0], "jobIndex": 0}
+    if rng.random() < 0.3:
+        spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": [rng.choice(names)]}
+    metadata: Json = {"name": "train"}
+    metadata |= _some(rng, {"labels": _labels, "annotations": _annotations, "namespace": _of("team-a")})
+    return {"apiVersion": _JOBSET.API_VERSION, "kind": _JOBSET.KIND, "metadata": metadata, "spec": spec}
+
+
+def _meeting(rng: random.Random, names: list[str]) -> list[Json]:
+    """Variables of PyTorch, in which the first member is named in one of the ways that users have."""
+    name = {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": _MARK.format("jobset-name")}}}
+    first = next((name for name in names if name in ("leader", "driver", "master")), names[0])
+    host = rng.choice([f"train-{first}-0-0.train", f"$(NAME)-{first}-0-0.$(NAME)", f"train-{first}-0-0"])
+    return [name, {"name": "MASTER_ADDR", "value": host}, {"name": "MASTER_PORT", "value": "3389"}]
+
+
+def _replicated(rng: random.Random, name: str, alike: Json | None, said: list[Json]) -> Json:
+    template = copy.deepcopy(alike or _a_template(rng, _JOBSET))
+    containers = template["spec"]["containers"]
+    trains = next(one for one in containers if one["name"] == _JOBSET.CONTAINER)
+    trains["env"] = [*trains.get("env", []), *said]
+    leads = name in ("leader", "driver", "master")
+    pods = 1 if leads else rng.choice([1, 2, 7])
+    spec: Json = {"template": template, "parallelism": pods, "completions": pods}
+    spec |= _some(rng, {"backoffLimit": _of(0, 0, 0, 3), "completionMode": _of("Indexed")}, 0.8)
+    if rng.random() < 0.1:
+        spec["podFailurePolicy"] = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "X"}]}]}
+    jobs = {} if leads else _some(rng, {"replicas": _of(1, 2) if pods == 1 else _of(1)})
+    return {"name": name, **jobs, "template": {"spec": spec}}
+
+
+_JOBSET = ENGINES["jobset"]
+_MARK = "metadata.annotations['jobset.sigs.k8s.io/{}']"
+_JOBSET_FIELDS: dict[str, Make] = {
+    "suspend": _of(True, False),
+    "ttlSecondsAfterFinished": _of(0, 61, 604800),
+    "managedBy": _of("kueue.x-k8s.io/multikueue"),
+    "network": _of({"enableDNSHostnames": True}, {"publishNotReadyAddresses": False}),
+    "startupPolicy": _of({"startupPolicyOrder": "InOrder"}, {"startupPolicyOrder": "AnyOrder"}),
+    "failurePolicy": _of(
+        {"maxRestarts": 3},
+        {"maxRestarts": 1, "restartStrategy": "Recreate"},
+        {"maxRestarts": 0, "rules": [{"name": "own", "action": "FailJobSet", "onJobFailureReasons": ["X"]}]},
+    ),
+}
+
+
 # Pods.
 
 
-def _a_template(rng: random.Random, engine: KubeflowEngine) -> Json:
+def _a_template(rng: random.Random, engine: Engine) -> Json:
     volumes = [{"name": name, **make(rng)} for name, make in _VOLUMES.items() if rng.random() < 0.25]
     names = [volume["name"] for volume in volumes]
     train: Json = {"name": engine.CONTAINER, "image": f"registry.example/train:{rng.choice('ab')}"}

@@ -32,7 +32,7 @@ def outcomes_of(found: Sequence[Document]) -> tuple[list[Outcome], list[str]]:
 
 def is_read(outcome: Outcome) -> bool:
     """Whether it is a job of a kind that this version turns into jobs."""
-    kinds = {engine.KIND for engine in ENGINES.values()} - {"JobSet"}
+    kinds = {engine.KIND for engine in ENGINES.values()}
     return outcome.passed is None and outcome.source.value["kind"] in kinds
 
 

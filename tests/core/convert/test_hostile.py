@@ -19,7 +19,7 @@ from allaboard.checking import check
 from allaboard.converting import Outcome, convert, documents
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
-from tests.core.convert.generated import a_manifest
+from tests.core.convert.generated import a_jobset, a_manifest
 
 JUNK: list[Any] = [
     None, True, False, 0, -1, 2**31, 2**63, 10**30, 1.5, -0.0, 1e300, "", " ", "x", "1", "None", "\x1b[31m", "a\nb", "é" * 40,
@@ -57,7 +57,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def a_broken_manifest(rng: random.Random) -> Any:
     """A manifest with some changes by lot."""
-    manifest = copy.deepcopy(a_manifest(rng))
+    manifest = copy.deepcopy(a_jobset(rng) if rng.random() < 0.25 else a_manifest(rng))
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         places = [*_places(manifest)]
         if not places:

@@ -11,6 +11,8 @@ from tests.core.convert.manifests import HERE, in_folder
 from tests.core.convert.score import is_read, outcomes_of
 
 WILD = in_folder("wild")
+OF_OPERATORS = [one for one in in_folder("examples") if not one.text.startswith("jobset-")]
+"""Those of JobSet, which knows no framework, are in test_jobsets."""
 
 
 def test_nothing_raises_and_nearly_all_are_converted_and_every_loss_is_named() -> None:
@@ -28,7 +30,7 @@ def test_what_is_converted_can_be_run() -> None:
     assert jobs and [p for job in jobs for p in check(job) if p.severity == "error"] == []
 
 
-@pytest.mark.parametrize("document", in_folder("examples"), ids=lambda document: document.text)
+@pytest.mark.parametrize("document", OF_OPERATORS, ids=lambda document: document.text)
 def test_every_example_of_the_operator_is_converted_and_loses_nothing_that_it_understands(
     document: Document,
 ) -> None:

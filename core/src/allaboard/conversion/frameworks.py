@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from allaboard.conversion.members import Gang, Part, env_of, limits_of, program_of, values_of
 from allaboard.conversion.values import Reading
@@ -79,23 +78,25 @@ def _by_words(texts: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def assign_roles(
-    reading: Reading, framework: str, evident: bool, gang: Gang, roles: Mapping[str, int | None]
+    reading: Reading,
+    framework: str,
+    gang: Gang,
+    roles: Mapping[str, int | None],
+    *,
+    evident: bool,
+    ours: bool,
 ) -> None:
     """Gives each part the groups that it becomes, and its first rank. ``roles``: of the framework, with how
     many members at most; ``evident``: whether anything tells the framework.
     """
-    lead = next((role for role in ("chief", "master") if roles.get(role) == 1), None)
-    if len(gang.parts) == 1 and gang.parts[0].name not in roles:
-        # Of equal members of a framework that a master leads, the first is it.
+    if len(gang.parts) == 1 and not ours:
         (part,) = gang.parts
+        # Of equal members of a framework that a master leads, the first is it.
         led = framework == "xgboost" or (framework == "pytorch" and evident)
-        rest = ((("worker", part.count - 1),) if part.count > 1 else ()) if led else (("worker", part.count),)
-        part.roles = ((("master", 1),) if led else ()) + rest
+        shares = {"master": 1, "worker": part.count - 1} if led else {"worker": part.count}
+        part.roles = tuple((role, count) for role, count in shares.items() if count)
     else:
-        found = {part.name: _role_of(part, roles, lead) for part in gang.parts}
-        alone = [part for part in gang.parts if part.count == 1 and found[part.name] == "worker"]
-        if lead is not None and lead not in found.values() and len(alone) == 1:
-            found[alone[0].name] = lead
+        found = {part.name: part.name for part in gang.parts} if ours else _by_names(gang, roles)
         if not _fits(reading, framework, roles, gang, found):
             return
         for part in gang.parts:
@@ -107,14 +108,24 @@ def assign_roles(
         _tell_roles(reading, part)
 
 
-def _role_of(part: Part, roles: Mapping[str, Any], lead: str | None) -> str:
-    if part.name in roles:
-        return part.name
-    for word in (part.name, part.name.rpartition("-")[2]):
+def _by_names(gang: Gang, roles: Mapping[str, int | None]) -> dict[str, str]:
+    """Name of a part -> its role. One pod beside others leads where no name says who does."""
+    lead = next((role for role in ("chief", "master") if roles.get(role) == 1), None)
+    found = {part.name: _role_of(part.name, roles, lead) for part in gang.parts}
+    alone = [part.name for part in gang.parts if part.count == 1 and found[part.name] == "worker"]
+    if lead is not None and lead not in found.values() and len(alone) == 1:
+        found[alone[0]] = lead
+    return found
+
+
+def _role_of(name: str, roles: Mapping[str, int | None], lead: str | None) -> str:
+    for word in (name, name.rpartition("-")[2]):
+        if word in roles:
+            return word
         for role, pattern in _ROLES.items():
-            if pattern.fullmatch(word):
-                known = (lead or "worker") if role == "lead" else role
-                return known if known in roles else "worker"
+            known = lead if role == "lead" else role
+            if pattern.fullmatch(word) and known in roles:
+                return known or "worker"
     return "worker"
 
 
@@ -127,7 +138,7 @@ def _fits(
 ) -> bool:
     """Whether there are as many members of each role as the framework has."""
     too_many = [part for part in gang.parts if part.count > (roles.get(found[part.name]) or part.count)]
-    if len({*found.values()}) == len(gang.parts) and not too_many:
+    if len({*found.values()}) == len(gang.parts) and not too_many and {*found.values()} <= {*roles}:
         return True
     there = ", ".join(f"{part.name} ({part.count})" for part in gang.parts)
     known = one_of(f"{role} (at most {most})" if most else role for role, most in roles.items())

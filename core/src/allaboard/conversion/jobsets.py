@@ -64,7 +64,7 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     engine_spec: dict[str, Any] = {}
     gang = _gang(reading, obj, spec, parts, engine_spec)
     framework, evident = framework_of(reading, gang, ours)
-    assign_roles(reading, framework, evident, gang, kind.roles(framework))
+    assign_roles(reading, framework, gang, kind.roles(framework), evident=evident, ours=ours)
     reading.raise_problems(what)
     job |= {"framework": framework, "engine": kind.NAME, "engine_spec": engine_spec, "groups": gang.groups()}
     gang = _with_coordinator(reading, spec, gang, engine_spec)
@@ -304,9 +304,14 @@ def _rest(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: d
     if claims := reading.items(spec.pop("volumeClaimPolicies", None), "spec.volumeClaimPolicies"):
         job["engine_spec"]["volumeClaimPolicies"] = plain(claims)
     reading.lose_rest(spec, "spec", f"a {kind.KIND} has no such field")
-    marked = (job.get("metadata") or {}).get("annotations") or {}
     if any(part.pods > 1 for part in gang.parts):
-        for name in [*marked]:
-            if name in _EXCLUSIVE:
-                why = "each member is a Job here, and would take such a domain for itself; see gang.topology"
-                reading.lose(join("metadata.annotations", name), marked.pop(name), why)
+        _lose_exclusive(reading, job)
+
+
+def _lose_exclusive(reading: Reading, job: dict[str, Any]) -> None:
+    marked = (job.get("metadata") or {}).get("annotations") or {}
+    for name in [name for name in _EXCLUSIVE if name in marked]:
+        why = "each member is a Job here, and would take such a domain for itself; see gang.topology"
+        reading.lose(join("metadata.annotations", name), marked.pop(name), why)
+        if not marked:
+            del job["metadata"]["annotations"]

@@ -26,8 +26,8 @@ _LONGEST = 100_000
 
 
 def host_of(rank: int) -> str:
-    """A host that stands for that of a member, whatever it is called. No text of a manifest holds a NUL."""
-    return f"\0{rank}\0"
+    """What stands for the host of a member, whatever it is called."""
+    return f"<host {rank}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Template:
             words = f"{name} says something else than the engine, whose value would win{_shown(theirs, ours)}"
             self.reading.wrong(at, words)
         elif theirs != ours or not self.ours:
-            after = ours[0] if theirs != ours and "\0" not in ours[0] else None
+            after = ours[0] if theirs != ours and "<host" not in ours[0] else None
             self.reading.change(at, plain(variable), after, "the engine says it to each member")
         return True
 
@@ -174,14 +174,14 @@ def _saying(name: str, said: str, trains: bool) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_LABELS[said]}']"}}}
 
 
-_PORT = re.compile("\0:\\d{1,5}")
+_PORT = re.compile(r"(?<=>):\d{1,5}")
 
 
 def _may_differ(name: str, theirs: Sequence[str], ours: Sequence[str]) -> bool:
     """Whether a variable says the same as the engine's but for ports and what is each run's own."""
     if name.endswith("_PORT") or name in _OF_THE_RUN or (name == "PYTHONUNBUFFERED" and all(theirs)):
         return True
-    left, right = ([_PORT.sub("\0", value) for value in values] for values in (theirs, ours))
+    left, right = ([_PORT.sub("", value) for value in values] for values in (theirs, ours))
     if name == "TF_CONFIG":
         left, right = [_task(value) for value in left], [_task(value) for value in right]
     return left == right
@@ -199,5 +199,5 @@ def _task(text: str) -> str:
 def _shown(theirs: Sequence[str], ours: Sequence[str]) -> str:
     """The first that differs, where it can be shown."""
     there, here = next(pair for pair in zip(theirs, ours, strict=True) if pair[0] != pair[1])
-    plainly = "\0" not in there + here and len(there) < 30
+    plainly = "<host" not in there + here and len(there) < 30
     return f": {there or 'nothing'}, and here {here}" if plainly else ""

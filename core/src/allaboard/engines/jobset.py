@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -459,12 +459,16 @@ def with_environment(
             values = [*injected.values(), *(str(variable.get("value")) for variable in own)]
             needs_rank = always or any("$(ALLABOARD_RANK)" in value for value in values)
             written = [{"name": name, "value": value} for name, value in injected.items()]
-            ours = [variable for variable in own if variable["name"].startswith("ALLABOARD_")]
-            theirs = [variable for variable in own if variable not in ours]
-            # What is injected refers to ours, and the job's own may refer to what is injected.
-            container = {**container, "env": [*(ranked if needs_rank else ()), *ours, *written, *theirs]}
+            # The job's own may refer to what is injected, which refers to ours, the first of all.
+            first = next((n for n, variable in enumerate(own) if _refers_to(variable, injected)), len(own))
+            env = [*(ranked if needs_rank else ()), *own[:first], *written, *own[first:]]
+            container = {**container, "env": env}
         containers.append(container)
     return {**template, "spec": {**template["spec"], "containers": containers}}
+
+
+def _refers_to(variable: Json, names: Iterable[str]) -> bool:
+    return any(f"$({name})" in str(variable.get("value")) for name in names)
 
 
 # Up.

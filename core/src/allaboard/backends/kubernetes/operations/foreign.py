@@ -83,7 +83,9 @@ def find_engine(name: str) -> Operation[Engine]:
 
 
 def job_objects() -> Operation[list[Json]]:
-    """The job objects that others made in this namespace, of every kind that is served."""
+    """The job objects that others made in this namespace, of every kind that is served, without those that
+    another job made.
+    """
     found: list[Json] = []
     for engine in ENGINES.values():
         try:
@@ -91,7 +93,7 @@ def job_objects() -> Operation[list[Json]]:
         except (Missing, Forbidden):
             continue
         kind = {"apiVersion": engine.API_VERSION, "kind": engine.KIND}
-        found += [{**job, **kind} for job in jobs if not _is_ours(job)]
+        found += [{**job, **kind} for job in jobs if not (_is_ours(job) or _is_part(job))]
     return found
 
 
