@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from allaboard.checking import require_valid
-from allaboard.converting import Document, convert, engine_of_manifest
+from allaboard.converting import Document, Outcome, convert, engine_of_manifest
 from allaboard.engines import ENGINES
 from allaboard.engines.kubeflow import KubeflowEngine
 from allaboard.layout import lay_out
@@ -134,3 +134,24 @@ def test_every_example_of_trainer_becomes_a_job_and_the_trainjob_of_it_is_taken(
             accepted(made.job)
         return
     assert_within(made.job, accepted(made.job))
+
+
+JOBSETS = [
+    outcome
+    for folder in ("examples", "wild")
+    for outcome in convert(
+        [one for one in in_folder(folder) if "jobset-" in one.text or "-jobset" in one.text]
+    )
+    if outcome.documents
+]
+
+
+@pytest.mark.needs("jobset")
+@pytest.mark.parametrize("outcome", JOBSETS, ids=lambda outcome: outcome.source.place)
+def test_every_jobset_that_becomes_a_job_comes_back_and_is_taken(
+    cluster: Cluster, namespace: str, accepted: Callable[[Object], Object], outcome: Outcome
+) -> None:
+    made = back_again(outcome.source, namespace)
+    assert_within(made.job, accepted(made.job))
+    for pod in pods_of(made):
+        accepted(pod)

@@ -232,7 +232,8 @@ def _unknown_version(kind: str, version: Any) -> Problem:
     engines = [engine for engine in ENGINES.values() if kind == engine.KIND]
     if engines:
         known = one_of(engine.API_VERSION for engine in engines)
-        return Problem("apiVersion", f"{_words(version)} of {kind} is not read; known: {known}")
+        words = f"{_words(version)} of {kind} is not read, whose fields were others; known: {known}"
+        return Problem("apiVersion", words)
     known = one_of(engine.KIND for engine in ENGINES.values())
     return Problem("kind", f"{kind} is not read by this version; it reads {known}")
 

@@ -107,6 +107,9 @@ def test_an_example_is_converted_or_no_training_job(document: Document) -> None:
         "metadata.annotations.alpha.jobset.sigs.k8s.io/exclusive-topology",
         f"{POD}.containers[0].env",
     }
+    if "coordinator" in document.text:
+        assert told == {"spec.coordinator"}  # its host, twice as long as its name, is no label
+        return
     assert told == ({*exclusive, "template.spec.backoffLimit"} if "exclusive" in document.text else set())
     assert_nothing_is_dropped(document.value)
 
@@ -451,6 +454,17 @@ def test_the_rest_of_its_fields_comes_back() -> None:
     coordinator = {"replicatedJob": "worker", "jobIndex": 1}
     assert {name: spec[name] for name in fields} == {**fields, "coordinator": coordinator}
     assert spec["replicatedJobs"][1]["template"]["spec"]["activeDeadlineSeconds"] == 60
+
+
+def test_a_coordinator_whose_label_would_be_too_long_is_lost_and_its_variable_is_the_first_host() -> None:
+    who = {"name": "HEAD", **field("jobset.sigs.k8s.io/coordinator")}
+    parts = [a_part("leader", pod={"env": [who]}), a_part("nodes", 2, pod={"env": [who]})]
+    short = a_set(*parts, coordinator={"replicatedJob": "leader"})
+    assert env_of(short, 1)["HEAD"]["fieldRef"] and "spec.coordinator" not in lost(short)
+    long = a_set(*parts, coordinator={"replicatedJob": "leader"}, name="a-rather-long-name-of-a-set")
+    assert lost(long) == ["spec.coordinator"] and env_of(long, 1)["HEAD"] == "$(MASTER_ADDR)"
+    other = a_set(*parts, coordinator={"replicatedJob": "nodes"}, name="a-rather-long-name-of-a-set")
+    assert "says what nothing in a run says" in next(iter(problems(other).values()))
 
 
 @pytest.mark.parametrize(

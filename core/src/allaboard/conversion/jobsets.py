@@ -30,6 +30,8 @@ from allaboard.names import why_not_an_object_name
 _MOST_PARTS = 8
 """More than any framework has roles."""
 _MOST_MEMBERS = 10_000
+_LONGEST_COORDINATOR = 63 - len("-00000000--0.-00000000")
+"""Characters of a label but for those of ``<run>-<member>-0.<run>`` that are always there."""
 _UNNAMED = "\0jobset\0"
 """Stands for the name of a JobSet that gets one by lot. No text of a manifest holds a NUL."""
 _EXCLUSIVE = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
@@ -67,7 +69,7 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     assign_roles(reading, framework, gang, kind.roles(framework), evident=evident, ours=ours)
     reading.raise_problems(what)
     job |= {"framework": framework, "engine": kind.NAME, "engine_spec": engine_spec, "groups": gang.groups()}
-    gang = _with_coordinator(reading, spec, gang, engine_spec)
+    gang = _with_coordinator(reading, spec, gang, job["name"], engine_spec)
     if framework == "pytorch":
         job["processes_per_member"] = processes_of(gang)
     bare: dict[str, Any] = {"name": "bare", "image": "bare", "args": [], **job, "metadata": {}}
@@ -221,7 +223,7 @@ def _join(reading: Reading, gang: Gang, pods: Mapping[str, PodFields], job: dict
 
 
 def _with_coordinator(
-    reading: Reading, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
+    reading: Reading, spec: dict[str, Any], gang: Gang, name: str, engine_spec: dict[str, Any]
 ) -> Gang:
     """The coordinator by the group and index that it has in a run."""
     at = "spec.coordinator"
@@ -236,6 +238,12 @@ def _with_coordinator(
         reading.wrong(at, "names a member that the JobSet does not have")
         return gang
     who = part.member(index, pod)
+    if 2 * len(name) + len(f"{who.role}-{who.index}") > _LONGEST_COORDINATOR:
+        why = (
+            "a label holds the coordinator's host, and that of a run would be too long; shorten metadata.name"
+        )
+        reading.lose(at, plain(written), why)
+        return replace(gang, coordinator=who.rank, is_labelled=False)
     engine_spec["coordinator"] = {"replicatedJob": who.role, "jobIndex": who.index}
     if (who.role, who.index, pod) != (part.name, index, 0):
         reading.change(at, plain(written), engine_spec["coordinator"], "the same member of a run")

@@ -17,6 +17,7 @@ INDEX, RANK = "$(ALLABOARD_INDEX)", "$(ALLABOARD_RANK)"
 """What the engine tells each member: its place in its group, and among all."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 PREFIX = "jobset.sigs.k8s.io/"
+COORDINATOR = f"{PREFIX}coordinator"
 _REFERENCE = re.compile(r"\$\(([-._A-Za-z0-9]+)\)")
 _SPELLED = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
 """A variable as Kubernetes and shells write it."""
@@ -91,13 +92,14 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Gang:
     """All parts. ``name``: of the JobSet; ``subdomain``: where its hosts are; ``coordinator``: rank of the
-    member that a label names.
+    member whose host a label holds, ``is_labelled``: in a run, too.
     """
 
     parts: Sequence[Part]
     name: str
     subdomain: str
     coordinator: int | None = None
+    is_labelled: bool = True
 
     def by_rank(self) -> list[Part]:
         return sorted(self.parts, key=lambda part: part.first_rank)
@@ -119,7 +121,7 @@ class Gang:
             f"{PREFIX}replicatedjob-replicas": part.jobs,
             f"{PREFIX}global-replicas": sum(other.jobs for other in self.parts),
             f"{PREFIX}jobset-name": self.name,
-            f"{PREFIX}coordinator": None if self.coordinator is None else host_of(self.coordinator),
+            COORDINATOR: None if self.coordinator is None else host_of(self.coordinator),
         }
         return None if known.get(label) is None else str(known[label])
 
@@ -133,6 +135,8 @@ class Gang:
             f"{PREFIX}replicatedjob-replicas": dict(part.roles)[who.role],
             f"{PREFIX}global-replicas": sum(other.count for other in self.parts),
         }
+        if label == COORDINATOR and not self.is_labelled:
+            return None
         return str(known[label]) if label in known else self.there(part, label, who)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from allaboard.conversion.members import (
     COMPLETION_INDEX,
+    COORDINATOR,
     INDEX,
     PREFIX,
     RANK,
@@ -35,7 +36,7 @@ _LABELS = {INDEX: f"{PREFIX}job-index", RANK: f"{PREFIX}job-global-index"}
 _OF_GROUPS = ("group-name", "group-replicas", "job-group-index")
 _OF_THE_RUN = ("PET_RDZV_ID", "PADDLE_JOB_ID")
 """Variables that hold what is each run's own."""
-_APART = "tells members apart there, and nothing in a run says the same"
+_APART = "says what nothing in a run says"
 
 
 class Template:
@@ -141,10 +142,12 @@ class Template:
         if None in there or there == [self.gang.here(self.part, label, who) for who in some]:
             return variable
         said = expression(self.part, [value for value in there if value is not None])
+        if label == COORDINATOR:
+            said = self.first_host if said == host_of(0) and trains else None
         if said is None:
             self.reading.wrong(at, f"{label} {_APART}")
             return variable
-        self.reading.change(at, label, said, "members of a run are numbered in groups, by Jobs of one pod")
+        self.reading.change(at, label, said, "what the label says is another thing in a run")
         return _saying(str(variable.get("name")), said, trains)
 
     def _completion_index(self, item: Mapping[str, Any], at: str, trains: bool) -> list[Any]:
