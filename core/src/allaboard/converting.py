@@ -232,7 +232,11 @@ def _unknown_version(kind: str, version: Any) -> Problem:
     engines = [engine for engine in ENGINES.values() if kind == engine.KIND]
     if engines:
         known = one_of(engine.API_VERSION for engine in engines)
-        words = f"{_words(version)} of {kind} is not read, whose fields were others; known: {known}"
+        words = f"{_words(version)} of {kind} is not read; known: {known}"
+        if version == "kubeflow.org/v1alpha1":
+            words += (
+                ". Its one template stood for all members: give each group of members one, in such a version"
+            )
         return Problem("apiVersion", words)
     known = one_of(engine.KIND for engine in ENGINES.values())
     return Problem("kind", f"{kind} is not read by this version; it reads {known}")
@@ -322,6 +326,9 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
         if one.get("type") == KEY_PAIR
     ]
     manifests = [_without_place(without_ours(one), namespace) for one in rendered.manifests]
+    for variable, value, name in dict.fromkeys(_unexpanded(manifests, set())):
+        why = f"it refers to {name}, which nothing tells the variables of a {target.KIND}'s members"
+        lost.append(Loss(made.path_of(f"environment.{variable}"), value, why))
     changed = [one for one in made.changed if not (namespace and one.path == "metadata.namespace")]
     secrets = secret_values(plain(document.value))
     return Outcome(document, tuple(manifests), tuple(changed), tuple(lost), secrets=secrets)
@@ -332,6 +339,21 @@ _NO_KEYS = (
     "kubectl create secret generic {name} --from-file=ssh-privatekey=id --from-file=ssh-publickey=id.pub, in "
     "the place of the Secret without a key; or let allaboard run the job, which makes one"
 )
+_TOLD = re.compile(r"(?<!\$)\$\((ALLABOARD_\w+|MASTER_ADDR|COORDINATOR_ADDRESS)\)")
+"""A reference to what some engines tell their members, and others not or only later."""
+
+
+def _unexpanded(value: Any, known: set[str]) -> Iterator[tuple[str, str, str]]:
+    """Variables within manifests, with their values, that refer to what no variable before them holds, and
+    the name of that. ``known``: variables that stand before; a runtime's are before those of its job.
+    """
+    variables = value.get("env") if isinstance(value, Mapping) else None
+    for variable in variables if isinstance(variables, list) else ():
+        text = str(variable.get("value"))
+        yield from ((variable["name"], text, name) for name in _TOLD.findall(text) if name not in known)
+        known.add(variable["name"])
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _unexpanded(inner, known)
 
 
 def _without_place(manifest: dict[str, Any], namespace: Any) -> dict[str, Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 import yaml
 
+from allaboard.backends.kubernetes.client.resources import resource_for
+from allaboard.engines import ENGINES
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.terminal import Terminal
@@ -205,3 +208,22 @@ def test_the_jobs_of_others_on_a_cluster_become_jobs(desk: Desk) -> None:
     (job,) = yaml.safe_load_all(out)
     assert job["name"] == "nightly" and job["groups"] == {"master": 1, "worker": 1}
     assert "status" not in out and "uid" not in out
+
+
+def test_what_another_job_made_of_itself_is_passed_over(desk: Desk) -> None:
+    jobsets = resource_for(ENGINES["jobset"])
+    container = {"name": "node", "image": "lab/train:1"}
+    job = {"spec": {"backoffLimit": 0, "template": {"spec": {"containers": [container]}}}}
+    jobset: dict[str, Any] = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "alone"},
+        "spec": {"replicatedJobs": [{"name": "workers", "template": job}]},
+    }
+    owner = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "controller": True}
+    desk.cluster.client().create(jobsets, jobset)
+    owned = {"name": "part", "ownerReferences": [{**owner, "name": "part", "uid": "1"}]}
+    desk.cluster.client().create(jobsets, {**jobset, "metadata": owned})
+    code, out, _ = desk("convert", "--from-cluster")
+    (found,) = yaml.safe_load_all(out)
+    assert code == 0 and found["name"] == "alone" and found["engine"] == "jobset"

@@ -127,7 +127,7 @@ def test_the_example_of_pytorch_reads_as_a_person_would_write_it() -> None:
         "command": ["bash", "-xc"],
         "groups": {"master": 1, "worker": 3},
         "environment": {"JOB_COMPLETION_INDEX": "$(ALLABOARD_RANK)"},
-        "pod": {"spec": {"containers": [{"name": "node", "ports": [{"containerPort": 3389}]}]}},
+        "pod": {"spec": {"containers": [{"name": "pytorch", "ports": [{"containerPort": 3389}]}]}},
         "policy": {"restart": "never"},
         "engine_spec": {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["master", "worker"]}},
     }
@@ -376,6 +376,17 @@ def test_other_containers_know_their_index_by_a_label() -> None:
     (made,) = job_of(a_set(part))["pod"]["spec"]["initContainers"]
     (variable,) = made["env"]
     assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['jobset.sigs.k8s.io/job-index']"
+
+
+def test_another_kind_has_one_container_that_trains_and_what_it_does_not_tell_is_lost() -> None:
+    part = a_part("workers", 2, pod={"command": ["torchrun"], "ports": [{"containerPort": 1}]})
+    (outcome,) = convert([Document("x.yaml", "x.yaml", a_set(part))], "pytorchjob")
+    spec = outcome.documents[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert [one["name"] for one in spec["containers"]] == ["pytorch"]
+    (loss,) = [one for one in outcome.lost if one.path.endswith("env.JOB_COMPLETION_INDEX")]
+    assert "ALLABOARD_RANK" in loss.why
+    (outcome,) = convert([Document("x.yaml", "x.yaml", a_set(part))], "trainjob")
+    assert not [one for one in outcome.lost if one.path.endswith("env.JOB_COMPLETION_INDEX")]
 
 
 # Policies.

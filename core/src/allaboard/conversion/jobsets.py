@@ -77,15 +77,15 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     def render(policy: Mapping[str, Any]) -> Rendering:
         return kind.rendering({**bare, "policy": policy})
 
-    told = render({}).environment
+    told, name = render({}).environment, _container_name(kind, gang, framework)
     templates = {
         part.name: (
-            Template(reading, gang, part, told, framework, kind.CONTAINER, ours).said(),
+            Template(reading, gang, part, told, framework, name, ours).said(),
             f"{part.at}.template.spec.template",
         )
         for part in parts
     }
-    pods = read_pods(reading, templates, kind.CONTAINER, ours=ours)
+    pods = read_pods(reading, templates, name, ours=ours)
     if not reading.problems:
         _join(reading, gang, pods, job)
         if not ours:
@@ -173,6 +173,19 @@ def _choose_trainer(reading: Reading, part: Part, name: str) -> None:
             reason = "it asks for devices" if equipped else "it is the first"
             why += f"; of several this is taken for it, because {reason}"
         reading.change(f"{at}[{part.trains}].name", plain(found[part.trains].get("name")), name, why)
+
+
+def _container_name(kind: Kind, gang: Gang, framework: str) -> str:
+    """What the job calls the container that trains: as every engine of the framework knows it, unless another
+    one is called so.
+    """
+    taken = [
+        item.get("name")
+        for part in gang.parts
+        for n, item in enumerate(part.containers())
+        if n != part.trains
+    ]
+    return kind.CONTAINER if framework in taken else framework
 
 
 def _gang(
