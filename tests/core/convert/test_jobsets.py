@@ -231,6 +231,7 @@ def test_a_job_of_mpi_is_refused_with_what_to_write() -> None:
     [
         ([a_part("leader"), a_part("workers", 3)], {"master": 1, "worker": 3}),
         ([a_part("nodes", 3), a_part("driver")], {"master": 1, "worker": 3}),
+        ([a_part("control"), a_part("worker", jobs=1)], {"master": 1, "worker": 1}),
         ([a_part("first"), a_part("second", 2)], {"master": 1, "worker": 2}),
         ([a_part("slice", 2, jobs=4)], {"worker": 8}),
         ([a_part("slice", pod={"command": ["torchrun"]}, jobs=3)], {"master": 1, "worker": 2}),
@@ -252,6 +253,10 @@ def test_servers_and_evaluators_are_those_of_tensorflow() -> None:
 def test_members_that_are_no_groups_of_a_framework_are_a_problem() -> None:
     (message,) = problems(a_set(a_part("a", 2), a_part("b", 2))).values()
     assert "a (2), b (2)" in message and "master (at most 1) or worker" in message
+    assert "may be no training job" in message
+    torch = {"command": ["torchrun"]}
+    (message,) = problems(a_set(a_part("a", 2, pod=torch), a_part("b", 2))).values()
+    assert "may be no training job" not in message
 
 
 def test_of_several_containers_the_one_with_devices_trains() -> None:
@@ -337,7 +342,13 @@ def test_a_subdomain_is_a_name_of_the_hosts() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["mnist-workers-0-1.mnist", "mnist-workers-$i-0", "mnist-workers-0-{}", "http://mnist-workers-0-7.mnist"],
+    [
+        "mnist-workers-0-1.mnist",
+        "mnist-workers-0-0.elsewhere",
+        "mnist-workers-$i-0",
+        "mnist-workers-0-{}",
+        "http://mnist-workers-0-7.mnist",
+    ],
 )
 def test_a_host_that_no_variable_holds_is_a_problem(word: str) -> None:
     (path,) = problems(torch(command=["torchrun", word]))

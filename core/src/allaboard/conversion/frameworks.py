@@ -21,7 +21,7 @@ _EVIDENCE = {
 _MPI = re.compile(r"(?<![\w-])(mpirun|mpiexec|horovodrun|orterun|prterun)(?![\w-])")
 _TPU = "google.com/tpu"
 _ROLES = {
-    "lead": re.compile(r"chief|master|leader|launcher|driver|coordinator|head|main|primary"),
+    "lead": re.compile(r"chief|master|leader|launcher|driver|coordinator|control|head|main|primary"),
     "evaluator": re.compile(r"eval(uator)?s?"),
     "ps": re.compile(r"ps|servers?"),
 }
@@ -97,7 +97,7 @@ def assign_roles(
         part.roles = tuple((role, count) for role, count in shares.items() if count)
     else:
         found = {part.name: part.name for part in gang.parts} if ours else _by_names(gang, roles)
-        if not _fits(reading, framework, roles, gang, found):
+        if not _fits(reading, framework, evident, roles, gang, found):
             return
         for part in gang.parts:
             part.roles = ((found[part.name], part.count),)
@@ -132,6 +132,7 @@ def _role_of(name: str, roles: Mapping[str, int | None], lead: str | None) -> st
 def _fits(
     reading: Reading,
     framework: str,
+    evident: bool,
     roles: Mapping[str, int | None],
     gang: Gang,
     found: Mapping[str, str],
@@ -146,6 +147,8 @@ def _fits(
         f"these are no groups of one {framework} job, whose roles are {known}: {there}; give the one that "
         "leads a replicated job of one pod, or convert what is a job of its own by itself"
     )
+    if not evident:
+        words += "; nothing in it tells a framework, so it may be no training job"
     reading.wrong(AT, words)
     return False
 

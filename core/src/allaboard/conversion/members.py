@@ -232,8 +232,9 @@ class Hosts:
             if values and values[0] in words and len({*values}) == 1
         }
         name, parts = re.escape(gang.name), "|".join(re.escape(part.name) for part in gang.parts)
-        where = rf"(?:\.{re.escape(gang.subdomain)}(?:\.[a-z0-9-]+\.svc(?:\.cluster\.local)?)?)?"
-        self._host = re.compile(rf"(?<![\w.-]){name}-({parts})-(\d{{1,9}})-(\d{{1,9}}){where}(?![\w-])")
+        at = rf"\.{re.escape(gang.subdomain)}(?:\.[a-z0-9-]+\.svc(?:\.cluster\.local)?)?(?![\w-])"
+        ends = rf"(?:{at}|(?![\w-]|\.\w))"
+        self._host = re.compile(rf"(?<![\w.-]){name}-({parts})-(\d{{1,9}})-(\d{{1,9}}){ends}")
         self._built = re.compile(rf"(?<![\w.-]){name}-(?:{parts})-(?=[\d$`{{%<*])")
 
     def said(self, text: str, name: Callable[[int], str | None]) -> str:
