@@ -234,9 +234,7 @@ def _unknown_version(kind: str, version: Any) -> Problem:
         known = one_of(engine.API_VERSION for engine in engines)
         words = f"{_words(version)} of {kind} is not read; known: {known}"
         if version == "kubeflow.org/v1alpha1":
-            words += (
-                ". Its one template stood for all members: give each group of members one, in such a version"
-            )
+            words += ". Its members stood in other fields: give each group its template, as those have it"
         return Problem("apiVersion", words)
     known = one_of(engine.KIND for engine in ENGINES.values())
     return Problem("kind", f"{kind} is not read by this version; it reads {known}")

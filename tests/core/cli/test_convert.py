@@ -137,6 +137,7 @@ def test_a_folder_is_converted_whole_and_summed_up(ab: Terminal) -> None:
     [
         ("a: [", "is not YAML"),
         (TFJOB.replace("kubeflow.org/v1", "example.com/v1"), "is not read; known: kubeflow.org/v1"),
+        (TFJOB.replace("kubeflow.org/v1", "kubeflow.org/v1alpha1"), "give each group its template"),
         (TFJOB.replace("replicas: 2", "replicas: -1"), "outside 0 to"),
         (TFJOB.replace('"lab/tf:1"', "$IMAGE"), "it is a placeholder"),
     ],
