@@ -240,6 +240,43 @@ def test_a_job_trains_by_a_runtime_of_the_cluster(ab: Terminal, pod: dict[str, A
         assert (said["member"], said["PET_NODE_RANK"], said["PET_NNODES"]) == (member, str(rank), "2")
 
 
+def test_a_jobset_of_others_runs_as_a_job_whose_members_meet(
+    ab: Terminal, pod: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its hosts have its own name, by which nobody in a run is known."""
+    name = {"fieldRef": {"fieldPath": "metadata.annotations['jobset.sigs.k8s.io/jobset-name']"}}
+    rank = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+    container = {
+        "name": "train",
+        "image": "lab/train:1",
+        "command": ["python", "-c", SHOWS, "0"],
+        "env": [
+            {"name": "NAME", "valueFrom": name},
+            {"name": "MASTER_ADDR", "value": "$(NAME)-workers-0-0.$(NAME)"},
+            {"name": "RANK", "valueFrom": rank},
+            {"name": "WORLD_SIZE", "value": "3"},
+            {"name": "MEETS_AT", "value": "theirs-workers-0-0.theirs:29400"},
+        ],
+    }
+    template = {"spec": {"containers": [container], "restartPolicy": "Never", **pod["spec"]}}
+    job = {"spec": {"parallelism": 3, "completions": 3, "backoffLimit": 0, "template": template}}
+    manifest = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "theirs"},
+        "spec": {"replicatedJobs": [{"name": "workers", "template": job}]},
+    }
+    (tmp_path / "jobset.yaml").write_text(yaml.safe_dump(manifest))
+    body = ab("run", "jobset.yaml", "--key", "k", "--json").json
+    assert body["state"] == "succeeded"
+    for index, member in enumerate(("master-0", "worker-0", "worker-1")):
+        said = told(ab, body["run"], member)
+        assert (said["RANK"], said["WORLD_SIZE"], said["NAME"]) == (str(index), "3", body["run"])
+        assert said["JOB_COMPLETION_INDEX"] == str(index)
+        assert said["MEETS_AT"] == f"{said['MASTER_ADDR']}:29400"
+        assert said["meets"] == told(ab, body["run"], "master-0")["meets"]
+
+
 # MPI: mpirun over SSH, between pods that are real processes.
 
 

@@ -347,9 +347,10 @@ def _unexpanded(value: Any, known: set[str]) -> Iterator[tuple[str, str, str]]:
     """
     variables = value.get("env") if isinstance(value, Mapping) else None
     for variable in variables if isinstance(variables, list) else ():
-        text = str(variable.get("value"))
-        yield from ((variable["name"], text, name) for name in _TOLD.findall(text) if name not in known)
-        known.add(variable["name"])
+        if isinstance(variable, Mapping):  # not every field of this name is a container's
+            own, text = str(variable.get("name")), str(variable.get("value"))
+            yield from ((own, text, name) for name in _TOLD.findall(text) if name not in known)
+            known.add(own)
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from _unexpanded(inner, known)
 

@@ -430,6 +430,14 @@ def test_what_the_failure_policy_says_otherwise_stays() -> None:
     assert [*problems(manifest)] == ["spec.failurePolicy.rules[0].targetReplicatedJobs[0]"]
 
 
+def test_what_ends_a_job_at_once_is_told_where_the_jobset_has_rules_of_its_own() -> None:
+    rules = [{"name": "r", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]
+    manifest = a_set(a_part("nodes", 2, backoffLimit=None), failurePolicy={"maxRestarts": 1, "rules": rules})
+    told = changes(manifest)
+    assert told[f"{AT}[0].template.spec.podFailurePolicy"][0]["action"] == "FailJob"
+    assert told[f"{AT}[0].template.spec.backoffLimit"] == 0 and not lost(manifest)
+
+
 def test_a_pod_failure_policy_that_is_not_the_engines_is_lost_and_said() -> None:
     rules = [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [3]}}]
     part = a_part("workers", 2, podFailurePolicy={"rules": rules})

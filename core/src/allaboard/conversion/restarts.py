@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.conversion.members import Gang, Part
+from allaboard.conversion.members import Gang
 from allaboard.conversion.values import Reading, duration, plain
 from allaboard.names import one_of
 
@@ -95,26 +95,26 @@ def _restarts(
     if "rules" in failure:
         said["rules"] = _rules(reading, gang, failure.pop("rules"), f"{at}.rules")
     reading.lose_rest(failure, at, "a failure policy has no such field")
-    tries = {part.at: _tries(reading, part) for part in gang.parts}
+    name = "template.spec.backoffLimit"
+    tries = {
+        f"{part.at}.{name}": reading.whole(part.spec.pop("backoffLimit", None), f"{part.at}.{name}")
+        for part in gang.parts
+    }
     by_gang = bool(most or said.get("rules"))
-    limit = most if by_gang else max(tries.values())
+    limit = most if by_gang else max(_TRIES if own is None else own for own in tries.values())
     policy["restart"] = "on_failure" if by_gang or limit else "never"
     if by_gang or limit:
         policy["backoff_limit"] = limit
-    for part_at, own in tries.items():
-        path, why = f"{part_at}.template.spec.backoffLimit", "a member that fails restarts its gang"
+    for path, own in tries.items():
+        why = "a member that fails restarts its gang"
+        if own is None:
+            why = f"where nothing is written a Job has {_TRIES} tries of its own; {why}"
         if own and by_gang:
             reading.lose(path, own, f"{why}, which maxRestarts counts")
-        elif own:
-            reading.change(path, own, limit, f"{why}: policy.backoff_limit")
+        elif own != 0:
+            reading.change(path, own, 0 if by_gang else limit, f"{why} (policy.backoff_limit)")
     if not reading.problems:
         _as_rendered(reading, render, gang, policy, said, engine_spec)
-
-
-def _tries(reading: Reading, part: Part) -> int:
-    at = f"{part.at}.template.spec.backoffLimit"
-    tries = reading.whole(part.spec.pop("backoffLimit", None), at)
-    return _TRIES if tries is None else tries
 
 
 def _rules(reading: Reading, gang: Gang, value: Any, at: str) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ def _as_rendered(
     if policy["restart"] == "on_failure" and said == _without_limit(render(by_code).failure):
         policy["restart"] = "exit_code"
     made = render(policy)
-    _pod_failure(reading, gang, made.pod_failure)
+    _pod_failure(reading, gang, made.pod_failure, "rules" in said)
     usual = _without_limit(made.failure)
     if said.get("restartStrategy") == "InPlaceRestart":
         why = "the gang is made anew, when all of its old members are gone"
@@ -175,8 +175,10 @@ def _without_limit(failure: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (failure or {}).items() if name != "maxRestarts"}
 
 
-def _pod_failure(reading: Reading, gang: Gang, made: Sequence[Any]) -> None:
-    """Pod failure policies, of which the engine has its own."""
+def _pod_failure(reading: Reading, gang: Gang, made: Sequence[Any], with_rules: bool) -> None:
+    """Pod failure policies, of which the engine has its own; ``with_rules``: the failure policy that reads
+    their reason is the JobSet's.
+    """
     for part in gang.parts:
         at = f"{part.at}.template.spec.podFailurePolicy"
         fields = reading.mapping(part.spec.pop("podFailurePolicy", None), at)
@@ -185,6 +187,9 @@ def _pod_failure(reading: Reading, gang: Gang, made: Sequence[Any]) -> None:
         if rules and rules != made:
             why = "the engine makes these rules of policy.restart, on_failure or exit_code"
             reading.lose(f"{at}.rules", rules, why)
+        elif not rules and made and with_rules:
+            why = "a member that is taken away from its node ends its Job at once, with this reason"
+            reading.change(at, None, [*made], why)
 
 
 def _defaulted(rule: Any) -> Any:
