@@ -248,7 +248,7 @@ def test_a_jobset_of_others_runs_as_a_job_whose_members_meet(
     rank = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
     container = {
         "name": "train",
-        "image": "lab/train:1",
+        "image": IMAGE,
         "command": ["python", "-c", SHOWS, "0"],
         "env": [
             {"name": "NAME", "valueFrom": name},
