@@ -198,6 +198,22 @@ def test_what_they_cannot_do_is_said_with_its_path(engine: str) -> None:
     assert said == {"policy.restart": "error", "policy.clean_pods": "warning"}
 
 
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"groups": {"master": 1, "worker": {"replicas": 1, "restart": "never"}}}, "groups.worker.restart"),
+        ({"workers": 3, "elastic": {"min": 2}, "policy": {"restart": "exit_code"}}, "policy.restart"),
+    ],
+    ids=["a rule of one group", "exit codes of an elastic gang"],
+)
+def test_a_restart_rule_that_they_cannot_keep_is_an_error(
+    engine: str, fields: dict[str, Any], path: str
+) -> None:
+    job = a_job(**{"image": "lab/train:1", "workers": None, "engine": engine, **fields})
+    assert [problem.path for problem in check(job.as_mapping()) if problem.severity == "error"] == [path]
+
+
 def test_a_trainjob_has_no_ttl() -> None:
     """A JobSet that its ttl removes is made anew by Trainer, and trains again."""
     (problem,) = check(a_job(engine="trainjob", policy={"ttl": "1d"}))

@@ -207,7 +207,7 @@ def _ending_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
     cause = _diagnose_first_failure(seen)
     yield cause
     failed = seen.condition("Failed")
-    if failed is not None and "backoff limit" in failed.message:
+    if failed is not None and ("backoff limit" in failed.message or failed.reason == "ReachedMaxRestarts"):
         yield Diagnosis(
             "backoff_limit_exceeded",
             f"policy.backoff_limit is reached; restarts so far: {seen.restarts}",

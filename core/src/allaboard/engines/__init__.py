@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator, Place, Verdict
+from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator, Place, Rules, Verdict
 from allaboard.errors import BadInput
 from allaboard.names import nearest, one_of
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
     from allaboard.errors import Problem
     from allaboard.gangs.base import GangPlan
     from allaboard.layout import Layout, Member
+    from allaboard.observation import Condition
     from allaboard.spec.job import TrainingJob
 
 
@@ -171,6 +172,17 @@ class Engine(Protocol):
 
     def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
         """Whether the job runs or has succeeded, by its replica counts."""
+
+    def rules(self, layout: Layout) -> Rules:
+        """What the operator does with members when one fails, and at an end."""
+
+    def with_condition(self, conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
+        """The conditions of a job object after the operator has set this one."""
+
+    def reason(self, condition: str, layout: Layout) -> str | None:
+        """The operator's own reason of a condition; of Failed, too, for ``BackoffLimit`` and ``Deadline``,
+        and for ``Resumed``. None: its job objects have no such condition.
+        """
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """The operator's own words for a condition."""

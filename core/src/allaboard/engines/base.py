@@ -4,11 +4,12 @@ counts and the verdict on the job; the state read from a job object and its pods
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from allaboard.layout import Policy
     from allaboard.observation import Condition, MemberSeen
 
 
@@ -81,11 +82,28 @@ class Verdict:
     succeeded: bool = False
 
 
+Scope = Literal["member", "gang"]
+"""What is started again when a member fails: that member alone, or the whole gang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an operator does with the members of a job when one fails, and at an end. ``policy``: that of the
+    job, as far as the operator keeps it; ``scope``: what a failure starts again. A restart of the gang ends
+    all members, starts all anew, also those that had succeeded, and counts as one. ``keeps_done``: whether a
+    member that has succeeded is left as it is by a suspension; else all start again.
+    """
+
+    policy: Policy
+    scope: Scope = "member"
+    keeps_done: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class JobSeen:
     """A job object and its pods, read. ``members`` in rank order, those without a pod included; ``counts``:
     the operator's own replica counts by role; ``total``: members that its spec asks for; ``suspended``: what
-    its spec says, whether it has come about or not.
+    its spec says, whether it has come about or not; ``scope``: what a restart is of.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -95,7 +113,9 @@ class JobSeen:
     started: float | None = None
     finished: float | None = None
     suspended: bool = False
+    scope: Scope = "member"
 
-    @property
-    def restarts(self) -> int:
-        return sum(member.restarts for member in self.members)
+
+def restarts_in_all(each: Sequence[int], scope: Scope) -> int:
+    """Restarts of a run, by those of each member: a restart of the gang is one of all of them."""
+    return max(each, default=0) if scope == "gang" else sum(each)

@@ -23,7 +23,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from allaboard.engines import mpi
-from allaboard.engines.base import JOBSET, AddedContainer, Address, Counts, JobSeen, Operator, Place, Verdict
+from allaboard.engines.base import (
+    JOBSET,
+    AddedContainer,
+    Address,
+    Counts,
+    JobSeen,
+    Operator,
+    Place,
+    Rules,
+    Scope,
+    Verdict,
+)
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
 from allaboard.errors import Problem
 from allaboard.names import OBJECT_NAME_MAX
@@ -43,6 +54,7 @@ NAME_LABEL = PREFIX + "jobset-name"
 ROLE_LABEL = PREFIX + "replicatedjob-name"
 REPLICAS_LABEL = PREFIX + "replicatedjob-replicas"
 INDEX_LABEL = PREFIX + "job-index"
+RESTARTS_LABEL = PREFIX + "restart-attempt"
 RANK_LABEL = PREFIX + "job-global-index"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CONTAINER = "node"
@@ -57,6 +69,16 @@ FRAMEWORKS: tuple[str, ...] = ("pytorch", "tensorflow", "xgboost", "paddle", "ja
 """Each is the name of the container, too, by which the framework's v1 operator knows its members."""
 _WORDS = {"Completed": "Succeeded", "Complete": "Succeeded", "RestartingJobSet": "Restarting"}
 _DEADLINE = "DeadlineExceeded"
+_RUNNING = "MembersRun"
+_REASONS: Mapping[str, str] = {
+    "Running": _RUNNING,
+    "Restarting": "DefaultFailurePolicy",
+    "Succeeded": "AllJobsCompleted",
+    "Suspended": "SuspendedJobs",
+    "Resumed": "ResumeJobs",
+    "BackoffLimit": "ReachedMaxRestarts",
+    "Deadline": _DEADLINE,
+}
 _INDEX, _RANK = 900_000_007, 900_000_011
 """Numbers that no member has. In the environment of one they stand for what a pod learns when it starts."""
 
@@ -172,12 +194,12 @@ class JobSet:
 
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
-        yield from policy_objections(job, self.KIND)
+        framework = job.get("framework", "pytorch")
+        yield from policy_objections(job, self.KIND, self.default_restart(framework))
         for name in sorted(_POLICIES & self.TAKES_IN):
             if not isinstance((job.get("engine_spec") or {}).get(name, {}), Mapping):
                 yield Problem(f"engine_spec.{name}", f"expected the fields of a {self.KIND}'s {name}")
-        usual = self.usual(job.get("framework", "pytorch"))
-        yield from mpi.objections(job, usual.objections(job), self.KIND)
+        yield from mpi.objections(job, self.usual(framework).objections(job), self.KIND)
 
     def render(
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
@@ -281,7 +303,7 @@ class JobSet:
         """The member whose pod this is: ``worker-0``."""
         return member_name(member_of(pod))
 
-    # The operator, for the local backend: that of the framework.
+    # The operator, for the local backend. What members are told is what the framework's own operator tells.
 
     def listeners(self, layout: Layout) -> Sequence[Sequence[str]]:
         """As with the framework's own operator."""
@@ -296,8 +318,31 @@ class JobSet:
         return self.usual(layout.framework).files(layout, hosts)
 
     def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
-        """As with the framework's own operator."""
-        return self.usual(layout.framework).judge(layout, counts)
+        """By the success policy: all members of the groups that decide have succeeded, or any of them."""
+        success = success_policy(layout)
+        deciding = [counts[role] for role in success["targetReplicatedJobs"] or counts]
+        enough = any if success["operator"] == "Any" else all
+        succeeded = enough(
+            one.succeeded > 0 if enough is any else one.succeeded >= one.replicas for one in deciding
+        )
+        return Verdict(running=any(one.active for one in counts.values()), succeeded=succeeded)
+
+    def rules(self, layout: Layout) -> Rules:
+        """A failure restarts the gang, of an elastic gang one member. At the end those that run are removed.
+        Who has succeeded is a Job that is complete, which no suspension touches.
+        """
+        policy = replace(layout.policy, clean_pods="running")
+        return Rules(policy, "gang" if layout.elastic is None else "member", keeps_done=True)
+
+    def with_condition(self, conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
+        """One of each type, changed where it stands; Running is there while members run."""
+        return with_condition(conditions, new)
+
+    def reason(self, condition: str, layout: Layout) -> str | None:
+        """JobSet's own; of the deadline the reason by which `read` knows it."""
+        if not failure_policy(layout):  # any Job that fails is the end
+            return {**_REASONS, "Failed": "FailedJobs", "BackoffLimit": "FailedJobs"}.get(condition)
+        return {**_REASONS, "Failed": "FailJobSetFailurePolicyAction"}.get(condition)
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """Plain words for a condition."""
@@ -315,12 +360,20 @@ def with_members(metadata: Json, layout: Layout) -> dict[str, Any]:
     return {**metadata, "annotations": {**(metadata.get("annotations") or {}), **told}}
 
 
-def policy_objections(job: Json, kind: str) -> Iterator[Problem]:
+def policy_objections(job: Json, kind: str, default_restart: str) -> Iterator[Problem]:
     """What a Job, of which members are made here, cannot keep of a policy."""
     policy = job.get("policy") or {}
-    if policy.get("restart") == "always":
+    restart = policy.get("restart", default_restart)
+    if restart == "always":
         words = f"{kind} starts no member again that has succeeded; say on_failure"
         yield Problem("policy.restart", words)
+    if restart == "exit_code" and job.get("elastic") is not None:
+        words = f"members of an elastic {kind} are restarted by their nodes, which ask for no exit code; "
+        yield Problem("policy.restart", words + "say on_failure or never")
+    for role, group in (job.get("groups") or {}).items():
+        if isinstance(group, Mapping) and group.get("restart", restart) != restart:
+            words = f"{kind} has one rule for all members; take it out, and say policy.restart"
+            yield Problem(f"groups.{role}.restart", words)
     if policy.get("clean_pods") in ("none", "all"):
         words = (
             f"{kind} removes the members that still run at the end and keeps the others; "
@@ -553,9 +606,15 @@ def seen_job(
     conditions = [replace(c, type=_WORDS.get(c.type, c.type)) for c in read_conditions(status)]
     end = next((c for c in conditions if c.type in ("Succeeded", "Failed") and c.status == "True"), None)
     resumed = next((c.since for c in conditions if c.type == "Suspended" and c.status == "False"), None)
-    created = from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
-    gone = end is not None or job is None or (suspended and bool(status))
-    members = tuple(seen_members(replicas, newest_pods(pods, role_of), tuple(replicas), CONTAINER, gone))
+    metadata = (job or {}).get("metadata") or {}
+    created = from_rfc3339(metadata.get("creationTimestamp"))
+    # A suspended job whose spec has never changed was created so: no member was ever made.
+    gone = end is not None or job is None or (suspended and metadata.get("generation") != 1)
+    newest = newest_pods(pods, role_of)
+    members = tuple(
+        replace(m, restarts=m.restarts + _gang_restarts(newest.get((m.group, m.index))))
+        for m in seen_members(replicas, newest, tuple(replicas), CONTAINER, gone)
+    )
     begun = ("running", "succeeded", "failed")
     if end is None and not suspended and any(m.phase in begun for m in members):
         conditions.append(_running(min((m.started for m in members if m.started), default=None)))
@@ -577,15 +636,25 @@ def seen_job(
         started=resumed or (None if suspended else created),
         finished=end.since if end is not None else None,
         suspended=suspended,
+        scope=_scope(job),
     )
+
+
+def _scope(job: Json | None) -> Scope:
+    """What a restart is of: only jobs of ours whose gang is elastic have members that restart alone."""
+    return "member" if NEEDED in (((job or {}).get("metadata") or {}).get("annotations") or {}) else "gang"
+
+
+def _gang_restarts(pod: Json | None) -> int:
+    """How often JobSet had restarted the gang when it made this pod."""
+    told = str((((pod or {}).get("metadata") or {}).get("labels") or {}).get(RESTARTS_LABEL, ""))
+    return int(told) if told.isdecimal() else 0
 
 
 def _running(since: float | None) -> Condition:
     from allaboard.observation import Condition
 
-    return Condition(
-        "Running", "True", "MembersRun", "told by the pods; the job object does not say it", since
-    )
+    return Condition("Running", "True", _RUNNING, "told by the pods; the job object does not say it", since)
 
 
 def _with_deadline(condition: Condition, deadline: Any, started: float | None) -> Condition:
@@ -594,6 +663,24 @@ def _with_deadline(condition: Condition, deadline: Any, started: float | None) -
         return condition
     late = None not in (started, condition.since) and (condition.since or 0) - (started or 0) >= deadline
     return replace(condition, reason=_DEADLINE) if late else condition
+
+
+def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
+    """The conditions after the controller has set ``new`` (pkg/controllers/jobset_controller.go), and after
+    `read` has told by the pods whether members run.
+    """
+    if any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions):
+        return conditions
+    if any((c.type, c.status, c.reason) == (new.type, new.status, new.reason) for c in conditions):
+        return conditions
+    if new.type == "Running" or (new.type != "Restarting" and new.status == "True"):
+        restarted = (replace(c, status="False") if c.type == "Restarting" else c for c in conditions)
+        conditions = tuple(c for c in restarted if c.type != "Running")
+    if new.type == "Running" and new.status != "True":
+        return conditions
+    if any(c.type == new.type for c in conditions):
+        return tuple(new if c.type == new.type else c for c in conditions)
+    return (*conditions, new)
 
 
 def message(kind: str, condition: str, job: str, role: str, count: int) -> str:

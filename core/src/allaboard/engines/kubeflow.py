@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from allaboard.engines.base import V1, AddedContainer, Counts, JobSeen, Operator
+from allaboard.engines.base import V1, AddedContainer, Counts, JobSeen, Operator, Rules
+from allaboard.engines.conditions import with_condition
 from allaboard.errors import Problem
 from allaboard.names import OBJECT_NAME_MAX
 from allaboard.spec.job import UNLIMITED, member_count
@@ -245,6 +246,18 @@ class KubeflowEngine:
     def files(self, layout: Layout, hosts: Mapping[str, str]) -> Mapping[str, str]:
         """None."""
         return {}
+
+    def rules(self, layout: Layout) -> Rules:
+        """The policy of the job; each member is restarted by itself."""
+        return Rules(layout.policy)
+
+    def with_condition(self, conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
+        """The conditions after the operator has set this one."""
+        return with_condition(conditions, new)
+
+    def reason(self, condition: str, layout: Layout) -> str | None:
+        """The kind and the condition; a limit is one more way to fail."""
+        return f"{self.KIND}{'Failed' if condition in ('BackoffLimit', 'Deadline') else condition}"
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """The operator's own words for a condition (its namespace, where it prints one, is ``default``)."""

@@ -29,7 +29,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
 from allaboard.engines import mpi
-from allaboard.engines.base import TRAINER, Address, JobSeen, Operator
+from allaboard.engines.base import TRAINER, Address, JobSeen, Operator, Rules
 from allaboard.engines.jobset import (
     COMPLETION_INDEX,
     CONTAINER,
@@ -238,6 +238,20 @@ class TrainJob(JobSet):
     def member_of(self, pod: Json) -> str | None:
         """The member whose pod this is, by its place among the nodes: ``worker-0``; ``node-0`` of others."""
         return member_name(_member_of(pod))
+
+    # The operator, for the local backend.
+
+    def rules(self, layout: Layout) -> Rules:
+        """Those of its JobSet; a TrainJob has no ttl."""
+        rules = super().rules(layout)
+        return replace(rules, policy=replace(rules.policy, ttl=None))
+
+    def reason(self, condition: str, layout: Layout) -> str | None:
+        """Those of its JobSet, which a TrainJob copies, but for what it says itself. It does not say that it
+        restarts.
+        """
+        own = {"Suspended": "Suspended", "Resumed": "Resumed", "Restarting": None}
+        return own[condition] if condition in own else super().reason(condition, layout)
 
 
 # Down.

@@ -4,6 +4,8 @@ does, and the job ends by the rule of its operator. PyTorchJob has tests of its 
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.observation import Owner, State
 from allaboard.status import state_of
-from tests.core.backends.local.helpers import a_plan, ended
+from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
 ME = Owner("me")
 
@@ -120,6 +122,63 @@ def test_engines_of_several_frameworks_tell_members_the_same(
     seen = ended(backend, backend.launch(plan, ME).run)
     assert state_of(seen) is State.SUCCEEDED
     assert [member.name for member in seen.members] == ["master-0", "worker-0", "worker-1"]
+
+
+FAILS_ONCE = """
+import os, sys, time
+member, folder = os.environ["ALLABOARD_MEMBER"], sys.path[0]
+print("try", flush=True)
+open(os.path.join(folder, member), "a").write("x")
+tries = os.path.getsize(os.path.join(folder, member))
+peers = {"master-0", "worker-0", "worker-1"}
+while tries == 1 and {*os.listdir(folder)} & peers != peers:
+    time.sleep(0.01)  # all have begun before one of them ends
+if member == "worker-0" and tries == 1:
+    sys.exit(3)
+time.sleep(600 if tries == 1 else 0)
+"""
+
+
+@pytest.mark.parametrize("engine", ["jobset", "trainjob"])
+def test_a_member_that_fails_restarts_the_gang_where_a_jobset_does(
+    backend: LocalBackend, folder: Path, engine: str
+) -> None:
+    plan = a_plan(folder, FAILS_ONCE, engine=engine, workers=3)
+    run = backend.launch(plan, ME).run
+    seen = ended(backend, run)
+    assert state_of(seen) is State.SUCCEEDED and seen.restarts == 1
+    assert [(m.name, m.restarts, m.exit_code) for m in seen.members] == [
+        ("master-0", 1, 0),
+        ("worker-0", 1, 0),
+        ("worker-1", 1, 0),
+    ]
+    assert written(backend, run) == {m.name: ["try", "try"] for m in seen.members}
+
+
+def test_a_keeper_that_is_killed_is_one_failure_of_the_gang(backend: LocalBackend, folder: Path) -> None:
+    script = FAILS_ONCE.replace("sys.exit(3)", "time.sleep(600)")
+    plan = a_plan(folder, script, engine="jobset", workers=3)
+    run = backend.launch(plan, ME).run
+    wait_for(lambda: sum(len(lines) for lines in written(backend, run).values()) == 3)
+    os.kill(supervisor_and_keeper(backend, run)[1], signal.SIGKILL)
+    seen = ended(backend, run)
+    assert state_of(seen) is State.SUCCEEDED and seen.restarts == 1
+
+
+def test_a_supervisor_that_is_killed_while_the_gang_restarts_leaves_what_was_counted(
+    backend: LocalBackend, folder: Path
+) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    plan = a_plan(folder, deaf + FAILS_ONCE, engine="jobset", workers=3, spot={"grace": "10m"})
+    run = backend.launch(plan, ME).run
+    wait_for(lambda: backend.observe(run).restarts == 1)
+    assert state_of(backend.observe(run)) is State.RESTARTING
+    for pid in supervisor_and_keeper(backend, run)[:1]:
+        os.kill(pid, signal.SIGKILL)
+    seen = wait_for(lambda: ((s := backend.observe(run)).alive is False and s) or None)
+    assert state_of(seen) is State.LOST and seen.restarts == 1
+    assert {m.restarts for m in seen.members} == {1}
+    wait_for(lambda: processes_of(backend, run) == [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems give loopback one address")

@@ -466,3 +466,130 @@ def test_whatever_happens_last_the_slots_are_given_back_once(act: Callable[[Mach
         if one.alive:
             m.exits(name, -9)
     assert m.released == 1
+
+
+# JobSet and TrainJob: the gang is restarted.
+
+GANGS = pytest.mark.parametrize("engine", ["jobset", "trainjob"])
+
+
+def gang(engine: str, **fields: Any) -> Machine:
+    groups = {"master": 1, "worker": 2}
+    return Machine(**{"engine": engine, "workers": None, "groups": groups, **fields}).admit()
+
+
+def ends(m: Machine, code: int = 143) -> Machine:
+    """All that were told to end do."""
+    for name, state in m.operator.members.items():
+        if state.alive and state.kill_at is not None:
+            m.exits(name, code)
+    return m
+
+
+@GANGS
+def test_a_failure_ends_all_and_then_starts_all_and_counts_once(engine: str) -> None:
+    m = gang(engine).exits("worker-0", 1)
+    assert m.signals == [("master-0", "TERM"), ("worker-1", "TERM")]
+    assert m.operator.restarts == 1 and m.state == {"jobset": "restarting", "trainjob": "starting"}[engine]
+    m.exits("master-0", 143).passes(20)
+    assert len(m.spawned) == 3  # worker-1 lives on: nobody of the new gang may meet it
+    m.exits("worker-1", 3).passes(op.FIRST_DELAY)
+    assert [(name, number) for name, number, _ in m.spawned[3:]] == [
+        ("master-0", 1),
+        ("worker-0", 1),
+        ("worker-1", 1),
+    ]
+    assert m.state == "running" and m.operator.restarts == 1
+    assert {o.restarts for o in m.operator.members.values()} == {1}
+    assert {o.exit_code for o in m.operator.members.values()} == {None}
+
+
+@GANGS
+def test_a_gang_is_restarted_exactly_as_often_as_its_limit(engine: str) -> None:
+    m = gang(engine, policy={"restart": "on_failure", "backoff_limit": 2})
+    for _ in range(2):
+        ends(m.exits("worker-1", 1)).passes(op.LONGEST_DELAY)
+        assert m.state == "running"
+    m.exits("worker-1", 1)
+    assert m.state == "failed" and m.operator.restarts == 2
+    (failed,) = (c for c in m.operator.conditions if c.type == "Failed")
+    assert failed.reason == "ReachedMaxRestarts"
+    ends(m)
+    assert m.phases == {"master-0": "deleted", "worker-0": "deleted", "worker-1": "failed"} and m.finished
+
+
+@GANGS
+def test_who_had_succeeded_starts_again_with_its_gang(engine: str) -> None:
+    m = gang(engine).exits("worker-0", 0)
+    ends(m.exits("worker-1", 1)).passes(op.FIRST_DELAY)
+    assert m.phases == dict.fromkeys(m.phases, "running")
+
+
+@GANGS
+def test_a_member_that_does_not_end_for_its_gang_is_killed_after_its_grace(engine: str) -> None:
+    m = gang(engine, spot={"grace": 4}).exits("worker-0", 1).exits("worker-1", 143).passes(4)
+    assert m.signals[-1] == ("master-0", "KILL")
+    m.exits("master-0", -9).passes(op.FIRST_DELAY)
+    assert m.state == "running" and m.operator.restarts == 1
+
+
+@GANGS
+@pytest.mark.parametrize(
+    ("restart", "code", "reason"),
+    [("never", 1, "FailedJobs"), ("never", 137, "FailedJobs"),
+     ("exit_code", 3, "FailJobSetFailurePolicyAction"), ("exit_code", 137, None)],
+)  # fmt: skip
+def test_only_what_the_policy_tries_again_restarts_the_gang(
+    engine: str, restart: str, code: int, reason: str | None
+) -> None:
+    m = gang(engine, policy={"restart": restart}).exits("worker-0", code)
+    assert next((c.reason for c in m.operator.conditions if c.type == "Failed"), None) == reason
+    assert m.operator.restarts == (reason is None)
+
+
+@GANGS
+def test_who_has_succeeded_stays_so_through_a_suspension(engine: str) -> None:
+    m = gang(engine).exits("worker-0", 0)
+    m.does(m.operator.ask_suspend(m.now))
+    ends(m)
+    assert m.phases == {"master-0": "deleted", "worker-0": "succeeded", "worker-1": "deleted"}
+    m.does(m.operator.ask_resume(m.now))
+    m.admit()
+    assert [name for name, number, _ in m.spawned if number == 1] == ["master-0", "worker-1"]
+    assert m.operator.restarts == 0 and m.phases["worker-0"] == "succeeded"
+
+
+@GANGS
+def test_a_suspension_ends_a_gang_that_is_being_restarted(engine: str) -> None:
+    m = gang(engine).exits("worker-0", 1)
+    m.does(m.operator.ask_suspend(m.now))
+    ends(m).passes(60)
+    assert m.phases == dict.fromkeys(m.phases, "deleted") and len(m.spawned) == 3
+    m.does(m.operator.ask_resume(m.now))
+    m.admit()
+    assert m.state == "running" and m.operator.restarts == 1
+
+
+@GANGS
+def test_their_end_removes_who_runs_whatever_the_job_says(engine: str) -> None:
+    m = gang(engine, policy={"clean_pods": "none", "ttl": 5}).exits("master-0", 0).passes(op.SETTLE)
+    ends(m)
+    assert m.phases == {"master-0": "succeeded", "worker-0": "deleted", "worker-1": "deleted"}
+    m.passes(10)
+    assert m.removed == (engine == "jobset")  # a TrainJob has no ttl
+
+
+@GANGS
+def test_all_workers_of_tensorflow_decide_because_no_jobset_asks_for_the_first(engine: str) -> None:
+    m = Machine(engine=engine, framework="tensorflow", workers=None, groups={"worker": 2}).admit()
+    m.exits("worker-0", 0)
+    assert m.state == "running"
+    assert m.exits("worker-1", 0).state == "succeeded"
+
+
+@GANGS
+def test_a_stop_ends_a_gang_that_is_being_restarted(engine: str) -> None:
+    m = gang(engine).exits("worker-0", 1)
+    m.does(m.operator.ask_stop(Stop("me", "enough", m.now), False, m.now))
+    ends(m).passes(60)
+    assert m.state == "stopped" and m.finished and len(m.spawned) == 3

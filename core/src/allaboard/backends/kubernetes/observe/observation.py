@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, refusal, when
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
-from allaboard.engines.base import JobSeen
+from allaboard.engines.base import JobSeen, restarts_in_all
 from allaboard.engines.kubeflow import NOT_STARTED
 from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of_trainer
 from allaboard.follow.run_record import RunRecord
@@ -185,7 +185,10 @@ def observation(
     if layout is None:
         return without_job
     members = _all_members(layout, without_job.members, memory, "deleted" if submitted else "pending")
-    return replace(without_job, members=members, restarts=sum(m.restarts for m in members))
+    scope = engine.rules(layout).scope
+    return replace(
+        without_job, members=members, restarts=restarts_in_all([m.restarts for m in members], scope)
+    )
 
 
 def _all_members(
@@ -269,7 +272,7 @@ def _of_job(
         run=str(metadata.get("name", "")),
         conditions=read.conditions,
         members=members,
-        restarts=sum(member.restarts for member in members),
+        restarts=restarts_in_all([m.restarts for m in members], read.scope),
         created=from_rfc3339(metadata.get("creationTimestamp")),
         started=_first(read.started, known.taken),
         finished=read.finished if ended else None,

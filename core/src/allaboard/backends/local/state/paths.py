@@ -31,6 +31,7 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -344,7 +345,7 @@ def _describe_disk_error(home: str, error: OSError) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file as a whole; readers see the old or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")  # threads write beside each other
     try:
         with open_private(temporary, "w") as file:
             file.write(text)

@@ -2,7 +2,8 @@
 
 Nothing here touches a process or a clock: the caller reports what happened and when, and carries out the
 returned actions. Rules: Training Operator 1.9.4 (restart policies, condition algebra, who decides, clean-up,
-suspend, deadline) and the kubelet's in-place restarts.
+suspend, deadline) and the kubelet's in-place restarts. What other operators do in another way the engine says
+(`allaboard.engines.base.Rules`): JobSet restarts the whole gang when a member fails.
 
 Where this differs from the operator, on purpose (tests/cluster/parity plays both and has every difference as
 a row):
@@ -23,6 +24,7 @@ a row):
 - A member that is lost: its pod is gone and made anew. Here its processes are killed, and it is started again
   in place, as after any failure.
 - Replica counts: not written any more once the job has ended or is suspended. Here as the members are.
+- The deadline of a JobSet: each start's own. Here the job's, as documented.
 - ttl after a permanent exit code: never, for want of a completionTime. Here from the end.
 - Members still ending when the job succeeded: deleted at once. Here they have 1 s to end by themselves: an
   exit code of its own says more than 143.
@@ -34,8 +36,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from allaboard.engines import ENGINES, Engine
-from allaboard.engines.base import Counts
-from allaboard.engines.conditions import with_condition
+from allaboard.engines.base import Counts, Rules, restarts_in_all
 from allaboard.layout import Layout, Member
 from allaboard.observation import PHASES, Condition, Event, MemberSeen, Stop
 
@@ -137,6 +138,7 @@ class Operator:
     conditions: tuple[Condition, ...] = ()
     events: list[Event] = field(default_factory=list)
     members: dict[str, _MemberState] = field(default_factory=dict)
+    rules: Rules = field(init=False)
     marks: PhaseEnds = field(init=False)
     started: float | None = None
     finished: float | None = None
@@ -157,6 +159,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         self.members = {m.name: _MemberState(m) for m in self.layout.members}
+        self.rules = self.engine.rules(self.layout)
         self.marks = PhaseEnds(self.created)
 
     # What is known.
@@ -172,7 +175,7 @@ class Operator:
 
     @property
     def restarts(self) -> int:
-        return sum(state.restarts for state in self.members.values())
+        return restarts_in_all([state.restarts for state in self.members.values()], self.rules.scope)
 
     @property
     def ended(self) -> bool:
@@ -199,7 +202,7 @@ class Operator:
     def begin(self, now: float) -> list[Action]:
         """The job was created."""
         self._condition("Created", now)
-        if self.layout.policy.suspend:
+        if self.rules.policy.suspend:
             return self._on_suspended(now)
         return self._ask()
 
@@ -216,7 +219,11 @@ class Operator:
             self.marks.admitted = now
         names = list(names)
         self.expected.update(names)
-        return [self._spawn(self.members[name]) for name in names]
+        return [self._spawn(state) for name in names if not self._is_kept(state := self.members[name])]
+
+    def _is_kept(self, state: _MemberState) -> bool:
+        """Whether a suspension leaves the member as it is: it has succeeded, and its operator keeps that."""
+        return self.rules.keeps_done and state.phase == "succeeded"
 
     def _spawn(self, state: _MemberState) -> Spawn:
         state.due, state.alive, state.kill_at, state.is_restart = None, True, None, False
@@ -227,6 +234,8 @@ class Operator:
         """The member's program runs."""
         state = self.members[name]
         state.phase, state.started, state.ended, state.reason = "running", now, None, None
+        if self.rules.scope == "gang":
+            state.exit_code = None  # this is another pod
         self._event("Normal", "Started", name, f"started try {state.tries - 1}", now)
         if self.marks.scheduled is None and all(self.members[n].started for n in self.expected):
             self.marks.scheduled = now
@@ -281,7 +290,7 @@ class Operator:
         return self.ended or self.suspended
 
     def _on_member_failed(self, state: _MemberState, now: float) -> list[Action]:
-        policy, code = self.layout.policy, state.exit_code or 0
+        policy, code = self.rules.policy, state.exit_code or 0
         restart = self.layout.restart_of(state.member.group)
         is_final = restart == "never" or self.restarts >= policy.backoff_limit
         if state.member.group in self.engine.SPARED and is_final:
@@ -305,6 +314,8 @@ class Operator:
                 o.member.name for o in self.members.values() if self._is_owed_a_start(o)
             )
             return self._fail_if_used_up(now)
+        if self.rules.scope == "gang":
+            return self._restart_all(state, now)
         state.restarts += 1
         if restart == "exit_code":
             state.phase = "pending"
@@ -315,11 +326,24 @@ class Operator:
         self._event(
             "Warning", "BackOff", state.member.name, f"exited with code {code}; restart {self.restarts}", now
         )
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (state.restarts - 1))
         if self._is_host(state):
-            return self._restart_gang(state, now + delay, now)
-        state.due = now + delay
+            why = "the rendezvous host is gone; the whole gang starts again"
+            return [Kill(member) for member in self._restart_gang(state, why, now)]
+        state.due = now + _delay(state.restarts)
         return self._update_conditions(now)
+
+    def _restart_all(self, failed: _MemberState, now: float) -> list[Action]:
+        """The gang starts again because a member of it has failed. The others have their grace to end."""
+        for state in self.members.values():
+            state.restarts += state.tries > 0
+        failed.phase, failed.reason = "pending", None
+        self._unset_running(now)
+        self._condition("Restarting", now, role=failed.member.group, count=1)
+        why = f"exited with code {failed.exit_code}; restart {self.restarts} of the whole gang"
+        ending = self._restart_gang(failed, why, now)
+        for member in ending:
+            self.members[member.name].kill_at = now + self.layout.grace
+        return [Terminate(member) for member in ending]
 
     def _is_owed_a_start(self, state: _MemberState) -> bool:
         """Whether a restart of the member was counted but has not begun."""
@@ -338,19 +362,23 @@ class Operator:
     def _host(self) -> Member:
         return next(m for m in self.layout.members if m.group == "worker" and m.index == 0)
 
-    def _restart_gang(self, host: _MemberState, due: float, now: float) -> list[Action]:
-        self._event(
-            "Warning",
-            "GangRestart",
-            host.member.name,
-            "the rendezvous host is gone; the whole gang starts again",
-            now,
-        )
-        self.gang_due = due
-        others = [o for o in self.members.values() if o is not host and o.tries and o.phase != "pending"]
-        for state in (host, *others):
+    def _restart_gang(self, first: _MemberState, why: str, now: float) -> list[Member]:
+        """All members that were ever started start again, once none of them lives any more. Those that have
+        to be ended for it.
+        """
+        self._event("Warning", "GangRestart", first.member.name, why, now)
+        self.gang_due = now + _delay(first.restarts)
+        living = []
+        for state in self.members.values():
+            if state.tries == 0:
+                continue
             state.is_restart, state.due = True, None
-        return [Kill(o.member) for o in others if o.alive] + self._start_gang_again(now)
+            if state.alive:
+                living.append(state.member)
+            else:
+                state.phase = "pending" if state.phase == "succeeded" else state.phase
+        self._start_gang_again(now)
+        return living
 
     def _start_gang_again(self, now: float) -> list[Action]:
         """Start the new gang after the delay, once every process of the old gang is gone."""
@@ -406,7 +434,7 @@ class Operator:
 
     def _clean_pods(self, now: float) -> list[Action]:
         """Apply clean_pods. With none, running members go on but are no longer restarted."""
-        keeps = self.layout.policy.clean_pods == "none"
+        keeps = self.rules.policy.clean_pods == "none"
         for state in self.members.values():
             if state.due is not None or (state.is_restart and not state.alive):
                 state.phase = "failed" if keeps else "deleted"
@@ -419,7 +447,7 @@ class Operator:
         return self._end_all(now)
 
     def _is_cleaned(self, phase: str) -> bool:
-        policy = self.layout.policy.clean_pods
+        policy = self.rules.policy.clean_pods
         return policy == "all" or (policy == "running" and phase in ("running", "pending"))
 
     def _end_all(self, now: float) -> list[Action]:
@@ -438,7 +466,7 @@ class Operator:
             state.phase = "deleted"
         elif state.exit_code == 0:
             state.phase = "succeeded"
-        elif self.stop is None and self.layout.policy.clean_pods == "none":
+        elif self.stop is None and self.rules.policy.clean_pods == "none":
             state.phase = "failed"
         else:
             state.phase = "deleted"
@@ -453,7 +481,7 @@ class Operator:
         if not self.ended or self.over:
             return []
         self.over = True
-        if self.layout.policy.clean_pods == "all" and self._is_final():
+        if self.rules.policy.clean_pods == "all" and self._is_final():
             for state in self.members.values():
                 state.phase = "deleted"
         elif self._is_cleaned("pending") or self.stop is not None:
@@ -489,18 +517,12 @@ class Operator:
         self.suspended, self.waiting, self.has_asked_for_slots = True, None, False
         self.failure, self.verdict_at = False, None
         self.owed_restarts.clear()
-        running = next((c for c in self.conditions if c.type == "Running" and c.status == "True"), None)
-        if running is not None:
-            self.conditions = with_condition(
-                self.conditions,
-                Condition(
-                    "Running", "False", f"{self.engine.KIND}Suspended", self._message("Suspended"), now
-                ),
-            )
+        self._unset_running(now)
         self._condition("Suspended", now)
         for state in self.members.values():
             state.due, state.is_restart = None, False
-            state.phase = "deleted" if self.started is not None and not state.alive else state.phase
+            if self.started is not None and not state.alive and not self._is_kept(state):
+                state.phase = "deleted"
         return self._end_all(now)
 
     def ask_resume(self, now: float) -> list[Action]:
@@ -516,12 +538,14 @@ class Operator:
 
     def _resume(self, now: float) -> list[Action]:
         self.suspended = self.resume_asked = False
-        resumed = Condition("Suspended", "False", f"{self.engine.KIND}Resumed", self._message("Resumed"), now)
-        self.conditions = with_condition(self.conditions, resumed)
-        self._event("Normal", f"{self.engine.KIND}Resumed", self.layout.run, self._message("Resumed"), now)
+        reason = self.engine.reason("Resumed", self.layout) or "Resumed"
+        resumed = Condition("Suspended", "False", reason, self._message("Resumed"), now)
+        self.conditions = self.engine.with_condition(self.conditions, resumed)
+        self._event("Normal", reason, self.layout.run, self._message("Resumed"), now)
         self.started = None
         for state in self.members.values():
-            state.phase, state.exit_code, state.reason = "pending", None, None
+            if not self._is_kept(state):
+                state.phase, state.exit_code, state.reason = "pending", None, None
         return self._ask()
 
     def on_refused(self, reason: str, text: str, now: float) -> list[Action]:
@@ -553,7 +577,7 @@ class Operator:
         return actions
 
     def _fail_if_late(self, now: float) -> list[Action]:
-        policy = self.layout.policy
+        policy = self.rules.policy
         if policy.deadline is not None and self.started is not None and now - self.started >= policy.deadline:
             return self._fail("Deadline", now)
         phase = self.phase()
@@ -566,7 +590,7 @@ class Operator:
         return []
 
     def _ttl_due(self, now: float) -> bool:
-        ttl = self.layout.policy.ttl
+        ttl = self.rules.policy.ttl
         return (
             ttl is not None and self.finished is not None and not self.removed and now - self.finished >= ttl
         )
@@ -581,7 +605,7 @@ class Operator:
         ]
         if self.settle_until is not None:
             times.append(self.settle_until)
-        policy = self.layout.policy
+        policy = self.rules.policy
         if not self._is_ending:
             if self.verdict_at is not None:
                 times.append(self.verdict_at)
@@ -679,10 +703,12 @@ class Operator:
         reason: str | None = None,
         text: str | None = None,
     ) -> None:
-        reason = reason or f"{self.engine.KIND}{kind}"
+        reason = reason or self.engine.reason(how or kind, self.layout)
+        if reason is None:
+            return
         text = text or self._message(how or kind, role, count)
         before = self.conditions
-        self.conditions = with_condition(before, Condition(kind, "True", reason, text, now))
+        self.conditions = self.engine.with_condition(before, Condition(kind, "True", reason, text, now))
         if self.conditions != before:
             self._event(
                 "Warning" if kind in ("Failed", "Restarting") else "Normal",
@@ -692,5 +718,17 @@ class Operator:
                 now,
             )
 
+    def _unset_running(self, now: float) -> None:
+        """No member runs any more, though the job has not ended."""
+        if self._has_condition("Running"):
+            reason = self.engine.reason("Suspended", self.layout) or "Suspended"
+            ended = Condition("Running", "False", reason, self._message("Suspended"), now)
+            self.conditions = self.engine.with_condition(self.conditions, ended)
+
     def _event(self, kind: str, reason: str, about: str, text: str, now: float) -> None:
         self.events.append(Event(now, kind, reason, about, text))
+
+
+def _delay(restarts: int) -> float:
+    """Seconds before a restart, by how many there were."""
+    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (restarts - 1))
