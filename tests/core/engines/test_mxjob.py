@@ -61,7 +61,7 @@ def test_what_is_sent_fits_the_definition_of_the_last_release(fields: dict[str, 
 
 
 def test_the_definition_refuses_what_it_does_not_know() -> None:
-    (job,) = yaml.safe_load_all(of_engine("mxjob"))
+    *_, job = yaml.safe_load_all(of_engine("mxjob"))
     job["spec"]["jobModes"] = job["spec"].pop("jobMode")
     assert len(flaws(job)) == 2, "one field is missing, and one is not known"
 

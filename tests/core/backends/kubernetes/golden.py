@@ -73,40 +73,118 @@ def whole() -> str:
     return to_yaml(made(TrainingJob(**WHOLE), code=CODE).manifests)
 
 
-SMALL: dict[str, dict[str, Any]] = {
-    "jaxjob": {"framework": "jax", "workers": 4},
+EVERY: dict[str, Any] = {
+    **WHOLE,
+    "name": "resnet50",
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"example.com/owner": "vision"}},
+    "image": "registry.lab/ml/train:v3",
+    "command": ["python", "train.py"],
+    "args": ["--epochs=20"],
+    "workers": None,
+    "elastic": None,
+    "resources": {**WHOLE["resources"], "mig": "1g.10gb", "shared": True},
+    "processes_per_member": None,
+    "gang": {**WHOLE["gang"], "queue": "research", "topology": {"require": "rack", "prefer": "block"}},
+    "policy": {
+        **WHOLE["policy"],
+        "suspend": True,
+        "attempts": 2,
+        "clocks": {
+            "admitted": "12h", "scheduled": "1h", "image": "20m", "rendezvous": "10m", "first_step": "30m",
+            "training": "10h",
+        },
+    },
+    "checkpoints": {
+        **WHOLE["checkpoints"],
+        "best": {"metric": "val_loss", "mode": "min"},
+        "start_from": "s3://bucket/resnet50/before",
+    },
+    "secrets": [*WHOLE["secrets"], {"name": "wandb", "mount": "/etc/wandb"}],
+    "engine_spec": {"runPolicy": {"managedBy": "kubeflow.org/training-operator"}},
+    "fit": "strict",
+}  # fmt: skip
+WORKER: dict[str, Any] = {
+    "replicas": 2,
+    "resources": {**EVERY["resources"], "cpu": 4, "memory": "16Gi", "gpu": 2},
+    "image": "registry.lab/ml/worker:v3",
+    "command": ["python", "worker.py"],
+    "args": ["--role=worker"],
+    "environment": {"NCCL_DEBUG": "INFO"},
+    "restart": "on_failure",
+    "pod": {"spec": {"hostNetwork": True}},
+}
+GANG_POLICY = {**EVERY["policy"], "restart": "on_failure", "clean_pods": "running"}
+"""Of kinds that restart their gang, and remove what runs at its end."""
+KINDS: dict[str, dict[str, Any]] = {
+    "pytorchjob": {
+        "framework": "pytorch",
+        "command": ["torchrun", "train.py"],
+        "groups": {"master": 1, "worker": WORKER},
+        "elastic": {**WHOLE["elastic"], "rendezvous": "c10d"},
+        "processes_per_member": 4,
+    },
+    "jaxjob": {"framework": "jax", "groups": {"worker": WORKER}},
     "mpijob": {
         "framework": "mpi",
         "command": ["mpirun", "python", "train.py"],
-        "groups": {"launcher": 1, "worker": {"replicas": 2, "resources": {"gpu": 8}}},
-        "engine_spec": {"mpiImplementation": "OpenMPI", "sshAuthMountPath": "/home/mpiuser/.ssh"},
+        "groups": {"launcher": 1, "worker": {**WORKER, "command": ["/usr/sbin/sshd"], "args": ["-De"]}},
+        "processes_per_member": 4,
+        "policy": {**EVERY["policy"], "restart": "on_failure"},
+        "engine_spec": {
+            "mpiImplementation": "OpenMPI",
+            "sshAuthMountPath": "/home/mpiuser/.ssh",
+            "launcherCreationPolicy": "AtStartup",
+            "runLauncherAsWorker": True,
+        },
     },
     "mpijob-v1": {
         "framework": "mpi",
-        "engine": "mpijob-v1",
         "command": ["mpirun", "python", "train.py"],
-        "workers": 2,
+        "groups": {"launcher": 1, "worker": {**WORKER, "command": ["sleep"], "args": ["infinity"]}},
         "processes_per_member": 4,
+        "policy": {**EVERY["policy"], "restart": "on_failure"},
+        "engine_spec": {"mainContainer": "mpi"},
     },
-    "mxjob": {"framework": "mxnet", "workers": 2},
-    "paddlejob": {"framework": "paddle", "groups": {"master": 1, "worker": 2}},
+    "mxjob": {
+        "framework": "mxnet",
+        "groups": {"scheduler": 1, "server": 1, "worker": WORKER},
+        "engine_spec": {"runPolicy": {"schedulingPolicy": {"minAvailable": 4}}},
+    },
+    "paddlejob": {"framework": "paddle", "groups": {"master": 1, "worker": WORKER}},
     "tfjob": {
         "framework": "tensorflow",
-        "groups": {"chief": 1, "worker": {"replicas": 2, "resources": {"gpu": 1}}, "ps": 1, "evaluator": 1},
-        "engine_spec": {"successPolicy": "AllWorkers"},
+        "groups": {"chief": 1, "worker": WORKER, "ps": 1, "evaluator": 1},
+        "engine_spec": {"successPolicy": "AllWorkers", "enableDynamicWorker": True},
     },
-    "xgboostjob": {"framework": "xgboost", "workers": 3},
-    "jobset": {"engine": "jobset", "groups": {"master": 1, "worker": 2}, "policy": {"deadline": "12h"}},
-    "trainjob": {"engine": "trainjob", "workers": 4, "environment": {"NCCL_DEBUG": "WARN"}},
+    "xgboostjob": {"framework": "xgboost", "groups": {"master": 1, "worker": WORKER}},
+    "jobset": {
+        "framework": "pytorch",
+        "groups": {"master": 1, "worker": WORKER},
+        "processes_per_member": 4,
+        "policy": GANG_POLICY,
+        "engine_spec": {"startupPolicy": {"startupPolicyOrder": "AnyOrder"}},
+    },
+    "trainjob": {
+        "framework": "pytorch",
+        "workers": 4,
+        "processes_per_member": 4,
+        "policy": GANG_POLICY,
+        "engine_spec": {"managedBy": "trainer.kubeflow.org/trainjob-controller"},
+    },
 }
-"""A small job of each engine that `WHOLE` is not."""
-FILES = {name: FILE.parent / f"{name}.yaml" for name in SMALL}
+"""A job of each engine that says every field that its kind can (tests/core/engines/test_golden_jobs.py)."""
+FILES = {name: FILE.parent / f"{name}.yaml" for name in KINDS}
+
+
+def job_of(name: str) -> TrainingJob:
+    return TrainingJob(**{**EVERY, "engine": name, **KINDS[name]})
 
 
 def of_engine(name: str) -> str:
-    """A small job of this engine, as the API server gets it."""
-    common = {"resources": {"cpu": 4, "memory": "8Gi"}, "workers": None, "image": "registry.lab/ml/train:v3"}
-    return to_yaml(made(a_job(**{**common, **SMALL[name]})).manifests)
+    """The job of this engine, commented out, and what the API server gets for it."""
+    job = job_of(name)
+    words = to_yaml([job.as_mapping()]).splitlines(keepends=True)
+    return "".join(f"# {line}" for line in words) + to_yaml(made(job, code=CODE).manifests)
 
 
 MPI: dict[str, Any] = {
