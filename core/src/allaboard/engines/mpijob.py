@@ -411,6 +411,17 @@ class MPIJob(MPIEngine):
 
     # The operator, for the local backend.
 
+    def reason(self, condition: str, layout: Layout) -> str | None:
+        """Of a failure that of the launcher's Job, after which the operator puts what the pod says, if that
+        is still there.
+        """
+        failed = {
+            "Failed": "BackoffLimitExceeded/",
+            "BackoffLimit": "BackoffLimitExceeded",
+            "Deadline": "DeadlineExceeded",
+        }
+        return failed.get(condition) or super().reason(condition, layout)
+
     def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
         """The variables that the operator appends to a member's own; they win over the user's."""
         if member.group == "worker":

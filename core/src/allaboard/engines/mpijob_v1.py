@@ -61,6 +61,10 @@ class MPIJobV1(MPIEngine):
         """Of a member; there is one launcher, and it has no index."""
         return f"{job}-launcher" if member == "launcher-0" else f"{job}-{member}"
 
+    def reason(self, condition: str, layout: Layout) -> str | None:
+        """Of a failed member with the kind twice, as the operator has it."""
+        return "MPIJobMPIJobFailed" if condition == "Failed" else super().reason(condition, layout)
+
     def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
         """The variables that the operator appends to the launcher's own; they win over the user's."""
         if member.group == "worker":
