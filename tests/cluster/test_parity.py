@@ -7,15 +7,18 @@ import secrets
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.engines import engine_of
 from allaboard.errors import BadInput
+from allaboard.spec.job import TrainingJob
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.parity.cases import CASES, Case
@@ -28,8 +31,12 @@ OWN = "allaboard.test/parity"
 AT_ONCE = {"cluster": 6, "local": 3}
 """Plays at one time: most of each is waiting."""
 
+PARTS = ("training-operator", "kube-scheduler", "kube-controller-manager")
+KUBECTL = {"training-operator": ["--mpi-kubectl-delivery-image=alpine:3.10"]}
+"""The init container of a launcher of v1, in an image that brings no kubectl: no puppet needs it."""
+
 pytestmark = [
-    pytest.mark.needs("training-operator", "kube-scheduler", "kube-controller-manager"),
+    pytest.mark.needs(*PARTS),
     pytest.mark.timeout(600),
 ]
 
@@ -44,7 +51,8 @@ class Theatre:
 
     def lacks(self, case: Case) -> str | None:
         """Why a case cannot be played there."""
-        return self._plane.lacks("mpi-operator") if case.fields.get("framework") == "mpi" else None
+        engine = engine_of(TrainingJob(**case.fields))
+        return self._plane.lacks(engine.OPERATOR.id)
 
     def tale(self, stage: str, case: Case) -> Tale:
         return self._tales[stage, case.name].result()
@@ -105,23 +113,35 @@ def _open() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def theatre(
-    plane: ControlPlane, request: pytest.FixtureRequest, _open: ExitStack, _theatres: list[Theatre]
+    plane: ControlPlane,
+    new_plane_in: Callable[..., Any],
+    request: pytest.FixtureRequest,
+    _open: ExitStack,
+    _theatres: dict[bool, Theatre],
 ) -> Theatre:
     """The theatre of this session, open for the cases that are asked for."""
     if (reason := obstacle()) is not None:
         pytest.skip(reason)
-    if not _theatres:
+    own = is_mpi_v1(request.node.callspec.params["case"])
+    if own not in _theatres:
         asked = [getattr(item, "callspec", None) for item in request.session.items]
         cases = [spec.params["case"] for spec in asked if spec is not None and "case" in spec.params]
         folder = Path(tempfile.mkdtemp(prefix="allaboard-parity-"))
         _open.callback(shutil.rmtree, folder, ignore_errors=True)
-        _theatres.append(_open.enter_context(Theatre(plane, folder, cases).open()))
-    return _theatres[0]
+        where = _open.enter_context(new_plane_in(folder, *PARTS, flags=KUBECTL)) if own else plane
+        its = [case for case in cases if is_mpi_v1(case) == own]
+        _theatres[own] = _open.enter_context(Theatre(where, folder, its).open())
+    return _theatres[own]
+
+
+def is_mpi_v1(case: Case) -> bool:
+    """Whether it needs a plane of its own: a cluster serves one version of MPIJob, the shared one v2beta1."""
+    return case.fields.get("engine") == "mpijob-v1"
 
 
 @pytest.fixture(scope="module")
-def _theatres() -> list[Theatre]:
-    return []
+def _theatres() -> dict[bool, Theatre]:
+    return {}
 
 
 def test_every_row_of_the_differences_is_of_a_case_and_alone() -> None:

@@ -7,7 +7,7 @@ step that waits sees to it that whoever runs the job has noticed what happened b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,8 +246,16 @@ order of a Go map; the next pass returns to Running.
 """
 STARTED_AFTER_ALL = ("master-0 processes", "worker-0 processes")
 """At a limit the operator deletes the pods as soon as a restart is counted, and before it has read its own
-word that the job has failed: a pass in between may make them anew, to be deleted too.
+word that the job has failed: a pass in between may make them anew, to be deleted too. So may the Jobs of a
+JobSet that is deleted at its deadline.
 """
+
+
+def told_twice(member: str) -> tuple[str, ...]:
+    """A Job takes a pod away at its limit while that begins again: what is told of its last try may be told
+    once more, beside the word that something is lost.
+    """
+    return (f"{member} log, as it was followed",)
 
 
 def back(member: str, number: int) -> tuple[Step, ...]:
@@ -304,15 +312,23 @@ def tried_again(what: str, end: Step) -> Case:
     )
 
 
-def started(**groups: int) -> tuple[Step, ...]:
-    """All members of a job of these groups run, and its operator knows."""
-    members = [f"{role}-{n}" for role, count in groups.items() for n in range(count)]
+def members_of(groups: Mapping[str, int]) -> list[str]:
+    return [f"{role}-{n}" for role, count in groups.items() for n in range(count)]
+
+
+def all_are(phase: str, groups: Mapping[str, int]) -> Step:
+    return phases(**{member.replace("-", "_"): phase for member in members_of(groups)})
+
+
+def started(number: int = 1, **groups: int) -> tuple[Step, ...]:
+    """The n-th processes of all members of a job of these groups run, and its operator knows."""
+    members = members_of(groups)
     return (
-        up(*members),
+        up(*members, number=number),
         shows("Running"),
-        phases(**{member.replace("-", "_"): "running" for member in members}),
+        all_are("running", groups),
         counted(**{role: (count, 0, 0) for role, count in groups.items()}),
-        read(*members),
+        read(*members, number=number),
     )
 
 
@@ -320,10 +336,77 @@ def of_kind(framework: str, **groups: int) -> dict[str, Any]:
     return {"framework": framework, "groups": groups}
 
 
-def an_mpijob(restart: str) -> dict[str, Any]:
+def an_mpijob(engine: str, restart: str, **rest: Any) -> dict[str, Any]:
     """Its worker is a puppet, too, which waits for nobody but the puppeteer."""
     groups = {"launcher": 1, "worker": {"replicas": 1, "command": COMMAND}}
-    return {"framework": "mpi", "groups": groups, **policy(restart)}
+    return {"framework": "mpi", "engine": engine, "groups": groups, **policy(restart, **rest)}
+
+
+def usual(kind: str, job: Mapping[str, Any], *decide: str, **groups: int) -> Iterator[Case]:
+    """What each kind of the Training Operator does alike. ``decide``: who ends well for the job to succeed,
+    in this order; the last member of ``groups`` is the one that fails.
+    """
+    *_, one = members_of(groups)
+    start = started(**groups)
+    well = [(exits(member, 0), phases(**{member.replace("-", "_"): "succeeded"})) for member in decide[:-1]]
+    done = (*(step for steps in well for step in steps), exits(decide[-1], 0), ends)
+
+    def case(name: str, *play: Step, ends_in: State = State.SUCCEEDED, **rest: Any) -> Case:
+        return Case(f"{kind}{name}", (*start, *play), ends_in, {**job, **rest.pop("job", {})}, **rest)
+
+    yield case(": stopped", stop, ends, ends_in=State.STOPPED)
+    yield case(
+        ": suspended while it runs, then resumed",
+        suspend,
+        shows("Suspended"),
+        all_are("deleted", groups),
+        looked_at("suspended"),
+        resume,
+        *started(2, **groups),
+        *done,
+    )
+    late = policy("on_failure", deadline=15)
+    yield case(
+        ": nothing happens, and its deadline has passed",
+        ends,
+        ends_in=State.TIMED_OUT,
+        job=late,
+        unsure={member: (1,) for member in members_of(groups)},
+    )
+    if kind != "MPIJob":  # there a worker that fails, fails nothing
+        yield case(", never: one fails", exits(one, 3), ends, ends_in=State.FAILED, job=policy("never"))
+    if job["framework"] == "mpi":
+        return
+    again = (*back(one, 2), *done)
+    yield case(", on_failure: one fails once", exits(one, 1), *again, job=policy("on_failure"))
+    yield case(
+        ", exit_code: 137 is tried again",
+        exits(one, 137),
+        *again,
+        job=policy("exit_code"),
+        chance=MADE_ANEW,
+    )
+    yield case(
+        ", exit_code: 1 is for good", exits(one, 1), ends, ends_in=State.FAILED, job=policy("exit_code")
+    )
+    if kind in ("TFJob", "XGBoostJob"):  # which fail for it
+        again = (only("local", *again[:-1]), ends)
+    yield case(
+        ", on_failure: one is lost",
+        lost(one),
+        *again,
+        job={**policy("on_failure"), **SEEN_GOING},
+        chance=MADE_ANEW,
+        unsure={one: (1,)},
+    )
+
+
+def mpijobs(kind: str, engine: str) -> Iterator[Case]:
+    """What both versions of MPIJob do alike: the launcher decides."""
+    job = an_mpijob(engine, "never")
+    yield Case(f"{kind}: the launcher decides", (*MPI_STARTED, exits(L, 0), ends), job=job)
+    yield Case(f"{kind}: the launcher fails", (*MPI_STARTED, exits(L, 3), ends), State.FAILED, job)
+    yield from usual(kind, job, L, launcher=1, worker=1)
 
 
 L = "launcher-0"
@@ -359,32 +442,64 @@ KINDS: tuple[Case, ...] = (
         State.FAILED,
         of_kind("tensorflow", chief=1, ps=1),
     ),
+    *usual("TFJob", of_kind("tensorflow", **CHIEF), W, "chief-0", **CHIEF),
     Case(
-        "TFJob, on_failure: a worker fails once",
-        (*started(**CHIEF), exits(W, 1), *back(W, 2), exits(W, 0), phases(worker_0="succeeded"),
-         exits("chief-0", 0), ends),
-        job={**of_kind("tensorflow", **CHIEF), **policy("on_failure")},
+        "TFJob: an evaluator fails",
+        (*started(chief=1, evaluator=1), exits("evaluator-0", 1), ends),
+        State.FAILED,
+        {**of_kind("tensorflow", chief=1, evaluator=1), **policy("never")},
     ),
     Case(
-        "MPIJob: the launcher decides",
-        (*MPI_STARTED, exits(L, 0), ends),
-        job=an_mpijob("never"),
+        "TFJob: an evaluator would run on",
+        (*started(chief=1, evaluator=1), exits("chief-0", 0), ends),
+        job={**of_kind("tensorflow", chief=1, evaluator=1)},
     ),
-    Case("MPIJob: the launcher fails", (*MPI_STARTED, exits(L, 3), ends), State.FAILED, an_mpijob("never")),
+    *mpijobs("MPIJob", "mpijob"),
     Case(
         "MPIJob: a worker fails, the launcher goes on",
         (*MPI_STARTED, exits(W, 1), phases(worker_0="failed"), looked_at("one has failed"),
          exits(L, 0), ends),
-        job=an_mpijob("never"),
+        job=an_mpijob("mpijob", "never"),
     ),
-    Case("MPIJob: stopped", (*MPI_STARTED, stop, ends), State.STOPPED, an_mpijob("never")),
+    Case(
+        "MPIJob: created suspended, then resumed",
+        (shows("Suspended"), looked_at("suspended"), resume, *MPI_STARTED, exits(L, 0), ends),
+        job=an_mpijob("mpijob", "never", suspend=True),
+    ),
+    Case(
+        "MPIJob, on_failure: the launcher fails once",
+        (*MPI_STARTED, exits(L, 1), *back(L, 2), exits(L, 0), ends),
+        job=an_mpijob("mpijob", "on_failure"),
+    ),
+    Case(
+        "MPIJob, backoff_limit 1: the launcher fails again and again",
+        (*MPI_STARTED, exits(L, 1), up(L, number=2), only("local", exits(L, 1)), ends),
+        State.FAILED,
+        an_mpijob("mpijob", "on_failure", backoff_limit=1),
+        told_twice(L),
+        {L: (2,)},
+    ),
+    Case(
+        "MPIJob, on_failure: a worker is lost",
+        (*MPI_STARTED, lost(W), *back(W, 2), exits(L, 0), ends),
+        job=an_mpijob("mpijob", "on_failure"),
+        unsure={W: (2,)},
+    ),
+    Case(
+        "MPIJob, on_failure: the launcher is lost",
+        (*MPI_STARTED, lost(L), *back(L, 2), exits(L, 0), ends),
+        job=an_mpijob("mpijob", "on_failure"),
+    ),
+    *mpijobs("MPIJob v1", "mpijob-v1"),
+    Case("MPIJob v1: a worker is lost", (*MPI_STARTED, lost(W), ends), State.FAILED,
+         {**an_mpijob("mpijob-v1", "never"), **SEEN_GOING}),
     Case("XGBoostJob: all end well", (*STARTED, *DONE), job={"framework": "xgboost"}),
     Case(
         "XGBoostJob: the master ends, a worker would run on",
         (*STARTED, exits(M, 0), ends),
         job={"framework": "xgboost"},
     ),
-    Case("XGBoostJob: a worker fails", (*STARTED, exits(W, 1), ends), State.FAILED, {"framework": "xgboost"}),
+    *usual("XGBoostJob", {"framework": "xgboost"}, W, M, master=1, worker=1),
     Case(
         "PaddleJob: all workers decide",
         (*PAIR, exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"), exits(W1, 0), ends),
@@ -395,33 +510,171 @@ KINDS: tuple[Case, ...] = (
         (*STARTED, *DONE),
         job=of_kind("paddle", master=1, worker=1),
     ),
-    Case(
-        "PaddleJob: a worker fails once",
-        (*PAIR, exits(W, 1), *back(W, 2), exits(W, 0), phases(worker_0="succeeded"), exits(W1, 0), ends),
-        job=of_kind("paddle", worker=2),
-    ),
+    *usual("PaddleJob", of_kind("paddle", worker=2), W, W1, worker=2),
     Case(
         "JAXJob: all processes decide",
         (*PAIR, exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"), exits(W1, 0), ends),
         job=of_kind("jax", worker=2),
     ),
-    Case("JAXJob: a process fails", (*PAIR, exits(W1, 3), ends), State.FAILED, of_kind("jax", worker=2)),
-    Case(
-        "JAXJob, exit_code: 137 is tried again",
-        (*PAIR, exits(W1, 137), *back(W1, 2), exits(W1, 0), phases(worker_1="succeeded"), exits(W, 0), ends),
-        job={**of_kind("jax", worker=2), **policy("exit_code")},
-        chance=MADE_ANEW,
-    ),
-    Case("JAXJob: stopped", (*PAIR, stop, ends), State.STOPPED, of_kind("jax", worker=2)),
-    Case(
-        "XGBoostJob: suspended while it runs, then resumed",
-        (*STARTED, *SUSPENDED, looked_at("suspended"), resume, *AGAIN, *DONE),
-        job={"framework": "xgboost"},
-    ),
+    *usual("JAXJob", of_kind("jax", worker=2), W, W1, worker=2),
 )  # fmt: skip
+
+
+TOGETHER = started(master=1, worker=1)
+
+
+def again(number: int, restarts: int) -> tuple[Step, ...]:
+    """The n-th process of both runs, and the gang was restarted so often."""
+    return (
+        up(M, W, number=number),
+        sees(f"restart {restarts} of the gang", lambda seen: seen.restarts == restarts),
+        phases(master_0="running", worker_0="running"),
+        shows("Running"),
+        read(M, W, number=number),
+    )
+
+
+def gangs(kind: str, engine: str) -> Iterator[Case]:
+    """What JobSet does with the members of a job, and Trainer by it."""
+
+    def case(name: str, *play: Step, ends_in: State = State.SUCCEEDED, **rest: Any) -> Case:
+        job = {"engine": engine, **rest.pop("job", {})}
+        return Case(f"{kind}: {name}", (*TOGETHER, *play), ends_in, job, **rest)
+
+    failed, stopped, late = State.FAILED, State.STOPPED, State.TIMED_OUT
+    yield case("all end well", *DONE)
+    yield case("the master ends, a worker would run on", exits(M, 0), ends)
+    yield case("a worker fails once", exits(W, 1), *again(2, 1), *DONE)
+    yield case("the master fails once", exits(M, 127), *again(2, 1), *DONE)
+    yield case(
+        "who has ended well starts again with its gang",
+        exits(W, 0),
+        phases(worker_0="succeeded"),
+        exits(M, 1),
+        *again(2, 1),
+        *DONE,
+    )
+    yield case(
+        "backoff_limit 0: a worker fails",
+        exits(W, 1),
+        ends,
+        ends_in=failed,
+        job=policy("on_failure", backoff_limit=0),
+    )
+    yield case(
+        "backoff_limit 1: members fail in turn",
+        exits(W, 1),
+        *again(2, 1),
+        exits(M, 2),
+        ends,
+        ends_in=failed,
+        job=policy("on_failure", backoff_limit=1),
+    )
+    yield case("never: a worker fails", exits(W, 3), ends, ends_in=failed, job=policy("never"))
+    yield case("never: killed by signal 9", killed(W, 9), ends, ends_in=failed, job=policy("never"))
+    yield case("exit_code: 1 is for good", exits(W, 1), ends, ends_in=failed, job=policy("exit_code"))
+    yield case("exit_code: 137 is tried again", exits(W, 137), *again(2, 1), *DONE, job=policy("exit_code"))
+    yield case(
+        "exit_code: signal 15 is tried again", killed(W, 15), *again(2, 1), *DONE, job=policy("exit_code")
+    )
+    yield case("a worker is lost", lost(W), *again(2, 1), *DONE)
+    yield case(
+        "suspended while it runs, then resumed",
+        *SUSPENDED,
+        looked_at("suspended"),
+        resume,
+        *again(2, 0),
+        *DONE,
+    )
+    yield case(
+        "suspended with a worker that is done, then resumed",
+        exits(W, 0),
+        phases(worker_0="succeeded"),
+        suspend,
+        shows("Suspended"),
+        phases(master_0="deleted"),
+        looked_at("suspended"),
+        resume,
+        up(M, number=2),
+        phases(master_0="running"),
+        read(M, number=2),
+        exits(M, 0),
+        ends,
+    )
+    yield case(
+        "suspended after a restart, then resumed",
+        exits(W, 1),
+        *again(2, 1),
+        *SUSPENDED,
+        resume,
+        *again(3, 1),
+        *DONE,
+    )
+    yield case("stopped while it runs", stop, ends, ends_in=stopped)
+    yield case(
+        "nothing happens, and its deadline has passed",
+        ends,
+        ends_in=late,
+        job=policy("on_failure", deadline=15),
+        chance=STARTED_AFTER_ALL,
+        unsure={M: (1, 2), W: (1, 2)},
+    )
+    elastic = {"engine": engine, **ELASTIC}
+    yield Case(
+        f"{kind}, elastic: one worker that ends well decides",
+        (*THREE, lingers(W), exits(W1, 0), ends),
+        job=elastic,
+        unsure={W2: (1,)},
+    )
+    yield Case(
+        f"{kind}, elastic: a worker that fails is restarted alone",
+        (*THREE, exits(W2, 1), *back(W2, 2), exits(W, 0), ends),
+        job=elastic,
+        unsure={W1: (1,), W2: (2,)},
+    )
+    yield Case(
+        f"{kind}, elastic, never: a worker fails",
+        (*THREE, exits(W2, 1), ends),
+        failed,
+        {**elastic, **policy("never")},
+    )
+    yield Case(
+        f"{kind}, elastic, backoff_limit 1: a worker fails again and again",
+        (*THREE, exits(W2, 1), up(W2, number=2), only("local", exits(W2, 1)), ends),
+        failed,
+        {**elastic, **policy("on_failure", backoff_limit=1)},
+        chance=told_twice(W2),
+        unsure={W2: (2,)},
+    )
+    yield Case(
+        f"{kind}: created suspended, then resumed",
+        (shows("Suspended"), looked_at("suspended"), resume, *TOGETHER, *DONE),
+        job={"engine": engine, **policy("on_failure", suspend=True)},
+    )
+    yield Case(
+        f"{kind}: without a master all workers decide",
+        (*PAIR, exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"), exits(W1, 0), ends),
+        job={"engine": engine, **WORKERS},
+    )
+    yield Case(
+        f"{kind}: of tensorflow all workers decide",
+        (*PAIR, exits(W, 0), phases(worker_0="succeeded"), looked_at("one is done"), exits(W1, 0), ends),
+        job={"engine": engine, **of_kind("tensorflow", worker=2)},
+    )
+    yield Case(
+        f"{kind}: a short job",
+        (ends,),
+        job={"engine": engine, "command": ["sh", "-c", "exit 0"]},
+        chance=TOO_LATE,
+    )
+
 
 CASES: tuple[Case, ...] = (
     *KINDS,
+    *gangs("JobSet", "jobset"),
+    *gangs("TrainJob", "trainjob"),
+    Case("JobSet: removed after its end", (*TOGETHER, *DONE, removed),
+         job={"engine": "jobset", **policy("on_failure", ttl=2)}),
     # The end of a job.
     Case("all end well", (*STARTED, *DONE)),
     *(master_first(clean) for clean in ("none", "running", "all")),

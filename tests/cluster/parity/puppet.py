@@ -11,12 +11,21 @@ import socket
 import sys
 
 
+def member() -> str:
+    """Its name; of the equal nodes of a TrainJob, by its place among all."""
+    if own := os.environ.get("ALLABOARD_MEMBER"):
+        return own
+    groups = [group.split(":") for group in os.environ["ALLABOARD_GROUPS"].split(",")]
+    names = [f"{role}-{n}" for role, count in groups for n in range(int(count))]
+    return names[int(os.environ["ALLABOARD_RANK"])]
+
+
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     host, _, port = os.environ["PUPPETEER"].rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as strings:
         strings.settimeout(None)
-        who = (os.environ["ALLABOARD_RUN"], os.environ["ALLABOARD_MEMBER"], str(os.getpid()))
+        who = (os.environ["ALLABOARD_RUN"], member(), str(os.getpid()))
         strings.sendall((" ".join(who) + "\n").encode())
         told = strings.makefile()
         print("try", told.readline().strip(), flush=True)

@@ -25,7 +25,7 @@ from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.backends.local.supervisor.controller import SETTLE
 from allaboard.checking import require_valid
-from allaboard.engines import ENGINES
+from allaboard.engines import ENGINES, engine_of_object
 from allaboard.errors import BadInput
 from allaboard.observation import MemberSeen, Observation, Owner
 from allaboard.spec.job import TrainingJob
@@ -39,6 +39,9 @@ Object = dict[str, Any]
 Tale = dict[str, Any]
 """What there is to tell of a run at one moment, path -> value."""
 
+FINAL = ("Succeeded", "Failed")
+BY_PODS = ("JobSet", "TrainJob")
+"""Kinds that count no members; JobSet counts Jobs, of which a member is one, or all are."""
 LOST = "what was here is lost"
 """In a log, for lines that whoever read it knows to be missing."""
 WHO = Owner("parity", "detached", "detached")
@@ -85,6 +88,18 @@ class Stage(Protocol):
         """This thread is done here."""
 
 
+def count_members(seen: Observation) -> dict[str, tuple[int, int, int]]:
+    """Role -> members active, succeeded, failed."""
+
+    def number(role: str, phase: str) -> int:
+        return sum((m.group, m.phase) == (role, phase) for m in seen.members)
+
+    return {
+        role: (number(role, "running"), number(role, "succeeded"), number(role, "failed"))
+        for role in dict.fromkeys(m.group for m in seen.members)
+    }
+
+
 @dataclass
 class LocalStage:
     """This machine."""
@@ -116,13 +131,7 @@ class LocalStage:
         self.backend.housekeep()
 
     def counts(self, run: str, seen: Observation) -> Mapping[str, tuple[int, int, int]]:
-        def number(role: str, phase: str) -> int:
-            return sum((m.group, m.phase) == (role, phase) for m in seen.members)
-
-        return {
-            role: (number(role, "running"), number(role, "succeeded"), number(role, "failed"))
-            for role in dict.fromkeys(m.group for m in seen.members)
-        }
+        return count_members(seen)
 
     def leave(self) -> None:
         """It holds nothing."""
@@ -173,10 +182,12 @@ class ClusterStage:
         }
 
     def signal(self, run: str, member: str, number: int) -> None:
-        self.kubelet.kill_container(self.namespace, f"{run}-{member}", "pytorch", signal=number)
+        pod = self._pod(run, member)
+        name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
+        self.kubelet.kill_container(self.namespace, name, container, signal=number)
 
     def lose(self, run: str, member: str) -> None:
-        self.cluster.api.delete("v1", "Pod", f"{run}-{member}", self.namespace)
+        self.cluster.api.delete("v1", "Pod", self._pod(run, member)["metadata"]["name"], self.namespace)
 
     def is_there(self, run: str) -> bool:
         return self._job(run) is not None
@@ -188,7 +199,10 @@ class ClusterStage:
         """The operator needs nobody for that."""
 
     def counts(self, run: str, seen: Observation) -> Mapping[str, tuple[int, int, int]]:
-        status = (self._job(run) or {}).get("status") or {}
+        job = self._job(run) or {}
+        if job.get("kind") in BY_PODS:
+            return count_members(seen)
+        status = job.get("status") or {}
         said = {role.lower(): one for role, one in (status.get("replicaStatuses") or {}).items()}
         # What is zero is left out, and at first everything is.
         empty: dict[str, dict[str, int]] = {m.group: {} for m in seen.members}
@@ -204,7 +218,15 @@ class ClusterStage:
         kinds = [(engine.API_VERSION, engine.KIND) for engine in ENGINES.values()]
         kinds = [kind for kind in kinds if self.cluster.api.serves(*kind)]
         jobs = (self.cluster.api.get(*kind, run, self.namespace) for kind in kinds)
-        return next((job for job in jobs if job is not None), None)
+        # A TrainJob owns a JobSet of its name.
+        return next((job for job in jobs if job and not job["metadata"].get("ownerReferences")), None)
+
+    def _pod(self, run: str, member: str) -> Object:
+        """The pod of a member, whose name may be drawn by lot."""
+        engine = engine_of_object(self._job(run) or {})
+        assert engine is not None
+        found = [pod for pod in self._pods(run) if engine.member_of(pod) == member]
+        return max(found, key=lambda pod: pod["metadata"]["creationTimestamp"])
 
     def _pods(self, run: str) -> list[Object]:
         selector = f"allaboard.io/run={run}"
@@ -249,16 +271,17 @@ class Performance:
 
     def settle(self) -> Tale:
         """What is to be told once nothing changes any more."""
-        tale, since = self._tell(), time.monotonic()
+        tale: Tale = {}
+        since = time.monotonic()
         deadline = since + PATIENCE
-        while time.monotonic() - since < self.stage.quiet or self.stage.is_ending(self.run):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"it does not come to rest: {tale}")
-            time.sleep(0.2)
-            now = self._tell()
-            if now != tale:
+        while time.monotonic() < deadline:
+            ending, now = self.stage.is_ending(self.run), self._tell()
+            if ending or now != tale:
                 tale, since = now, time.monotonic()
-        return tale
+            elif time.monotonic() - since >= self.stage.quiet:
+                return tale
+            time.sleep(0.2)
+        raise TimeoutError(f"it does not come to rest: {tale}")
 
     def _tell(self) -> Tale:
         seen = self.backend.observe(self.run)
@@ -268,6 +291,9 @@ class Performance:
         left = self._left()
         tale: Tale = {
             "state": state_of(seen).value,
+            "reason": next(
+                (c.reason for c in seen.conditions if c.type in FINAL and c.status == "True"), None
+            ),
             "march": tuple(self.march),
             "restarts": seen.restarts,
             "job": "there" if there else "gone",
