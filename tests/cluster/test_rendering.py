@@ -36,7 +36,7 @@ from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.plane import Cluster, ControlPlane
-from tests.core.backends.kubernetes.golden import CODE, WHOLE
+from tests.core.backends.kubernetes.golden import CODE, KINDS, WHOLE, job_of
 
 MXJOBS = Path(__file__).parents[1] / "core" / "engines" / "mxjobs-1.8.1.yaml"
 JOBS: dict[str, dict[str, Any]] = {
@@ -253,16 +253,17 @@ def test_the_api_server_takes_every_object(
     facts: ClusterFacts,
 ) -> None:
     found = made(fields, replace(facts, namespace=namespace))
-    kinds = {(m["apiVersion"], m["kind"]) for m in found.manifests}
-    if missing := [f"{v} {k}" for v, k in kinds if not cluster.api.serves(v, k)]:
-        pytest.skip(f"not served here: {', '.join(missing)}")
-    for manifest in found.manifests:
-        # What is stored is what was sent: nothing was pruned, nothing renamed.
-        assert_within(manifest, accepted(manifest))
-    for pod in pods_of(found):
-        if pod["spec"].get("priorityClassName") not in (None, "system-node-critical"):
-            del pod["spec"]["priorityClassName"]  # a class of this name need not be there
-        accepted(pod)
+    assert_taken(cluster, accepted, found)
+
+
+@pytest.mark.needs("training-operator", "jobset", "trainer", "coscheduling")
+@pytest.mark.parametrize("name", KINDS)
+def test_the_api_server_takes_a_job_that_says_every_field(
+    cluster: Cluster, namespace: str, accepted: Callable[[Object], Object], name: str
+) -> None:
+    fields = {"workers": None, **job_of(name).as_mapping()}
+    found = made(fields, replace(ASSUMED, namespace=namespace))
+    assert_taken(cluster, accepted, found)
 
 
 @pytest.mark.needs("jobset", "trainer", "coscheduling")
@@ -287,6 +288,11 @@ def test_the_api_server_takes_every_job_as_a_jobset_and_a_trainjob(
     if "groups" in job:
         job["workers"] = None
     found = made(job, replace(ASSUMED, namespace=namespace))
+    assert_taken(cluster, accepted, found)
+
+
+def assert_taken(cluster: Cluster, accepted: Callable[[Object], Object], found: Rendered) -> None:
+    """The API server takes every object and every pod; what it stores is what was sent."""
     kinds = {(m["apiVersion"], m["kind"]) for m in found.manifests}
     if missing := [f"{v} {k}" for v, k in kinds if not cluster.api.serves(v, k)]:
         pytest.skip(f"not served here: {', '.join(missing)}")
@@ -306,7 +312,7 @@ def test_the_api_server_takes_every_job_as_a_jobset_and_a_trainjob(
             cluster.api.create(manifest)  # a TrainJob is refused without it
     for pod in pods_of(found):
         if pod["spec"].get("priorityClassName") not in (None, "system-node-critical"):
-            del pod["spec"]["priorityClassName"]
+            del pod["spec"]["priorityClassName"]  # a class of this name need not be there
         accepted(pod)
 
 
