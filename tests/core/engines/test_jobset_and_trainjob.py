@@ -328,6 +328,13 @@ def test_what_jobset_writes_is_read(status: dict[str, Any], pods: list[Any], exp
     assert [m.rank for m in seen.members] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("generation", "phase"), [(1, "pending"), (2, "deleted")])
+def test_a_jobset_that_was_created_suspended_has_not_lost_its_members(generation: int, phase: str) -> None:
+    job = a_jobset(conditions=[condition("Suspended", "SuspendedJobs")])
+    job["spec"]["suspend"], job["metadata"]["generation"] = True, generation
+    assert {member.phase for member in ENGINES["jobset"].read(job, ()).members} == {phase}
+
+
 def test_the_deadline_of_a_jobset_is_told_by_its_time() -> None:
     job = a_jobset(conditions=[condition("Failed", "FailJobSetFailurePolicyAction")])
     job["spec"]["replicatedJobs"][0]["template"]["spec"]["activeDeadlineSeconds"] = 60

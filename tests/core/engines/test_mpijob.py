@@ -427,3 +427,18 @@ def test_nothing_is_said_of_what_works() -> None:
     assert said(checkpoints=saves, command=["mpirun", "-x", "ALLABOARD_CHECKPOINTS", "python", "x.py"]) == {}
     assert said(checkpoints=saves, engine_spec={"mpiImplementation": "MPICH"}) == {}
     assert said(checkpoints=saves, engine="mpijob-v1") == {}, "kubectl exec finds the worker's variables"
+
+
+@pytest.mark.parametrize(
+    ("engine", "how", "reason"),
+    [
+        ("mpijob", "Failed", "BackoffLimitExceeded/"),
+        ("mpijob", "BackoffLimit", "BackoffLimitExceeded"),
+        ("mpijob", "Deadline", "DeadlineExceeded"),
+        ("mpijob", "Succeeded", "MPIJobSucceeded"),
+        ("mpijob-v1", "Failed", "MPIJobMPIJobFailed"),
+        ("mpijob-v1", "Deadline", "MPIJobFailed"),
+    ],
+)
+def test_reasons_are_those_of_the_operators(engine: str, how: str, reason: str) -> None:
+    assert ENGINES[engine].reason(how, an_mpijob(engine, workers=2)) == reason

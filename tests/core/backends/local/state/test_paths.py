@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from allaboard import State
 from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.state.paths import RunFolder, make_private, prepare
+from allaboard.backends.local.state.paths import RunFolder, make_private, prepare, write_text
 from allaboard.errors import SiteError, UnknownRun
 from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
@@ -341,3 +342,10 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, thing: str) -> None:
     folder.touch() if thing == "a file" else folder.symlink_to(tmp_path / "nowhere")
     with pytest.raises(NotADirectoryError):
         make_private(folder)
+
+
+def test_threads_of_one_process_write_a_file_beside_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "format"
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: write_text(path, str(n % 10) * 1000), range(400)))
+    assert len(set(path.read_text())) == 1 and [*tmp_path.iterdir()] == [path]

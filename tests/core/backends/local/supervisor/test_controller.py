@@ -593,3 +593,14 @@ def test_a_stop_ends_a_gang_that_is_being_restarted(engine: str) -> None:
     m.does(m.operator.ask_stop(Stop("me", "enough", m.now), False, m.now))
     ends(m).passes(60)
     assert m.state == "stopped" and m.finished and len(m.spawned) == 3
+
+
+@GANGS
+def test_an_elastic_gang_restarts_one_by_one_and_fails_with_a_job(engine: str) -> None:
+    policy = {"restart": "on_failure", "backoff_limit": 1}
+    m = Machine(engine=engine, workers=3, elastic={"min": 2}, policy=policy).admit()
+    m.exits("worker-2", 1).passes(op.FIRST_DELAY)
+    assert [name for name, number, _ in m.spawned if number == 1] == ["worker-2"] and m.signals == []
+    m.exits("worker-2", 1)
+    assert [c.reason for c in m.operator.conditions if c.type == "Failed"] == ["FailedJobs"]
+    assert m.operator.restarts == 1
