@@ -300,6 +300,7 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
         runs = one_of(target.FRAMEWORKS)
         raise BadInput("", [Problem("kind", f"a {target.KIND} runs {runs}, and this job {framework}")])
     job["engine"] = target.NAME
+    lost += _lose_restarts(job, made, target)
     wrong = [
         replace(problem, path=made.path_of(problem.path))
         for problem in check(job)
@@ -330,6 +331,16 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
     changed = [one for one in made.changed if not (namespace and one.path == "metadata.namespace")]
     secrets = secret_values(plain(document.value))
     return Outcome(document, tuple(manifests), tuple(changed), tuple(lost), secrets=secrets)
+
+
+def _lose_restarts(job: dict[str, Any], made: Conversion, target: Engine) -> Iterator[Loss]:
+    """Takes out of the job what its groups say of restarts where the kind has one rule for all of them."""
+    refused = {problem.path: problem.message for problem in target.objections(job)}
+    for role, group in (job.get("groups") or {}).items():
+        if (path := f"groups.{role}.restart") in refused:
+            kept = {name: value for name, value in group.items() if name != "restart"}
+            job["groups"] = {**job["groups"], role: kept}
+            yield Loss(made.path_of(path), group["restart"], refused[path])
 
 
 _NO_KEYS = (

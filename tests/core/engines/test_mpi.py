@@ -281,5 +281,19 @@ def test_an_mpijob_becomes_a_jobset_that_says_how_to_get_a_key() -> None:
     assert [one["kind"] for one in outcome.documents] == ["ConfigMap", "Secret", "JobSet"]
     assert outcome.documents[0]["data"]["hostfile"] == "pi-worker-0-0.pi:1\npi-worker-1-0.pi:1\n"
     lost = {loss.path: loss.why for loss in outcome.lost}
-    assert {*lost} == {"kind", "spec.launcherCreationPolicy", "spec.runPolicy.cleanPodPolicy"}
+    restart = "spec.mpiReplicaSpecs.Worker.restartPolicy"
+    assert {*lost} == {"kind", "spec.launcherCreationPolicy", "spec.runPolicy.cleanPodPolicy", restart}
+    assert lost[restart].startswith("JobSet has one rule for all members")
     assert "kubectl create secret generic pi-mpi-ssh-auth" in lost["kind"]
+
+
+@BOTH
+def test_a_member_that_fails_is_restarted_alone(engine: str) -> None:
+    """Here as on the cluster: workers that wait have lost nobody when the launcher fails."""
+    found = rendered(engine)
+    layout = lay_out(
+        a_job(framework="mpi", engine=engine, command=COMMAND), ENGINES[engine], "digits-1f0c9a77"
+    )
+    assert ENGINES[engine].rules(layout).scope == "member"
+    assert ENGINES[engine].read(found.job, ()).scope == "member"
+    assert ENGINES[engine].read(made(engine=engine, workers=2).job, ()).scope == "gang"

@@ -222,6 +222,7 @@ def _join(
     job |= {**shared, "policy": policy, "groups": {}}
     for role, one in replicas.items():
         said = own[role] if one.restart == restarts else {**own[role], "restart": one.restart}
+        reading.paths[f"groups.{role}.restart"] = f"{one.at}.restartPolicy"
         job["groups"][role] = {"replicas": one.count, **said} if said else one.count
         reading.paths[f"groups.{role}"] = one.at
     reading.paths["groups"] = f"spec.{kind.SPECS}"

@@ -328,11 +328,11 @@ class JobSet:
         return Verdict(running=any(one.active for one in counts.values()), succeeded=succeeded)
 
     def rules(self, layout: Layout) -> Rules:
-        """A failure restarts the gang, of an elastic gang one member. At the end those that run are removed.
-        Who has succeeded is a Job that is complete, which no suspension touches.
+        """A failure restarts the gang, of an elastic one and of MPI one member. At the end those that run are
+        removed. Who has succeeded is a Job that is complete, which no suspension touches.
         """
         policy = replace(layout.policy, clean_pods="running")
-        return Rules(policy, "gang" if layout.elastic is None else "member", keeps_done=True)
+        return Rules(policy, "member" if restarts_one_by_one(layout) else "gang", keeps_done=True)
 
     def with_condition(self, conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
         """One of each type, changed where it stands; Running is there while members run."""
@@ -641,8 +641,10 @@ def seen_job(
 
 
 def _scope(job: Json | None) -> Scope:
-    """What a restart is of: only jobs of ours whose gang is elastic have members that restart alone."""
-    return "member" if NEEDED in (((job or {}).get("metadata") or {}).get("annotations") or {}) else "gang"
+    """What a restart is of: jobs of ours that are elastic, or of MPI, have members that restart alone."""
+    metadata = (job or {}).get("metadata") or {}
+    alone = NEEDED in (metadata.get("annotations") or {}) or mpi.LAUNCHER in (told_groups(metadata) or {})
+    return "member" if alone else "gang"
 
 
 def _gang_restarts(pod: Json | None) -> int:

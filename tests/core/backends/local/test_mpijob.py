@@ -26,7 +26,7 @@ if Path("/usr/bin/mpirun").exists() and "/usr/bin/mpirun" not in MPIRUNS:
     MPIRUNS.append("/usr/bin/mpirun")
 mpirun = pytest.mark.parametrize("mpirun", MPIRUNS or [""])
 needs_mpirun = pytest.mark.skipif(not MPIRUNS, reason="mpirun is not installed (CONTRIBUTING.md)")
-ENGINES = pytest.mark.parametrize("engine", ["mpijob", "mpijob-v1"])
+ENGINES = pytest.mark.parametrize("engine", ["mpijob", "mpijob-v1", "jobset", "trainjob"])
 RANK = """
 import os
 from allaboard.inside import context, report
