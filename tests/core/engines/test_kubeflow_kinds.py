@@ -244,6 +244,7 @@ def test_what_a_kind_cannot_do_is_an_error_at_its_field(
             "groups.master.environment.RANK",
         ),
         ("xgboost", {"policy": {"restart": "on_failure"}}, "policy.restart"),
+        ("tensorflow", {"policy": {"restart": "always"}}, "policy.restart"),
         ("tensorflow", {"workers": None, "groups": {"worker": 1}}, "groups"),
     ],
 )  # fmt: skip
@@ -252,6 +253,12 @@ def test_what_may_surprise_is_a_warning_at_its_field(
 ) -> None:
     warnings = [p.path for p in check(a_job(framework=framework, **fields)) if p.severity == "warning"]
     assert path in warnings
+
+
+@pytest.mark.parametrize("framework", ["xgboost", "tensorflow"])
+def test_jobset_makes_a_lost_pod_anew(framework: str) -> None:
+    job = a_job(framework=framework, engine="jobset", policy={"restart": "on_failure"})
+    assert "policy.restart" not in [problem.path for problem in check(job)]
 
 
 # A life in a cluster.

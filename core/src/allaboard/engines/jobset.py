@@ -199,7 +199,13 @@ class JobSet:
         for name in sorted(_POLICIES & self.TAKES_IN):
             if not isinstance((job.get("engine_spec") or {}).get(name, {}), Mapping):
                 yield Problem(f"engine_spec.{name}", f"expected the fields of a {self.KIND}'s {name}")
-        yield from mpi.objections(job, self.usual(framework).objections(job), self.KIND)
+        # What the framework's own operator does with lost pods, JobSet does not.
+        usual = [
+            problem
+            for problem in self.usual(framework).objections(job)
+            if (problem.path, problem.severity) != ("policy.restart", "warning")
+        ]
+        yield from mpi.objections(job, usual, self.KIND)
 
     def render(
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan

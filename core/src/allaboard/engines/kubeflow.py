@@ -71,6 +71,8 @@ class KubeflowEngine:
     TAKES_IN: frozenset[str] = frozenset()
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
+    LOST_POD_FAILS = False
+    """Whether a lost pod that its kubelet would restart fails the job."""
     NAMES_NAMESPACE: bool | None = None
     """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
     API_VERSION = "kubeflow.org/v1"
@@ -153,6 +155,12 @@ class KubeflowEngine:
                 f"{self.KIND} starts one process for each member; take it out, or start more in the command"
             )
             yield Problem("processes_per_member", words)
+        if self.LOST_POD_FAILS and (job.get("policy") or {}).get("restart") in ("on_failure", "always"):
+            words = (
+                "a pod that is lost with its node fails the whole job, because this operator starts such "
+                "pods again with exit_code alone"
+            )
+            yield Problem("policy.restart", words, severity="warning")
         yield from overridden(job, self.INJECTED)
 
     def render(

@@ -32,6 +32,7 @@ class TFJob(KubeflowEngine):
     SPECS = "tfReplicaSpecs"
     OWN_FIELDS = frozenset({"enableDynamicWorker", "successPolicy"})
     NAMES_NAMESPACE = True
+    LOST_POD_FAILS = True
     INJECTED = frozenset({"TF_CONFIG"})
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -29,6 +29,7 @@ class XGBoostJob(KubeflowEngine):
     SPECS = "xgbReplicaSpecs"
     PROBE_ROLE = "Master"
     NAMES_NAMESPACE = False
+    LOST_POD_FAILS = True
     INJECTED = frozenset(
         {
             "PYTHONUNBUFFERED",
@@ -49,13 +50,6 @@ class XGBoostJob(KubeflowEngine):
         """What about a job's sound fields this engine cannot do as it is written."""
         if job.get("groups") and "master" not in job["groups"]:
             yield Problem("groups", f"{self.KIND} needs a master, which leads the others; add master: 1")
-        if (job.get("policy") or {}).get("restart") in ("on_failure", "always"):
-            yield Problem(
-                "policy.restart",
-                "a pod that is lost with its node fails the whole job, because this operator starts such "
-                "pods again with exit_code alone",
-                severity="warning",
-            )
         yield from super().objections(job)
 
     def listeners(self, layout: Layout) -> list[tuple[str, ...]]:
