@@ -240,6 +240,52 @@ def test_a_job_trains_by_a_runtime_of_the_cluster(ab: Terminal, pod: dict[str, A
         assert (said["member"], said["PET_NODE_RANK"], said["PET_NNODES"]) == (member, str(rank), "2")
 
 
+def test_an_initializer_of_the_runtime_runs_before_the_members(
+    ab: Terminal, plane: ControlPlane, namespace: str, pod: dict[str, Any], tmp_path: Path
+) -> None:
+    step = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+    def a_step(name: str, of: str, **fields: Any) -> dict[str, Any]:
+        main = {"name": name, "image": IMAGE, "volumeMounts": [{"name": "initializer", "mountPath": "/w"}]}
+        main |= {"command": ["sh", "-c", "echo prepares $STORAGE_URI"]} if of != "trainer" else {}
+        volumes = [{"name": "initializer", "emptyDir": {}}]
+        template = {
+            "spec": {**pod["spec"], "restartPolicy": "Never", "containers": [main], "volumes": volumes}
+        }
+        job = {"metadata": {"labels": {step: of}}, "spec": {"template": template}}
+        return {"name": name, "template": job, **fields}
+
+    before = [{"name": "dataset-initializer", "status": "Complete"}]
+    jobs = [
+        a_step("dataset-initializer", "dataset-initializer"),
+        a_step("node", "trainer", dependsOn=before),
+    ]
+    plane.api.create(
+        {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainingRuntime",
+            "metadata": {"name": "prepared", "namespace": namespace},
+            "spec": {
+                "mlPolicy": {"numNodes": 1, "torch": {}},
+                "template": {"spec": {"replicatedJobs": jobs}},
+            },
+        }
+    )
+    own = {
+        "runtimeRef": {"kind": "TrainingRuntime", "name": "prepared"},
+        "initializer": {"dataset": {"storageUri": "hf://lab/digits"}},
+    }
+    job = a_job("trainjob", pod, groups={"worker": 2}, engine_spec=own, policy={})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    body = ab("run", "job.yaml", "--key", "k", "--json").json
+    assert body["state"] == "succeeded" and [m["rank"] for m in body["members"]] == [0, 1]
+    assert told(ab, body["run"], "worker-1")["rank"] == 1
+    pods = plane.api.list("v1", "Pod", namespace)
+    (name,) = [p["metadata"]["name"] for p in pods if "-dataset-initializer-" in p["metadata"]["name"]]
+    log = plane.api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log")
+    assert log == "prepares hf://lab/digits\n"
+
+
 def test_a_jobset_of_others_runs_as_a_job_whose_members_meet(
     ab: Terminal, pod: dict[str, Any], tmp_path: Path
 ) -> None:

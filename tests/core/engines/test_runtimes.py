@@ -155,6 +155,14 @@ def test_a_framework_for_which_an_older_trainer_has_no_policy(framework: str) ->
     assert "trainer" not in rendered("2.1.0", framework=framework).job["spec"]
 
 
+def test_initializers_are_jobs_of_a_runtime_that_the_job_names() -> None:
+    said = {"initializer": {"dataset": {"storageUri": "hf://lab/digits"}}}
+    job = a_job(engine="trainjob", image="x", workers=2, engine_spec=said)
+    assert [(p.path, p.severity) for p in check(job)] == [("engine_spec.initializer", "error")]
+    found = rendered("2.3.0", engine_spec={**RUNTIME, **said})
+    assert found.job["spec"]["initializer"] == said["initializer"]
+
+
 def test_an_engine_stays_as_it_is_when_one_for_another_cluster_is_made() -> None:
     engine = TrainJob()
     assert engine.fitted(["runtimePatches"]).lacking == {"runtimePatches"} and not engine.lacking

@@ -149,8 +149,12 @@ class TrainJob(JobSet):
 
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
-        if _runtime_of_cluster(job.get("engine_spec") or {}) is not None:
+        own = job.get("engine_spec") or {}
+        if _runtime_of_cluster(own) is not None:
             yield from _unpatchable(job, self.lacking)
+        elif "initializer" in own:
+            words = "the runtime has its jobs, and this job names none; say engine_spec.runtimeRef.name, too"
+            yield Problem("engine_spec.initializer", words)
         if DEADLINE in self.lacking and (job.get("policy") or {}).get("deadline") is not None:
             words = "the TrainJobs of this cluster have none; update Trainer to 2.2, or take it out"
             yield Problem("policy.deadline", words)
