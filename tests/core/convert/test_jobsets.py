@@ -21,11 +21,6 @@ AT = "spec.replicatedJobs"
 POD = "template.spec.template.spec"
 MARK = "metadata.annotations['{}']"
 EXAMPLES = [one for one in in_folder("examples") if one.text.startswith("jobset-")]
-NO_GANG = {
-    "jobset-simple-max-restarts.yaml", "jobset-simple-failure-policy.yaml",
-    *(one.text for one in EXAMPLES if one.text.startswith("jobset-failure-policy-")),
-}  # fmt: skip
-"""Examples of policies: two leaders and two workers that do nothing are no groups of any framework."""
 
 
 def field(label: str) -> Json:
@@ -95,12 +90,8 @@ def env_of(manifest: Json, group: int = 0) -> Json:
 
 
 @pytest.mark.parametrize("document", EXAMPLES, ids=lambda document: document.text)
-def test_an_example_is_converted_or_no_training_job(document: Document) -> None:
+def test_an_example_is_converted(document: Document) -> None:
     (outcome,) = convert([document])
-    if document.text in NO_GANG:
-        (problem,) = outcome.problems
-        assert problem.path == AT and "leader (2), workers (2)" in problem.message
-        return
     assert not outcome.problems
     told = {one.path.partition("].")[2] or one.path for one in outcome.lost}
     exclusive = {
@@ -109,6 +100,9 @@ def test_an_example_is_converted_or_no_training_job(document: Document) -> None:
     }
     if "coordinator" in document.text:
         assert told == {"spec.coordinator"}  # its host, twice as long as its name, is no label
+        return
+    if "podfailurepolicy" in document.text:
+        assert told == {"template.spec.podFailurePolicy.rules"}
         return
     assert told == ({*exclusive, "template.spec.backoffLimit"} if "exclusive" in document.text else set())
     assert_nothing_is_dropped(document.value)
@@ -257,6 +251,22 @@ def test_members_that_are_no_groups_of_a_framework_are_a_problem() -> None:
     torch = {"command": ["torchrun"]}
     (message,) = problems(a_set(a_part("a", 2, pod=torch), a_part("b", 2))).values()
     assert "may be no training job" not in message
+
+
+def test_several_leaders_of_no_framework_are_masters_of_the_one_that_may_have_them() -> None:
+    parts = [a_part("leaders", 2, pod={"command": ["x"]}), a_part("workers", 3, pod={"command": ["x"]})]
+    job = job_of(a_set(*parts))
+    assert (job["framework"], job["groups"]) == ("paddle", {"worker": 3, "master": 2})
+    parts[0] = a_part("leaders", 2, pod={"command": ["torchrun"]})
+    (message,) = problems(a_set(*parts)).values()
+    assert message.startswith("these are no groups of one pytorch job")
+
+
+def test_what_allaboard_made_of_a_job_of_mpi_is_not_read_back() -> None:
+    ours = {"allaboard.io/launch": "b39063c3cc771b6b"}
+    manifest = a_set(a_part("launcher"), a_part("worker", 2))
+    manifest["metadata"] = {**manifest["metadata"], "annotations": ours}
+    assert problems(manifest)["kind"].endswith("which is not read back; take the job")
 
 
 def test_of_several_containers_the_one_with_devices_trains() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from allaboard.conversion.members import Gang, Part, env_of, limits_of, program_of, values_of
 from allaboard.conversion.values import Reading
 from allaboard.names import one_of
 
+Roles = Mapping[str, int | None]
+"""Role -> how many members at most, in rank order."""
 AT = "spec.replicatedJobs"
 _EVIDENCE = {
     "tensorflow": (r"TF_CONFIG", r"tensorflow|tf|keras"),
@@ -21,7 +23,7 @@ _EVIDENCE = {
 _MPI = re.compile(r"(?<![\w-])(mpirun|mpiexec|horovodrun|orterun|prterun)(?![\w-])")
 _TPU = "google.com/tpu"
 _ROLES = {
-    "lead": re.compile(r"chief|master|leader|launcher|driver|coordinator|control|head|main|primary"),
+    "lead": re.compile(r"(chief|master|leader|launcher|driver|coordinator|control|head|main|primary)s?"),
     "evaluator": re.compile(r"eval(uator)?s?"),
     "ps": re.compile(r"ps|servers?"),
 }
@@ -29,13 +31,17 @@ _ROLES = {
 _PROCESSES = re.compile(r"--nproc[-_]per[-_]node[= ]+[\"']?(\d{1,4})(?!\d)")
 
 
-def framework_of(reading: Reading, gang: Gang, ours: bool) -> tuple[str, bool]:
+def framework_of(reading: Reading, gang: Gang, ours: bool, roles: Callable[[str], Roles]) -> tuple[str, bool]:
     """Its name, and whether anything tells it. ``ours``: allaboard made the object, from whose variables the
-    framework follows.
+    framework follows. ``roles``: those of a framework.
     """
     containers = [part.trainer() for part in gang.parts]
     names = [str(v.get("name")) for one in containers for v in env_of(one) if isinstance(v, Mapping)]
     if ours:
+        if gang.part("launcher") is not None:
+            reading.wrong(
+                "kind", "is what allaboard made of a job of MPI, which is not read back; take the job"
+            )
         return _of_ours({*names}), True
     program = " ".join(word for one in containers for word in program_of(one))
     if match := _MPI.search(program):
@@ -47,7 +53,7 @@ def framework_of(reading: Reading, gang: Gang, ours: bool) -> tuple[str, bool]:
     found = _by_variables(names) or _by_words(texts)
     if found is None and any(_TPU in limits_of(one) for one in containers):
         found = "jax", "it asks for TPUs"
-    framework, why = found or ("pytorch", "nothing in this JobSet tells it, and torch is the usual one")
+    framework, why = found or _by_roles(gang, roles)
     reading.change(AT, None, f"framework: {framework}", f"a job says its framework; {why}")
     return framework, found is not None
 
@@ -74,6 +80,16 @@ def _by_words(texts: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
+def _by_roles(gang: Gang, roles: Callable[[str], Roles]) -> tuple[str, str]:
+    """What a JobSet is taken for in which nothing tells it: torch, but where there are several leaders."""
+    unknown = "nothing in this JobSet tells it, and "
+    torch, paddle = roles("pytorch"), roles("paddle")
+    is_led_by_several = len(gang.parts) > 1 and not _have_places(gang, torch, _by_names(gang, torch))
+    if is_led_by_several and _have_places(gang, paddle, _by_names(gang, paddle)):
+        return "paddle", f"{unknown}of those known here this one may have several masters"
+    return "pytorch", f"{unknown}torch is the usual one"
+
+
 # Roles.
 
 
@@ -81,7 +97,7 @@ def assign_roles(
     reading: Reading,
     framework: str,
     gang: Gang,
-    roles: Mapping[str, int | None],
+    roles: Roles,
     *,
     evident: bool,
     ours: bool,
@@ -108,9 +124,9 @@ def assign_roles(
         _tell_roles(reading, part)
 
 
-def _by_names(gang: Gang, roles: Mapping[str, int | None]) -> dict[str, str]:
+def _by_names(gang: Gang, roles: Roles) -> dict[str, str]:
     """Name of a part -> its role. One pod beside others leads where no name says who does."""
-    lead = next((role for role in ("chief", "master") if roles.get(role) == 1), None)
+    lead = next((role for role in ("chief", "master") if role in roles), None)
     found = {part.name: _role_of(part.name, roles, lead) for part in gang.parts}
     alone = [part.name for part in gang.parts if part.count == 1 and found[part.name] == "worker"]
     if lead is not None and lead not in found.values() and len(alone) == 1:
@@ -118,7 +134,7 @@ def _by_names(gang: Gang, roles: Mapping[str, int | None]) -> dict[str, str]:
     return found
 
 
-def _role_of(name: str, roles: Mapping[str, int | None], lead: str | None) -> str:
+def _role_of(name: str, roles: Roles, lead: str | None) -> str:
     for word in (name, name.rpartition("-")[2]):
         if word in roles:
             return word
@@ -133,13 +149,12 @@ def _fits(
     reading: Reading,
     framework: str,
     evident: bool,
-    roles: Mapping[str, int | None],
+    roles: Roles,
     gang: Gang,
     found: Mapping[str, str],
 ) -> bool:
     """Whether there are as many members of each role as the framework has."""
-    too_many = [part for part in gang.parts if part.count > (roles.get(found[part.name]) or part.count)]
-    if len({*found.values()}) == len(gang.parts) and not too_many and {*found.values()} <= {*roles}:
+    if _have_places(gang, roles, found):
         return True
     there = ", ".join(f"{part.name} ({part.count})" for part in gang.parts)
     known = one_of(f"{role} (at most {most})" if most else role for role, most in roles.items())
@@ -151,6 +166,12 @@ def _fits(
         words += "; nothing in it tells a framework, so it may be no training job"
     reading.wrong(AT, words)
     return False
+
+
+def _have_places(gang: Gang, roles: Roles, found: Mapping[str, str]) -> bool:
+    """``found``: name of a part -> its role."""
+    too_many = [part for part in gang.parts if part.count > (roles.get(found[part.name]) or part.count)]
+    return len({*found.values()}) == len(gang.parts) and not too_many and {*found.values()} <= {*roles}
 
 
 def _tell_roles(reading: Reading, part: Part) -> None:

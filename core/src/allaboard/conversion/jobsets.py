@@ -65,7 +65,7 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     reading.raise_problems(what)
     engine_spec: dict[str, Any] = {}
     gang = _gang(reading, obj, spec, parts, engine_spec)
-    framework, evident = framework_of(reading, gang, ours)
+    framework, evident = framework_of(reading, gang, ours, kind.roles)
     assign_roles(reading, framework, gang, kind.roles(framework), evident=evident, ours=ours)
     reading.raise_problems(what)
     job |= {"framework": framework, "engine": kind.NAME, "engine_spec": engine_spec, "groups": gang.groups()}
