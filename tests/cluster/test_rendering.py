@@ -21,6 +21,7 @@ from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.backends.kubernetes.discovery.definitions import NAME as PROBE
 from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
 from allaboard.engines import engine_of, engine_of_object, mpi
@@ -284,6 +285,13 @@ def test_the_api_server_takes_every_job_as_a_jobset_and_a_trainjob(
     policy = fields.get("policy") or {}
     if policy.get("restart") == "always":
         own["policy"] = {**policy, "restart": "exit_code"}
+    if "elastic" in fields:
+        own["policy"] = {**policy, "restart": "on_failure"}
+    if "groups" in fields:  # which have one rule for all of them
+        own["groups"] = {
+            role: {n: v for n, v in group.items() if n != "restart"} if isinstance(group, dict) else group
+            for role, group in fields["groups"].items()
+        }
     job = {name: value for name, value in {**fields, **own}.items() if value is not None}
     if "groups" in job:
         job["workers"] = None
@@ -424,6 +432,7 @@ def test_what_is_printed_is_what_a_launch_sends(cluster: Cluster, namespace: str
         backend = KubernetesBackend(api)
         backend.launch(Plan(read_job(file), "k"), new_owner("detached"))
     beside = ("SelfSubjectAccessReview", "Lease")  # what a launch asks and keeps for itself
-    own = [b for b in sent if b["kind"] not in beside and "record" not in b.get("data", {})]
+    meant = [b for b in sent if b["kind"] not in beside and b["metadata"].get("name") != PROBE]
+    own = [b for b in meant if "record" not in b.get("data", {})]
     assert [m["kind"] for m in own] == ["ConfigMap", "PodGroup", "PyTorchJob"]
     assert to_yaml(own) == printed

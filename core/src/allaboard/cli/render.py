@@ -83,7 +83,7 @@ def render(
     if facts_file is not None:
         server, facts = facts_file, _read_facts(facts_file, namespace)
     elif named:
-        server, facts = _ask_cluster(kubeconfig, context, namespace)
+        server, facts = _ask_cluster(read, kubeconfig, context, namespace)
     else:
         server, facts = "", assumed_facts(os.environ, namespace)
     made = prepare_attempt(Plan(read, key), 1, 1, site(store), facts, os.environ)
@@ -115,17 +115,20 @@ def _read_facts(path: str, namespace: str | None) -> ClusterFacts:
 
 
 def _ask_cluster(
-    kubeconfig: str | None, context: str | None, namespace: str | None
+    job: TrainingJob, kubeconfig: str | None, context: str | None, namespace: str | None
 ) -> tuple[str, ClusterFacts]:
     """The server of the cluster, and the facts that a launch would use."""
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
+    from allaboard.backends.kubernetes.discovery.definitions import complete_lacking
     from allaboard.backends.kubernetes.discovery.installed import complete_facts
     from allaboard.render.cluster_facts import assumed_facts
+    from allaboard.render.compatibility import possible_engines
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
-        return api.server, run_sync(complete_facts(assumed_facts(os.environ, api.namespace)), api)
+        facts = run_sync(complete_facts(assumed_facts(os.environ, api.namespace)), api)
+        return api.server, run_sync(complete_lacking(facts, possible_engines(job, facts)), api)
 
 
 def _basis_line(server: str, namespace: str, engine: Engine, gang: GangPlan) -> str:

@@ -233,12 +233,8 @@ def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
     check_place(facts)
     if job.get("engine", AUTO) != AUTO:
         return engine_of(job)
-    of_place = ENGINES.get(facts.engine or AUTO)
-    if of_place is not None and job.get("framework", "pytorch") in of_place.FRAMEWORKS:
-        where = " (ALLABOARD_ENGINE)"
-        engines: tuple[Engine, ...] = (of_place,)
-    else:
-        engines, where = _candidates(job, facts), ""
+    engines = possible_engines(job, facts)
+    where = " (ALLABOARD_ENGINE)" if engines == (ENGINES.get(facts.engine or AUTO),) else ""
     objections = {engine.NAME: _errors(fitted_engine(engine, facts), job) for engine in engines}
     chosen = next((engine for engine in engines if not objections[engine.NAME]), None)
     if chosen is None:
@@ -248,6 +244,16 @@ def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
             words = f"job {job.name!r} cannot run as {one_of(objections)}; what {first.NAME} objects to:"
         raise BadInput(words, objections[first.NAME])
     return chosen
+
+
+def possible_engines(job: TrainingJob, facts: ClusterFacts) -> tuple[Engine, ...]:
+    """The engines of which `engine_for` takes one, the first choice first."""
+    if job.get("engine", AUTO) != AUTO:
+        return (engine_of(job),)
+    of_place = ENGINES.get(facts.engine or AUTO)
+    if of_place is not None and job.get("framework", "pytorch") in of_place.FRAMEWORKS:
+        return (of_place,)
+    return _candidates(job, facts)
 
 
 def fitted_engine(engine: Engine, facts: ClusterFacts) -> Engine:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid
-from allaboard.backends.kubernetes.discovery.definitions import objects_with_field
+from allaboard.backends.kubernetes.discovery.definitions import complete_lacking, objects_with_field
 from allaboard.backends.kubernetes.discovery.installed import complete_facts, survey_cluster
 from allaboard.engines import ENGINES
 from allaboard.errors import BackendUnreachable
@@ -31,10 +32,12 @@ def mpijob_is_older(body: Json) -> None:
 
 
 def facts_of(answers: Answers) -> ClusterFacts:
-    facts: ClusterFacts = run_sync(complete_facts(ASSUMED), answers)
+    facts = run_sync(complete_facts(ASSUMED), answers)
+    facts = run_sync(complete_lacking(facts, ENGINES.values()), answers)
+    lacking = {name: fields for name, fields in facts.lacking.items() if fields}
     survey = run_sync(survey_cluster(answers.server, "research"), answers)
-    assert survey.facts(ASSUMED).lacking == facts.lacking
-    return facts
+    assert survey.facts(ASSUMED).lacking == lacking
+    return replace(facts, lacking=lacking)
 
 
 def test_an_older_definition_is_given_no_gang_that_needs_the_field() -> None:
@@ -49,8 +52,20 @@ def test_an_older_definition_is_given_no_gang_that_needs_the_field() -> None:
 
 def test_a_cluster_without_that_scheduler_is_asked_nothing() -> None:
     answers = Answers(KINDS[1:], refuses=mpijob_is_older)
-    assert run_sync(complete_facts(ASSUMED), answers).lacking == {}
+    assert facts_of(answers).lacking == {}
     assert "schedulingGroup" not in str(answers.tried)
+
+
+def test_an_engine_is_asked_about_once_and_no_other_is() -> None:
+    answers = Answers(KINDS, refuses=mpijob_is_older)
+    facts = run_sync(complete_facts(ASSUMED), answers)
+    answers.tried.clear()  # whether webhooks live
+    once = run_sync(complete_lacking(facts, [ENGINES["mpijob"]]), answers)
+    assert once.lacking == {"mpijob": ("schedulingGroup",)}
+    tried = len(answers.tried)
+    assert {body["kind"] for body in answers.tried} <= {"MPIJob", "PodGroup"}
+    assert run_sync(complete_lacking(once, [ENGINES["mpijob"]]), answers) == once
+    assert len(answers.tried) == tried
 
 
 @pytest.mark.parametrize("error", [BackendUnreachable("failed calling webhook"), Forbidden("no", status=403)])

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from allaboard.backends.kubernetes.client import effects
@@ -18,7 +19,7 @@ from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Invalid
 from allaboard.backends.kubernetes.client.resources import resource_of
 from allaboard.checking import require_valid
-from allaboard.engines import ENGINES, Engine
+from allaboard.engines import Engine
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS, Gang
 from allaboard.layout import lay_out
@@ -30,12 +31,23 @@ NAME = "allaboard-probe"
 _UNKNOWN = re.compile(r'unknown field "([^"]*)"')
 
 
-def lacking_fields(kinds: frozenset[str], namespace: str) -> Operation[dict[str, tuple[str, ...]]]:
-    """`ClusterFacts.lacking`. A dry run for each engine that the cluster serves, where it also serves a gang
-    scheduler that needs a field of pods, and one for each kind of an engine's `MAY_LACK`.
+def complete_lacking(facts: ClusterFacts, engines: Iterable[Engine]) -> Operation[ClusterFacts]:
+    """The facts with what the objects of these engines lack. Of an engine that stands in `lacking` the
+    cluster is not asked again.
+    """
+    asked = [engine for engine in engines if engine.NAME not in facts.lacking]
+    found = yield from lacking_fields(facts.kinds or frozenset(), facts.namespace, asked)
+    return replace(facts, lacking={**facts.lacking, **found})
+
+
+def lacking_fields(
+    kinds: frozenset[str], namespace: str, engines: Iterable[Engine]
+) -> Operation[dict[str, tuple[str, ...]]]:
+    """What the objects of each of these engines lack. A dry run for each that the cluster serves, where it
+    also serves a gang scheduler that needs a field of pods, and one for each kind of an engine's `MAY_LACK`.
     """
     lacking: dict[str, tuple[str, ...]] = {}
-    for engine in ENGINES.values():
+    for engine in engines:
         if f"{engine.API_VERSION}/{engine.KIND}" not in kinds:
             continue
         found: set[str] = set()
@@ -46,8 +58,7 @@ def lacking_fields(kinds: frozenset[str], namespace: str) -> Operation[dict[str,
         for kind, spec in engine.MAY_LACK.items():
             body = _object(engine, kind, namespace, spec)
             found |= {*_names(spec)} & (yield from _unknown_fields(body))
-        if found:
-            lacking[engine.NAME] = tuple(sorted(found))
+        lacking[engine.NAME] = tuple(sorted(found))
     return lacking
 
 

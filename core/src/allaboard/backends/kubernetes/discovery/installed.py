@@ -156,6 +156,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
             component = replace(component, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
         parts.append(component)
     nodes = yield from _nodes(may)
+    lacking = yield from lacking_fields(kinds, namespace, ENGINES.values())
     return Survey(
         server=server,
         version=str(version.get("gitVersion", "")),
@@ -164,14 +165,14 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         parts=tuple(parts),
         operator_gangs=gangs_of_operators(kinds, jobs, groups, now),
         schedulers={gang: component.name for gang, component in schedulers.items()},
-        lacking=(yield from lacking_fields(kinds, namespace)),
+        lacking={name: fields for name, fields in lacking.items() if fields},
         nodes=nodes,
     )
 
 
 def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
     """What a launch must know of the cluster and costs a few requests: what is served, and what operators do
-    by themselves.
+    by themselves. What definitions lack is asked for each job (`definitions.complete_lacking`).
     """
     kinds = yield from served()
     may = May(base.namespace)
@@ -184,7 +185,6 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         kinds=kinds,
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)),
-        lacking=(yield from lacking_fields(kinds, base.namespace)),
     )
 
 

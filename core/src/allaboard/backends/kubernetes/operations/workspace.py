@@ -9,12 +9,13 @@ from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.process import PROCESS
-from allaboard.backends.kubernetes.discovery import installed
+from allaboard.backends.kubernetes.discovery import definitions, installed
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
 from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
+from allaboard.render.compatibility import possible_engines
 from allaboard.spec.site import Site, site_of
 
 NODES_STAND = 60.0
@@ -41,20 +42,25 @@ class Workspace:
         self.sessions = FollowSessions(PROGRESS_EVERY, PROCESS.get(LogCache, None, LogCache))
         self.has_pruned = False
         self._facts = facts or assumed_facts(self.environ, namespace)
-        self._is_known = facts is not None
+        self._is_given = facts is not None
         self._nodes: tuple[float | None, tuple[installed.Node, ...] | None] = (None, None)
 
     def prepare(self, plan: Plan, generation: int, attempt: int) -> Operation[PreparedAttempt]:
         """The objects of an attempt, for this cluster."""
-        if not self._is_known:
-            self._facts = yield from installed.complete_facts(self._facts)
-            self._is_known = True
-        facts = self._facts
+        facts = self._facts if self._is_given else (yield from self._ask(plan))
         return (
             yield from effects.work(
                 lambda: prepare_attempt(plan, generation, attempt, self.site, facts, self.environ),
             )
         )
+
+    def _ask(self, plan: Plan) -> Operation[ClusterFacts]:
+        """What this cluster is and can do, as far as the job needs it; nothing is asked twice."""
+        if self._facts.kinds is None:
+            self._facts = yield from installed.complete_facts(self._facts)
+        engines = possible_engines(plan.job, self._facts)
+        self._facts = yield from definitions.complete_lacking(self._facts, engines)
+        return self._facts
 
     def nodes(self, now: float) -> Operation[tuple[installed.Node, ...] | None]:
         """The nodes of the cluster, of some time ago at most; None when they may not be read."""
