@@ -218,11 +218,19 @@ def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnC
     assert run.xcom()["metrics"]["steps"] >= len(told)
 
 
+OTHERS = ("trainjob", "jobset", "mpijob")
+
+
+def missing(live: OnCluster, dag: str) -> str | None:
+    """Why this DAG cannot run here."""
+    return live.plane.lacks("mpi-operator") if dag == "held_mpijob" else None
+
+
 @pytest.mark.parametrize(
     "dag", ["held_trainjob", "held_mpijob", pytest.param("held_jobset", marks=pytest.mark.thorough)]
 )
 def test_other_engines_train_and_end_with_their_tasks(live: OnCluster, dag: str) -> None:
-    if dag == "held_mpijob" and (reason := live.plane.lacks("mpi-operator")):
+    if reason := missing(live, dag):
         pytest.skip(reason)
     run = live.start(dag)
     run.wait_watched()
@@ -285,10 +293,15 @@ def test_marking_a_synchronous_task_failed_ends_the_training(live: OnCluster) ->
     run.wait_training("stopped")
 
 
+@pytest.mark.parametrize(
+    "dag", ["held", *(pytest.param(f"held_{name}", marks=pytest.mark.thorough) for name in OTHERS)]
+)
 def test_a_triggerer_that_is_killed_leaves_the_training_alone_and_the_next_one_follows(
-    live: OnCluster,
+    live: OnCluster, dag: str
 ) -> None:
-    run = live.start("held")
+    if reason := missing(live, dag):
+        pytest.skip(reason)
+    run = live.start(dag)
     run.wait_watched()
     record = run.record()
     lease = lease_of(live, record.run)
