@@ -126,9 +126,10 @@ class Place:
         return KubernetesBackend(api, site=SITE, facts=self.facts, environ={}, pause=rest)
 
     def plan(self, key: str, **fields: Any) -> Plan:
-        """Two members, code and a PodGroup; its pods are no scheduler's: they stay as they are made."""
+        """Members, code and a PodGroup; its pods are no scheduler's: they stay as they are made."""
         given = {"image": "lab/train:1", "code": ["train.py"], "pod": {"spec": {"schedulerName": "nobody"}}}
-        given["engine"] = self.engine
+        given |= {"engine": self.engine, "gang": {"scheduler": "coscheduling"}}
+        given["framework"] = ENGINES[self.engine].FRAMEWORKS[0]
         job = require_valid(a_job(**given, **fields))
         return Plan(TrainingJob(folder=str(self.folder), **job.as_mapping()), key)
 
@@ -166,6 +167,7 @@ class Place:
         assert uid in (None, record.object_uid), "what ran was lost, and another made in its place"
         assert labels.label_of(job, labels.ATTEMPT) == str(attempt)
         assert record.stop is None and record.outcome is None
+        assert all(self.of_run(kind, run) for kind in (("v1", "ConfigMap"), GROUP)), "its extras are there"
         self.nothing_astray(run)
         return job
 
@@ -352,9 +354,14 @@ def test_a_first_launch(place: Place, killing: Killing) -> None:
     first_launches(place, killing)
 
 
-@pytest.mark.needs("jobset", "trainer")
 @pytest.mark.parametrize(
-    "place", ["trainjob", pytest.param("jobset", marks=pytest.mark.thorough)], indirect=True
+    "place",
+    [
+        pytest.param("trainjob", marks=pytest.mark.needs("jobset", "trainer")),
+        pytest.param("jobset", marks=[pytest.mark.needs("jobset"), pytest.mark.thorough]),
+        pytest.param("mpijob", marks=[pytest.mark.needs("mpi-operator"), pytest.mark.thorough]),
+    ],
+    indirect=True,
 )
 def test_a_first_launch_of_another_engine(place: Place, killing: Killing) -> None:
     first_launches(place, killing)

@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,12 +38,18 @@ see all of them run.
 pytestmark = [pytest.mark.needs("kube-scheduler", "kube-controller-manager"), pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def mark(plane_of_nodes: ControlPlane) -> Iterator[str]:
+@contextmanager
+def a_node(plane: ControlPlane) -> Iterator[str]:
     """A node of these tests alone, and its name."""
     mark = f"recording-{secrets.token_hex(3)}"
     spec = NodeSpec(mark, {"cpu": "32", "memory": "32Gi"}, {OWN: mark}, (f"{OWN}={mark}:NoSchedule",))
-    with nodes_on(plane_of_nodes, [spec]):
+    with nodes_on(plane, [spec]):
+        yield mark
+
+
+@pytest.fixture(scope="module")
+def mark(plane_of_nodes: ControlPlane) -> Iterator[str]:
+    with a_node(plane_of_nodes) as mark:
         yield mark
 
 
@@ -72,6 +80,23 @@ def test_every_state_is_read_as_its_controllers_wrote_it(
     engine = ENGINES[name]
     if reason := cluster.lacks(engine.OPERATOR.id):
         pytest.skip(reason)
+    if not cluster.api.serves(engine.API_VERSION, engine.KIND):
+        pytest.skip(f"{engine.API_VERSION} {engine.KIND} is not served here")
+    play(plane, namespace, mark, engine)
+
+
+def test_every_state_of_an_mpijob_of_the_training_operator(
+    new_plane_in: Callable[..., AbstractContextManager[ControlPlane]], tmp_path: Path
+) -> None:
+    """Which is served where the MPI Operator is not."""
+    parts = ("training-operator", "kube-scheduler", "kube-controller-manager")
+    flags = {"training-operator": ["--mpi-kubectl-delivery-image=alpine:3.10"]}  # which brings no kubectl
+    with new_plane_in(tmp_path, *parts, flags=flags) as plane, a_node(plane) as mark:
+        play(plane, "default", mark, ENGINES["mpijob-v1"])
+
+
+def play(plane: ControlPlane, namespace: str, mark: str, engine: Engine) -> None:
+    """All stories of an engine, recorded and read."""
     jobs = {story: a_story(engine, story, mark) for story in STATES}
     made, recorders = {}, {}
     for story, fields in jobs.items():
