@@ -38,11 +38,11 @@ class Engine(Protocol):
     where there is no webhook; ENDS: the reasons of the events that tell how a job ended -> ``succeeded`` or
     ``failed``; ADDED: the init containers that the operator may add to members; EXTRA_KINDS:
     ``group/version/Kind`` of what `extras` brings; TAKES_IN: fields of ``engine_spec`` that `render`
-    itself puts into the job object; MAY_LACK: kind -> a spec with the fields that not every release's
-    definition of the kind has, which `fitted` knows; PROPAGATION: how its dependents are deleted with
-    it, ``Foreground`` or ``Background``. NATIVELY: gang schedulers
-    whose objects its operator makes when it was started with them; REFUSES: gang schedulers that it cannot go
-    with -> why.
+    itself puts into the job object; PLAYED: those that mean the same on one machine; MAY_LACK: kind -> a
+    spec with the fields that not every release's definition of the kind has, which `fitted` knows;
+    PROPAGATION: how its dependents are deleted with it, ``Foreground`` or ``Background``. NATIVELY: gang
+    schedulers whose objects its operator makes when it was started with them; REFUSES: gang schedulers that
+    it cannot go with -> why.
     """
 
     NAME: str
@@ -63,6 +63,7 @@ class Engine(Protocol):
     ADDED: tuple[AddedContainer, ...]
     EXTRA_KINDS: tuple[str, ...]
     TAKES_IN: frozenset[str]
+    PLAYED: frozenset[str]
     MAY_LACK: Mapping[str, Mapping[str, Any]]
     PROPAGATION: str
     NATIVELY: frozenset[str]

@@ -140,6 +140,7 @@ class JobSet:
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ("v1/Secret",)
     TAKES_IN: frozenset[str] = mpi.FIELDS | _POLICIES
+    PLAYED: frozenset[str] = frozenset({"mpiImplementation", "runLauncherAsWorker"})
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     NATIVELY: frozenset[str] = frozenset()

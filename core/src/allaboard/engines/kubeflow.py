@@ -69,6 +69,7 @@ class KubeflowEngine:
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ()
     TAKES_IN: frozenset[str] = frozenset()
+    PLAYED: frozenset[str] = frozenset()
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     LOST_POD_FAILS = False

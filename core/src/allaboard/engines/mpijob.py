@@ -263,6 +263,7 @@ class MPIJob(MPIEngine):
     API_VERSION = "kubeflow.org/v2beta1"
     RANDOM_NAMES = True
     SPARED = frozenset({"worker"})
+    PLAYED = frozenset({"mpiImplementation", "runLauncherAsWorker"})
     DEFAULT_RESTART = "on_failure"
     DEFAULT_BACKOFF = 6  # a Job's own
     NAMES_NAMESPACE = True

@@ -31,6 +31,7 @@ class TFJob(KubeflowEngine):
     CONTAINER = "tensorflow"
     SPECS = "tfReplicaSpecs"
     OWN_FIELDS = frozenset({"enableDynamicWorker", "successPolicy"})
+    PLAYED = frozenset({"successPolicy"})
     NAMES_NAMESPACE = True
     LOST_POD_FAILS = True
     INJECTED = frozenset({"TF_CONFIG"})

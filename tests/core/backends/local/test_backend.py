@@ -542,6 +542,12 @@ def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBacke
     assert [n for n in handle.notes if "no meaning" in n] == [
         "image, gang, pod: no meaning on one machine, left out"
     ]
+    job = {"framework": "tensorflow", "groups": {"worker": 1}, "workers": None}
+    own = {"successPolicy": "AllWorkers", "enableDynamicWorker": True}
+    handle = backend.launch(a_plan(folder, QUICK, key="tf", engine_spec=own, **job), ME)
+    assert [n for n in handle.notes if "no meaning" in n] == [
+        "engine_spec.enableDynamicWorker: no meaning on one machine, left out"
+    ]
 
 
 def test_arguments_follow_the_command_also_here(backend: LocalBackend, folder: Path) -> None:

@@ -92,7 +92,7 @@ _LOCKED_WITHIN = 0.05
 _POLL = 0.02
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
-_IGNORED_FIELDS = ("metadata", "image", "gang", "pod", "engine_spec")
+_IGNORED_FIELDS = ("metadata", "image", "gang", "pod")
 _IGNORED_OF_GROUPS = ("image", "pod")
 _IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
 
@@ -1103,6 +1103,8 @@ def _ignored_note(plan: Plan) -> str | None:
     """One line with the fields that have no effect on one machine; None if there are none."""
     job = plan.job
     fields = [name for name in _IGNORED_FIELDS if job.get(name) is not None]
+    played = engine_of(job).PLAYED
+    fields += [f"engine_spec.{name}" for name in job.get("engine_spec") or {} if name not in played]
     fields += [
         f"groups.{role}.{name}"
         for role, group in (job.get("groups") or {}).items()
