@@ -196,6 +196,11 @@ class Api:
                 return None
             raise
 
+    def dry_run(self, obj: Object) -> Object:
+        """The object as it would be stored: strict, and nothing is kept."""
+        query = {"fieldValidation": "Strict", "dryRun": "All"}
+        return dict(self.request("POST", self.path(obj).rpartition("/")[0], obj, query=query))
+
     def list(self, version: str, kind: str, namespace: str | None = None, **query: str) -> list[Object]:
         return list(self.request("GET", self.kind(version, kind).path(namespace), query=query)["items"])
 

@@ -21,6 +21,7 @@ from allaboard.engines.base import Address, Place
 from allaboard.engines.kubeflow import KubeflowEngine
 from allaboard.layout import Layout, lay_out
 from tests.cluster.api import until
+from tests.cluster.components.training_operator import KUBECTL
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
 from tests.cluster.terminal import CODE, ROOT, Terminal
@@ -179,9 +180,8 @@ def mpi(
             yield request.param, plane_of_nodes, pod
         return
     parts = ("training-operator", "kube-scheduler", "kube-controller-manager")
-    flags = {"training-operator": ["--mpi-kubectl-delivery-image=alpine:3.10"]}  # which brings no kubectl
     folder = tmp_path_factory.mktemp("mpi-v1")
-    with new_plane_in(folder, *parts, flags=flags) as plane, own_node(plane) as pod:
+    with new_plane_in(folder, *parts, flags={"training-operator": KUBECTL}) as plane, own_node(plane) as pod:
         yield request.param, plane, pod
 
 

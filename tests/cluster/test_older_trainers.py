@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.api import ApiError, Object, until
+from tests.cluster.api import ApiError, until
 from tests.cluster.plane import ControlPlane
 from tests.cluster.terminal import Terminal
 from tests.core.engines.releases import LACKING, definitions_of
@@ -98,17 +98,8 @@ def test_what_an_older_trainer_lacks_is_seen_and_never_sent(
             if expected:
                 assert {problem["path"] for problem in said.json["error"]["problems"]} == expected
             else:
-                taken += [accepted(bare, manifest) for manifest in said.json["items"]]
+                taken += [bare.api.dry_run(manifest) for manifest in said.json["items"]]
         unknown = {**taken[-1], "spec": {**taken[-1]["spec"], "workers": 2}}
         with pytest.raises(ApiError, match="unknown field"):
-            accepted(bare, unknown)
+            bare.api.dry_run(unknown)
     assert len(taken) >= 10
-
-
-def accepted(plane: ControlPlane, thing: Object) -> Object:
-    """The object as the server would store it, in strict mode."""
-    path = plane.api.path(thing).rpartition("/")[0]
-    answer: Object = plane.api.request(
-        "POST", path, thing, query={"fieldValidation": "Strict", "dryRun": "All"}
-    )
-    return answer

@@ -19,6 +19,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput
 from allaboard.spec.job import TrainingJob
+from tests.cluster.components.training_operator import KUBECTL
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle
 from tests.cluster.parity.cases import CASES, Case
@@ -32,9 +33,6 @@ AT_ONCE = {"cluster": 6, "local": 3}
 """Plays at one time: most of each is waiting."""
 
 PARTS = ("training-operator", "kube-scheduler", "kube-controller-manager")
-KUBECTL = {"training-operator": ["--mpi-kubectl-delivery-image=alpine:3.10"]}
-"""The init container of a launcher of v1, in an image that brings no kubectl: no puppet needs it."""
-
 pytestmark = [
     pytest.mark.needs(*PARTS),
     pytest.mark.timeout(600),
@@ -128,7 +126,11 @@ def theatre(
         cases = [spec.params["case"] for spec in asked if spec is not None and "case" in spec.params]
         folder = Path(tempfile.mkdtemp(prefix="allaboard-parity-"))
         _open.callback(shutil.rmtree, folder, ignore_errors=True)
-        where = _open.enter_context(new_plane_in(folder, *PARTS, flags=KUBECTL)) if own else plane
+        where = (
+            _open.enter_context(new_plane_in(folder, *PARTS, flags={"training-operator": KUBECTL}))
+            if own
+            else plane
+        )
         its = [case for case in cases if is_mpi_v1(case) == own]
         _theatres[own] = _open.enter_context(Theatre(where, folder, its).open())
     return _theatres[own]

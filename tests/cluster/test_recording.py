@@ -23,6 +23,7 @@ from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import render
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
+from tests.cluster.components.training_operator import KUBECTL
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
 from tests.cluster.recording import WRITES, Recorder, keep
@@ -90,8 +91,7 @@ def test_every_state_of_an_mpijob_of_the_training_operator(
 ) -> None:
     """Which is served where the MPI Operator is not."""
     parts = ("training-operator", "kube-scheduler", "kube-controller-manager")
-    flags = {"training-operator": ["--mpi-kubectl-delivery-image=alpine:3.10"]}  # which brings no kubectl
-    with new_plane_in(tmp_path, *parts, flags=flags) as plane, a_node(plane) as mark:
+    with new_plane_in(tmp_path, *parts, flags={"training-operator": KUBECTL}) as plane, a_node(plane) as mark:
         play(plane, "default", mark, ENGINES["mpijob-v1"])
 
 

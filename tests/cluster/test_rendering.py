@@ -232,15 +232,7 @@ def pods_of(found: Rendered) -> Iterator[Object]:
 
 @pytest.fixture
 def accepted(cluster: Cluster) -> Callable[[Object], Object]:
-    """Asks the API server about an object: strict, and nothing is kept."""
-
-    def ask(thing: Object) -> Object:
-        path = cluster.api.path(thing).rpartition("/")[0]
-        query = {"fieldValidation": "Strict", "dryRun": "All"}
-        answer: Object = cluster.api.request("POST", path, thing, query=query)
-        return answer
-
-    return ask
+    return cluster.api.dry_run
 
 
 @pytest.mark.needs("training-operator", "coscheduling")

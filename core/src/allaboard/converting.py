@@ -15,7 +15,7 @@ from typing import Any
 from allaboard.checking import check
 from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
 from allaboard.engines import ENGINES, Engine
-from allaboard.engines.mpi import KEY_PAIR
+from allaboard.engines.mpi import is_key_pair
 from allaboard.errors import BadInput, Problem
 from allaboard.names import one_of, why_not_an_object_name
 from allaboard.redaction import redact_job, redact_text, secret_values
@@ -322,7 +322,7 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
     lost += [
         Loss("kind", source.KIND, _NO_KEYS.format(name=one["metadata"]["name"]))
         for one in rendered.extras
-        if one.get("type") == KEY_PAIR
+        if is_key_pair(one)
     ]
     manifests = [_without_place(without_ours(one), namespace) for one in rendered.manifests]
     for variable, value, name in dict.fromkeys(_unexpanded(manifests, set())):

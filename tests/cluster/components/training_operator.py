@@ -14,6 +14,8 @@ from tests.cluster.plane import ControlPlane
 from tests.cluster.webhooks import Webhook
 
 NAMESPACE = "kubeflow"
+KUBECTL = ["--mpi-kubectl-delivery-image=alpine:3.10"]
+"""The flag by which launchers of MPIJob v1 get an image that is known here and brings no kubectl."""
 FILES = "manifests/base"
 TRAINING_OPERATOR = Build(
     "training-operator",

@@ -36,6 +36,7 @@ from allaboard.engines.base import (
     Verdict,
 )
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
+from allaboard.engines.mpijob import MPIJob
 from allaboard.errors import Problem
 from allaboard.names import OBJECT_NAME_MAX
 from allaboard.units import from_rfc3339
@@ -140,7 +141,7 @@ class JobSet:
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ("v1/Secret",)
     TAKES_IN: frozenset[str] = mpi.FIELDS | _POLICIES
-    PLAYED: frozenset[str] = frozenset({"mpiImplementation", "runLauncherAsWorker"})
+    PLAYED = MPIJob.PLAYED
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     NATIVELY: frozenset[str] = frozenset()

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.engines.mpijob import CONFIG
 from allaboard.errors import Problem
-from allaboard.names import one_of
 
 if TYPE_CHECKING:
     from allaboard.layout import Layout
@@ -64,13 +63,18 @@ def only_open_mpi(job: Json, kind: str) -> Iterator[Problem]:
     """Trainer prepares members for no other implementation."""
     name = (job.get("engine_spec") or {}).get("mpiImplementation", "OpenMPI")
     if job.get("framework") == FRAMEWORK and name != "OpenMPI":
-        words = f"{kind} knows {one_of(['OpenMPI'])} alone; say engine: jobset or mpijob"
+        words = f"{kind} knows OpenMPI alone; say engine: jobset or mpijob"
         yield Problem("engine_spec.mpiImplementation", words)
 
 
 def secret_name(job: str) -> str:
     """The Secret of the key pair by which members reach each other; Trainer calls it so, too."""
     return f"{job}-mpi-ssh-auth"
+
+
+def is_key_pair(thing: Json) -> bool:
+    """Whether this object is a Secret that a launch fills."""
+    return thing.get("kind") == "Secret" and thing.get("type") == KEY_PAIR
 
 
 def hostfile_name(job: str) -> str:

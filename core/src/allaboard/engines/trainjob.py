@@ -76,6 +76,8 @@ INJECTED = frozenset(
 )
 """What Trainer's policies inject; a TrainJob that says one of them itself is refused."""
 
+CHANGES = frozenset({"podTemplateOverrides", "runtimePatches"})
+"""Fields by which a TrainJob changes its runtime; a release of Trainer has one of them at most."""
 DEADLINE = "activeDeadlineSeconds"
 GRACE = "terminationGracePeriodSeconds"
 _WRONG: Json = {"runtimeRef": {"name": "allaboard-probe-is-not-there"}}
@@ -120,12 +122,12 @@ class TrainJob(JobSet):
             '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
         ),
     )
-    TAKES_IN = frozenset({"podTemplateOverrides", "runtimePatches"}) | mpi.FIELDS
+    TAKES_IN = CHANGES | mpi.FIELDS
     PROBE: Json | None = _WRONG
     ENDS: Mapping[str, str] = {}
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {
         "TrainJob": {
-            "activeDeadlineSeconds": 60,
+            DEADLINE: 60,
             "podTemplateOverrides": [],
             "runtimePatches": [
                 {"manager": MANAGER, "trainingRuntimeSpec": _runtime_spec({"spec": {GRACE: 30}})}
@@ -298,15 +300,21 @@ def _with_overrides(engine_spec: Json, lacking: Collection[str]) -> bool:
     return "podTemplateOverrides" in engine_spec or "runtimePatches" in lacking
 
 
+def _unknown(engine_spec: Json, lacking: Collection[str]) -> frozenset[str]:
+    """Fields of pods and of containers that the way by which a TrainJob changes its runtime does not have."""
+    by_overrides = _with_overrides(engine_spec, lacking)
+    return frozenset({*lacking, *(_NOT_IN_OVERRIDES if by_overrides else ())})
+
+
 def _unpatchable(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
     """What a job says that no TrainJob can change in a runtime of the cluster."""
     own = job.get("engine_spec") or {}
-    if {"podTemplateOverrides", "runtimePatches"} <= {*lacking}:
+    if {*lacking} >= CHANGES:
         words = "this Trainer (2.0) cannot label the pods of a runtime, by which a run is followed; "
         yield Problem("engine_spec.runtimeRef", f"{words}leave it out, or update Trainer")
-    for name in sorted({"podTemplateOverrides", "runtimePatches"} & {*lacking} & {*own}):
+    for name in sorted(CHANGES & {*lacking} & {*own}):
         yield Problem(f"engine_spec.{name}", "this release of Trainer has no such field")
-    unknown = {*lacking, *(_NOT_IN_OVERRIDES if _with_overrides(own, lacking) else ())}
+    unknown = _unknown(own, lacking)
     if GRACE in unknown and (job.get("spot") or {}).get("grace") is not None:
         yield Problem("spot.grace", _BY_RUNTIME)
     yield from _unpatchable_pod(job.get("pod") or {}, unknown)
@@ -364,8 +372,7 @@ def _patching_spec(layout: Layout, templates: Mapping[str, Json], lacking: Colle
     """
     node = _without_identity(templates[layout.groups[0].role])
     node = with_environment(node, _node_environment(layout), _RANK, always=True)
-    overrides = _with_overrides(layout.engine_spec, lacking)
-    known = PATCHABLE - {*lacking} - (_NOT_IN_OVERRIDES if overrides else set())
+    known = PATCHABLE - _unknown(layout.engine_spec, lacking)
     main, pod = _main(node), {n: v for n, v in node["spec"].items() if n in known}
     trainer = {name: main[name] for name in ("image", "command", "args") if main.get(name)}
     trainer["env"] = [variable for variable in main["env"] if variable["name"] not in INJECTED]
@@ -380,7 +387,7 @@ def _patching_spec(layout: Layout, templates: Mapping[str, Json], lacking: Colle
     pod = {name: value for name, value in pod.items() if value}
     metadata = with_members(node["metadata"], layout)
     spec = {"trainer": trainer, **_limits(layout)}
-    if overrides:
+    if _with_overrides(layout.engine_spec, lacking):
         own = {"targetJobs": [{"name": NODE}], "metadata": metadata, "spec": pod}
         said = layout.engine_spec.get("podTemplateOverrides") or ()
         return {**spec, "podTemplateOverrides": [*said, own]}

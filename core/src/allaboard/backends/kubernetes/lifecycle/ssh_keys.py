@@ -12,16 +12,11 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from allaboard.engines.mpi import KEY_PAIR, PRIVATE, PUBLIC
+from allaboard.engines.mpi import PRIVATE, PUBLIC, is_key_pair
 from allaboard.errors import SiteError
 
 KeyPair = tuple[bytes, bytes]
 """The private and the public key, as ssh has them in files."""
-
-
-def is_key_pair(thing: Mapping[str, Any]) -> bool:
-    """Whether this object is a Secret that a launch fills."""
-    return thing.get("kind") == "Secret" and thing.get("type") == KEY_PAIR
 
 
 def require_maker(things: Iterable[Mapping[str, Any]]) -> None:
