@@ -31,25 +31,27 @@ from typing import TYPE_CHECKING, Any, Self
 from allaboard.engines import mpi
 from allaboard.engines.base import TRAINER, Address, JobSeen, Operator, Rules
 from allaboard.engines.jobset import (
-    COMPLETION_INDEX,
-    CONTAINER,
     PORT,
-    ROLE_LABEL,
     JobSet,
-    completion_index,
     connected,
     failure_policy,
     job_spec,
+    spec_of,
+    symbolic_environment,
+    with_environment,
+    with_members,
+)
+from allaboard.engines.jobset_reading import (
+    COMPLETION_INDEX,
+    CONTAINER,
+    ROLE_LABEL,
+    completion_index,
     member_name,
     member_of,
     needed,
     seen_job,
-    spec_of,
-    symbolic_environment,
     templates_of,
     told_groups,
-    with_environment,
-    with_members,
 )
 from allaboard.engines.mpijob import slots_of
 from allaboard.errors import Problem
