@@ -339,8 +339,9 @@ SSHD = {
 """What an image that runs sshd brings with it: keys of the host, a configuration, and a folder of its own."""
 RANKS = """
 import os, socket, sys
-print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "of", os.environ["OMPI_COMM_WORLD_SIZE"],
-      "at", socket.gethostname(), "told", os.environ.get("ALLABOARD_RUN"), os.environ.get("SAID"), flush=True)
+said = ["rank", os.environ["OMPI_COMM_WORLD_RANK"], "of", os.environ["OMPI_COMM_WORLD_SIZE"],
+        "at", socket.gethostname(), "told", os.environ.get("ALLABOARD_RUN"), os.environ.get("SAID")]
+os.write(1, (" ".join(map(str, said)) + "\\n").encode())  # at once: mpirun mixes what ranks write
 sys.exit(int(os.environ.get("ENDS", "0")))
 """
 
@@ -403,6 +404,76 @@ def test_mpirun_reaches_the_workers_by_ssh(
         ("worker", 1, 2),
     ]
     assert body["members"][0]["phase"] == "succeeded"
+
+
+def a_runtime_of_mpi(name: str, namespace: str, pod: dict[str, Any], *, works: bool) -> dict[str, Any]:
+    """As Trainer ships them, for members that are root: ssh refuses root's key with the mode that Trainer
+    gives it, and the launcher takes a copy.
+    """
+    folder = "/etc/mpi-ssh"
+    config = f"{_BEFORE} && echo AuthorizedKeysFile {folder}/authorized_keys >> /etc/ssh/sshd_config"
+    image = {**SSHD["initContainers"][0], "command": ["sh", "-c", config]}
+
+    def a_job(name: str, labels: dict[str, str], command: list[str], **fields: Any) -> dict[str, Any]:
+        main = {"name": "node", "image": IMAGE, "command": command, "volumeMounts": _MOUNTS}
+        spec = {**pod["spec"], "containers": [main], "initContainers": [image], "volumes": SSHD["volumes"]}
+        template = {"spec": {"template": {"spec": {**spec, "restartPolicy": "Never"}}, "backoffLimit": 0}}
+        return {"name": name, "template": {"metadata": {"labels": labels}, **template}, **fields}
+
+    launcher = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    ready = [{"name": "node", "status": "Ready"}]
+    jobs = [
+        a_job("node", {}, ["/usr/sbin/sshd", "-De"]),
+        a_job("launcher", launcher, ["false"], dependsOn=ready),
+    ]
+    of_mpi = {"mpiImplementation": "OpenMPI", "sshAuthMountPath": folder, "runLauncherAsNode": works}
+    spec = {
+        "network": {"publishNotReadyAddresses": True},
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]},
+        "replicatedJobs": jobs,
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"mlPolicy": {"numNodes": 1, "mpi": of_mpi}, "template": {"spec": spec}},
+    }
+
+
+@needs_mpirun
+@pytest.mark.parametrize("works", [True, False])
+def test_mpirun_of_a_runtime_of_the_cluster(
+    ab: Terminal, plane: ControlPlane, namespace: str, pod: dict[str, Any], tmp_path: Path, works: bool
+) -> None:
+    """With the numbers of the job ranks run on both workers, and on the launcher where it is a node."""
+    plane.api.create(a_runtime_of_mpi("ours", namespace, pod, works=works))
+    own = {"runtimeRef": {"kind": "TrainingRuntime", "name": "ours"}}
+    key = "install -m 600 /etc/mpi-ssh/id_rsa /run/sshd/key\n"
+    starts, told = mpirun("python3", "-c", RANKS), "-o ConnectionAttempts"
+    command = [word.replace(told, f"-o IdentityFile=/run/sshd/key {told}") for word in starts]
+    command[2] = key + command[2]
+    job = {
+        "name": "digits",
+        "framework": "mpi",
+        "engine": "trainjob",
+        "processes_per_member": 2,
+        "groups": {"launcher": 1, "worker": 2},
+        "command": command,
+        "environment": {"SAID": "no", "ENDS": "0"},
+        "engine_spec": {**own, **({"runLauncherAsWorker": True} if works else {})},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    body = ab("run", "job.yaml", "--key", "k", "--json", code=None).json
+    lines = [json.loads(line) for line in ab("logs", body["run"], "--json").out.splitlines()]
+    run, ranks = body["run"], [line["text"] for line in lines if line["text"].startswith("rank")]
+    assert body["state"] == "succeeded", "\n".join(f"{line['member']}: {line['text']}" for line in lines)
+    hosts = [f"{run}-node-0-0", f"{run}-node-0-1", *([f"{run}-launcher-0-0"] if works else [])]
+    assert sorted(line.split(" at ")[1].split()[0] for line in ranks) == sorted(hosts * 2)
+    assert [(m["group"], m["index"], m["rank"]) for m in body["members"]] == [
+        ("launcher", 0, 0),
+        ("worker", 0, 1),
+        ("worker", 1, 2),
+    ]
 
 
 @needs_mpirun

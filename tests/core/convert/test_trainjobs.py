@@ -91,10 +91,62 @@ def test_a_runtime_that_says_nothing_of_its_framework_is_told() -> None:
     assert (change.path, change.after) == ("spec.runtimeRef.name", "pytorch")
 
 
+MPI = PATCHED.replace("torch-distributed", "deepspeed-distributed").replace(
+    "      - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}\n", ""
+)
+
+
+def test_a_runtime_of_mpi_has_a_launcher_among_its_nodes() -> None:
+    (change,) = only(MPI).changed
+    assert (change.path, change.after) == ("spec.runtimeRef.name", "runLauncherAsWorker: true")
+    job, spec = there_and_back(MPI)
+    assert (job["framework"], job["groups"]) == ("mpi", {"launcher": 1, "worker": 1})
+    source = yaml.safe_load(MPI)["spec"]
+    for name in ("numNodes", "numProcPerNode", "image", "command", "resourcesPerNode"):
+        assert spec["trainer"][name] == source["trainer"][name]
+    assert source["runtimePatches"][0] in spec["runtimePatches"]
+
+
+@pytest.mark.parametrize(
+    ("works", "said", "workers"),
+    [(True, 3, 2), (True, 1, 1), (True, None, 4), (False, 3, 3), (False, None, 4)],
+)
+def test_its_runtime_says_whether_the_launcher_is_a_node(works: bool, said: int | None, workers: int) -> None:
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "deepspeed-distributed"},
+        "spec": {
+            "mlPolicy": {"mpi": {"runLauncherAsNode": works}},
+            "template": {
+                "spec": {
+                    "replicatedJobs": [
+                        {"name": "node", "template": {"spec": {"parallelism": 4, "template": {}}}},
+                        {"name": "launcher", "template": {"spec": {"template": {}}}},
+                    ]
+                }
+            },
+        },
+    }
+    trainjob = yaml.safe_load(MPI)
+    del trainjob["spec"]["trainer"]["numNodes"]
+    if said is not None:
+        trainjob["spec"]["trainer"]["numNodes"] = said
+    text = yaml.safe_dump_all([runtime, trainjob])
+    job, spec = there_and_back(text)
+    assert ("runLauncherAsWorker" in job["engine_spec"]) == works and "runLauncherAsWorker" not in spec
+    assert job["groups"]["worker"] == workers
+    assert ("resources" in job) == ("environment" in job) == works
+    assert spec["trainer"]["resourcesPerNode"] == trainjob["spec"]["trainer"]["resourcesPerNode"]
+    assert spec["trainer"]["numNodes"] == workers + works
+    numbers = {change.path: change.after for change in only(text).changed}
+    assert numbers == ({} if said is not None else {"spec.trainer.numNodes": workers + works})
+
+
 @pytest.mark.parametrize(
     ("before", "after", "path"),
     [
-        ("torch-distributed", "deepspeed-distributed", "spec.runtimeRef.name"),
+        ("torch-distributed", "flux-runtime", "spec.runtimeRef.name"),
         (", name: torch-distributed", "", "spec.runtimeRef.name"),
         ("numNodes: 2", "numNodes: two", "spec.trainer.numNodes"),
         ("numProcPerNode: 4", "numProcPerNode: 0", "spec.trainer.numProcPerNode"),

@@ -200,9 +200,64 @@ def test_what_they_cannot_do_is_said_with_its_path(engine: str) -> None:
     assert ttl == ({"policy.ttl": "warning"} if engine == "trainjob" else {}), "a JobSet goes as a whole"
 
 
-def test_a_launcher_needs_a_runtime_of_its_own() -> None:
-    runtime = {"runtimeRef": {"name": "mpi-distributed"}}
-    assert said("trainjob", engine_spec=runtime) == {"engine_spec.runtimeRef": "error"}
+RUNTIME = {"runtimeRef": {"name": "deepspeed-distributed"}}
+
+
+@pytest.mark.parametrize(("works", "nodes"), [(True, 3), (False, 2)])
+def test_a_runtime_of_the_cluster_has_a_launcher_and_workers(works: bool, nodes: int) -> None:
+    own = {**RUNTIME, **({"runLauncherAsWorker": True} if works else {})}
+    needs = {"resources": {"gpu": 2}} if works else {}
+    found = rendered("trainjob", engine_spec=own, environment={"A": "1"}, args=None, image=None, **needs)
+    assert [m["kind"] for m in found.manifests] == ["TrainJob"], "no runtime of its own"
+    spec = found.job["spec"]
+    assert (spec["runtimeRef"], spec["trainer"]["numNodes"]) == (RUNTIME["runtimeRef"], nodes)
+    assert ("resourcesPerNode" in spec["trainer"]) == works and "image" not in spec["trainer"]
+    assert {"name": "A", "value": "1"} in spec["trainer"]["env"]
+    names = {variable["name"] for variable in spec["trainer"]["env"]}
+    assert not names & {"ALLABOARD_INDEX", "ALLABOARD_MEMBER", "ALLABOARD_RANK"}
+    assert not any(name.startswith(("OMPI_", "PRTE_")) for name in names), "Trainer and the runtime say them"
+    patched = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert [job["name"] for job in patched] == ["launcher", "node"]
+    for job in patched:
+        metadata = job["template"]["spec"]["template"]["metadata"]
+        assert metadata["labels"]["allaboard.io/run"] == found.job["metadata"]["name"]
+        assert metadata["annotations"]["allaboard.io/members"] == "launcher:1,worker:2"
+    templates = {
+        role: (count, template["spec"]["containers"][0])
+        for role, count, template in ENGINES["trainjob"].templates(found.job, found.extras)
+    }
+    assert {role: count for role, (count, _) in templates.items()} == {"launcher": 1, "worker": 2}
+    worker = templates["worker"][1]
+    assert "command" not in worker and ("resources" in worker) == works == bool(worker["env"])
+
+
+def test_what_cannot_be_said_of_one_side_of_a_runtime_is_refused_with_its_path() -> None:
+    own = {**RUNTIME, "runLauncherAsWorker": True}
+    assert said("trainjob", engine_spec=own) == {}
+    assert said("trainjob", engine_spec=own, image="lab/x:1") == {"image": "warning"}
+    needs: dict[str, Any] = {"image": None, "resources": {"cpu": 1}}
+    assert said("trainjob", engine_spec=own, **needs) == {}
+    assert said("trainjob", engine_spec=RUNTIME, **needs) == {"resources": "error"}
+    groups = {
+        "launcher": {"resources": {"cpu": 1}},
+        "worker": {"environment": {"A": "1"}, "pod": {"spec": {"hostNetwork": True}}},
+    }
+    both = {"groups.worker.environment", "groups.worker.pod.spec.hostNetwork"}
+    alone = said("trainjob", engine_spec=RUNTIME, image=None, workers=None, groups=groups)
+    assert {path for path, how in alone.items() if how == "error"} == both
+    as_node = said("trainjob", engine_spec=own, image=None, workers=None, groups=groups)
+    assert {path for path, how in as_node.items() if how == "error"} == both | {"groups.launcher.resources"}
+    main = {"spec": {"containers": [{"name": "mpi", "image": "x", "volumeMounts": []}]}}
+    groups = {"launcher": {"pod": main}, "worker": {"replicas": 1, "pod": main}}
+    assert said("trainjob", engine_spec=own, image=None, workers=None, groups=groups) == {
+        "groups.worker.pod.spec.containers[0].image": "error"
+    }
+    alone = said("trainjob", engine_spec=own, workers=None, groups={"launcher": 1})
+    assert alone == {"groups": "error"}
+    settings = {"mpiImplementation": "OpenMPI", "sshAuthMountPath": "/root/.ssh"}
+    assert said("trainjob", engine_spec={**own, **settings}, image=None) == {
+        f"engine_spec.{name}": "error" for name in settings
+    }
 
 
 def test_a_cluster_without_mpijobs_has_it_all_the_same() -> None:

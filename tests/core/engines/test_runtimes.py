@@ -11,6 +11,7 @@ import pytest
 
 from allaboard.checking import check
 from allaboard.engines import ENGINES
+from allaboard.engines.trainer_runtimes import patch_of
 from allaboard.engines.trainjob import TrainJob
 from allaboard.errors import BadInput
 from allaboard.layout import lay_out
@@ -66,6 +67,21 @@ def test_a_runtime_of_the_cluster_is_patched_with_what_the_job_says() -> None:
     main, sidecar = pod["spec"]["containers"]
     assert {*main} == {"name", "volumeMounts"} and main["name"] == "node"
     assert sidecar == {"name": "sidecar", "env": [{"name": "B", "value": "2"}]}
+
+
+def test_memory_that_a_patch_mounts_stays_as_it_is() -> None:
+    mounts = [{"name": "theirs", "mountPath": "/dev/shm"}]
+    main = {"name": "node", "volumeMounts": mounts}
+    pod = {"spec": {"containers": [main], "volumes": [{"name": "theirs", "emptyDir": {}}]}}
+    theirs = {**patch_of({"node": pod}), "manager": "example.io/team"}
+    storage = [{"mount": "/data", "pvc": "claim"}]
+    found = rendered("2.3.0", engine_spec={**RUNTIME, "runtimePatches": [theirs]}, storage=storage)
+    said, ours = found.job["spec"]["runtimePatches"]
+    assert said == theirs
+    (node,) = ours["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    spec = node["template"]["spec"]["template"]["spec"]
+    assert [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]] == ["/data"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["storage-0"]
 
 
 def test_trainer_2_1_is_told_with_its_overrides() -> None:

@@ -51,8 +51,18 @@ def job_of_trainjob(kind: Kind, obj: Mapping[str, Any], others: Sequence[Mapping
     framework = _framework(reading, kind, runtime, name or "")
     trainer = reading.mapping(spec.pop("trainer", None), "spec.trainer")
     job |= {"framework": framework, "engine": kind.NAME, "engine_spec": {"runtimeRef": plain(reference)}}
-    job |= _members(reading, trainer, runtime)
-    _nodes(reading, kind, trainer, job)
+    if framework == "mpi":
+        launcher_works = _launcher_works(reading, runtime, name or "")
+        job["engine_spec"] |= {"runLauncherAsWorker": True} if launcher_works else {}
+        job |= _launcher_and_workers(reading, trainer, runtime, launcher_works)
+        job |= _processes(reading, trainer)
+        _nodes(reading, kind, trainer, job)
+        if not launcher_works:
+            of_launcher = {name: job.pop(name) for name in ("environment", "resources") if name in job}
+            job["groups"]["launcher"] = {"replicas": 1, **of_launcher} if of_launcher else 1
+    else:
+        job |= {"workers": _number_of_nodes(reading, trainer, runtime), **_processes(reading, trainer)}
+        _nodes(reading, kind, trainer, job)
     policy: dict[str, Any] = {}
     deadline = reading.whole(spec.pop("activeDeadlineSeconds", None), "spec.activeDeadlineSeconds", 1)
     if deadline is not None:
@@ -92,27 +102,82 @@ def _framework(reading: Reading, kind: Kind, runtime: Mapping[str, Any], name: s
         why = "the runtime is not known here; a job says its framework, and torch is the usual one"
         reading.change("spec.runtimeRef.name", name, "pytorch", why)
         return "pytorch"
-    known = [name for name in kind.FRAMEWORKS if name != "mpi"]
-    if framework not in known:
-        words = f"a runtime of {framework}; of TrainJobs this version converts those of {one_of(known)}"
+    if framework not in kind.FRAMEWORKS:
+        names = one_of(kind.FRAMEWORKS)
+        words = f"a runtime of {framework}; of TrainJobs this version converts those of {names}"
         reading.wrong("spec.runtimeRef.name", words)
     return framework
 
 
-def _members(reading: Reading, trainer: dict[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
-    """``workers`` and ``processes_per_member``."""
+def _number_of_nodes(reading: Reading, trainer: dict[str, Any], runtime: Mapping[str, Any]) -> int:
+    """``numNodes``, or that of the runtime."""
     nodes = reading.whole(trainer.pop("numNodes", None), "spec.trainer.numNodes")
     if nodes is None:
         policy = runtime.get("mlPolicy")
         usual = policy.get("numNodes") if isinstance(policy, Mapping) else None
-        nodes = usual if isinstance(usual, int) and not isinstance(usual, bool) and usual > 0 else 1
-        why = "a job says the number of its members; where nothing is written it is the runtime's"
-        reading.change("spec.trainer.numNodes", None, nodes, why)
+        nodes = _told(reading, _positive(usual))
+    return max(1, nodes)
+
+
+def _told(reading: Reading, number: int) -> int:
+    """The number of a runtime."""
+    why = "a job says the number of its members; where nothing is written it is the runtime's"
+    reading.change("spec.trainer.numNodes", None, number, why)
+    return number
+
+
+def _positive(number: Any) -> int:
+    """The number that a runtime says, or 1."""
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 1
+
+
+def _launcher_works(reading: Reading, runtime: Mapping[str, Any], name: str) -> bool:
+    """Whether the launcher is one of the nodes of a runtime of MPI."""
+    policy = runtime.get("mlPolicy")
+    of_mpi = policy.get("mpi") if isinstance(policy, Mapping) else None
+    if isinstance(of_mpi, Mapping):
+        return of_mpi.get("runLauncherAsNode") is True
+    why = (
+        "the runtime is not known here, and those that Trainer ships say runLauncherAsNode; where this one "
+        "does not, take engine_spec.runLauncherAsWorker out"
+    )
+    reading.change("spec.runtimeRef.name", name, "runLauncherAsWorker: true", why)
+    return True
+
+
+def _launcher_and_workers(
+    reading: Reading, trainer: dict[str, Any], runtime: Mapping[str, Any], launcher_works: bool
+) -> dict[str, Any]:
+    """``groups``. Of several nodes one is the launcher, where that works, and there is always one beside it
+    (plugins/mpi/mpi.go, EnforceMLPolicy).
+    """
+    nodes = reading.whole(trainer.pop("numNodes", None), "spec.trainer.numNodes")
+    if nodes is None:
+        nodes = _told(reading, _positive(_parallelism_of_nodes(runtime)) + launcher_works)
+    return {"groups": {"launcher": 1, "worker": max(1, nodes - launcher_works)}}
+
+
+def _parallelism_of_nodes(runtime: Mapping[str, Any]) -> Any:
+    """How many workers a runtime of MPI has; None where it does not say it."""
+    spec: Any = runtime
+    for field in ("template", "spec", "replicatedJobs"):
+        spec = spec.get(field) if isinstance(spec, Mapping) else None
+    for job in spec if isinstance(spec, list) else ():
+        own = job if isinstance(job, Mapping) and job.get("name") == "node" else None
+        for field in ("template", "spec", "parallelism"):
+            own = own.get(field) if isinstance(own, Mapping) else None
+        if own is not None:
+            return own
+    return None
+
+
+def _processes(reading: Reading, trainer: dict[str, Any]) -> dict[str, Any]:
+    """``processes_per_member``."""
     processes = trainer.pop("numProcPerNode", None)
     if isinstance(processes, str) and processes in ("auto", "cpu", "gpu"):  # Trainer 2.0 and 2.1
-        return {"workers": max(1, nodes), "processes_per_member": processes}
+        return {"processes_per_member": processes}
     number = reading.whole(processes, "spec.trainer.numProcPerNode", 1)
-    return {"workers": max(1, nodes), **({} if number is None else {"processes_per_member": number})}
+    return {} if number is None else {"processes_per_member": number}
 
 
 def _nodes(reading: Reading, kind: Kind, trainer: dict[str, Any], job: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
-from allaboard.engines import mpi
+from allaboard.engines import mpi, trainer_runtimes
 from allaboard.engines.base import TRAINER, Address, JobSeen, Operator, Rules
 from allaboard.engines.jobset import (
     PORT,
@@ -54,6 +54,19 @@ from allaboard.engines.jobset_reading import (
     told_groups,
 )
 from allaboard.engines.mpijob import slots_of
+from allaboard.engines.trainer_runtimes import (
+    CHANGES,
+    GRACE,
+    INJECTED,
+    NODE,
+    as_trained,
+    known_templates,
+    main_container,
+    patch_of,
+    patching_spec,
+    runtime_of_cluster,
+    without_identity,
+)
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
@@ -64,31 +77,12 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 RUNTIME = "TrainingRuntime"
-NODE = "node"
+DEADLINE = "activeDeadlineSeconds"
 STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
-MANAGER = "allaboard.io/job"
-"""Who patches a runtime of the cluster on behalf of a job."""
 POLICIES: Mapping[str, str] = {"pytorch": "torch", "jax": "jax", "xgboost": "xgboost"}
 """Framework -> the policy by which Trainer prepares its members."""
 _RANK: Json = {"fieldRef": {"fieldPath": f"metadata.annotations['{COMPLETION_INDEX}']"}}
-INJECTED = frozenset(
-    {"PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE"}
-    | {"JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"}
-    | {"DMLC_NUM_WORKER", "DMLC_TASK_ID", "DMLC_TRACKER_PORT", "DMLC_TRACKER_URI"}
-)
-"""What Trainer's policies inject; a TrainJob that says one of them itself is refused."""
-
-CHANGES = frozenset({"podTemplateOverrides", "runtimePatches"})
-"""Fields by which a TrainJob changes its runtime; a release of Trainer has one of them at most."""
-DEADLINE = "activeDeadlineSeconds"
-GRACE = "terminationGracePeriodSeconds"
 _WRONG: Json = {"runtimeRef": {"name": "allaboard-probe-is-not-there"}}
-
-
-def _runtime_spec(template: Json) -> dict[str, Any]:
-    """The spec of a runtime that says this of the pods of its nodes."""
-    jobs = [{"name": NODE, "template": {"spec": {"template": template}}}]
-    return {"template": {"spec": {"replicatedJobs": jobs}}}
 
 
 class TrainJob(JobSet):
@@ -131,9 +125,7 @@ class TrainJob(JobSet):
         "TrainJob": {
             DEADLINE: 60,
             "podTemplateOverrides": [],
-            "runtimePatches": [
-                {"manager": MANAGER, "trainingRuntimeSpec": _runtime_spec({"spec": {GRACE: 30}})}
-            ],
+            "runtimePatches": [patch_of({NODE: {"spec": {GRACE: 30}}})],
         },
         RUNTIME: {"mlPolicy": {"jax": {}, "xgboost": {}}},
     }
@@ -149,13 +141,13 @@ class TrainJob(JobSet):
 
     def brings_image(self, layout: Layout) -> bool:
         """Whether members have an image although the job names none: that of a runtime of the cluster."""
-        return _runtime_of_cluster(layout.engine_spec) is not None
+        return runtime_of_cluster(layout.engine_spec) is not None
 
     def objections(self, job: Json) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as it is written."""
         own = job.get("engine_spec") or {}
-        if _runtime_of_cluster(own) is not None:
-            yield from _unpatchable(job, self.lacking)
+        if runtime_of_cluster(own) is not None:
+            yield from trainer_runtimes.objections(job, self.lacking)
         elif "initializer" in own:
             words = "the runtime has its jobs, and this job names none; say engine_spec.runtimeRef.name, too"
             yield Problem("engine_spec.initializer", words)
@@ -175,12 +167,14 @@ class TrainJob(JobSet):
         """The job object. ``templates``: the pod template of each role."""
         own = with_members(metadata, layout)
         head = {"apiVersion": self.API_VERSION, "kind": self.KIND, "metadata": own}
-        if _runtime_of_cluster(layout.engine_spec) is not None:
-            return {**head, "spec": _patching_spec(layout, templates, self.lacking)}
+        if runtime_of_cluster(layout.engine_spec) is not None:
+            nodes, numbers = _nodes_of_runtime(layout, templates)
+            spec = patching_spec(layout, nodes, numbers, self.lacking)
+            return {**head, "spec": {**spec, **_limits(layout)}}
         runtime = {"apiGroup": "trainer.kubeflow.org", "kind": RUNTIME, "name": metadata["name"]}
-        spec: dict[str, Any] = {"runtimeRef": runtime}
+        spec = {"runtimeRef": runtime}
         if layout.framework == mpi.FRAMEWORK:
-            spec["trainer"] = _mpi_numbers(layout)
+            spec["trainer"] = {**_mpi_numbers(layout), "numProcPerNode": slots_of(layout)}
         elif (node := _node_template(layout, templates, self.lacking)) is not None:
             spec["trainer"] = _trainer(layout, node)
         return {**head, "spec": {**spec, **_limits(layout)}}
@@ -189,7 +183,7 @@ class TrainJob(JobSet):
         self, layout: Layout, metadata: Json, templates: Mapping[str, Json], gang: GangPlan
     ) -> Sequence[Json]:
         """The runtime, which has the job's name; none where the job names one of the cluster."""
-        if _runtime_of_cluster(layout.engine_spec) is not None:
+        if runtime_of_cluster(layout.engine_spec) is not None:
             return []
         # The deadline is the TrainJob's own, which has a timer.
         layout = replace(layout, policy=replace(layout.policy, deadline=None))
@@ -211,16 +205,16 @@ class TrainJob(JobSet):
         trainer = (job.get("spec") or {}).get("trainer") or {}
         runtime = next((extra for extra in extras if extra.get("kind") == RUNTIME), {})
         spec = ((runtime.get("spec") or {}).get("template") or {}).get("spec") or {}
+        told = told_groups(job.get("metadata") or {})
         if not spec:  # of a runtime of the cluster is known what the job says of its nodes
-            spec = {"replicatedJobs": [{"name": NODE, "template": {"spec": {"template": _bare_node()}}}]}
+            yield from known_templates(trainer, told or {NODE: int(trainer.get("numNodes") or 1)})
         for role, count, template in templates_of(spec):
             if role != NODE:
                 yield role, count, template
                 continue
             nodes = int(trainer.get("numNodes") or count)
-            groups = _of_nodes(told_groups(job.get("metadata") or {}) or {NODE: nodes})
-            for group, number in groups.items():
-                yield group, number, _as_trained(template, trainer)
+            for group, number in _of_nodes(told or {NODE: nodes}).items():
+                yield group, number, as_trained(template, trainer)
 
     def to_job(self, obj: Json, others: Sequence[Json]) -> Conversion:
         """The job that a TrainJob says; its runtime, and how that is patched, stand in ``engine_spec``."""
@@ -265,6 +259,30 @@ class TrainJob(JobSet):
 # Down.
 
 
+def _limits(layout: Layout) -> dict[str, Any]:
+    """Of a TrainJob itself. Trainer 2.2 and later know the deadline."""
+    policy = layout.policy
+    deadline = {} if policy.deadline is None else {"activeDeadlineSeconds": math.ceil(policy.deadline)}
+    return {"suspend": policy.suspend, **deadline}
+
+
+def _nodes_of_runtime(
+    layout: Layout, templates: Mapping[str, Json]
+) -> tuple[dict[str, Json], dict[str, int]]:
+    """Replicated job of a runtime of the cluster -> what the job says of its pods, the one that trains first;
+    and the numbers of ``spec.trainer``.
+    """
+    told = {role: without_identity(template) for role, template in templates.items()}
+    told = {role: {**one, "metadata": with_members(one["metadata"], layout)} for role, one in told.items()}
+    words = layout.processes_per_member or ""
+    slots = {"numProcPerNode": int(words)} if words.isdecimal() else {}
+    if layout.framework == mpi.FRAMEWORK:
+        names = {mpi.LAUNCHER: mpi.LAUNCHER, NODE: mpi.WORKER}
+        return {name: told[role] for name, role in names.items()}, {**_mpi_numbers(layout), **slots}
+    node = with_environment(told[layout.groups[0].role], _node_environment(layout), _RANK, always=True)
+    return {NODE: node}, {"numNodes": layout.total, **slots}
+
+
 def _node_template(
     layout: Layout, templates: Mapping[str, Json], lacking: Collection[str]
 ) -> dict[str, Any] | None:
@@ -274,143 +292,8 @@ def _node_template(
     policy = POLICIES.get(layout.framework)
     if policy is None or policy in lacking or layout.elastic is not None:
         return None
-    plain = [_without_identity(templates[group.role]) for group in layout.groups]
+    plain = [without_identity(templates[group.role]) for group in layout.groups]
     return plain[0] if all(one == plain[0] for one in plain) else None
-
-
-def _runtime_of_cluster(engine_spec: Json) -> Json | None:
-    """The runtime that a job names."""
-    runtime = engine_spec.get("runtimeRef")
-    return runtime if isinstance(runtime, Mapping) else None
-
-
-PATCHABLE = frozenset(
-    {"affinity", "containers", "imagePullSecrets", "initContainers", "nodeSelector", "schedulingGates"}
-    | {"securityContext", "serviceAccountName", GRACE, "tolerations", "volumes"}
-)
-"""Fields of a pod that a TrainJob may change in its runtime."""
-PATCHABLE_OF_CONTAINERS = frozenset({"env", "name", "securityContext", "volumeMounts"})
-_NOT_IN_OVERRIDES = frozenset({"securityContext", GRACE})
-"""What podTemplateOverrides lack of both."""
-_BY_TRAINER = frozenset({"args", "command", "image", "resources"})
-"""What a TrainJob says of the container that trains beside what it may change in any."""
-_BY_RUNTIME = "the runtime says it, and this job names one of the cluster; take it out"
-
-
-def _with_overrides(engine_spec: Json, lacking: Collection[str]) -> bool:
-    """Whether a TrainJob changes its runtime with podTemplateOverrides."""
-    return "podTemplateOverrides" in engine_spec or "runtimePatches" in lacking
-
-
-def _unknown(engine_spec: Json, lacking: Collection[str]) -> frozenset[str]:
-    """Fields of pods and of containers that the way by which a TrainJob changes its runtime does not have."""
-    by_overrides = _with_overrides(engine_spec, lacking)
-    return frozenset({*lacking, *(_NOT_IN_OVERRIDES if by_overrides else ())})
-
-
-def _unpatchable(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
-    """What a job says that no TrainJob can change in a runtime of the cluster."""
-    own = job.get("engine_spec") or {}
-    if {*lacking} >= CHANGES:
-        words = "this Trainer (2.0) cannot label the pods of a runtime, by which a run is followed; "
-        yield Problem("engine_spec.runtimeRef", f"{words}leave it out, or update Trainer")
-    for name in sorted(CHANGES & {*lacking} & {*own}):
-        yield Problem(f"engine_spec.{name}", "this release of Trainer has no such field")
-    unknown = _unknown(own, lacking)
-    if GRACE in unknown and (job.get("spot") or {}).get("grace") is not None:
-        yield Problem("spot.grace", _BY_RUNTIME)
-    yield from _unpatchable_pod(job.get("pod") or {}, unknown)
-    policy = job.get("policy") or {}
-    for name in ("restart", "backoff_limit"):
-        if name in policy:
-            yield Problem(f"policy.{name}", _BY_RUNTIME, severity="warning")
-    for name in ("code", "elastic"):
-        if job.get(name):
-            yield Problem(name, _BY_RUNTIME)
-    if job.get("framework") == mpi.FRAMEWORK:
-        words = "a launcher and its workers bring a runtime of their own; take it out"
-        yield Problem("engine_spec.runtimeRef", words)
-    for n, secret in enumerate(job.get("secrets") or ()):
-        if isinstance(secret, Mapping) and secret.get("env"):
-            words = "a TrainJob cannot say envFrom; mount it, or have the runtime say it"
-            yield Problem(f"secrets[{n}].env", words)
-    for name in ("scheduler", "priority"):
-        if (job.get("gang") or {}).get(name) not in (None, "auto", "none"):
-            yield Problem(f"gang.{name}", _BY_RUNTIME)
-    for role, group in (job.get("groups") or {}).items():
-        if isinstance(group, Mapping) and {*group} - {"replicas"}:
-            yield Problem(f"groups.{role}", "the nodes of a runtime are equal; say it of the whole job")
-
-
-def _unpatchable_pod(pod: Json, unknown: Collection[str]) -> Iterator[Problem]:
-    """What `pod` says that no TrainJob can; ``unknown``: what its release does not know."""
-    spec = pod.get("spec")
-    for name in spec if isinstance(spec, Mapping) else ():
-        if name not in PATCHABLE or name in unknown:
-            yield Problem(f"pod.spec.{name}", _BY_RUNTIME)
-    for kind in ("containers", "initContainers"):
-        listed = spec.get(kind) if isinstance(spec, Mapping) else ()
-        for n, container in enumerate(listed if isinstance(listed, list) else ()):
-            if not isinstance(container, Mapping):
-                continue
-            trains = kind == "containers" and container.get("name") in {CONTAINER, *JobSet.ALIASES}
-            for name in sorted({*container} - PATCHABLE_OF_CONTAINERS - (_BY_TRAINER if trains else set())):
-                words = "a TrainJob changes env, securityContext and volumeMounts of a runtime's container, "
-                yield Problem(f"pod.spec.{kind}[{n}].{name}", f"{words}and no more; have the runtime say it")
-            if "securityContext" in {*container} & {*unknown}:
-                yield Problem(f"pod.spec.{kind}[{n}].securityContext", _BY_RUNTIME)
-
-
-def _limits(layout: Layout) -> dict[str, Any]:
-    """Of a TrainJob itself. Trainer 2.2 and later know the deadline."""
-    policy = layout.policy
-    deadline = {} if policy.deadline is None else {"activeDeadlineSeconds": math.ceil(policy.deadline)}
-    return {"suspend": policy.suspend, **deadline}
-
-
-def _patching_spec(layout: Layout, templates: Mapping[str, Json], lacking: Collection[str]) -> dict[str, Any]:
-    """The spec of a TrainJob that patches a runtime of the cluster; without ``runtimeRef`` and what else the
-    job says in `engine_spec`.
-    """
-    node = _without_identity(templates[layout.groups[0].role])
-    node = with_environment(node, _node_environment(layout), _RANK, always=True)
-    known = PATCHABLE - _unknown(layout.engine_spec, lacking)
-    main, pod = _main(node), {n: v for n, v in node["spec"].items() if n in known}
-    trainer = {name: main[name] for name in ("image", "command", "args") if main.get(name)}
-    trainer["env"] = [variable for variable in main["env"] if variable["name"] not in INJECTED]
-    trainer["numNodes"] = layout.total
-    if (layout.processes_per_member or "").isdecimal():
-        trainer["numProcPerNode"] = int(layout.processes_per_member or 1)
-    if main.get("resources"):
-        trainer["resourcesPerNode"] = main["resources"]
-    kept = {name: main[name] for name in ("volumeMounts", "securityContext") if main.get(name)}
-    others = [container for container in node["spec"]["containers"] if container is not main]
-    pod["containers"] = [*([{"name": CONTAINER, **kept}] if kept else ()), *others]
-    pod = {name: value for name, value in pod.items() if value}
-    metadata = with_members(node["metadata"], layout)
-    spec = {"trainer": trainer, **_limits(layout)}
-    if _with_overrides(layout.engine_spec, lacking):
-        own = {"targetJobs": [{"name": NODE}], "metadata": metadata, "spec": pod}
-        said = layout.engine_spec.get("podTemplateOverrides") or ()
-        return {**spec, "podTemplateOverrides": [*said, own]}
-    patch = {"manager": MANAGER, "trainingRuntimeSpec": _runtime_spec({"metadata": metadata, "spec": pod})}
-    return {**spec, "runtimePatches": [*(layout.engine_spec.get("runtimePatches") or ()), patch]}
-
-
-def _bare_node() -> dict[str, Any]:
-    """A pod template of the nodes of a runtime that is not known."""
-    return {"spec": {"containers": [{"name": CONTAINER}]}}
-
-
-def _without_identity(template: Json) -> dict[str, Any]:
-    """A pod template without the name of a member: that is its place among the nodes, and the groups."""
-    containers = [
-        {**c, "env": [v for v in c["env"] if v["name"] not in ("ALLABOARD_INDEX", "ALLABOARD_MEMBER")]}
-        if c["name"] == CONTAINER
-        else c
-        for c in template["spec"]["containers"]
-    ]
-    return {**template, "spec": {**template["spec"], "containers": containers}}
 
 
 def _node_environment(layout: Layout) -> dict[str, str]:
@@ -466,7 +349,7 @@ def _mpi_numbers(layout: Layout) -> dict[str, int]:
     """``spec.trainer``; a launcher that works is one of the nodes (plugins/mpi/mpi.go, EnforceMLPolicy)."""
     workers = layout.total - 1
     nodes = workers + _launcher_works(layout)
-    return {"numNodes": max(1, nodes), "numProcPerNode": slots_of(layout)}
+    return {"numNodes": max(1, nodes)}
 
 
 def _mpi_jobset(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> dict[str, Any]:
@@ -498,13 +381,9 @@ def _as_nodes(workers: Json) -> dict[str, Any]:
     return {"name": NODE, "replicas": 1, "template": {"spec": spec}}
 
 
-def _main(template: Json) -> Json:
-    return next(c for c in template["spec"]["containers"] if c["name"] == CONTAINER)
-
-
 def _trainer(layout: Layout, node: Json) -> dict[str, Any]:
     """``spec.trainer``: what a TrainJob says of its nodes."""
-    main, injected = _main(node), {*INJECTED, *_node_environment(layout)}
+    main, injected = main_container(node), {*INJECTED, *_node_environment(layout)}
     own = [name for name in layout.groups[0].environment if name not in injected]
     trainer = {name: main[name] for name in ("image", "command", "args") if main.get(name)}
     trainer["env"] = [variable for variable in main["env"] if variable["name"] in own]
@@ -540,20 +419,6 @@ def _stripped(layout: Layout, node: Json) -> dict[str, Any]:
         for c in node["spec"]["containers"]
     ]
     return {**node, "spec": {**node["spec"], "containers": containers}}
-
-
-def _as_trained(template: Json, trainer: Json) -> dict[str, Any]:
-    """The template of a node as Trainer makes it of the runtime and the TrainJob."""
-    said = {name: trainer[name] for name in ("image", "command", "args") if trainer.get(name)}
-    if trainer.get("resourcesPerNode"):
-        said["resources"] = trainer["resourcesPerNode"]
-    containers = [
-        {**c, **said, "env": [*(c.get("env") or ()), *(trainer.get("env") or ())]}
-        if c["name"] == CONTAINER
-        else c
-        for c in template["spec"]["containers"]
-    ]
-    return {**template, "spec": {**template["spec"], "containers": containers}}
 
 
 # Up.

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, Resource, resource_for
 from allaboard.engines import ENGINES, Engine, engine_of_object
-from allaboard.engines.jobset import JobSet
-from allaboard.engines.jobset_reading import COMPLETION_INDEX, INDEX_LABEL, ROLE_LABEL
+from allaboard.engines import jobset_reading as jobset
 from allaboard.engines.base import Counts, Verdict
 from allaboard.engines.kubeflow import INDEX_LABEL, ROLE_LABEL, replica_type
 from allaboard.layout import Elastic, Group, Layout, Policy
@@ -354,9 +353,9 @@ class FakeOperator:
 
 def _identity(engine: Engine, role: str, index: int) -> Json:
     """The labels by which a pod says which member it is."""
-    if isinstance(engine, JobSet):
-        ranked = {INDEX_LABEL: str(index), COMPLETION_INDEX: "0"}
-        return {ROLE_LABEL: role, **ranked}
+    if engine.JOB_LABEL == jobset.NAME_LABEL:
+        ranked = {jobset.INDEX_LABEL: str(index), jobset.COMPLETION_INDEX: "0"}
+        return {jobset.ROLE_LABEL: role, **ranked}
     return {OPERATOR_LABEL: f"{engine.NAME}-controller", ROLE_LABEL: role, INDEX_LABEL: str(index)}
 
 
