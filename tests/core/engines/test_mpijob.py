@@ -12,7 +12,7 @@ import pytest
 
 from allaboard.checking import check, require_valid
 from allaboard.engines import BY_FRAMEWORK, ENGINES, engine_of, engine_of_kind, engine_of_object
-from allaboard.engines.base import Counts
+from allaboard.engines.base import Address, Counts
 from allaboard.errors import BadInput
 from allaboard.inside.context import context, ranks
 from allaboard.layout import Layout, allaboard_environment, lay_out
@@ -149,8 +149,9 @@ def test_derived_names_fit(engine: str) -> None:
 # What the operator injects.
 
 
-def environment(layout: Layout, member: int = 0) -> dict[str, str]:
-    return ENGINES[layout.engine].environment(layout, layout.members[member], {})
+def environment(layout: Layout, member: int = 0, *, on_one_machine: bool = False) -> dict[str, str]:
+    place = {} if on_one_machine else {m.name: Address(f"{m.name}.digits", 22) for m in layout.members}
+    return ENGINES[layout.engine].environment(layout, layout.members[member], place)
 
 
 def test_the_launcher_is_told_the_hostfile_in_the_words_of_its_implementation() -> None:
@@ -166,6 +167,9 @@ def test_the_launcher_is_told_the_hostfile_in_the_words_of_its_implementation() 
     assert environment(an_mpijob(), 1) == {"K_MPI_JOB_ROLE": "worker"}
     intel = environment(an_mpijob(engine_spec={"mpiImplementation": "Intel", "runLauncherAsWorker": True}))
     assert intel["I_MPI_PERHOST"] == "1" and "NVIDIA_VISIBLE_DEVICES" not in intel
+    two = an_mpijob(engine_spec={"mpiImplementation": "Intel"}, processes_per_member=2)
+    assert environment(two)["I_MPI_PERHOST"] == "2"
+    assert environment(two, on_one_machine=True)["I_MPI_PERHOST"] == "4"
     assert environment(an_mpijob(engine_spec={"mpiImplementation": "MPICH"})).keys() >= {"HYDRA_HOST_FILE"}
 
 

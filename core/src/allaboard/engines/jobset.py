@@ -222,7 +222,7 @@ class JobSet:
         """None, but of MPI the hostfile and the key pair."""
         if layout.framework != mpi.FRAMEWORK:
             return ()
-        place = _Places(layout.name)
+        place = _places(layout)
         hosts = {member.name: place[member.name].host for member in layout.members}
         (hostfile,) = self.files(layout, hosts).values()
         return mpi.brought(layout.name, metadata["namespace"], hostfile)
@@ -388,7 +388,7 @@ def connected(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Json]:
 
 def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> dict[str, Any]:
     """The spec of a JobSet whose members are Jobs of one pod each, one replicated job for each group."""
-    place = _Places(layout.name)
+    place = _places(layout)
     rank = {"fieldRef": {"fieldPath": f"metadata.labels['{RANK_LABEL}']"}}
     groups: list[dict[str, Any]] = []
     for group in layout.groups:
@@ -470,14 +470,13 @@ def success_policy(layout: Layout) -> dict[str, Any]:
     return {"operator": "Any" if any_one else "All", "targetReplicatedJobs": deciding}
 
 
-class _Places(dict[str, Address]):
-    """Where members listen: member -> its host at the headless Service."""
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-
-    def __missing__(self, member: str) -> Address:
-        return Address(f"{self._job}-{member}-0.{self._job}", PORT)
+def _places(layout: Layout) -> dict[str, Address]:
+    """Where members listen: member -> its host at the headless Service. The one that stands for all of its
+    role is among them.
+    """
+    any_one = [f"{group.role}-{_INDEX}" for group in layout.groups]
+    names = [*(member.name for member in layout.members), *any_one]
+    return {name: Address(f"{layout.name}-{name}-0.{layout.name}", PORT) for name in names}
 
 
 def symbolic_environment(layout: Layout, role: str, place: Place) -> dict[str, str]:

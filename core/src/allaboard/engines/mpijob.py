@@ -429,6 +429,10 @@ class MPIJob(MPIEngine):
             return {"K_MPI_JOB_ROLE": "worker"}
         name = implementation_of(layout)
         slots = {_SLOTS[name]: str(slots_of(layout))} if name in _SLOTS else {}
+        if name == "Intel":  # it asks for each host, and on one machine, where none listens, that is one
+            hosts = {one.name: place[one.name].host if place else "" for one in layout.members}
+            shared = slots_of_hosts(layout, hosts, launcher=self.launcher_works(layout.engine_spec))
+            slots = {_SLOTS[name]: str(max(shared.values(), default=slots_of(layout)))}
         without = {} if self.launcher_works(layout.engine_spec) else NO_GPUS
         return {"K_MPI_JOB_ROLE": "launcher", **_IMPLEMENTATIONS[name][1], **slots, **without}
 
