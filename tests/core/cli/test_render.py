@@ -155,10 +155,24 @@ def test_the_facts_of_a_file_stand_for_a_cluster(ab: Terminal) -> None:
     assert "for namespace research of lab.json: gangs by coscheduling" in said.err
     job = list(yaml.safe_load_all(ab("render", *options, "-n", "team").out))[-1]
     assert job["metadata"]["namespace"] == "team"
-    bare = ab("render", a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab, kinds=[]))
+    alone = facts_file(ab, kinds=["kubeflow.org/v1/PyTorchJob"])
+    bare = ab("render", a_job_file(ab), *STORE, "--cluster-facts", alone)
     assert [m["kind"] for m in yaml.safe_load_all(bare.out)] == ["ConfigMap", "PyTorchJob"]
+    options = (a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab))
     refused = ab("render", *options, "--gang", "workload")
     assert refused.code == 2 and "gang.scheduler: pytorchjob with workload: this cluster" in refused.err
+
+
+def test_a_kind_that_a_cluster_does_not_serve_is_refused(ab: Terminal) -> None:
+    options = (a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab))
+    refused = ab("render", *options, "--engine", "jobset", "--gang", "workload", "--json")
+    problems = {problem["path"]: problem["message"] for problem in refused.json["error"]["problems"]}
+    assert refused.code == 2 and problems.keys() == {"engine", "gang.scheduler"}
+    assert problems["engine"] == (
+        "this cluster does not serve jobset.x-k8s.io/v1alpha2/JobSet; say auto or pytorchjob"
+    )
+    refused = ab("render", a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab, kinds=[]))
+    assert refused.code == 2 and "PyTorchJob; install the Training Operator" in refused.err
 
 
 def test_facts_that_cannot_be_are_told_at_once(ab: Terminal) -> None:

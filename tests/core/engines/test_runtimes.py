@@ -98,6 +98,17 @@ def test_trainer_2_1_is_told_with_its_overrides() -> None:
     assert both[0] == said["podTemplateOverrides"][0] and len(both) == 2  # type: ignore[index]
 
 
+def test_trainer_2_1_is_told_of_both_jobs_of_a_runtime_of_mpi() -> None:
+    own = {"runtimeRef": {"name": "deepspeed-distributed"}, "runLauncherAsWorker": True}
+    command = ["mpirun", "python", "train.py"]
+    found = rendered("2.1.0", framework="mpi", engine_spec=own, image=None, command=command)
+    overrides = found.job["spec"]["podTemplateOverrides"]
+    assert [override["targetJobs"] for override in overrides] == [[{"name": "launcher"}], [{"name": "node"}]]
+    assert {override["metadata"]["labels"]["allaboard.io/run"] for override in overrides} == {
+        found.job["metadata"]["name"]
+    }
+
+
 def test_trainer_2_2_knows_no_grace_in_its_patches() -> None:
     found = rendered("2.2.0", engine_spec=RUNTIME, pod={"spec": {"securityContext": {"runAsUser": 7}}})
     assert "runtimePatches" in found.job["spec"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from allaboard.cli.place import cluster_options, is_cluster, json_option, store_option
+from allaboard.errors import BadInput, Problem
 from allaboard.report.terminal import say, show_json
 
 if TYPE_CHECKING:
@@ -86,7 +87,13 @@ def render(
         server, facts = _ask_cluster(read, kubeconfig, context, namespace)
     else:
         server, facts = "", assumed_facts(os.environ, namespace)
-    made = prepare_attempt(Plan(read, key), 1, 1, site(store), facts, os.environ)
+    unserved = _not_served(read, facts)
+    try:
+        made = prepare_attempt(Plan(read, key), 1, 1, site(store), facts, os.environ)
+    except BadInput as refused:
+        raise BadInput(refused.headline, [*unserved, *refused.problems]) from None
+    if unserved:
+        raise BadInput(f"job {read.name!r} cannot run on this cluster:", unserved)
     if as_json:
         show_json({"apiVersion": "v1", "kind": "List", "items": made.manifests}, exact=True)
     else:
@@ -97,11 +104,24 @@ def render(
     return 0
 
 
+def _not_served(job: TrainingJob, facts: ClusterFacts) -> list[Problem]:
+    """The engine that the job says, or is given, where the cluster is known to serve no such kind."""
+    from allaboard.engines import BY_FRAMEWORK
+    from allaboard.names import one_of
+    from allaboard.render.compatibility import engine_for, object_kind
+
+    engine = engine_for(job, facts)
+    if facts.serves(object_kind(engine)) is not False:
+        return []
+    served = [e.NAME for e in BY_FRAMEWORK[job.get("framework", "pytorch")] if facts.serves(object_kind(e))]
+    do = f"say {one_of(['auto', *served])}" if served else f"install the {engine.OPERATOR.title}"
+    return [Problem("engine", f"this cluster does not serve {object_kind(engine)}; {do}")]
+
+
 def _read_facts(path: str, namespace: str | None) -> ClusterFacts:
     """The facts of a file, over those of this place; ``namespace`` wins over both."""
     from dataclasses import replace
 
-    from allaboard.errors import BadInput
     from allaboard.render.cluster_facts import assumed_facts, facts_from_dict
     from allaboard.spec.loader import display_name, read_text
     from allaboard.untrusted import Unreadable, parse_json

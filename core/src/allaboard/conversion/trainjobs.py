@@ -53,13 +53,14 @@ def job_of_trainjob(kind: Kind, obj: Mapping[str, Any], others: Sequence[Mapping
     job |= {"framework": framework, "engine": kind.NAME, "engine_spec": {"runtimeRef": plain(reference)}}
     if framework == "mpi":
         launcher_works = _launcher_works(reading, runtime, name or "")
-        job["engine_spec"] |= {"runLauncherAsWorker": True} if launcher_works else {}
+        if launcher_works:
+            job["engine_spec"]["runLauncherAsWorker"] = True
         job |= _launcher_and_workers(reading, trainer, runtime, launcher_works)
         job |= _processes(reading, trainer)
         _nodes(reading, kind, trainer, job)
         if not launcher_works:
-            of_launcher = {name: job.pop(name) for name in ("environment", "resources") if name in job}
-            job["groups"]["launcher"] = {"replicas": 1, **of_launcher} if of_launcher else 1
+            own = {field: job.pop(field) for field in ("environment", "resources") if field in job}
+            job["groups"]["launcher"] = own or 1
     else:
         job |= {"workers": _number_of_nodes(reading, trainer, runtime), **_processes(reading, trainer)}
         _nodes(reading, kind, trainer, job)

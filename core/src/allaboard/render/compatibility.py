@@ -270,11 +270,12 @@ def _candidates(job: TrainingJob, facts: ClusterFacts) -> tuple[Engine, ...]:
     last; the preferred one where none is known.
     """
     every = BY_FRAMEWORK[job.get("framework", "pytorch")]
-    served = [engine for engine in every if facts.serves(_object_kind(engine))]
+    served = [engine for engine in every if facts.serves(object_kind(engine))]
     return tuple(sorted(served, key=lambda e: e.OPERATOR.id in facts.silent)) or every[:1]
 
 
-def _object_kind(engine: Engine) -> str:
+def object_kind(engine: Engine) -> str:
+    """``group/version/Kind`` of an engine's job objects."""
     return f"{engine.API_VERSION}/{engine.KIND}"
 
 
@@ -286,10 +287,10 @@ def engine_notes(job: TrainingJob, engine: Engine, facts: ClusterFacts) -> Itera
     same = engine.KIND == preferred.KIND  # in another version
     if facts.engine == engine.NAME:
         why = "ALLABOARD_ENGINE says so"
-    elif facts.serves(_object_kind(preferred)) is False:
-        why = f"this cluster has no {_object_kind(preferred) if same else preferred.KIND}"
+    elif facts.serves(object_kind(preferred)) is False:
+        why = f"this cluster has no {object_kind(preferred) if same else preferred.KIND}"
     elif preferred.OPERATOR.id in facts.silent:
         why = f"the {preferred.OPERATOR.title} does not answer"
     else:
         why = f"{preferred.KIND} cannot do what it asks for"
-    yield f"it runs as {_object_kind(engine) if same else engine.KIND}: {why}"
+    yield f"it runs as {object_kind(engine) if same else engine.KIND}: {why}"
