@@ -69,6 +69,22 @@ def test_a_runtime_of_the_cluster_is_patched_with_what_the_job_says() -> None:
     assert sidecar == {"name": "sidecar", "env": [{"name": "B", "value": "2"}]}
 
 
+def test_a_gang_that_nobody_could_place_is_not_made() -> None:
+    """A TrainJob cannot change the scheduler of its runtime's pods."""
+    kinds = {"trainer.kubeflow.org/v1alpha1/TrainJob", "scheduling.x-k8s.io/v1alpha1/PodGroup"}
+    facts = replace(ASSUMED, kinds=frozenset(kinds))
+    job = a_job(image="lab/train:1", workers=2, engine="trainjob", engine_spec=RUNTIME)
+    layout = lay_out(job, ENGINES["trainjob"], "digits-1f0c9a77")
+    for place in (facts, replace(facts, gang="coscheduling")):
+        found = render(job, layout, place, launch="l", spec_hash="h")
+        assert [m["kind"] for m in found.manifests] == ["TrainJob"] and found.gang.how == "none"
+        assert "pod-group" not in str(found.job)
+        assert "its runtime says who starts its members together" in " ".join(found.notes)
+    own = a_job(image="lab/train:1", workers=2, engine="trainjob")
+    found = render(own, lay_out(own, ENGINES["trainjob"], "d"), facts, launch="l", spec_hash="h")
+    assert found.gang.gang == "coscheduling"
+
+
 def test_memory_that_a_patch_mounts_stays_as_it_is() -> None:
     mounts = [{"name": "theirs", "mountPath": "/dev/shm"}]
     main = {"name": "node", "volumeMounts": mounts}

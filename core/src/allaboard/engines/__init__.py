@@ -95,6 +95,9 @@ class Engine(Protocol):
         or by the number of its workers.
         """
 
+    def brings_scheduler(self, layout: Layout) -> bool:
+        """Whether something else than the job says who places its pods, and the job cannot."""
+
     def brings_image(self, layout: Layout) -> bool:
         """Whether members have an image although the job names none."""
 

@@ -181,6 +181,10 @@ class JobSet:
         """As with the framework's own operator."""
         return self.usual(job.get("framework", "pytorch")).groups_of(job)
 
+    def brings_scheduler(self, layout: Layout) -> bool:
+        """No: the job names it."""
+        return False
+
     def brings_image(self, layout: Layout) -> bool:
         """No: the job names it."""
         return False

@@ -125,6 +125,10 @@ class KubeflowEngine:
         """The operator's own default."""
         return self.DEFAULT_RESTART
 
+    def brings_scheduler(self, layout: Layout) -> bool:
+        """No: the job names it."""
+        return False
+
     def brings_image(self, layout: Layout) -> bool:
         """No: the job names it."""
         return False

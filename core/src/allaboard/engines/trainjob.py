@@ -139,6 +139,10 @@ class TrainJob(JobSet):
 
     # Down.
 
+    def brings_scheduler(self, layout: Layout) -> bool:
+        """Whether a runtime of the cluster says it."""
+        return runtime_of_cluster(layout.engine_spec) is not None
+
     def brings_image(self, layout: Layout) -> bool:
         """Whether members have an image although the job names none: that of a runtime of the cluster."""
         return runtime_of_cluster(layout.engine_spec) is not None

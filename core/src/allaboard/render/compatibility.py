@@ -137,7 +137,8 @@ def plan_gang(
     """
     written = job.get("gang") or {}
     own = written.get("scheduler", AUTO)
-    asked = own if own != AUTO else facts.gang or AUTO
+    elsewhere = own == AUTO and engine.brings_scheduler(layout)
+    asked = "none" if elsewhere else own if own != AUTO else facts.gang or AUTO
     schedulers = named_schedulers(job, layout)
     name = choose(engine, layout.total, facts, schedulers) if asked == AUTO else asked
     # The operator's own may have no file here: it makes the gang all the same.
@@ -162,7 +163,11 @@ def plan_gang(
         priority=written.get("priority"),
         topology=(written.get("topology") or {}).get("require"),
     )
-    return plan, tuple(_notes(written, name, facts, asked, layout.total, schedulers))
+    notes = [*_notes(written, name, facts, asked, layout.total, schedulers)]
+    if elsewhere and layout.total > 1:
+        words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
+        notes.append(words)
+    return plan, tuple(notes)
 
 
 def _notes(
