@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -52,6 +53,32 @@ def look(
 ) -> GangView:
     named = {pod["metadata"]["name"].removeprefix("digits-00000000-"): pod for pod in pods}
     return GangView(needed=needed, total=total, now=BEGUN + now, pods=named, **fields)
+
+
+FIT = {
+    "type": "Unschedulable",
+    "status": "True",
+    "lastTransitionTime": "2026-11-01T10:00:05Z",
+    "message": "3/3 tasks in gang unschedulable: pod group is not ready, 3 Pending, 3 minAvailable; "
+    "Pending: 1 Unschedulable, 2 Schedulable. Origin reason is w-1: 0/2 nodes are unavailable: "
+    "2 Insufficient cpu.",
+}
+
+
+def volcano(phase: str, queue: str = "default", condition: dict[str, Any] | None = None) -> dict[str, Any]:
+    said = {"type": "Scheduled", "status": "True", "lastTransitionTime": "2026-11-01T10:00:00Z"}
+    status = {"phase": phase, "conditions": [said, condition]} if condition else {"phase": phase}
+    created = datetime.fromtimestamp(BEGUN, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    metadata = {"name": "g", "creationTimestamp": created}
+    return {"kind": "PodGroup", "metadata": metadata, "spec": {"queue": queue}, "status": status}
+
+
+def about_group(message: str) -> dict[str, Any]:
+    return {
+        "involvedObject": {"kind": "PodGroup", "name": "g"},
+        "reason": "Unschedulable",
+        "message": message,
+    }
 
 
 ALL = tuple(f"worker-{n}" for n in range(3))
@@ -157,6 +184,57 @@ SENTENCES: dict[str, tuple[str, GangView, str | None]] = {
         "worker-2 can join no more: kube-scheduler places 3 members together or none, "
         "and 2 have ended already",
     ),
+    "volcano: the pod that did not fit tells": (
+        "volcano",
+        look(
+            waits("worker-0", "Pod x/w-0 can possibly be assigned to n1, once minAvailable is satisfied"),
+            waits("worker-1", "0/4 nodes are unavailable: 4 Insufficient nvidia.com/gpu."),
+            waits("worker-2", "Pod x/w-2 can possibly be assigned to n1, once minAvailable is satisfied"),
+            groups=[volcano("Inqueue", queue="research")],
+        ),
+        "Volcano finds no 3 places together in queue research: "
+        "0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
+    ),
+    "volcano: pods only wait for each other, and their PodGroup tells": (
+        "volcano",
+        look(
+            *(waits(n, "Pod x/w can possibly be assigned to n, once minAvailable is satisfied") for n in ALL),
+            groups=[volcano("Inqueue", condition=FIT)],
+        ),
+        "Volcano finds no 3 places together: 0/2 nodes are available: 2 Insufficient cpu",
+    ),
+    "volcano: its queue is full": (
+        "volcano",
+        look(
+            groups=[volcano("Pending", queue="research")],
+            events=[about_group("queue resource quota insufficient: insufficient cpu, insufficient memory")],
+        ),
+        "Volcano does not let the gang in: queue research is short of cpu, memory",
+    ),
+    "volcano: the cluster is full": (
+        "volcano",
+        look(
+            groups=[volcano("Pending")],
+            events=[about_group("resource in cluster is overused: overused nvidia.com/gpu")],
+        ),
+        "Volcano does not let the gang in: the cluster is short of nvidia.com/gpu",
+    ),
+    "volcano: not let in, and nothing is said": (
+        "volcano",
+        look(groups=[volcano("Pending", queue="research")]),
+        "Volcano has not let the gang into queue research yet",
+    ),
+    "volcano: no such queue": (
+        "volcano",
+        look(*(silent(n, scheduler="volcano") for n in ALL), groups=[volcano("", queue="reserch")], now=91),
+        "Volcano has not looked at the gang for 91 s: is there a queue reserch, and is it running?",
+    ),
+    "volcano: no PodGroup": (
+        "volcano",
+        look(*(silent(n, scheduler="volcano") for n in ALL)),
+        "the PodGroup of this gang is not there, and Volcano passes its members over; was it deleted?",
+    ),
+    "volcano: placed": ("volcano", look(*(a_pod(n) for n in ALL), groups=[volcano("Running")]), None),
     "workload: placed": ("workload", look(*(a_pod(n) for n in ALL), groups=GROUP), None),
 }
 

@@ -145,15 +145,15 @@ def test_pods_that_name_their_scheduler_are_in_no_gang_of_another(
     assert plan(acts, workers=3, pod=pod_of("ours"))[0].gang == "coscheduling"  # type: ignore[attr-defined]
 
 
-@pytest.mark.skipif("volcano" in GANGS, reason="volcano has a file of its own")
-def test_an_operator_makes_gangs_by_a_scheduler_that_has_no_file_here() -> None:
+def test_an_operator_that_makes_volcanos_gangs_is_told_the_queue() -> None:
     place = replace(BOTH, operator_gangs=MAKES_VOLCANO)
-    asked = {"queue": "research", "timeout": "10m"}
+    asked = {"queue": "research", "timeout": "10m", "topology": {"require": "rack"}}
     found, notes = plan(place, workers=3, elastic={"min": 2, "max": 4}, gang=asked)
     assert (found.gang, found.how, found.members, found.total) == ("volcano", "natively", 2, 3)  # type: ignore[attr-defined]
-    assert (found.name, found.scheduler, found.kind) == ("digits-00000000", None, "")  # type: ignore[attr-defined]
-    assert (found.queue, notes) == ("research", ("gang.timeout: no meaning with volcano, left out",))  # type: ignore[attr-defined]
-    with pytest.raises(BadInput, match=r"makes gangs by volcano here .*leave gang.scheduler to auto$"):
+    assert (found.name, found.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
+    assert found.queue == "research"  # type: ignore[attr-defined]
+    assert notes == ("gang.timeout, gang.topology: no meaning with Volcano, left out",)
+    with pytest.raises(BadInput, match=r"makes gangs by volcano here .*leave gang.scheduler to auto"):
         plan(place, gang={"scheduler": "none"})
 
 
@@ -260,13 +260,13 @@ def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> N
 def test_check_knows_the_names() -> None:
     (problem,) = check(a_job(gang={"scheduler": "coschedulin"}))
     assert problem.path == "gang.scheduler" and problem.suggestion == "coscheduling"
-    assert "known: auto, coscheduling, none or workload" in problem.message
+    assert "known: auto, coscheduling, none, volcano or workload" in problem.message
 
 
 NEW_GANG = """
 NAME, TITLE, KINDS, SCHEDULER, AUTO = "toy", "the toy gang", ("toy.io/v1/Band",), "toy-scheduler", 1
 POD_FIELD, UNDERSTANDS, REFUSES = None, frozenset({"queue"}), {}
-def marks(plan):
+def marks(plan, role):
     return {"metadata": {"labels": {"toy.io/band": plan.name}}, "spec": {"schedulerName": plan.scheduler}}
 def objects(plan):
     named = {"name": plan.name, "namespace": plan.namespace}

@@ -46,8 +46,8 @@ class Gang(Protocol):
     REFUSES: Mapping[str, str]
     """Engines that it cannot serve -> why. The engine's own refusals are in its file."""
 
-    def marks(self, plan: GangPlan) -> Mapping[str, Any]:
-        """What every pod carries: a pod template to merge."""
+    def marks(self, plan: GangPlan, role: str) -> Mapping[str, Any]:
+        """What every pod of a role carries: a pod template to merge."""
 
     def objects(self, plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         """The extra objects, in the order of their creation, without labels and annotations."""

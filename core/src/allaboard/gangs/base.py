@@ -12,7 +12,9 @@ class GangPlan:
     """Members that start together. ``how``: ``marks`` (labels and objects of ours), ``natively`` (the job's
     operator makes the objects) or ``none``. ``name``: of the object that holds them together; ``members`` of
     ``total`` must have a place before any of them starts; ``scheduler``: the schedulerName they carry.
-    ``kind``: group/version/Kind of the object; ``timeout`` in seconds.
+    ``groups``: role -> members; ``kind``: group/version/Kind of the object; ``timeout`` in seconds;
+    ``require`` and ``prefer``: the domain within which all members are placed; ``annotations``: what the job
+    says of its job object.
     """
 
     gang: str
@@ -26,7 +28,10 @@ class GangPlan:
     timeout: float | None = None
     queue: str | None = None
     priority: str | None = None
-    topology: str | None = None
+    require: str | None = None
+    prefer: str | None = None
+    groups: Mapping[str, int] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

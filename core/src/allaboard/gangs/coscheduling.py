@@ -32,7 +32,7 @@ _BYTES = frozenset({"memory", "ephemeral-storage"})
 _QUANTITY = re.compile(r"([\w./-]+):\{\{(\d+) (-?\d+)\}")
 
 
-def marks(plan: GangPlan) -> Mapping[str, Any]:
+def marks(plan: GangPlan, role: str) -> Mapping[str, Any]:
     return {"metadata": {"labels": {LABEL: plan.name}}, "spec": {"schedulerName": plan.scheduler}}
 
 

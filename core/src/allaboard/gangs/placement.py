@@ -96,7 +96,7 @@ def scheduler_message(view: GangView) -> str | None:
     """The most informative scheduler message: of the pod that did not fit, not of those rejected with it.
     Shortened to the reasons.
     """
-    messages = [_short(message) for message in _messages(view.pods.values())]
+    messages = [shortened(message) for message in _messages(view.pods.values())]
     messages.sort(key=lambda text: (bool(_ECHO.search(text)), not _HEAD.match(text), -len(text), text))
     if messages and _ECHO.search(messages[0]):
         return next(_earlier_messages(view), messages[0])
@@ -126,11 +126,13 @@ def _earlier_messages(view: GangView) -> Iterator[str]:
         message = str(event.get("message") or "")
         is_ours = event.get("reason") == "FailedScheduling" and about.get("uid") in uids
         if is_ours and message and not _ECHO.search(message):
-            yield _short(message)
+            yield shortened(message)
 
 
-def _short(message: str) -> str:
-    """``0/3 nodes are available: 3 Insufficient nvidia.com/gpu``: without what preemption would do."""
+def shortened(message: str) -> str:
+    """A scheduler's message as ``0/3 nodes are available: 3 Insufficient nvidia.com/gpu``,
+    without what preemption would do.
+    """
     head = _HEAD.match(message)
     if head is None:
         return message.strip().rstrip(".")

@@ -27,7 +27,7 @@ UNDERSTANDS: frozenset[str] = frozenset()
 REFUSES: Mapping[str, str] = {}
 
 
-def marks(plan: GangPlan) -> Mapping[str, Any]:
+def marks(plan: GangPlan, role: str) -> Mapping[str, Any]:
     return {"spec": {"schedulingGroup": {"podGroupName": plan.name}}}
 
 

@@ -56,11 +56,10 @@ def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUM
     if operators == gang.NAME:
         return Pair("natively")
     if operators is not None:
-        or_say = f", or say {operators}" if operators in GANGS else ""
         return Pair(
             "refused",
             f"the operator of {engine.KIND} makes gangs by {operators} here "
-            f"(its {engine.OPERATOR.gang_flag}); leave gang.scheduler to auto{or_say}",
+            f"(its {engine.OPERATOR.gang_flag}); leave gang.scheduler to auto, or say {operators}",
         )
     if not gang.KINDS:
         return Pair("none")
@@ -95,9 +94,9 @@ def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
 
 
 def choose(engine: Engine, total: int, facts: ClusterFacts, schedulers: Collection[str] = frozenset()) -> str:
-    """The gang scheduler of a job that leaves it open: what its operator was started with, which need be none
-    of `GANGS`, else the first by `AUTO` that the cluster is known to have. One member needs none. Of a job
-    whose pods name their ``schedulers``, it is one that acts under this name, or none.
+    """The gang scheduler of a job that leaves it open: what its operator was started with, else the first by
+    `AUTO` that the cluster is known to have. One member needs none. Of a job whose pods name their
+    ``schedulers``, it is one that acts under this name, or none.
     """
     if (operators := _operators(engine, facts)) is not None:
         return operators
@@ -141,9 +140,8 @@ def plan_gang(
     asked = "none" if elsewhere else own if own != AUTO else facts.gang or AUTO
     schedulers = named_schedulers(job, layout)
     name = choose(engine, layout.total, facts, schedulers) if asked == AUTO else asked
-    # The operator's own may have no file here: it makes the gang all the same.
-    gang = GANGS.get(name)
-    pairing = Pair("natively") if gang is None else pair_engine_and_gang(engine, gang, facts)
+    gang = GANGS[name]
+    pairing = pair_engine_and_gang(engine, gang, facts)
     if pairing.how == "refused":
         what = f"{engine.NAME} with {name}: {pairing.reason}"
         where = "gang.scheduler" if asked == own else "ALLABOARD_GANG"
@@ -156,14 +154,17 @@ def plan_gang(
         namespace=facts.namespace,
         members=layout.elastic.min if layout.elastic else layout.total,
         total=layout.total,
-        kind=(gang and _kind(gang, facts)) or "",
-        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if gang and pairing.how == "marks" else None,
+        kind=_kind(gang, facts) or "",
+        scheduler=facts.schedulers.get(name, gang.SCHEDULER) if pairing.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=written.get("queue"),
         priority=written.get("priority"),
-        topology=(written.get("topology") or {}).get("require"),
+        require=(written.get("topology") or {}).get("require"),
+        prefer=(written.get("topology") or {}).get("prefer"),
+        groups={group.role: group.replicas for group in layout.groups},
+        annotations=(job.get("metadata") or {}).get("annotations") or {},
     )
-    notes = [*_notes(written, name, facts, asked, layout.total, schedulers)]
+    notes = [*_notes(written, plan, facts, asked, schedulers)]
     if elsewhere and layout.total > 1:
         words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
         notes.append(words)
@@ -172,18 +173,21 @@ def plan_gang(
 
 def _notes(
     written: Mapping[str, Any],
-    name: str,
+    plan: GangPlan,
     facts: ClusterFacts,
     asked: str,
-    total: int,
     schedulers: Collection[str],
 ) -> Iterator[str]:
-    gang = GANGS.get(name)
-    # Of an operator that makes PodGroups of its own, only what it hands on: Volcano takes no time-out.
-    understood = gang.UNDERSTANDS if gang else frozenset({"queue"})
-    void = [f"gang.{n}" for n in ("queue", "timeout", "topology") if n in written and n not in understood]
+    name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
+    # Of an operator that makes PodGroups of its own, only what it hands on.
+    handed_on = {"queue", "timeout"} if plan.how == "natively" else gang.UNDERSTANDS
+    void = [
+        f"gang.{n}"
+        for n in ("queue", "timeout", "topology")
+        if n in written and n not in gang.UNDERSTANDS & handed_on
+    ]
     if void:
-        yield f"{', '.join(void)}: no meaning with {gang.TITLE if gang else name}, left out"
+        yield f"{', '.join(void)}: no meaning with {gang.TITLE}, left out"
     if asked == AUTO and name == "none" and schedulers and total > 1:
         yield (
             f"members start one by one: their pods name {' and '.join(sorted(schedulers))} as scheduler, and "

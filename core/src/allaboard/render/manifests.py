@@ -80,7 +80,6 @@ def render(
         raise
     _raise_problems(job, problems)
     keys = _keys(files)
-    gang_marks = GANGS[plan.gang].marks(plan) if plan.how == "marks" else {}
     own = {labels.LAUNCH: launch, labels.SPEC_HASH: spec_hash, labels.GANG: plan.gang}
     templates = {
         group.role: pod_template.pod_template(
@@ -92,7 +91,7 @@ def render(
             metadata={"labels": labels.labels(layout), "annotations": {labels.LAUNCH: launch}},
             code=labels.code_name(layout.name) if files else None,
             files=keys,
-            gang=gang_marks,
+            gang=GANGS[plan.gang].marks(plan, group.role) if plan.how == "marks" else {},
         )
         for group in layout.groups
     }
@@ -101,7 +100,10 @@ def render(
         extras += GANGS[plan.gang].objects(plan)
     metadata = _metadata(layout, layout.name, facts.namespace, own)
     extras += engine.extras(layout, metadata, templates, plan)
-    extras = [{**extra, "metadata": {**extra["metadata"], **_with_labels(layout, own)}} for extra in extras]
+    extras = [
+        {**extra, "metadata": pod_template.merged(extra["metadata"], _with_labels(layout, own))}
+        for extra in extras
+    ]
     rendered = engine.render(layout, _with_own(metadata, job.get("metadata") or {}), templates, plan)
     said = job.get("engine_spec") or {}
     own_words = {name: value for name, value in said.items() if name not in engine.TAKES_IN}

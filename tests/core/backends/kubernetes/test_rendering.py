@@ -236,6 +236,50 @@ def test_coscheduling_natively() -> None:
     assert "scheduling.x-k8s.io/pod-group" not in worker(found)["metadata"]["labels"]
 
 
+def test_volcano_by_marks() -> None:
+    said = {"annotations": {"volcano.sh/sla-waiting-time": "1h", "team": "vision"}}
+    asked = {"scheduler": "volcano", "queue": "research", "priority": "high"}
+    found = made(groups={"master": 1, "worker": 2}, workers=None, gang=asked, metadata=said)
+    (group,) = found.extras
+    name = group["metadata"]["name"]
+    assert group["apiVersion"] == "scheduling.volcano.sh/v1beta1"
+    assert group["spec"] == {
+        "minMember": 3,
+        "minTaskMember": {"master": 1, "worker": 2},
+        "queue": "research",
+        "priorityClassName": "high",
+    }
+    assert group["metadata"]["annotations"]["volcano.sh/sla-waiting-time"] == "1h"
+    assert "team" not in group["metadata"]["annotations"]
+    for role in ("Master", "Worker"):
+        template = found.job["spec"]["pytorchReplicaSpecs"][role]["template"]
+        own = {"scheduling.k8s.io/group-name": name, "volcano.sh/task-spec": role.lower()}
+        assert own.items() <= template["metadata"]["annotations"].items()
+        assert template["spec"]["schedulerName"] == "volcano"
+    elastic = made(workers=3, elastic={"min": 2, "max": 3}, gang={"scheduler": "volcano"}).extras[0]
+    assert elastic["spec"] == {"minMember": 2, "queue": "default"}, "any members are enough"
+
+
+@pytest.mark.parametrize(
+    ("topology", "spec"),
+    [
+        ({"require": "rack"}, {"mode": "hard", "highestTierName": "rack"}),
+        ({"prefer": "block"}, {"mode": "soft", "highestTierName": "block"}),
+        ({"require": "2"}, {"mode": "hard", "highestTierAllowed": 2}),
+    ],
+)
+def test_volcano_places_a_gang_within_a_tier(topology: dict[str, str], spec: dict[str, object]) -> None:
+    (group,) = made(workers=3, gang={"scheduler": "volcano", "topology": topology}).extras
+    assert group["spec"]["networkTopology"] == spec
+
+
+def test_volcano_natively() -> None:
+    facts = replace(ASSUMED, operator_gangs={"training-operator": "volcano"})
+    found = made(facts=facts, workers=3, gang={"queue": "research"})
+    assert found.extras == () and found.gang.how == "natively"
+    assert found.job["spec"]["runPolicy"]["schedulingPolicy"] == {"minAvailable": 3, "queue": "research"}
+
+
 def test_workload_by_marks() -> None:
     found = made(workers=3, elastic={"min": 2, "max": 3}, gang={"scheduler": "workload"})
     (group,) = found.extras
