@@ -18,6 +18,7 @@ import pytest
 
 from tests.cluster.api import Api, ApiError, Object, until
 from tests.cluster.cluster import Cluster, service_account, user
+from tests.cluster.components.kubernetes import KUBERNETES, RELEASE
 from tests.cluster.jobs import a_configmap, a_node, a_pytorchjob
 from tests.cluster.leftovers import leftovers
 from tests.cluster.plane import ControlPlane, PlaneError
@@ -122,8 +123,8 @@ def own(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Ite
 
 
 def test_it_says_its_version_and_serves_the_workload_api(own: ControlPlane) -> None:
-    assert own.api.request("GET", "/version")["gitVersion"] == "v1.36.3"
-    assert own.api.serves("scheduling.k8s.io/v1alpha2", "Workload")
+    assert own.api.request("GET", "/version")["gitVersion"] == KUBERNETES.version
+    assert own.api.serves(RELEASE.workloads, "Workload")
     assert own.lacks("kube-scheduler") is None
 
 

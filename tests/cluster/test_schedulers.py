@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.api import Object, until
 from tests.cluster.components.coscheduling import SCHEDULER
+from tests.cluster.components.kubernetes import RELEASE
 from tests.cluster.jobs import a_node, a_pod
 from tests.cluster.plane import ControlPlane
 
@@ -47,7 +48,7 @@ def coscheduled(namespace: str, gang: str, size: int) -> tuple[Object, Callable[
 
 def native(namespace: str, gang: str, size: int) -> tuple[Object, Callable[[Object], Object]]:
     group = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "apiVersion": RELEASE.workloads,
         "kind": "PodGroup",
         "metadata": {"name": gang, "namespace": namespace},
         "spec": {"schedulingPolicy": {"gang": {"minCount": size}}},

@@ -27,6 +27,7 @@ from allaboard.testing import a_job
 from allaboard.units import from_rfc3339
 from tests.cluster.api import Object, until
 from tests.cluster.components.coscheduling import SCHEDULER
+from tests.cluster.components.kubernetes import RELEASE
 from tests.cluster.jobs import a_node
 from tests.cluster.plane import ControlPlane
 
@@ -85,7 +86,7 @@ def look(plane: ControlPlane, job: Object) -> Observation:
     found = plane.api.get(job["apiVersion"], job["kind"], name, namespace)
     assert found is not None
     pods = plane.api.list("v1", "Pod", namespace, labelSelector=f"training.kubeflow.org/job-name={name}")
-    kinds = ("scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2")
+    kinds = ("scheduling.x-k8s.io/v1alpha1", RELEASE.workloads)
     groups = [
         g for v in kinds if plane.api.serves(v, "PodGroup") for g in plane.api.list(v, "PodGroup", namespace)
     ]

@@ -1,20 +1,46 @@
-"""Kubernetes itself: API server, controllers, scheduler; its own gang scheduling (Workload API) is on."""
+"""Kubernetes itself: API server, controllers, scheduler; its own gang scheduling (Workload API) is on.
+``K8S`` in the environment says which release: 1.37, or 1.36, in which that API is alpha.
+"""
 
 from __future__ import annotations
+
+import os
+from dataclasses import dataclass
 
 from tests.cluster.build import Build
 from tests.cluster.components import Component
 from tests.cluster.plane import SERVICES, ControlPlane
 
 BINARIES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """``folder``: of its go.mod; ``gates``: for its own gang scheduling; ``workloads``: that API."""
+
+    folder: str
+    gates: str
+    workloads: str
+
+
+RELEASES = {
+    "1.37": Release("kubernetes", "GenericWorkload=true", "scheduling.k8s.io/v1beta1"),
+    "1.36": Release(
+        "kubernetes-1.36", "GenericWorkload=true,GangScheduling=true", "scheduling.k8s.io/v1alpha2"
+    ),
+}
+K8S = os.environ.get("K8S") or "1.37"
+if K8S not in RELEASES:
+    raise SystemExit(f"K8S={K8S}: no such release of Kubernetes here; there are {', '.join(RELEASES)}")
+RELEASE = RELEASES[K8S]
 KUBERNETES = Build(
-    "kubernetes",
+    RELEASE.folder,
     "k8s.io/kubernetes",
     tuple((name, f"k8s.io/kubernetes/cmd/{name}") for name in BINARIES),
     stamped=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
     minutes=4.5,
 )
-GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+GATES = f"--feature-gates={RELEASE.gates}"
 
 
 def api_server(plane: ControlPlane) -> list[str]:
@@ -47,7 +73,7 @@ def api_server(plane: ControlPlane) -> list[str]:
         "--kubelet-preferred-address-types=InternalIP",
         "--allow-privileged",
         GATES,
-        "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+        f"--runtime-config={RELEASE.workloads}=true",
         "--profiling=false",
     ]
 
@@ -116,7 +142,7 @@ COMPONENTS = (
         KUBERNETES,
         scheduler,
         scheduler_ready,
-        serves=("scheduling.k8s.io/v1alpha2", "Workload"),
+        serves=(RELEASE.workloads, "Workload"),
         needs=("kube-apiserver",),
     ),
 )

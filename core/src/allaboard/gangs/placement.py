@@ -31,7 +31,8 @@ _FILTERS_END = re.compile(r"\.(?=\s|$)")
 _ITEM = re.compile(r",\s(?=\d+\s)")
 _ECHO = re.compile(
     r"optimistic rejection|rejection in Unreserve|gets rejected due to|failed recently|timeout after waiting|"
-    r"PodGroup not found|once minAvailable is satisfied|waiting for minCount|pod group is unschedulable",
+    r"PodGroup not found|once minAvailable is satisfied|waiting for minCount|minCount \(\d+\)|"
+    r"pod group is unschedulable",
 )
 """Said to a pod because of its siblings."""
 

@@ -1,8 +1,12 @@
 """kube-scheduler's own gang scheduling (KEP 4671): a PodGroup of ours, which every member names in its spec.
 
-Read from Kubernetes 1.36: api/scheduling/v1alpha2/types.go, pkg/scheduler/schedule_one_podgroup.go,
-plugins/gangscheduling. It is there when the API server was started with the gates GenericWorkload and
-GangScheduling; whether the scheduler was too cannot be asked.
+Read from Kubernetes 1.36 and 1.37: api/scheduling/v1alpha2 and v1beta1 (types.go),
+pkg/scheduler/schedule_one_podgroup.go, plugins/gangscheduling. It is there when the API server was started
+with the gate GenericWorkload, and in 1.36 with GangScheduling; whether the scheduler was too cannot be asked.
+
+In v1beta1 a PodGroup has a priority of its own, by which gangs take places from each other, and says that its
+pods lose their places together: a gang that lost one member would hold the other places for nothing. In
+v1alpha2 both have gates of their own, and its priority is that of its pods.
 
 The PodGroup stands alone. One that refers to a Workload is refused until that exists, also in a dry run, and
 the scheduler reads nothing from it. Pods wait without an event or a condition until the PodGroup and minCount
@@ -19,7 +23,8 @@ from allaboard.gangs.base import GangPlan, GangView
 
 NAME = "workload"
 TITLE = "kube-scheduler's own gang scheduling"
-KINDS: tuple[str, ...] = ("scheduling.k8s.io/v1alpha2/PodGroup",)
+BETA = "scheduling.k8s.io/v1beta1/PodGroup"
+KINDS: tuple[str, ...] = (BETA, "scheduling.k8s.io/v1alpha2/PodGroup")
 SCHEDULER: str | None = None
 AUTO: int | None = 30
 POD_FIELD: str | None = "schedulingGroup"
@@ -32,13 +37,18 @@ def marks(plan: GangPlan, role: str) -> Mapping[str, Any]:
 
 
 def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
-    """One PodGroup. Its priority is that of its pods: the group's own has a feature gate of its own."""
+    """One PodGroup."""
+    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": plan.members}}}
+    if plan.kind == BETA and plan.members == plan.total:
+        spec["disruptionMode"] = {"all": {}}
+    if plan.kind == BETA and plan.priority is not None:
+        spec["priorityClassName"] = plan.priority
     return (
         {
             "apiVersion": plan.kind.rpartition("/")[0],
             "kind": "PodGroup",
             "metadata": {"name": plan.name, "namespace": plan.namespace},
-            "spec": {"schedulingPolicy": {"gang": {"minCount": plan.members}}},
+            "spec": spec,
         },
     )
 

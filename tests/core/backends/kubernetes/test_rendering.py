@@ -283,10 +283,20 @@ def test_volcano_natively() -> None:
 def test_workload_by_marks() -> None:
     found = made(workers=3, elastic={"min": 2, "max": 3}, gang={"scheduler": "workload"})
     (group,) = found.extras
-    assert group["apiVersion"] == "scheduling.k8s.io/v1alpha2"
+    assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
     assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 2}}}
     assert worker(found)["spec"]["schedulingGroup"] == {"podGroupName": group["metadata"]["name"]}
     assert "schedulerName" not in worker(found)["spec"]
+
+
+def test_a_whole_gang_loses_its_places_together_where_its_podgroup_can_say_so() -> None:
+    asked = {"scheduler": "workload", "priority": "high"}
+    (beta,) = made(workers=3, gang=asked).extras
+    policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    assert beta["spec"] == {**policy, "disruptionMode": {"all": {}}, "priorityClassName": "high"}
+    kinds = frozenset({"kubeflow.org/v1/PyTorchJob", "scheduling.k8s.io/v1alpha2/PodGroup"})
+    (alpha,) = made(facts=replace(ASSUMED, kinds=kinds), workers=3, gang=asked).extras
+    assert (alpha["apiVersion"], alpha["spec"]) == ("scheduling.k8s.io/v1alpha2", policy)
 
 
 def test_pod_stands_over_the_gangs_marks_too() -> None:

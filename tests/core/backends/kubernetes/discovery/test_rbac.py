@@ -32,6 +32,7 @@ BEYOND = {"namespaces"}
 """Looked at to tell a misspelt one; nothing fails without it."""
 VERBS = {"replace": "update"}
 GANGS = {
+    "volcano": "scheduling.volcano.sh/v1beta1/PodGroup",
     "coscheduling": "scheduling.x-k8s.io/v1alpha1/PodGroup",
     "workload": "scheduling.k8s.io/v1alpha2/PodGroup",
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.client.resources import (
     PODGROUPS,
+    PODGROUPS_ALPHA,
     PODGROUPS_COSCHEDULING,
     PODGROUPS_VOLCANO,
     Resource,
@@ -94,13 +95,14 @@ _OTHERS: tuple[Component, ...] = (
     Component(
         "workload",
         "kube-scheduler's own gang scheduling",
-        (PODGROUPS,),
+        (PODGROUPS, PODGROUPS_ALPHA),
         "kube-system",
         (
-            "# Kubernetes 1.36, on kube-apiserver and on kube-scheduler:",
-            "--feature-gates=GenericWorkload=true,GangScheduling=true",
+            "# Kubernetes 1.37, on kube-apiserver and on kube-scheduler:",
+            "--feature-gates=GenericWorkload=true",
             "# and on kube-apiserver:",
-            "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+            "--runtime-config=scheduling.k8s.io/v1beta1=true",
+            "# (1.36: GenericWorkload=true,GangScheduling=true, and scheduling.k8s.io/v1alpha2=true)",
         ),
         gang="workload",
     ),

@@ -23,6 +23,7 @@ from allaboard.backends.kubernetes.client.resources import (
     LEASES,
     NODES,
     PODGROUPS,
+    PODGROUPS_ALPHA,
     PODGROUPS_COSCHEDULING,
     PODGROUPS_VOLCANO,
     PODS,
@@ -211,7 +212,7 @@ def _jobs(
 def _groups(kinds: frozenset[str], may: May) -> Operation[dict[Resource, tuple[Json, ...] | None]]:
     """PodGroups of every API that is served."""
     groups = {}
-    for resource in (PODGROUPS_COSCHEDULING, PODGROUPS_VOLCANO, PODGROUPS):
+    for resource in (PODGROUPS_COSCHEDULING, PODGROUPS_VOLCANO, PODGROUPS, PODGROUPS_ALPHA):
         groups[resource] = yield from _listed(resource, kinds, may)
     return groups
 
@@ -392,7 +393,8 @@ def _in_namespace(
         case "coscheduling" if scheduler := schedulers.get("coscheduling"):
             return [scheduler.sign("coscheduling", now)]
         case "workload":
-            acted = [g for g in groups.get(PODGROUPS) or () if (g.get("status") or {}).get("conditions")]
+            every = [*(groups.get(PODGROUPS) or ()), *(groups.get(PODGROUPS_ALPHA) or ())]
+            acted = [g for g in every if (g.get("status") or {}).get("conditions")]
             return [
                 Sign(True, f"PodGroup {g['metadata']['name']} was judged by the scheduler") for g in acted[:1]
             ]
