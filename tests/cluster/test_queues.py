@@ -121,6 +121,9 @@ class Place:
 # Volcano.
 
 
+ROOM = r"Volcano finds no 2 places together: .*Insufficient cpu.*"
+
+
 @pytest.fixture(scope="module")
 def with_volcano(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
     flags = {"training-operator": ["--gang-scheduler-name=volcano"]}
@@ -134,17 +137,20 @@ def with_volcano(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlan
     [
         # What the cores of all nodes together do not allow is kept out, and the operator makes no pod of it.
         pytest.param(
-            ["4500m"], 3, 1, "no member exists yet: volcano has to let the gang in first", id="kept out"
+            ["4500m"],
+            3,
+            1,
+            "Volcano does not let the gang in: the cluster is short of cpu",
+            id="kept out",
         ),
         # They allow four members, but there are only three places: one of the second gang's two would fit.
-        pytest.param(
-            ["6"] * 3, 2, 4, r"volcano finds no 2 places together: .*Insufficient cpu.*", id="let in"
-        ),
+        pytest.param(["6"] * 3, 2, 4, ROOM, id="let in"),
     ],
 )
 def test_volcano_runs_one_gang_whole_and_then_the_other(
     with_volcano: ControlPlane, tmp_path: Path, nodes: list[str], members: int, cores: int, sentence: str
 ) -> None:
+    """The operator makes the PodGroups."""
     with Place(with_volcano, f"gangs-of-{members}", tmp_path, *nodes) as volcano:
         # Somebody's job; it shows what the operator was started with.
         volcano.plane.api.create(a_pytorchjob(volcano.namespace, "small", workers=0))
@@ -169,6 +175,46 @@ def test_volcano_runs_one_gang_whole_and_then_the_other(
         until("all of the second to run", lambda: volcano.run(second) == members, LONG)
         volcano.end(second)
         assert [volcano.state(run) for run in runs] == ["succeeded", "succeeded"]
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
+    """Its operators make no gangs: the PodGroups are ours."""
+    folder = tmp_path_factory.mktemp("marked")
+    with new_plane_in(folder, "training-operator", "volcano", "kwok") as plane:
+        yield plane
+
+
+def test_volcano_is_taken_by_itself_and_places_the_gangs_of_our_podgroups(
+    marked: ControlPlane, tmp_path: Path
+) -> None:
+    with Place(marked, "marked", tmp_path, *["6"] * 3) as volcano:
+        runs = [volcano.launch(key, 2, 4) for key in ("one", "other")]
+        first, second = volcano.first_of(*runs, 2)
+        until("the reason", lambda: re.search(f"waits +{ROOM}", volcano("status", second)), LONG)
+        assert (volcano.placed(first), volcano.placed(second)) == (2, 0)
+        groups = volcano.plane.api.list("scheduling.volcano.sh/v1beta1", "PodGroup", volcano.namespace)
+        assert {g["metadata"]["name"] for g in groups} == {f"{run}-gang" for run in runs}
+        assert {str(g["spec"]["minTaskMember"]) for g in groups} == {"{'master': 1, 'worker': 1}"}
+        volcano.end(first)
+        until("all of the second to run", lambda: volcano.run(second) == 2, LONG)
+        volcano.end(second)
+        assert [volcano.state(run) for run in runs] == ["succeeded", "succeeded"]
+
+
+def test_a_queue_of_volcano_that_is_full_or_not_there_is_told(marked: ControlPlane, tmp_path: Path) -> None:
+    queue = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "research"}}
+    marked.api.create({**queue, "spec": {"weight": 1, "capability": {"cpu": "2"}}})
+    with Place(marked, "full", tmp_path, "16") as volcano:
+        first = volcano.launch("one", 2, gang={"queue": "research"})
+        until("the first to run", lambda: volcano.run(first) == 2, LONG)
+        second = volcano.launch("other", 2, gang={"queue": "research"})
+        sentence = "waits +Volcano finds no 2 places together in queue research: "
+        until("the reason", lambda: re.search(sentence, volcano("status", second)), LONG)
+        assert volcano.placed(second) == 0
+        lost = volcano.launch("lost", 2, gang={"queue": "reserch"})
+        sentence = "waits +Volcano has not looked at the gang for [0-9]+ s: is there a queue reserch"
+        until("the reason", lambda: re.search(sentence, volcano("status", lost)), 2 * LONG)
 
 
 # Kueue.

@@ -96,7 +96,11 @@ class Gang(TypedDict, total=False):
     """Who starts all of it or nothing, on a cluster."""
 
     scheduler: Annotated[
-        str, "text", "auto, none, or a gang scheduler: coscheduling, workload", "coscheduling", "auto"
+        str,
+        "text",
+        "auto, none, or a gang scheduler: coscheduling, volcano, workload",
+        "coscheduling",
+        "auto",
     ]
     queue: Annotated[str, "queue", "the queue", "research"]
     priority: Annotated[str, "object", "the priority class", "high"]
