@@ -147,12 +147,14 @@ def test_pods_that_name_their_scheduler_are_in_no_gang_of_another(
 
 def test_an_operator_that_makes_volcanos_gangs_is_told_the_queue() -> None:
     place = replace(BOTH, operator_gangs=MAKES_VOLCANO)
-    asked = {"queue": "research", "timeout": "10m", "topology": {"require": "rack"}}
+    asked = {"queue": "research", "timeout": "10m"}
     found, notes = plan(place, workers=3, elastic={"min": 2, "max": 4}, gang=asked)
     assert (found.gang, found.how, found.members, found.total) == ("volcano", "natively", 2, 3)  # type: ignore[attr-defined]
     assert (found.name, found.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
     assert found.queue == "research"  # type: ignore[attr-defined]
-    assert notes == ("gang.timeout, gang.topology: no meaning with Volcano, left out",)
+    assert notes == ("gang.timeout: no meaning with Volcano, left out",)
+    with pytest.raises(BadInput, match="no node label is known for 'rack'"):
+        plan(place, workers=3, gang={"topology": {"require": "rack"}})
     with pytest.raises(BadInput, match=r"makes gangs by volcano here .*leave gang.scheduler to auto"):
         plan(place, gang={"scheduler": "none"})
 

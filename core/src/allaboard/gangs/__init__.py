@@ -41,7 +41,9 @@ class Gang(Protocol):
     """A field of a pod's spec that its marks write and older definitions of job objects lack."""
 
     UNDERSTANDS: frozenset[str]
-    """Which of timeout, queue and topology of a job's `gang` mean something to it."""
+    """Which of timeout, queue and topology of a job's `gang` mean something to it; the topology in words that
+    are no node labels: of these the pods' affinity takes care (`allaboard.gangs.topology`).
+    """
 
     REFUSES: Mapping[str, str]
     """Engines that it cannot serve -> why. The engine's own refusals are in its file."""

@@ -11,6 +11,8 @@ Read from Volcano 1.15: staging/src/volcano.sh/apis/pkg/apis/scheduling/v1beta1/
 - A PodGroup whose queue does not exist, and pods that name no PodGroup of their namespace, are passed over in
   silence.
 - The default queue has no limit; jobs that name none are in it.
+- A topology is the name or the number of a tier of its HyperNodes; of a node label the pods' affinity takes
+  care.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         spec["minTaskMember"] = dict(plan.groups)
     if plan.priority is not None:
         spec["priorityClassName"] = plan.priority
-    if (tier := plan.require or plan.prefer) is not None:
+    if (tier := plan.require or plan.prefer) is not None and "/" not in tier:
         named = {"highestTierAllowed": int(tier)} if tier.isdecimal() else {"highestTierName": tier}
         spec["networkTopology"] = {"mode": "hard" if plan.require is not None else "soft", **named}
     own = {name: value for name, value in plan.annotations.items() if name.startswith(OWN)}

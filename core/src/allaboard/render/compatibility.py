@@ -20,6 +20,7 @@ from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS, Gang
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.topology import LABELS, label_of
 from allaboard.names import (
     nearest,
     one_of,
@@ -142,10 +143,15 @@ def plan_gang(
     name = choose(engine, layout.total, facts, schedulers) if asked == AUTO else asked
     gang = GANGS[name]
     pairing = pair_engine_and_gang(engine, gang, facts)
+    problems = [*_topology_problems(written, gang, pairing.how)]
     if pairing.how == "refused":
         what = f"{engine.NAME} with {name}: {pairing.reason}"
-        where = "gang.scheduler" if asked == own else "ALLABOARD_GANG"
-        raise BadInput(f"job {job.name!r} cannot run on this cluster:", [Problem(where, what)])
+        problems.append(Problem("gang.scheduler" if asked == own else "ALLABOARD_GANG", what))
+    elif written.get("require") and pairing.how == "none" and layout.total > 1:
+        words = "nothing here starts its members together; install a gang scheduler, or take it out"
+        problems.append(Problem("gang.require", words))
+    if problems:
+        raise BadInput(f"job {job.name!r} cannot run on this cluster:", problems)
     plan = GangPlan(
         gang=name,
         how=pairing.how,
@@ -179,13 +185,7 @@ def _notes(
     schedulers: Collection[str],
 ) -> Iterator[str]:
     name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
-    # Of an operator that makes PodGroups of its own, only what it hands on.
-    handed_on = {"queue", "timeout"} if plan.how == "natively" else gang.UNDERSTANDS
-    void = [
-        f"gang.{n}"
-        for n in ("queue", "timeout", "topology")
-        if n in written and n not in gang.UNDERSTANDS & handed_on
-    ]
+    void = [f"gang.{n}" for n in ("queue", "timeout") if n in written and n not in gang.UNDERSTANDS]
     if void:
         yield f"{', '.join(void)}: no meaning with {gang.TITLE}, left out"
     if asked == AUTO and name == "none" and schedulers and total > 1:
@@ -198,6 +198,18 @@ def _notes(
             "members start one by one: this cluster has no gang scheduler that jobs of this engine are given "
             "by themselves (`allaboard cluster` lists what there is)"
         )
+
+
+def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iterator[Problem]:
+    """Domains that nobody here knows."""
+    own = "topology" in gang.UNDERSTANDS and how == "marks"
+    for name, domain in (written.get("topology") or {}).items():
+        if not own and label_of(domain) is None:
+            words = (
+                f"no node label is known for {domain!r}; write the label itself, such as "
+                f"topology.example.com/{domain}, or one of {one_of(LABELS)}"
+            )
+            yield Problem(f"gang.topology.{name}", words)
 
 
 def name_problems(name: Any, path: str = "gang.scheduler") -> Iterator[Problem]:

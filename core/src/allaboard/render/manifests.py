@@ -18,6 +18,7 @@ from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.topology import affinity, label_of
 from allaboard.layout import Layout
 from allaboard.render import labels, pod_template
 from allaboard.render.cluster_facts import ClusterFacts
@@ -91,7 +92,7 @@ def render(
             metadata={"labels": labels.labels(layout), "annotations": {labels.LAUNCH: launch}},
             code=labels.code_name(layout.name) if files else None,
             files=keys,
-            gang=GANGS[plan.gang].marks(plan, group.role) if plan.how == "marks" else {},
+            gang=_gang_marks(plan, layout, group.role),
         )
         for group in layout.groups
     }
@@ -113,6 +114,20 @@ def render(
     # A value of its own: parts that several templates share are not shared in what is handed out.
     notes = (*engine_notes(job, engine, facts), *notes)
     return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
+
+
+def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
+    """What the pods of a role carry so that they start together, and close together."""
+    gang = GANGS[plan.gang]
+    marks = gang.marks(plan, role) if plan.how == "marks" else {}
+    has_tiers = "topology" in gang.UNDERSTANDS and plan.how == "marks"
+    require, prefer = (
+        label_of(domain) if domain is not None and ("/" in domain or not has_tiers) else None
+        for domain in (plan.require, plan.prefer)
+    )
+    every, own_names = labels.labels(layout), (labels.RUN, labels.ATTEMPT, labels.GENERATION)
+    members = {name: every[name] for name in own_names}
+    return pod_template.merged(marks, affinity(require, prefer, members))
 
 
 def _raise_problems(job: TrainingJob, problems: Sequence[Problem]) -> None:

@@ -88,8 +88,13 @@ class Elastic(TypedDict, total=False):
 class Topology(TypedDict, total=False):
     """How close together the members are placed."""
 
-    require: Annotated[str, "domain", "all members within one such domain: rack, block, zone", "rack"]
-    prefer: Annotated[str, "domain", "the same, if possible", "block"]
+    require: Annotated[
+        str,
+        "domain",
+        "all members within one such domain: a node label, host, zone, region or nvlink; a tier of Volcano",
+        "topology.example.com/rack",
+    ]
+    prefer: Annotated[str, "domain", "the same, if possible", "zone"]
 
 
 class Gang(TypedDict, total=False):
@@ -106,6 +111,9 @@ class Gang(TypedDict, total=False):
     priority: Annotated[str, "object", "the priority class", "high"]
     timeout: Annotated[str | int | float, "duration", "give up waiting for the gang after this long", "10m"]
     topology: Annotated[Topology, "group", "how close together"]
+    require: Annotated[
+        bool, "bool", "refuse to start where nothing starts all members together", True, "false"
+    ]
 
 
 class Clocks(TypedDict, total=False):

@@ -273,6 +273,38 @@ def test_volcano_places_a_gang_within_a_tier(topology: dict[str, str], spec: dic
     assert group["spec"]["networkTopology"] == spec
 
 
+@pytest.mark.parametrize("gang", ["none", "coscheduling", "workload", "volcano"])
+def test_a_node_label_is_a_topology_for_every_scheduler(gang: str) -> None:
+    asked = {"scheduler": gang, "topology": {"require": "example.com/rack", "prefer": "example.com/row"}}
+    found = made(workers=3, gang=asked)
+    terms = worker(found)["spec"]["affinity"]["podAffinity"]
+    (required,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]
+    (preferred,) = terms["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert required["topologyKey"] == "example.com/rack"
+    assert (preferred["weight"], preferred["podAffinityTerm"]["topologyKey"]) == (100, "example.com/row")
+    own = worker(found)["metadata"]["labels"]
+    assert required["labelSelector"]["matchLabels"].items() <= own.items()
+    assert "allaboard.io/run" in required["labelSelector"]["matchLabels"]
+    assert not any("networkTopology" in extra.get("spec", {}) for extra in found.extras)
+
+
+def test_a_domain_that_nobody_knows_is_refused() -> None:
+    zone = made(workers=3, gang={"topology": {"require": "zone"}})
+    assert "topology.kubernetes.io/zone" in str(worker(zone)["spec"]["affinity"])
+    with pytest.raises(BadInput) as refused:
+        made(workers=3, gang={"topology": {"require": "rack", "prefer": "block"}})
+    assert [p.path for p in refused.value.problems] == ["gang.topology.require", "gang.topology.prefer"]
+    assert "topology.example.com/rack" in refused.value.problems[0].message
+
+
+def test_a_job_that_requires_a_gang_is_refused_where_nobody_makes_one() -> None:
+    with pytest.raises(BadInput) as refused:
+        made(workers=3, gang={"require": True})
+    assert [p.path for p in refused.value.problems] == ["gang.require"]
+    assert made(workers=1, gang={"require": True}).gang.how == "none"
+    assert made(workers=3, gang={"require": True, "scheduler": "volcano"}).gang.how == "marks"
+
+
 def test_volcano_natively() -> None:
     facts = replace(ASSUMED, operator_gangs={"training-operator": "volcano"})
     found = made(facts=facts, workers=3, gang={"queue": "research"})
