@@ -54,7 +54,7 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "count1": (1, 5),
     "limit": (0, 3, "unlimited"),
     "text": WORDS,
-    "domain": ("rack", "topology.kubernetes.io/zone"),
+    "domain": ("zone", "topology.example.com/rack"),
     "queue": ("research", "a.b-c"),
     "object": ("high", "a.b", "x" * 253),
     "duration": (0, 90, 1.5, "90s", "1h30m", "2d", "500ms"),
@@ -191,6 +191,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     if "scheduler" in job.get("gang", {}):
         usable = [n for n, g in GANGS.items() if pair_engine_and_gang(engine, g).how != "refused"]
         job["gang"]["scheduler"] = rng.choice(["auto", *usable])
+    if job.get("gang", {}).get("scheduler", "auto") in ("auto", "none"):
+        job.get("gang", {}).pop("require", None)  # it is for the cluster to say whether that is refused
     own = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}} if "runPolicy" in engine.FIELDS else {}
     if "engine_spec" in job:
         job["engine_spec"] = own
