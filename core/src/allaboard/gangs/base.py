@@ -14,7 +14,7 @@ class GangPlan:
     ``total`` must have a place before any of them starts; ``scheduler``: the schedulerName they carry.
     ``groups``: role -> members; ``kind``: group/version/Kind of the object; ``timeout`` in seconds;
     ``require`` and ``prefer``: the domain within which all members are placed; ``annotations``: what the job
-    says of its job object.
+    says of its job object; ``elsewhere``: something else than the job says who places its pods.
     """
 
     gang: str
@@ -32,6 +32,7 @@ class GangPlan:
     prefer: str | None = None
     groups: Mapping[str, int] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ def plan_gang(
         prefer=(written.get("topology") or {}).get("prefer"),
         groups={group.role: group.replicas for group in layout.groups},
         annotations=(job.get("metadata") or {}).get("annotations") or {},
+        elsewhere=elsewhere,
     )
     notes = [*_notes(written, plan, facts, asked, schedulers)]
     if elsewhere and layout.total > 1:

@@ -166,6 +166,13 @@ def test_a_gang_that_nobody_starts_together_is_a_warning() -> None:
     assert "gang" not in {c.id for c in Cluster(kinds=[PYTORCHJOB]).checks(workers=1)}
 
 
+def test_the_gang_of_a_runtime_of_the_cluster_is_its_own_affair() -> None:
+    """To name a gang scheduler would be refused."""
+    own = {"engine": "trainjob", "engine_spec": {"runtimeRef": {"name": "torch-distributed"}}}
+    check = Cluster(kinds=["trainer.kubeflow.org/v1alpha1/TrainJob", COSCHEDULING]).says("gang", **own)
+    assert check.ok is None and "for the runtime to say" in check.summary
+
+
 def test_a_gang_scheduler_that_was_seen_at_work() -> None:
     pod = {
         "metadata": {"name": "p", "labels": {"scheduling.x-k8s.io/pod-group": "g"}},

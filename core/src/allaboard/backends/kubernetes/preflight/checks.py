@@ -177,6 +177,12 @@ def gang(facts: Facts) -> Iterator[Check]:
     plan = facts.gang
     if plan.total < 2:
         return
+    if plan.elsewhere:
+        words = (
+            f"whether its {plan.total} members start together is for the runtime to say that the job names"
+        )
+        yield _unknown("gang", words)
+        return
     if plan.how == "none":
         words = f"nothing starts its {plan.total} members together: some may hold GPUs and wait for the rest"
         known = [g for g, part in BY_GANG.items() if facts.survey.part(part.id).installed]
