@@ -160,7 +160,7 @@ def test_volcano_runs_one_gang_whole_and_then_the_other(
 
         def waits() -> bool:
             shown = volcano("status", second)
-            return re.search(rf"^ *waits +{sentence}$", shown, re.MULTILINE) is not None
+            return re.search(rf"^ *(waits|why) +{sentence}$", shown, re.MULTILINE) is not None
 
         until(f"the reason {sentence}", waits, LONG)
         assert (volcano.placed(first), volcano.placed(second)) == (members, 0)
@@ -191,7 +191,7 @@ def test_volcano_is_taken_by_itself_and_places_the_gangs_of_our_podgroups(
     with Place(marked, "marked", tmp_path, *["6"] * 3) as volcano:
         runs = [volcano.launch(key, 2, 4) for key in ("one", "other")]
         first, second = volcano.first_of(*runs, 2)
-        until("the reason", lambda: re.search(f"waits +{ROOM}", volcano("status", second)), LONG)
+        until("the reason", lambda: re.search(f"why +{ROOM}", volcano("status", second)), LONG)
         assert (volcano.placed(first), volcano.placed(second)) == (2, 0)
         groups = volcano.plane.api.list("scheduling.volcano.sh/v1beta1", "PodGroup", volcano.namespace)
         assert {g["metadata"]["name"] for g in groups} == {f"{run}-gang" for run in runs}
@@ -209,11 +209,11 @@ def test_a_queue_of_volcano_that_is_full_or_not_there_is_told(marked: ControlPla
         first = volcano.launch("one", 2, gang={"queue": "research"})
         until("the first to run", lambda: volcano.run(first) == 2, LONG)
         second = volcano.launch("other", 2, gang={"queue": "research"})
-        sentence = "waits +Volcano finds no 2 places together in queue research: "
+        sentence = "why +Volcano finds no 2 places together in queue research: "
         until("the reason", lambda: re.search(sentence, volcano("status", second)), LONG)
         assert volcano.placed(second) == 0
         lost = volcano.launch("lost", 2, gang={"queue": "reserch"})
-        sentence = "waits +Volcano has not looked at the gang for [0-9]+ s: is there a queue reserch"
+        sentence = "(waits|why) +Volcano has not looked at the gang for [0-9]+ s: is there a queue reserch"
         until("the reason", lambda: re.search(sentence, volcano("status", lost)), 2 * LONG)
 
 
