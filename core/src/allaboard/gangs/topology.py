@@ -1,8 +1,8 @@
 """How close together the members of a gang are placed, where their scheduler has no word of its own for it:
 by affinity between the pods, which every scheduler of pods knows.
 
-The first member that is placed chooses the domain, also of those whose free places do not suffice for all: a
-gang scheduler tries the next one, and without one the rest waits.
+The first member that is placed chooses the domain, which may have too few free places for all. A gang
+scheduler takes the places back then and tries again; without one the rest waits.
 """
 
 from __future__ import annotations

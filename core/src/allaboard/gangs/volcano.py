@@ -59,9 +59,10 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         spec["minTaskMember"] = dict(plan.groups)
     if plan.priority is not None:
         spec["priorityClassName"] = plan.priority
-    if (tier := plan.require or plan.prefer) is not None and "/" not in tier:
-        named = {"highestTierAllowed": int(tier)} if tier.isdecimal() else {"highestTierName": tier}
-        spec["networkTopology"] = {"mode": "hard" if plan.require is not None else "soft", **named}
+    for mode, tier in (("soft", plan.prefer), ("hard", plan.require)):
+        if tier is not None and "/" not in tier:
+            named = {"highestTierAllowed": int(tier)} if tier.isdecimal() else {"highestTierName": tier}
+            spec["networkTopology"] = {"mode": mode, **named}
     own = {name: value for name, value in plan.annotations.items() if name.startswith(OWN)}
     metadata = {"name": plan.name, "namespace": plan.namespace, **({"annotations": own} if own else {})}
     return (

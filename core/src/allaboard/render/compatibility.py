@@ -204,7 +204,11 @@ def _notes(
 def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iterator[Problem]:
     """Domains that nobody here knows."""
     own = "topology" in gang.UNDERSTANDS and how == "marks"
-    for name, domain in (written.get("topology") or {}).items():
+    topology = written.get("topology") or {}
+    if own and len(topology) > 1 and not any("/" in domain for domain in topology.values()):
+        words = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
+        yield Problem("gang.topology.prefer", words)
+    for name, domain in topology.items():
         if not own and label_of(domain) is None:
             words = (
                 f"no node label is known for {domain!r}; write the label itself, such as "

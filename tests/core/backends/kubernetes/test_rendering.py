@@ -266,6 +266,7 @@ def test_volcano_by_marks() -> None:
         ({"require": "rack"}, {"mode": "hard", "highestTierName": "rack"}),
         ({"prefer": "block"}, {"mode": "soft", "highestTierName": "block"}),
         ({"require": "2"}, {"mode": "hard", "highestTierAllowed": 2}),
+        ({"require": "example.com/hall", "prefer": "rack"}, {"mode": "soft", "highestTierName": "rack"}),
     ],
 )
 def test_volcano_places_a_gang_within_a_tier(topology: dict[str, str], spec: dict[str, object]) -> None:
@@ -291,6 +292,8 @@ def test_a_node_label_is_a_topology_for_every_scheduler(gang: str) -> None:
 def test_a_domain_that_nobody_knows_is_refused() -> None:
     zone = made(workers=3, gang={"topology": {"require": "zone"}})
     assert "topology.kubernetes.io/zone" in str(worker(zone)["spec"]["affinity"])
+    with pytest.raises(BadInput, match="keeps one tier for a gang"):
+        made(workers=3, gang={"scheduler": "volcano", "topology": {"require": "rack", "prefer": "2"}})
     with pytest.raises(BadInput) as refused:
         made(workers=3, gang={"topology": {"require": "rack", "prefer": "block"}})
     assert [p.path for p in refused.value.problems] == ["gang.topology.require", "gang.topology.prefer"]
