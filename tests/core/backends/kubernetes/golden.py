@@ -84,7 +84,12 @@ EVERY: dict[str, Any] = {
     "elastic": None,
     "resources": {**WHOLE["resources"], "mig": "1g.10gb", "shared": True},
     "processes_per_member": None,
-    "gang": {**WHOLE["gang"], "queue": "research", "topology": {"require": "rack", "prefer": "block"}},
+    "gang": {
+        **WHOLE["gang"],
+        "queue": "research",
+        "topology": {"require": "topology.example.com/rack", "prefer": "topology.example.com/block"},
+        "require": True,
+    },
     "policy": {
         **WHOLE["policy"],
         "suspend": True,
