@@ -54,7 +54,7 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "count1": (1, 5),
     "limit": (0, 3, "unlimited"),
     "text": WORDS,
-    "domain": ("zone", "topology.example.com/rack"),
+    "domain": ("topology.kubernetes.io/zone", "topology.example.com/rack"),
     "queue": ("research", "a.b-c"),
     "object": ("high", "a.b", "x" * 253),
     "duration": (0, 90, 1.5, "90s", "1h30m", "2d", "500ms"),
