@@ -50,7 +50,7 @@ _BY_TRAINER = frozenset({"args", "command", "image", "resources"})
 """What a TrainJob says of the container that trains beside what it may change in any."""
 _BY_RUNTIME = "the runtime says it, and this job names one of the cluster; take it out"
 SHM = "/dev/shm"
-_OF_MPI = frozenset({"mpiImplementation", "sshAuthMountPath"})
+_SETTINGS = mpi.FIELDS - {"runLauncherAsWorker"}
 """Settings of MPI that a runtime has and a TrainJob cannot change."""
 
 
@@ -120,7 +120,7 @@ def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
 def _of_mpi(job: Json, unknown: Collection[str]) -> Iterator[Problem]:
     """What is said of a launcher and its workers."""
     own, groups = job.get("engine_spec") or {}, job.get("groups") or {}
-    for name in sorted(_OF_MPI & {*own}):
+    for name in sorted(_SETTINGS & {*own}):
         yield Problem(f"engine_spec.{name}", _BY_RUNTIME)
     launcher_works = own.get("runLauncherAsWorker") is True
     if groups and mpi.WORKER not in groups:

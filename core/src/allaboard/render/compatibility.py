@@ -201,9 +201,14 @@ def _notes(
         )
 
 
+def has_tiers(gang: Gang, how: str) -> bool:
+    """Whether it knows domains by words of its own: an operator that makes its objects hands none on."""
+    return "topology" in gang.UNDERSTANDS and how == "marks"
+
+
 def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iterator[Problem]:
     """Domains that nobody here knows."""
-    own = "topology" in gang.UNDERSTANDS and how == "marks"
+    own = has_tiers(gang, how)
     topology = written.get("topology") or {}
     if own and len(topology) > 1 and not any("/" in domain for domain in topology.values()):
         words = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"

@@ -22,7 +22,7 @@ from allaboard.gangs.topology import affinity, label_of
 from allaboard.layout import Layout
 from allaboard.render import labels, pod_template
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, plan_gang
+from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, has_tiers, plan_gang
 from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.units import show_bytes
 
@@ -120,9 +120,9 @@ def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
     """What the pods of a role carry so that they start together, and close together."""
     gang = GANGS[plan.gang]
     marks = gang.marks(plan, role) if plan.how == "marks" else {}
-    has_tiers = "topology" in gang.UNDERSTANDS and plan.how == "marks"
+    by_label_alone = has_tiers(gang, plan.how)
     require, prefer = (
-        label_of(domain) if domain is not None and ("/" in domain or not has_tiers) else None
+        label_of(domain) if domain is not None and ("/" in domain or not by_label_alone) else None
         for domain in (plan.require, plan.prefer)
     )
     every, own_names = labels.labels(layout), (labels.RUN, labels.ATTEMPT, labels.GENERATION)
