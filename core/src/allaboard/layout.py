@@ -190,7 +190,7 @@ class Shape(Protocol):
 
     def default_restart(self, framework: str) -> str: ...
 
-    def name_max(self, groups: Mapping[str, int]) -> int: ...
+    def name_max(self, groups: Mapping[str, int], engine_spec: Mapping[str, Any]) -> int: ...
 
     def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
@@ -219,7 +219,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
         engine_spec=job.get("engine_spec") or {},
         trainers=sum(group.replicas for group in groups) - helpers if helpers else None,
-        name_max=engine.name_max({group.role: group.replicas for group in groups}),
+        name_max=engine.name_max({g.role: g.replicas for g in groups}, job.get("engine_spec") or {}),
     )
 
 

@@ -146,7 +146,10 @@ def _replicated(rng: random.Random, name: str, alike: Json | None, said: list[Js
     if rng.random() < 0.1:
         spec["podFailurePolicy"] = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "X"}]}]}
     jobs = {} if leads else _some(rng, {"replicas": _of(1, 2) if pods == 1 else _of(1)})
-    return {"name": name, **jobs, "template": {"spec": spec}}
+    spec |= _some(rng, {"podReplacementPolicy": _of("Failed"), "ttlSecondsAfterFinished": _of(9)}, 0.1)
+    marked = _some(rng, {"metadata": _of({"labels": {"team": "speech"}})}, 0.1)
+    group = _some(rng, {"groupName": _of("g")}, 0.1)
+    return {"name": name, **jobs, **group, "template": {**marked, "spec": spec}}
 
 
 _JOBSET = ENGINES["jobset"]

@@ -78,6 +78,12 @@ def rendered(manifest: Json) -> Json:
     return spec
 
 
+def job_spec_of(manifest: Json, group: int = 0) -> Json:
+    """The spec of the Jobs of a group."""
+    spec: Json = rendered(manifest)["replicatedJobs"][group]["template"]["spec"]
+    return spec
+
+
 def env_of(manifest: Json, group: int = 0) -> Json:
     """What the members of a group are told in the end: a value, or where it is from."""
     (container,) = rendered(manifest)["replicatedJobs"][group]["template"]["spec"]["template"]["spec"][
@@ -98,13 +104,7 @@ def test_an_example_is_converted(document: Document) -> None:
         "metadata.annotations.alpha.jobset.sigs.k8s.io/exclusive-topology",
         f"{POD}.containers[0].env",
     }
-    if "coordinator" in document.text:
-        assert told == {"spec.coordinator"}  # its host, twice as long as its name, is no label
-        return
-    if "podfailurepolicy" in document.text:
-        assert told == {"template.spec.podFailurePolicy.rules"}
-        return
-    assert told == ({*exclusive, "template.spec.backoffLimit"} if "exclusive" in document.text else set())
+    assert told == (exclusive if "exclusive" in document.text else set())
     assert_nothing_is_dropped(document.value)
 
 
@@ -416,9 +416,11 @@ def test_another_kind_has_one_container_that_trains_and_what_it_does_not_tell_is
 def test_restarts_of_the_jobset_are_restarts_of_the_gang() -> None:
     manifest = a_set(a_part("workers", 2, backoffLimit=4), failurePolicy={"maxRestarts": 3})
     assert job_of(manifest)["policy"] == {"restart": "on_failure", "backoff_limit": 3}
-    assert lost(manifest) == [f"{AT}[0].template.spec.backoffLimit"]
     assert changes(manifest)["spec.failurePolicy"]["restartStrategy"] == "BlockingRecreate"
     assert rendered(manifest)["failurePolicy"]["maxRestarts"] == 3
+    assert job_spec_of(manifest)["backoffLimit"] == 4  # a member's own tries come first
+    none = a_set(a_part("workers", 2), failurePolicy={"maxRestarts": 3})
+    assert job_spec_of(none)["backoffLimit"] == 0 and not lost(none) + lost(manifest)
 
 
 def test_the_tries_of_a_job_are_tries_of_the_gang_where_it_has_none() -> None:
@@ -448,13 +450,40 @@ def test_what_ends_a_job_at_once_is_told_where_the_jobset_has_rules_of_its_own()
     assert told[f"{AT}[0].template.spec.backoffLimit"] == 0 and not lost(manifest)
 
 
-def test_a_pod_failure_policy_that_is_not_the_engines_is_lost_and_said() -> None:
-    rules = [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [3]}}]
-    part = a_part("workers", 2, podFailurePolicy={"rules": rules})
-    assert lost(a_set(part)) == [f"{AT}[0].template.spec.podFailurePolicy.rules"]
+def test_a_pod_failure_policy_that_is_not_the_engines_stays() -> None:
+    codes = {"containerName": "main", "operator": "In", "values": [3]}
+    written = {"rules": [{"action": "Ignore", "onExitCodes": codes, "onPodConditions": []}]}
+    kept = {"rules": [{"action": "Ignore", "onExitCodes": {**codes, "containerName": "node"}}]}
+    once = a_set(a_part("workers", 2, podFailurePolicy=written))
+    assert job_spec_of(once)["podFailurePolicy"] == kept and "failurePolicy" not in rendered(once)
+    # Of a Job's own tries its end by such a rule was the end of the JobSet.
+    tried = a_set(a_part("workers", 2, podFailurePolicy=written, backoffLimit=4))
+    (rule,) = rendered(tried)["failurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    # Of the gang's it counted as any other.
+    counted = a_set(a_part("workers", 2, podFailurePolicy=written), failurePolicy={"maxRestarts": 1})
+    assert rendered(counted)["failurePolicy"]["rules"] == []
+    assert job_spec_of(counted)["podFailurePolicy"] == kept
+    assert not lost(once) + lost(tried) + lost(counted)
     usual = [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]}]
-    part = a_part("workers", 2, podFailurePolicy={"rules": usual})
-    assert lost(a_set(part, failurePolicy={"maxRestarts": 1})) == []
+    said = a_set(a_part("workers", 2, podFailurePolicy={"rules": usual}), failurePolicy={"maxRestarts": 1})
+    assert "engine_spec" not in job_of(said) and not lost(said)
+
+
+def test_what_the_jobs_of_one_group_say_stays_with_them() -> None:
+    marked = {"labels": {"team": "speech"}, "annotations": {"x.io/y": "1"}}
+    leader = a_part(
+        "leader", activeDeadlineSeconds=60, podReplacementPolicy="Failed", ttlSecondsAfterFinished=4
+    )
+    leader["groupName"], leader["template"]["metadata"] = "g", marked
+    manifest = a_set(leader, a_part("nodes", 2, activeDeadlineSeconds=90))
+    first, second = rendered(manifest)["replicatedJobs"]
+    assert first["groupName"] == "g" and first["template"]["metadata"] == marked and "groupName" not in second
+    said = {"activeDeadlineSeconds": 60, "podReplacementPolicy": "Failed", "ttlSecondsAfterFinished": 4}
+    assert first["template"]["spec"].items() >= said.items() and not lost(manifest)
+    assert second["template"]["spec"]["activeDeadlineSeconds"] == 90
+    again = there(back(job_of(manifest), ENGINES["jobset"]))
+    assert again.job["engine_spec"]["replicatedJobs"] == job_of(manifest)["engine_spec"]["replicatedJobs"]
 
 
 @pytest.mark.parametrize(
@@ -496,24 +525,23 @@ def test_the_rest_of_its_fields_comes_back() -> None:
     assert spec["replicatedJobs"][1]["template"]["spec"]["activeDeadlineSeconds"] == 60
 
 
-def test_a_coordinator_whose_label_would_be_too_long_is_lost_and_its_variable_is_the_first_host() -> None:
+@pytest.mark.parametrize("name", ["short", "a-rather-long-name-of-a-set"])
+def test_the_name_of_a_run_leaves_room_for_its_coordinators_label(name: str) -> None:
     who = {"name": "HEAD", **field("jobset.sigs.k8s.io/coordinator")}
     parts = [a_part("leader", pod={"env": [who]}), a_part("nodes", 2, pod={"env": [who]})]
-    short = a_set(*parts, coordinator={"replicatedJob": "leader"})
-    assert env_of(short, 1)["HEAD"]["fieldRef"] and "spec.coordinator" not in lost(short)
-    long = a_set(*parts, coordinator={"replicatedJob": "leader"}, name="a-rather-long-name-of-a-set")
-    assert lost(long) == ["spec.coordinator"] and env_of(long, 1)["HEAD"] == "$(MASTER_ADDR)"
-    other = a_set(*parts, coordinator={"replicatedJob": "nodes"}, name="a-rather-long-name-of-a-set")
-    assert "says what nothing in a run says" in next(iter(problems(other).values()))
+    manifest = a_set(*parts, coordinator={"replicatedJob": "leader"}, name=name)
+    assert env_of(manifest, 1)["HEAD"]["fieldRef"] and not lost(manifest)
+    assert job_of(manifest)["name"] == name
+    run = back(job_of(manifest), ENGINES["jobset"])["metadata"]["name"]
+    assert run.startswith(name[:10]) and len(f"{run}-master-0-0.{run}") <= 63
 
 
 @pytest.mark.parametrize(
     ("manifest", "path"),
     [
-        (a_set(a_part(activeDeadlineSeconds=9), a_part("leader")), f"{AT}[0].template.spec.activeDeadlineSeconds"),
         (a_set(a_part("w"), a_part("leader"), startupPolicy={"startupPolicyOrder": "InOrder"}), "spec.startupPolicy"),
-        (a_set({**a_part(), "groupName": "g"}), f"{AT}[0].groupName"),
-        (a_set(a_part(ttlSecondsAfterFinished=4)), f"{AT}[0].template.spec.ttlSecondsAfterFinished"),
+        (a_set(a_part(pods=2, maxFailedIndexes=1)), f"{AT}[0].template.spec.maxFailedIndexes"),
+        (a_set(a_part(selector={})), f"{AT}[0].template.spec.selector"),
         (a_set(a_part(), unknown=1), "spec.unknown"),
     ],
 )  # fmt: skip

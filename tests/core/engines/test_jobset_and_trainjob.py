@@ -214,6 +214,48 @@ def test_a_restart_rule_that_they_cannot_keep_is_an_error(
     assert [problem.path for problem in check(job.as_mapping()) if problem.severity == "error"] == [path]
 
 
+FAIL = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]}
+
+
+@pytest.mark.parametrize(
+    ("own", "paths"),
+    [
+        ({"name": "worker"}, [""]),
+        (["worker"], ["[0].name"]),
+        ([{"name": "wroker", "template": 3}], ["[0].name"]),
+        ([{"name": "worker"}, {"name": "worker", "replicas": 3}], ["[1].name", "[1].replicas"]),
+    ],
+)
+def test_an_entry_of_replicated_jobs_names_a_group_once(own: Any, paths: list[str]) -> None:
+    said = check(a_job(engine="jobset", workers=2, engine_spec={"replicatedJobs": own}).as_mapping())
+    assert sorted(p.path for p in said) == [f"engine_spec.replicatedJobs{path}" for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("template", "paths"),
+    [
+        ("x", [""]),
+        ({"spec": 3, "metadata": []}, [".metadata", ".spec"]),
+        ({"metadata": {"labels": 1, "name": "x"}}, [".metadata.labels", ".metadata.name"]),
+        ({"spec": {"template": {}, "backofLimit": 1}}, [".spec.backofLimit", ".spec.template"]),
+    ],
+)
+def test_the_template_of_a_replicated_job_is_checked_with_its_path(template: Any, paths: list[str]) -> None:
+    own = [{"name": "worker", "template": template}]
+    said = check(a_job(engine="jobset", workers=2, engine_spec={"replicatedJobs": own}).as_mapping())
+    assert sorted(p.path for p in said) == [f"engine_spec.replicatedJobs[0].template{path}" for path in paths]
+
+
+def test_a_pod_failure_policy_is_none_of_members_that_their_nodes_restart() -> None:
+    own = {"replicatedJobs": [{"name": "worker", "template": {"spec": {"podFailurePolicy": FAIL}}}]}
+    job = {"engine": "jobset", "workers": 3, "engine_spec": own, "command": ["torchrun", "train.py"]}
+    path = "engine_spec.replicatedJobs[0].template.spec.podFailurePolicy"
+    assert [p.path for p in check(a_job(**job, elastic={"min": 2}).as_mapping())] == [path]
+    never = a_job(**job, elastic={"min": 2}, policy={"restart": "never"})
+    assert not check(a_job(**job).as_mapping()) and not check(never.as_mapping())
+    assert jobs(rendered("jobset", workers=3, engine_spec=own))["worker"]["podFailurePolicy"] == FAIL
+
+
 def test_a_trainjob_has_no_ttl() -> None:
     """A JobSet that its ttl removes is made anew by Trainer, and trains again."""
     (problem,) = check(a_job(engine="trainjob", policy={"ttl": "1d"}))

@@ -15,7 +15,7 @@ a job:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -24,18 +24,18 @@ from allaboard.conversion.members import Gang, Part, limits_of
 from allaboard.conversion.pods import PodFields, job_fields, note_paths, read_pods
 from allaboard.conversion.restarts import Rendering, policies_of
 from allaboard.conversion.templates import Template
-from allaboard.conversion.values import Conversion, Reading, identity, is_ours, join, plain
+from allaboard.conversion.values import Conversion, Reading, identity, is_ours, join, marks, plain
 from allaboard.names import why_not_an_object_name
 
 _MOST_PARTS = 8
 """More than any framework has roles."""
 _MOST_MEMBERS = 10_000
-_LONGEST_COORDINATOR = 63 - len("-00000000--0.-00000000")
-"""Characters of a label but for those of ``<run>-<member>-0.<run>`` that are always there."""
 _UNNAMED = "\0jobset\0"
 """Stands for the name of a JobSet that gets one by lot. No text of a manifest holds a NUL."""
 _EXCLUSIVE = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
 """Annotations that give each Job a domain of nodes of its own."""
+_BY_INDEX = ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
+"""Fields of a Job that speak of the indices of its pods."""
 
 
 class Kind(Protocol):
@@ -45,6 +45,7 @@ class Kind(Protocol):
     NAME: str
     API_VERSION: str
     CONTAINER: str
+    JOB_FIELDS: frozenset[str]
 
     def roles(self, framework: str) -> Mapping[str, int | None]: ...
 
@@ -69,7 +70,7 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     assign_roles(reading, framework, gang, kind.roles(framework), evident=evident, ours=ours)
     reading.raise_problems(what)
     job |= {"framework": framework, "engine": kind.NAME, "engine_spec": engine_spec, "groups": gang.groups()}
-    gang = _with_coordinator(reading, spec, gang, job["name"], engine_spec)
+    gang = _with_coordinator(reading, spec, gang, engine_spec)
     if framework == "pytorch":
         job["processes_per_member"] = processes_of(gang)
     bare: dict[str, Any] = {"name": "bare", "image": "bare", "args": [], **job, "metadata": {}}
@@ -91,7 +92,7 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
         if not ours:
             why = "the engine says to each member what the operator of the framework would"
             reading.change(f"{AT}.env", None, sorted(told(0)), why)
-    job["policy"] = policies_of(reading, render, spec, gang, engine_spec)
+    job["policy"] = policies_of(reading, render, spec, gang, engine_spec, kind.CONTAINER)
     _tell_restarts(reading, pods)
     _order(reading, spec, gang, job)
     _rest(reading, kind, spec, gang, job)
@@ -130,8 +131,12 @@ def _part(reading: Reading, item: Any, at: str) -> Part | None:
     jobs = reading.whole(fields.pop("replicas", None), f"{at}.replicas")
     template = reading.mapping(fields.pop("template", None), f"{at}.template")
     metadata = reading.mapping(template.pop("metadata", None), f"{at}.template.metadata")
-    why = "members are Jobs that the engine makes; labels of their pods are kept"
-    reading.lose_rest(metadata, f"{at}.template.metadata", why)
+    marked = {
+        kind: found
+        for kind in ("labels", "annotations")
+        if (found := marks(reading, metadata.pop(kind, None), f"{at}.template.metadata.{kind}"))
+    }
+    reading.lose_rest(metadata, f"{at}.template.metadata", "a Job of a JobSet has labels and annotations")
     spec = reading.mapping(template.pop("spec", None), f"{at}.template.spec")
     reading.lose_rest(template, f"{at}.template", "a template of Jobs has metadata and spec")
     pods = _pods_of(reading, spec, f"{at}.template.spec")
@@ -139,12 +144,10 @@ def _part(reading: Reading, item: Any, at: str) -> Part | None:
         reading.lose(at, item, "a group of a job has at least one member")
         return None
     spec["dependsOn"] = fields.pop("dependsOn", None)
-    if "groupName" in fields:
-        reading.lose(
-            f"{at}.groupName", fields.pop("groupName"), "members of a job are in one group of JobSet's"
-        )
+    own = {"metadata": marked} if marked else {}
+    group = reading.text(fields.pop("groupName", None), f"{at}.groupName")
     reading.lose_rest(fields, at, "a replicated job has no such field")
-    return Part(name, at, 1 if jobs is None else jobs, pods, spec.pop("template", None), spec)
+    return Part(name, at, 1 if jobs is None else jobs, pods, spec.pop("template", None), spec, group, own)
 
 
 def _pods_of(reading: Reading, spec: dict[str, Any], at: str) -> int:
@@ -236,7 +239,7 @@ def _join(reading: Reading, gang: Gang, pods: Mapping[str, PodFields], job: dict
 
 
 def _with_coordinator(
-    reading: Reading, spec: dict[str, Any], gang: Gang, name: str, engine_spec: dict[str, Any]
+    reading: Reading, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
 ) -> Gang:
     """The coordinator by the group and index that it has in a run."""
     at = "spec.coordinator"
@@ -251,12 +254,6 @@ def _with_coordinator(
         reading.wrong(at, "names a member that the JobSet does not have")
         return gang
     who = part.member(index, pod)
-    if 2 * len(name) + len(f"{who.role}-{who.index}") > _LONGEST_COORDINATOR:
-        why = (
-            "a label holds the coordinator's host, and that of a run would be too long; shorten metadata.name"
-        )
-        reading.lose(at, plain(written), why)
-        return replace(gang, coordinator=who.rank, is_labelled=False)
     engine_spec["coordinator"] = {"replicatedJob": who.role, "jobIndex": who.index}
     if (who.role, who.index, pod) != (part.name, index, 0):
         reading.change(at, plain(written), engine_spec["coordinator"], "the same member of a run")
@@ -319,20 +316,54 @@ def _rest(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: d
             reading.change(f"{at}.completionMode", mode, "Indexed", why)
         if part.spec.get("suspend") is False:
             del part.spec["suspend"]
+        _keep_own(reading, kind, part)
         reading.lose_rest(part.spec, at, "members are Jobs that the engine makes; a job says nothing of it")
+    if own := [*_own(gang)]:
+        job["engine_spec"]["replicatedJobs"] = own
     if manager := reading.text(spec.pop("managedBy", None), "spec.managedBy"):
         job["engine_spec"]["managedBy"] = manager
     if claims := reading.items(spec.pop("volumeClaimPolicies", None), "spec.volumeClaimPolicies"):
         job["engine_spec"]["volumeClaimPolicies"] = plain(claims)
     reading.lose_rest(spec, "spec", f"a {kind.KIND} has no such field")
     if any(part.pods > 1 for part in gang.parts):
-        _lose_exclusive(reading, job)
+        _lose_exclusive(reading, job, "metadata.annotations")
 
 
-def _lose_exclusive(reading: Reading, job: dict[str, Any]) -> None:
-    marked = (job.get("metadata") or {}).get("annotations") or {}
-    for name in [name for name in _EXCLUSIVE if name in marked]:
-        why = "each member is a Job here, and would take such a domain for itself; see gang.topology"
-        reading.lose(join("metadata.annotations", name), marked.pop(name), why)
-        if not marked:
-            del job["metadata"]["annotations"]
+def _keep_own(reading: Reading, kind: Kind, part: Part) -> None:
+    """What the Jobs of a part go on saying; `_own` says it to the engine."""
+    at = f"{part.at}.template"
+    for name in sorted(kind.JOB_FIELDS & {*part.spec}):
+        value = part.spec.pop(name)
+        if value is None:
+            continue
+        if part.pods > 1 and name in _BY_INDEX:
+            why = "speaks of the indices of a Job's pods; each member is a Job of its own"
+            reading.lose(f"{at}.spec.{name}", plain(value), why)
+        else:
+            part.own.setdefault("spec", {})[name] = plain(value)
+    if part.pods > 1:
+        _lose_exclusive(reading, part.own, f"{at}.metadata.annotations")
+
+
+def _own(gang: Gang) -> Iterator[dict[str, Any]]:
+    """What the engine is told of the Jobs of each group."""
+    for part in gang.by_rank():
+        group = {"groupName": part.group} if part.group else {}
+        template = {"template": part.own} if part.own else {}
+        if group or template:
+            yield from ({"name": role, **group, **template} for role, _ in part.roles)
+
+
+def _lose_exclusive(reading: Reading, marked: dict[str, Any], at: str) -> None:
+    """Takes from an object's metadata what would give each member nodes of its own."""
+    values = (marked.get("metadata") or {}).get("annotations") or {}
+    for name in [name for name in _EXCLUSIVE if name in values]:
+        why = (
+            "each member is a Job here, and would take such a domain for itself: of the pods of several Jobs "
+            "no variable tells which is which; see gang.topology"
+        )
+        reading.lose(join(at, name), values.pop(name), why)
+    if not values:
+        (marked.get("metadata") or {}).pop("annotations", None)
+    if "metadata" in marked and not marked["metadata"]:
+        del marked["metadata"]

@@ -45,8 +45,9 @@ class Member:
 @dataclass(slots=True)
 class Part:
     """A replicated job: ``jobs`` Jobs of ``pods`` pods each. ``spec``: the rest of its Jobs' spec; ``roles``:
-    the groups that it becomes, in rank order; ``first_job``, ``first_rank``: its place among all Jobs there,
-    and all members here; ``trains``: the place of the container that trains.
+    the groups that it becomes, in rank order; ``group``: the group of JobSet's to which it belongs; ``own``:
+    what its Jobs go on saying; ``first_job``, ``first_rank``: its place among all Jobs there, and all members
+    here; ``trains``: the place of the container that trains.
     """
 
     name: str
@@ -55,6 +56,8 @@ class Part:
     pods: int
     template: Any
     spec: dict[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    own: dict[str, Any] = field(default_factory=dict)
     first_job: int = 0
     first_rank: int = 0
     roles: tuple[tuple[str, int], ...] = ()
@@ -92,14 +95,13 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Gang:
     """All parts. ``name``: of the JobSet; ``subdomain``: where its hosts are; ``coordinator``: rank of the
-    member whose host a label holds, ``is_labelled``: in a run, too.
+    member whose host a label holds.
     """
 
     parts: Sequence[Part]
     name: str
     subdomain: str
     coordinator: int | None = None
-    is_labelled: bool = True
 
     def by_rank(self) -> list[Part]:
         return sorted(self.parts, key=lambda part: part.first_rank)
@@ -135,8 +137,6 @@ class Gang:
             f"{PREFIX}replicatedjob-replicas": dict(part.roles)[who.role],
             f"{PREFIX}global-replicas": sum(other.count for other in self.parts),
         }
-        if label == COORDINATOR and not self.is_labelled:
-            return None
         return str(known[label]) if label in known else self.there(part, label, who)
 
 

@@ -6,7 +6,7 @@ one first (backoffLimit of a Job). What the engine would say otherwise stays in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +36,16 @@ Render = Callable[[Mapping[str, Any]], Rendering]
 
 
 def policies_of(
-    reading: Reading, render: Render, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
+    reading: Reading,
+    render: Render,
+    spec: dict[str, Any],
+    gang: Gang,
+    engine_spec: dict[str, Any],
+    container: str,
 ) -> dict[str, Any]:
     """``policy``; what of successPolicy and failurePolicy the engine would say otherwise goes to
-    ``engine_spec``.
+    ``engine_spec``, and what the Jobs of a part would, to its ``own``. ``container``: the engine's name of
+    the one that trains.
     """
     policy: dict[str, Any] = {}
     ttl = reading.whole(spec.pop("ttlSecondsAfterFinished", None), "spec.ttlSecondsAfterFinished")
@@ -48,6 +54,7 @@ def policies_of(
     if reading.flag(spec.pop("suspend", None), "spec.suspend"):
         policy["suspend"] = True
     _deadline(reading, gang, policy)
+    _pod_failures(reading, gang, container)
     _restarts(reading, render, spec, gang, policy, engine_spec)
     _success(reading, render, spec, gang, engine_spec)
     reading.paths |= {
@@ -71,10 +78,9 @@ def _deadline(reading: Reading, gang: Gang, policy: dict[str, Any]) -> None:
     if len(values) == 1 and None not in values:
         policy["deadline"] = duration(values.pop() or 0)
         return
-    for at, value in said.items():
-        if value is not None:
-            why = "the Jobs of other members have another deadline; a job has one for all (policy.deadline)"
-            reading.lose(f"{at}.{name}", value, why)
+    for part in gang.parts:
+        if said[part.at] is not None:  # those of other members have another one, or none
+            part.own.setdefault("spec", {})["activeDeadlineSeconds"] = said[part.at]
 
 
 def _restarts(
@@ -97,7 +103,7 @@ def _restarts(
     reading.lose_rest(failure, at, "a failure policy has no such field")
     name = "template.spec.backoffLimit"
     tries = {
-        f"{part.at}.{name}": reading.whole(part.spec.pop("backoffLimit", None), f"{part.at}.{name}")
+        part.at: reading.whole(part.spec.pop("backoffLimit", None), f"{part.at}.{name}")
         for part in gang.parts
     }
     by_gang = bool(most or said.get("rules"))
@@ -105,16 +111,17 @@ def _restarts(
     policy["restart"] = "on_failure" if by_gang or limit else "never"
     if by_gang or limit:
         policy["backoff_limit"] = limit
-    for path, own in tries.items():
-        why = "a member that fails restarts its gang"
+    for part in gang.parts:
+        own, why = tries[part.at], "a member that fails restarts its gang"
         if own is None:
             why = f"where nothing is written a Job has {_TRIES} tries of its own; {why}"
         if own and by_gang:
-            reading.lose(path, own, f"{why}, which maxRestarts counts")
+            part.own.setdefault("spec", {})["backoffLimit"] = own
         elif own != 0:
-            reading.change(path, own, 0 if by_gang else limit, f"{why} (policy.backoff_limit)")
+            after = 0 if by_gang else limit
+            reading.change(f"{part.at}.{name}", own, after, f"{why} (policy.backoff_limit)")
     if not reading.problems:
-        _as_rendered(reading, render, gang, policy, said, engine_spec)
+        _as_rendered(reading, render, gang, policy, said, engine_spec, by_gang)
 
 
 def _rules(reading: Reading, gang: Gang, value: Any, at: str) -> list[dict[str, Any]]:
@@ -145,14 +152,18 @@ def _as_rendered(
     policy: dict[str, Any],
     said: Mapping[str, Any],
     engine_spec: dict[str, Any],
+    by_gang: bool,
 ) -> None:
     """What the engine makes of the policy, and what is said otherwise."""
     by_code = {**policy, "restart": "exit_code"}
     if policy["restart"] == "on_failure" and said == _without_limit(render(by_code).failure):
         policy["restart"] = "exit_code"
     made = render(policy)
-    _pod_failure(reading, gang, made.pod_failure, "rules" in said)
     usual = _without_limit(made.failure)
+    _tell_pod_failures(reading, gang, made.pod_failure, "rules" in said)
+    with_own = any("podFailurePolicy" in part.own.get("spec", ()) for part in gang.parts)
+    if usual and with_own and "rules" not in said:
+        said = {**said, "rules": [*_rules_beside(usual["rules"], by_gang)]}
     if said.get("restartStrategy") == "InPlaceRestart":
         why = "the gang is made anew, when all of its old members are gone"
         reading.lose("spec.failurePolicy.restartStrategy", said["restartStrategy"], why)
@@ -175,28 +186,56 @@ def _without_limit(failure: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (failure or {}).items() if name != "maxRestarts"}
 
 
-def _pod_failure(reading: Reading, gang: Gang, made: Sequence[Any], with_rules: bool) -> None:
-    """Pod failure policies, of which the engine has its own; ``with_rules``: the failure policy that reads
-    their reason is the JobSet's.
+def _rules_beside(usual: Sequence[Mapping[str, Any]], by_gang: bool) -> Iterator[Mapping[str, Any]]:
+    """The rules of a failure policy beside pod failure policies of the JobSet's own, whose reason means no
+    more than that of any failure: it counts, or, where the gang has no tries, is the end.
     """
+    if not by_gang:
+        reasons = ["PodFailurePolicy"]
+        yield {"name": "podFailurePolicy", "action": "FailJobSet", "onJobFailureReasons": reasons}
+    yield from (rule for rule in usual if "PodFailurePolicy" not in rule["onJobFailureReasons"])
+
+
+def _pod_failures(reading: Reading, gang: Gang, container: str) -> None:
+    """Reads pod failure policies, with the engine's name for the container that trains."""
     for part in gang.parts:
         at = f"{part.at}.template.spec.podFailurePolicy"
         fields = reading.mapping(part.spec.pop("podFailurePolicy", None), at)
-        rules = [_defaulted(rule) for rule in reading.items(fields.pop("rules", None), f"{at}.rules")]
+        trains = part.trainer().get("name")
+        rules = [
+            _defaulted(rule, trains, container)
+            for rule in reading.items(fields.pop("rules", None), f"{at}.rules")
+        ]
         reading.lose_rest(fields, at, "a pod failure policy has rules alone")
-        if rules and rules != made:
-            why = "the engine makes these rules of policy.restart, on_failure or exit_code"
-            reading.lose(f"{at}.rules", rules, why)
-        elif not rules and made and with_rules:
+        if rules:
+            part.own.setdefault("spec", {})["podFailurePolicy"] = {"rules": rules}
+
+
+def _tell_pod_failures(reading: Reading, gang: Gang, made: Sequence[Any], with_rules: bool) -> None:
+    """Those that the engine makes; ``with_rules``: the failure policy that reads their reason is the
+    JobSet's.
+    """
+    for part in gang.parts:
+        spec = part.own.get("spec", {})
+        if "podFailurePolicy" not in spec and made and with_rules:
             why = "a member that is taken away from its node ends its Job at once, with this reason"
-            reading.change(at, None, [*made], why)
+            reading.change(f"{part.at}.template.spec.podFailurePolicy", None, [*made], why)
+        elif spec.get("podFailurePolicy") == {"rules": [*made]}:
+            del spec["podFailurePolicy"]
+        if part.own.get("spec") == {}:
+            del part.own["spec"]
 
 
-def _defaulted(rule: Any) -> Any:
-    """A rule with what the API server fills in, and without what says nothing."""
+def _defaulted(rule: Any, trains: Any, container: str) -> Any:
+    """A rule with what the API server fills in, without what says nothing, and with the engine's name for
+    the container that trains.
+    """
     if not isinstance(rule, Mapping):
         return rule
     said = {name: value for name, value in plain(rule).items() if value != []}
+    codes = said.get("onExitCodes")
+    if isinstance(codes, dict) and codes.get("containerName") == trains is not None:
+        said["onExitCodes"] = {**codes, "containerName": container}
     conditions = said.get("onPodConditions")
     if isinstance(conditions, list):
         said["onPodConditions"] = [

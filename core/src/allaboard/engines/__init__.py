@@ -87,7 +87,7 @@ class Engine(Protocol):
     def default_restart(self, framework: str) -> str:
         """``policy.restart`` of a job that does not say it."""
 
-    def name_max(self, groups: Mapping[str, int]) -> int:
+    def name_max(self, groups: Mapping[str, int], engine_spec: Mapping[str, Any]) -> int:
         """The longest name of a job object whose pods and Services, role -> how many, have lawful names."""
 
     def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]:

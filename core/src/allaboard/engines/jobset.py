@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from allaboard.engines import mpi
+from allaboard.engines import jobset_templates, mpi
 from allaboard.engines.base import (
     JOBSET,
     AddedContainer,
@@ -53,6 +53,7 @@ from allaboard.engines.jobset_reading import (
     with_condition,
     with_deadline,
 )
+from allaboard.engines.jobset_templates import most_with_coordinator, own_jobs, template_objections, with_own
 from allaboard.engines.mpijob import MPIJob
 from allaboard.errors import Problem
 from allaboard.names import OBJECT_NAME_MAX
@@ -109,6 +110,7 @@ class JobSet:
     FRAMEWORKS = FRAMEWORKS
     PREFERENCE = JOBSET
     CONTAINER = CONTAINER
+    JOB_FIELDS = jobset_templates.JOB_FIELDS
     ALIASES = frozenset(FRAMEWORKS)
     JOB_LABEL = NAME_LABEL
     RANDOM_NAMES = True
@@ -131,7 +133,7 @@ class JobSet:
     }
     ADDED: tuple[AddedContainer, ...] = ()
     EXTRA_KINDS: tuple[str, ...] = ("v1/Secret",)
-    TAKES_IN: frozenset[str] = mpi.FIELDS | _POLICIES
+    TAKES_IN: frozenset[str] = mpi.FIELDS | _POLICIES | {jobset_templates.FIELD}
     PLAYED = MPIJob.PLAYED
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
@@ -172,10 +174,11 @@ class JobSet:
         """As with the framework's own operator."""
         return self.usual(framework).default_restart(framework)
 
-    def name_max(self, groups: Mapping[str, int]) -> int:
-        """What leaves room for the names of all pods."""
+    def name_max(self, groups: Mapping[str, int], engine_spec: Json) -> int:
+        """What leaves room for the names of all pods, and for the coordinator."""
         endings = (f"-{role}-{max(0, count - 1)}-0-abcde" for role, count in groups.items())
-        return min(OBJECT_NAME_MAX, LONGEST_HOST - max(map(len, endings)))
+        by_coordinator = most_with_coordinator(engine_spec)
+        return min(OBJECT_NAME_MAX, LONGEST_HOST - max(map(len, endings)), by_coordinator)
 
     def groups_of(self, job: Json) -> Mapping[str, Any]:
         """As with the framework's own operator."""
@@ -196,6 +199,11 @@ class JobSet:
         for name in sorted(_POLICIES & self.TAKES_IN):
             if not isinstance((job.get("engine_spec") or {}).get(name, {}), Mapping):
                 yield Problem(f"engine_spec.{name}", f"expected the fields of a {self.KIND}'s {name}")
+        own = (job.get("engine_spec") or {}).get(jobset_templates.FIELD)
+        if own is not None and jobset_templates.FIELD in self.TAKES_IN:
+            alone = job.get("elastic") is not None or framework == mpi.FRAMEWORK
+            never = (job.get("policy") or {}).get("restart", self.default_restart(framework)) == "never"
+            yield from template_objections(own, [*self.groups_of(job)], one_by_one=alone and not never)
         # What the framework's own operator does with lost pods, JobSet does not.
         usual = [
             problem
@@ -395,17 +403,17 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
     place = _places(layout)
     rank = {"fieldRef": {"fieldPath": f"metadata.labels['{RANK_LABEL}']"}}
     groups: list[dict[str, Any]] = []
+    own = own_jobs(layout.engine_spec)
     for group in layout.groups:
         injected = symbolic_environment(layout, group.role, place)
         template = with_environment(templates[group.role], injected, rank)
         one = {"parallelism": 1, "completions": 1}
-        groups.append(
-            {
-                "name": group.role,
-                "replicas": group.replicas,
-                "template": {"spec": {**one, **job_spec(layout, template)}},
-            }
-        )
+        written = {
+            "name": group.role,
+            "replicas": group.replicas,
+            "template": {"spec": {**one, **job_spec(layout, template)}},
+        }
+        groups.append(with_own(written, own.get(group.role)))
     if layout.framework == mpi.FRAMEWORK:
         # The members of a gang start together: one that waited for the others would never have a place.
         groups = mpi.launcher_last(groups, waits=gang.how == "none")

@@ -141,7 +141,7 @@ class KubeflowEngine:
         """Of a role that does not say how many."""
         return 1
 
-    def name_max(self, groups: Mapping[str, int]) -> int:
+    def name_max(self, groups: Mapping[str, int], engine_spec: Mapping[str, Any]) -> int:
         """What leaves room for every member's name, which is its Service's, too."""
         return OBJECT_NAME_MAX
 
