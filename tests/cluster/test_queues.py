@@ -53,7 +53,8 @@ class Place:
         for node in self.nodes:
             self.plane.api.delete("v1", "Node", node["metadata"]["name"])
 
-    def __call__(self, *words: str) -> str:
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """What it prints, on stderr where it ends with another code than 0."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("ALLABOARD_")}
         place = {
             "KUBECONFIG": str(self.plane.kubeconfig),
@@ -64,8 +65,8 @@ class Place:
         }
         command = [sys.executable, "-m", "allaboard", *words]
         done = subprocess.run(command, env=own | place, capture_output=True, text=True, timeout=LONG)
-        assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stderr if code else done.stdout
 
     def launch(self, key: str, workers: int, cores: int = 1, **fields: Any) -> str:
         """A run of ``allaboard``, each member of which needs these cores; its name."""
@@ -297,9 +298,12 @@ def test_kueue_admits_one_job_whole_and_then_the_other(kueue: Place) -> None:
 
 
 def test_kueue_takes_the_jobs_of_a_namespace_that_has_a_default_queue(kueue: Place) -> None:
-    """Runs of ``allaboard`` know nothing of Kueue there: one that waits is suspended, as Kueue has it."""
+    """Runs of ``allaboard`` say nothing of Kueue there; one that waits is queued, and says for what."""
     a_local_queue(kueue, "default")
     runs = [kueue.launch(key, 3, gang={"scheduler": "none"}) for key in ("one", "other")]
     for first, second in one_after_the_other(kueue, *runs, 3):
-        assert (kueue.state(first), kueue.state(second)) == ("running", "suspended")
+        assert (kueue.state(first), kueue.state(second)) == ("running", "queued")
+        words = "Kueue holds it back in queue default: it needs [12] more cpu in flavor any, which others use"
+        assert re.search(rf"^ *(waits|why) +{words}$", kueue("status", second), re.MULTILINE)
+        assert "is admitted by Kueue" in kueue("suspend", second, code=2)
     assert [kueue.state(run) for run in runs] == ["succeeded", "succeeded"]

@@ -38,7 +38,8 @@ def state_of(seen: Observation) -> State:
         return State.LOST
     if seen.stop is not None:
         return State.STOPPING
-    if seen.suspended or seen.holds("Suspended"):
+    # A queue suspends what it holds back, and says why.
+    if seen.suspended or (seen.holds("Suspended") and seen.waiting is None):
         return State.SUSPENDED
     # A member that is restarted in place shows in no condition of the job, and its pod stays Running.
     if seen.holds("Restarting") or any(m.reason == "CrashLoopBackOff" for m in seen.members):

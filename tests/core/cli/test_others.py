@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, PODS
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.observe import managers
-from allaboard.backends.kubernetes.operations import adoption
+from allaboard.backends.kubernetes.observe.queues import JOB_UID
 from allaboard.cli import main
 from allaboard.observation import Owner, State
 from allaboard.render import labels
@@ -233,7 +233,7 @@ def test_what_kueue_holds_back_is_not_resumed_and_what_it_lets_run_is_not_suspen
 def test_kueue_is_known_by_its_workload_too(nightly: Desk) -> None:
     cluster = nightly.cluster
     cluster.served = (*cluster.served, KUEUE_WORKLOADS)
-    own_labels = {adoption.JOB_UID: cluster.all(PYTORCHJOBS)[0]["metadata"]["uid"]}
+    own_labels = {JOB_UID: cluster.all(PYTORCHJOBS)[0]["metadata"]["uid"]}
     metadata = {"name": "pytorchjob-nightly-1f", "labels": own_labels}
     kind = {"apiVersion": KUEUE_WORKLOADS.api_version, "kind": "Workload"}
     cluster.client().create(KUEUE_WORKLOADS, {**kind, "metadata": metadata})

@@ -159,6 +159,21 @@ def test_an_operator_that_makes_volcanos_gangs_is_told_the_queue() -> None:
         plan(place, gang={"scheduler": "none"})
 
 
+LOCALQUEUE = "kueue.x-k8s.io/v1beta2/LocalQueue"
+
+
+@pytest.mark.parametrize("scheduler", ["coscheduling", "none"])
+def test_a_queue_is_one_of_kueue_where_the_gang_scheduler_has_none(scheduler: str) -> None:
+    asked = {"scheduler": scheduler, "queue": "research"}
+    found, notes = plan(served(COSCHEDULING, LOCALQUEUE), gang=asked)
+    assert found.local_queue == "research" and not notes  # type: ignore[attr-defined]
+    found, notes = plan(served(COSCHEDULING), gang=asked)
+    assert found.local_queue is None and "gang.queue: no meaning" in notes[0]  # type: ignore[attr-defined]
+    volcano = replace(served(LOCALQUEUE), operator_gangs=MAKES_VOLCANO)
+    found, _ = plan(volcano, gang={"queue": "research"})
+    assert (found.queue, found.local_queue) == ("research", None)  # type: ignore[attr-defined]
+
+
 def test_what_means_nothing_to_the_gang_scheduler_is_named() -> None:
     _, notes = plan(gang={"scheduler": "workload", "queue": "research", "timeout": "5m", "priority": "high"})
     words = "no meaning with kube-scheduler's own gang scheduling, left out"

@@ -558,6 +558,26 @@ _WAITS = {
         False,
         "start that scheduler, or choose another with gang.scheduler: `allaboard preflight` looks for it",
     ),
+    "queue_quota_pending": (
+        "queue_quota_pending",
+        True,
+        "it starts by itself when its queue admits it; else take another queue or a higher priority",
+    ),
+    "queue_quota_impossible": (
+        "queue_quota_impossible",
+        False,
+        "ask for less, or take another queue; else its nominalQuota has to be raised",
+    ),
+    "queue_misconfigured": (
+        "queue_misconfigured",
+        False,
+        "look at the queue: kubectl get localqueues,clusterqueues; then name one that admits it",
+    ),
+    "queue_pods_ready_timeout": (
+        "queue_pods_ready_timeout",
+        True,
+        "look at what kept its members from starting: allaboard events {run}",
+    ),
     "resource_quota_exceeded": (
         "resource_quota_exceeded",
         True,

@@ -13,6 +13,7 @@ class GangPlan:
     operator makes the objects) or ``none``. ``name``: of the object that holds them together; ``members`` of
     ``total`` must have a place before any of them starts; ``scheduler``: the schedulerName they carry.
     ``groups``: role -> members; ``kind``: group/version/Kind of the object; ``timeout`` in seconds;
+    ``local_queue``: that of Kueue which admits the job, whoever places it then;
     ``require`` and ``prefer``: the domain within which all members are placed; ``annotations``: what the job
     says of its job object; ``elsewhere``: something else than the job says who places its pods.
     """
@@ -27,6 +28,7 @@ class GangPlan:
     scheduler: str | None = None
     timeout: float | None = None
     queue: str | None = None
+    local_queue: str | None = None
     priority: str | None = None
     require: str | None = None
     prefer: str | None = None

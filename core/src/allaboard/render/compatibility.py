@@ -20,6 +20,7 @@ from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS, Gang
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.kueue import QUEUES
 from allaboard.gangs.topology import LABELS, label_of
 from allaboard.names import (
     nearest,
@@ -152,6 +153,8 @@ def plan_gang(
         problems.append(Problem("gang.require", words))
     if problems:
         raise BadInput(f"job {job.name!r} cannot run on this cluster:", problems)
+    queue = written.get("queue")
+    by_kueue = "queue" not in gang.UNDERSTANDS and any(facts.serves(kind) for kind in QUEUES)
     plan = GangPlan(
         gang=name,
         how=pairing.how,
@@ -163,7 +166,8 @@ def plan_gang(
         kind=_kind(gang, facts) or "",
         scheduler=facts.schedulers.get(name, gang.SCHEDULER) if pairing.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
-        queue=written.get("queue"),
+        queue=queue,
+        local_queue=queue if by_kueue else None,
         priority=written.get("priority"),
         require=(written.get("topology") or {}).get("require"),
         prefer=(written.get("topology") or {}).get("prefer"),
@@ -186,7 +190,8 @@ def _notes(
     schedulers: Collection[str],
 ) -> Iterator[str]:
     name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
-    void = [f"gang.{n}" for n in ("queue", "timeout") if n in written and n not in gang.UNDERSTANDS]
+    understood = {*gang.UNDERSTANDS, *(("queue",) if plan.local_queue else ())}
+    void = [f"gang.{n}" for n in ("queue", "timeout") if n in written and n not in understood]
     if void:
         yield f"{', '.join(void)}: no meaning with {gang.TITLE}, left out"
     if asked == AUTO and name == "none" and schedulers and total > 1:

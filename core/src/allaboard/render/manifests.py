@@ -18,6 +18,7 @@ from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.kueue import QUEUE
 from allaboard.gangs.topology import affinity, label_of
 from allaboard.layout import Layout
 from allaboard.render import labels, pod_template
@@ -105,7 +106,9 @@ def render(
         {**extra, "metadata": pod_template.merged(extra["metadata"], _with_labels(layout, own))}
         for extra in extras
     ]
-    rendered = engine.render(layout, _with_own(metadata, job.get("metadata") or {}), templates, plan)
+    queued = {"labels": {QUEUE: plan.local_queue}} if plan.local_queue else {}
+    own_metadata = pod_template.merged(job.get("metadata") or {}, queued)
+    rendered = engine.render(layout, _with_own(metadata, own_metadata), templates, plan)
     said = job.get("engine_spec") or {}
     own_words = {name: value for name, value in said.items() if name not in engine.TAKES_IN}
     _raise_problems(job, [*_duplicate_problems(rendered["spec"], own_words, "engine_spec")])

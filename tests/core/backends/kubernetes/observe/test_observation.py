@@ -536,3 +536,53 @@ def test_rank_0_tells_progress_and_what_looks_wrong() -> None:
     found = apply_reports(ProgressState(), lines, BEGUN + 2)
     assert (found.progress.step, found.flags, found.first) == (2, ("nan_loss",), BEGUN + 2)
     assert apply_reports(found, lines[2:], BEGUN + 9).first == BEGUN + 2
+
+
+# Held back by a queue.
+
+
+def queued(*conditions: Any, **fields: Any) -> dict[str, Any]:
+    job = a_pytorchjob(*conditions, suspend=True, **fields)
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    return job
+
+
+SUSPENDED = a_condition_of("Suspended", since=20.0)
+SHORT = "insufficient unused quota for cpu in flavor any, 2 more needed"
+WORKLOAD = {
+    "status": {
+        "conditions": [
+            {"type": "QuotaReserved", "status": "False", "reason": "WaitingForQuota", "message": SHORT}
+        ]
+    }
+}
+
+
+@pytest.mark.parametrize("conditions", [(), ("Created", SUSPENDED)], ids=["new", "told by the operator"])
+def test_a_job_that_its_queue_holds_back_is_queued_and_says_why(conditions: tuple[Any, ...]) -> None:
+    held = seen(queued(*conditions), workload=WORKLOAD)
+    words = "Kueue holds it back in queue team: it needs 2 more cpu in flavor any, which others use"
+    assert (state_of(held), held.suspended, held.waiting) == (State.QUEUED, False, words)
+    (said,) = diagnose(held)
+    assert (said.code, said.summary, said.retryable) == ("queue_quota_pending", words, True)
+    unread = seen(queued(*conditions))
+    assert (state_of(unread), unread.waiting) == (State.QUEUED, "Kueue holds it back in queue team")
+    unknown = seen(queued(*conditions), workload={}, now=100.0)
+    assert "no Workload of it for 1m 40s" in (unknown.waiting or "")
+    assert state_of(of_object(queued(*conditions), now=BEGUN + 60, workload=WORKLOAD)) == State.QUEUED
+
+
+def test_a_job_that_a_person_suspended_is_suspended_in_a_queue_too() -> None:
+    by_hand = seen(queued("Created", SUSPENDED, annotations={labels.SUSPENDED_BY: "me"}), workload=WORKLOAD)
+    assert (state_of(by_hand), by_hand.waiting) == (State.SUSPENDED, None)
+    resumed = seen(a_pytorchjob("Created", off("Suspended", since=30.0)), *BOTH)
+    assert resumed.suspended is False and state_of(resumed) is not State.SUSPENDED
+
+
+def test_the_clocks_of_a_job_that_its_queue_takes_back_begin_anew() -> None:
+    before = remembered(Memory(), a_pytorchjob("Created", "Running"), BOTH)
+    assert before.started is not None
+    job = queued("Created", off("Running"), SUSPENDED)
+    memory = remembered(before, job, ())
+    held = seen(job, now=50.0, memory=memory, workload=WORKLOAD)
+    assert {name: spent for name, spent in held.phases.items() if spent is not None} == {"admitted": 30.0}

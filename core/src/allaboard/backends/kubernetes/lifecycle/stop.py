@@ -27,6 +27,8 @@ from allaboard.backends.kubernetes.observe.lookup import (
     observation_of,
     read_objects,
 )
+from allaboard.backends.kubernetes.observe.managers import queue_of
+from allaboard.backends.kubernetes.observe.queues import refuse_suspension
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
@@ -416,6 +418,8 @@ def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
         raise BadInput(f"run {objects.record.run} {state}; only a live run can be {word}")
     engine = engine_of_object(objects.job)
     assert engine is not None, "the record of a run names the kind of one of our engines"
+    if queue_of(objects.job) is not None:
+        yield from refuse_suspension(engine, objects.job, wanted)
     change = {
         "metadata": {"annotations": {labels.SUSPENDED_BY: by if wanted else None}},
         **engine.suspension(wanted),

@@ -26,7 +26,9 @@ from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs, is_over
 from allaboard.backends.kubernetes.observe.deadlines import limit_of
+from allaboard.backends.kubernetes.observe.managers import holding_queue
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
+from allaboard.backends.kubernetes.observe.queues import read_workload
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES, Engine
@@ -59,7 +61,8 @@ ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
 @dataclass(frozen=True, slots=True)
 class AttemptObjects:
     """What is there of the attempt that a record means. ``job``: its object; ``other``: one that has its name
-    and is not it. ``now``: by the API server's clock.
+    and is not it. ``now``: by the API server's clock. ``workload``: Kueue's; empty where there is none, None
+    where nobody has looked.
     """
 
     stored: Stored
@@ -70,6 +73,7 @@ class AttemptObjects:
     events: tuple[Json, ...] = ()
     groups: tuple[Json, ...] = ()
     rivals: tuple[Json, ...] = ()
+    workload: Json | None = None
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -157,7 +161,13 @@ def read_explanations(
     uids = [t["metadata"]["uid"] for t in about]
     events = yield from list_events([*uids, *(_gone_uids(objects, uids) if everything else ())], notes)
     rivals = yield from _read_rivals(objects)
-    return replace(objects, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals)), tuple(notes)
+    workload = None
+    if objects.job is not None and holding_queue(objects.job) is not None:
+        workload = yield from read_workload(objects.job, notes)
+    found = replace(
+        objects, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals), workload=workload
+    )
+    return found, tuple(notes)
 
 
 def unexplained_pods(pods: Iterable[Json]) -> list[Json]:
@@ -295,6 +305,7 @@ def observation_of(
         groups=objects.groups,
         rivals=objects.rivals,
         nodes=objects.nodes,
+        workload=objects.workload,
         layout=Layout.from_dict(objects.stored.layout)
         if objects.job is None and objects.stored.layout
         else None,

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from allaboard.engines import engine_of_object
+from allaboard.gangs.kueue import QUEUE
 from allaboard.render import labels
 from allaboard.untrusted import show
 
 Json = Mapping[str, Any]
-QUEUE = "kueue.x-k8s.io/queue-name"
-"""Label of a job that Kueue admits; an annotation in its early days."""
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 """Whom a job names that Kueue sends to another cluster: the operator here leaves it alone."""
 
@@ -26,6 +25,13 @@ def managers(job: Json) -> tuple[str, ...]:
 def queue_of(job: Json) -> str | None:
     """The queue of Kueue in which a job says that it is; None: it names none."""
     return labels.label_of(job, QUEUE) or labels.annotation_of(job, QUEUE)
+
+
+def holding_queue(job: Json) -> str | None:
+    """The queue of Kueue that decides when a suspended job runs; None: it is in none, or a person has
+    suspended it.
+    """
+    return None if labels.annotation_of(job, labels.SUSPENDED_BY) else queue_of(job)
 
 
 def is_sent_away(job: Json) -> bool:

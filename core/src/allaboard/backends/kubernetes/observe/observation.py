@@ -28,6 +28,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe.containers import is_over
+from allaboard.backends.kubernetes.observe.managers import holding_queue
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, refusal, when
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen, restarts_in_all
@@ -36,6 +37,7 @@ from allaboard.follow.progress import add_flags, add_report, flags_of, progress_
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangView
+from allaboard.gangs.kueue import PENDING, Held, why_held
 from allaboard.gangs.placement import (
     cannot_rejoin_reason,
     condition,
@@ -146,6 +148,7 @@ def observation(
     groups: Sequence[Json] = (),
     rivals: Sequence[Json] = (),
     nodes: Sequence[Node] | None = None,
+    workload: Json | None = None,
     layout: Layout | None = None,
     report: ProgressState | None = None,
     memory: Memory | None = None,
@@ -155,13 +158,13 @@ def observation(
     """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
-    ``nodes``: None when they are not known; ``layout``: what the job was made from, for who its members are
-    when it is gone; ``report``: None when rank 0's log is not read; ``memory``: of `remembered`, this look
-    included.
+    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``layout``: what the job
+    was made from, for who its members are when it is gone; ``report``: None when rank 0's log is not read;
+    ``memory``: of `remembered`, this look included.
     """
     engine = _engine(record, job, layout)
     gone = layout.name if layout is not None else ""
-    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone, nodes)
+    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone, nodes, workload)
     stop = record.stop or base.stop
     seen = replace(
         base,
@@ -212,6 +215,7 @@ def of_object(
     pods: Sequence[Json] = (),
     events: Sequence[Json] = (),
     groups: Sequence[Json] = (),
+    workload: Json | None = None,
     tails: Mapping[str, str] | None = None,
 ) -> Observation:
     """What is seen of a job that another tool made: it has no record, and its run is its name. Raises
@@ -220,7 +224,7 @@ def of_object(
     engine = engine_of_object(job)
     if engine is None:
         raise KeyError(f"{job.get('apiVersion')}/{job.get('kind')}")
-    seen = _of_job(engine, job, pods, events, groups, None, None, now)
+    seen = _of_job(engine, job, pods, events, groups, None, None, now, workload=workload)
     name = str(job["metadata"]["name"])
     return replace(seen, run=name, job=name, uid=job["metadata"].get("uid"), tails=dict(tails or {}))
 
@@ -250,6 +254,7 @@ def _of_job(
     rivals: Sequence[Json] = (),
     gone: str = "",
     nodes: Sequence[Node] | None = None,
+    workload: Json | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
@@ -262,6 +267,10 @@ def _of_job(
         waiting = _waiting(job, gang_view, events)
         obstacle = _obstacle(engine, job, read, gang_view, nodes)
     flags = list(report.flags) if report is not None else []
+    held = None if job is None or ended or not read.suspended else _held(job, workload, now)
+    if held is not None:
+        waiting = held.text
+        flags.append(held.code)
     if gang_view is not None and job is not None:
         code = _held_by(job, gang_view, waiting, events)
         # "When there is room" is not to be said of what never fits.
@@ -276,7 +285,7 @@ def _of_job(
         created=from_rfc3339(metadata.get("creationTimestamp")),
         started=_first(read.started, known.taken),
         finished=read.finished if ended else None,
-        suspended=read.suspended and not ended,
+        suspended=read.suspended and not ended and held is None,
         stop=_stop(metadata),
         waiting=waiting,
         obstacle=obstacle,
@@ -356,6 +365,18 @@ def _without_job(
 
 
 # Waiting.
+
+
+def _held(job: Json, workload: Json | None, now: float) -> Held | None:
+    """Why the queue of a suspended job holds it back; None: no queue does. ``workload``: empty where there is
+    none, None where nobody has looked.
+    """
+    queue = holding_queue(job)
+    if queue is None:
+        return None
+    if workload is None:
+        return Held(PENDING, f"Kueue holds it back in queue {queue}")
+    return why_held(queue, workload or None, now - _created(job), now)
 
 
 def _read_gang(
@@ -515,7 +536,12 @@ def _is_late(memory: Memory, engine: Engine, pod: Json, finished: float | None) 
 
 
 def _since(job: Json | None, read: JobSeen) -> float | None:
-    """When the clocks began: with the job, or with its last resume."""
+    """When the clocks began: with the job, or with its last resume; of one that its queue holds back, when
+    the queue took it.
+    """
+    if job is not None and read.suspended and holding_queue(job) is not None:
+        taken = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "True"), None)
+        return taken or _created(job)
     resumed = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "False"), None)
     return resumed or from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
 

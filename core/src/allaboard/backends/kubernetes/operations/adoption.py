@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from allaboard.backends.base import Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
-from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.client.errors import Conflict, Missing
 from allaboard.backends.kubernetes.client.resources import resource_for
-from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.lifecycle.stop import (
     PATIENCE,
     POLL,
@@ -23,8 +22,9 @@ from allaboard.backends.kubernetes.lifecycle.stop import (
     take_away,
     tell,
 )
-from allaboard.backends.kubernetes.observe import managers, observation
+from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import is_over
+from allaboard.backends.kubernetes.observe.queues import refuse_suspension
 from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.engines import Engine
@@ -32,12 +32,9 @@ from allaboard.errors import BadInput, OwnershipConflict, SiteError, UnknownRun
 from allaboard.observation import Stop
 from allaboard.render import labels
 from allaboard.status import state_of
-from allaboard.untrusted import show
 
 GRACE = 30.0
 """Seconds that a pod has to end where it says nothing else: Kubernetes' own default."""
-JOB_UID = "kueue.x-k8s.io/job-uid"
-"""Label of the Workload that Kueue makes for a job."""
 
 
 def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool = False) -> Operation[Stopped]:
@@ -63,7 +60,7 @@ def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Opera
         if _has_ended(job) or _is_ending(job):
             state = state_of(observation.of_object(job, now=0.0))
             raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
-        yield from _refuse_kueue(engine, job, wanted)
+        yield from refuse_suspension(engine, job, wanted)
         # The version, too: Kueue may have been given it since it was read.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
         said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
@@ -118,38 +115,6 @@ def _is_of_run(job: Json, run: str) -> Operation[bool]:
     if stored is None or not (attempt.isdecimal() and generation.isdecimal()):
         return False
     return labels.is_ours(job, labels.launch_uid(stored.record.key, int(generation), int(attempt)))
-
-
-def _refuse_kueue(engine: Engine, job: Json, wanted: bool) -> Operation[None]:
-    """Raises BadInput for a job that Kueue holds back or lets run: it alone decides that, and undoes what
-    others do about it.
-    """
-    queue = managers.queue_of(job)
-    workload = yield from _workload(job)
-    if queue is None and workload is None and not managers.is_sent_away(job):
-        return
-    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
-    where = f"by its queue {show(queue)}" if queue is not None else "by its Workload"
-    about = f"{engine.KIND} {name} is admitted by Kueue, {where}"
-    if not wanted:
-        raise BadInput(
-            f"{about}: it starts when Kueue admits it, and not before; it was not resumed, and why it waits "
-            f"is told by: kubectl -n {namespace} describe workloads {workload or ''}".rstrip()
-        )
-    raise BadInput(
-        f"{about}: Kueue would start it again at once; it was not suspended, and what holds it back is: "
-        f"kubectl -n {namespace} patch workload {workload or 'ITS-WORKLOAD'} --type merge "
-        '-p \'{"spec":{"active":false}}\''
-    )
-
-
-def _workload(job: Json) -> Operation[str | None]:
-    """The name of the Workload that Kueue has made for this job; None also where these may not be read."""
-    try:
-        workloads = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
-    except (Missing, Forbidden):
-        return None
-    return str(workloads[0]["metadata"]["name"]) if workloads else None
 
 
 def _describe_remains(engine: Engine, job: Json) -> Operation[str | None]:

@@ -125,8 +125,8 @@ def _list_permitted(resource: Resource, permitted: May) -> Operation[Sequence[Js
 
 
 def _queue(ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
-    kinds = {"kueue": LOCALQUEUES, "volcano": VOLCANO_QUEUES}
-    resource = kinds.get(ready.gang.gang)
+    resource = VOLCANO_QUEUES if ready.gang.gang == "volcano" else None
+    resource = LOCALQUEUES if ready.gang.local_queue else resource
     if resource is None or ready.gang.queue is None:
         return None
     return (yield from _sought(resource, ready.gang.queue, permitted))
