@@ -307,3 +307,42 @@ def test_kueue_takes_the_jobs_of_a_namespace_that_has_a_default_queue(kueue: Pla
         assert re.search(rf"^ *(waits|why) +{words}$", kueue("status", second), re.MULTILINE)
         assert "is admitted by Kueue" in kueue("suspend", second, code=2)
     assert [kueue.state(run) for run in runs] == ["succeeded", "succeeded"]
+
+
+def says(place: Place, run: str, sentence: str) -> None:
+    """Waits until ``status`` gives this reason."""
+    pattern, shown = rf"^ *(waits|why) +{sentence}$", [""]
+
+    def said() -> bool:
+        shown[0] = place("status", run)
+        return re.search(pattern, shown[0], re.MULTILINE) is not None
+
+    try:
+        until(sentence, said, LONG)
+    except TimeoutError:
+        pytest.fail(f"{sentence} is not in:\n{shown[0]}")
+    assert place.state(run) == "queued" and place.pods(run) == []
+
+
+def test_kueue_is_asked_by_the_queue_of_the_gang_and_its_reasons_are_told(kueue: Place) -> None:
+    a_local_queue(kueue, "team")
+    gang = {"scheduler": "none", "queue": "team"}
+    never = r"it asks for more than its queue can ever have of cpu \(3 and 6 asked, at most 4 in flavor any\)"
+    says(kueue, kueue.launch("big", 3, 3, gang=gang), f"Kueue holds it back in queue team: {never}")
+    lost = kueue.launch("lost", 2, gang={**gang, "queue": "teem"})
+    says(kueue, lost, "Kueue holds it back in queue teem: LocalQueue teem doesn't exist")
+
+
+def test_a_job_that_kueue_takes_back_is_queued_says_why_and_runs_again(kueue: Place) -> None:
+    a_local_queue(kueue, "team")
+    run = kueue.launch("one", 2, gang={"scheduler": "none", "queue": "team"})
+    until("it to run", lambda: kueue.run(run) == 2 and kueue.state(run) == "running", LONG)
+    queue = {"apiVersion": KUEUE, "kind": "LocalQueue"}
+    queue["metadata"] = {"name": "team", "namespace": kueue.namespace}  # type: ignore[assignment]
+    kueue.plane.api.patch(queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
+    why = r"Kueue holds it back in queue team: LocalQueue team is (stopped|inactive) \(its queue was stopped\)"
+    says(kueue, run, why)
+    kueue.plane.api.patch(queue, {"spec": {"stopPolicy": "None"}})
+    until("it to run again", lambda: kueue.run(run) == 2 and kueue.state(run) == "running", LONG)
+    kueue.end(run)
+    assert kueue.state(run) == "succeeded"
