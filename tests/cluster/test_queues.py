@@ -340,7 +340,9 @@ def test_a_job_that_kueue_takes_back_is_queued_says_why_and_runs_again(kueue: Pl
     queue = {"apiVersion": KUEUE, "kind": "LocalQueue"}
     queue["metadata"] = {"name": "team", "namespace": kueue.namespace}  # type: ignore[assignment]
     kueue.plane.api.patch(queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
-    why = r"Kueue holds it back in queue team: LocalQueue team is (stopped|inactive) \(its queue was stopped\)"
+    why = (
+        r"Kueue holds it back in queue team: LocalQueue team is (stopped|inactive) \(its queue was stopped\)"
+    )
     says(kueue, run, why)
     kueue.plane.api.patch(queue, {"spec": {"stopPolicy": "None"}})
     until("it to run again", lambda: kueue.run(run) == 2 and kueue.state(run) == "running", LONG)
