@@ -246,6 +246,13 @@ def test_the_template_of_a_replicated_job_is_checked_with_its_path(template: Any
     assert sorted(p.path for p in said) == [f"engine_spec.replicatedJobs[0].template{path}" for path in paths]
 
 
+@pytest.mark.parametrize("own", ["x", [3], [{"name": "worker", "template": {"spec": {"backoffLimit": 9}}}]])
+def test_a_trainjob_has_no_jobs_of_its_own_to_say_something_of(own: Any) -> None:
+    groups = {"master": {"resources": {"cpu": 4}}, "worker": 2}
+    found = rendered("trainjob", groups=groups, resources={"cpu": 1}, engine_spec={"replicatedJobs": own})
+    assert jobs(found)["worker"]["backoffLimit"] == 0
+
+
 def test_a_pod_failure_policy_is_none_of_members_that_their_nodes_restart() -> None:
     own = {"replicatedJobs": [{"name": "worker", "template": {"spec": {"podFailurePolicy": FAIL}}}]}
     job = {"engine": "jobset", "workers": 3, "engine_spec": own, "command": ["torchrun", "train.py"]}

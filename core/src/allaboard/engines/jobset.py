@@ -221,6 +221,10 @@ class JobSet:
             launcher = mpi.with_hostfile(layout, templates[mpi.LAUNCHER], CONTAINER)
             templates = {**templates, mpi.LAUNCHER: launcher}
         spec = {**spec_of(layout, templates, gang), "suspend": layout.policy.suspend}
+        own_by_group = own_jobs(layout.engine_spec)
+        spec["replicatedJobs"] = [
+            with_own(one, own_by_group.get(one["name"])) for one in spec["replicatedJobs"]
+        ]
         if layout.policy.ttl is not None:
             spec["ttlSecondsAfterFinished"] = math.ceil(layout.policy.ttl)
         for name in sorted(_POLICIES & {*layout.engine_spec}):
@@ -403,7 +407,6 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
     place = _places(layout)
     rank = {"fieldRef": {"fieldPath": f"metadata.labels['{RANK_LABEL}']"}}
     groups: list[dict[str, Any]] = []
-    own = own_jobs(layout.engine_spec)
     for group in layout.groups:
         injected = symbolic_environment(layout, group.role, place)
         template = with_environment(templates[group.role], injected, rank)
@@ -413,7 +416,7 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
             "replicas": group.replicas,
             "template": {"spec": {**one, **job_spec(layout, template)}},
         }
-        groups.append(with_own(written, own.get(group.role)))
+        groups.append(written)
     if layout.framework == mpi.FRAMEWORK:
         # The members of a gang start together: one that waited for the others would never have a place.
         groups = mpi.launcher_last(groups, waits=gang.how == "none")
