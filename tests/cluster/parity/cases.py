@@ -130,6 +130,20 @@ def counted(**roles: tuple[int, int, int]) -> Step:
     return step
 
 
+def is_counted(member: str) -> Step:
+    """Whoever decides on the whole job knows of this member's end."""
+
+    def step(on: Performance, _: Tale) -> None:
+        until(
+            f"the end of {member} to be counted",
+            lambda: on.stage.is_counted(on.run, member),
+            PATIENCE,
+            pause=0.1,
+        )
+
+    return step
+
+
 def restarted(member: str, times: int) -> Step:
     """So many restarts of it were counted, and it runs again."""
     return sees(
@@ -214,7 +228,7 @@ STARTED: tuple[Step, ...] = (
 )
 AGAIN = (up(M, W, number=2), *STARTED[1:], read(M, W, number=2))
 """Both started a second time, after a suspension."""
-DONE: tuple[Step, ...] = (exits(W, 0), phases(worker_0="succeeded"), exits(M, 0), ends)
+DONE: tuple[Step, ...] = (exits(W, 0), phases(worker_0="succeeded"), is_counted(W), exits(M, 0), ends)
 SUSPENDED: tuple[Step, ...] = (suspend, shows("Suspended"), phases(master_0="deleted", worker_0="deleted"))
 PAIR: tuple[Step, ...] = (
     up(W, W1),

@@ -84,6 +84,9 @@ class Stage(Protocol):
     def counts(self, run: str, seen: Observation) -> Mapping[str, tuple[int, int, int]]:
         """Role -> members active, succeeded, failed, as whoever runs the job counts them."""
 
+    def is_counted(self, run: str, member: str) -> bool:
+        """Whether whoever decides on the whole job knows of this member's end."""
+
     def leave(self) -> None:
         """This thread is done here."""
 
@@ -132,6 +135,9 @@ class LocalStage:
 
     def counts(self, run: str, seen: Observation) -> Mapping[str, tuple[int, int, int]]:
         return count_members(seen)
+
+    def is_counted(self, run: str, member: str) -> bool:
+        return True
 
     def leave(self) -> None:
         """It holds nothing."""
@@ -210,6 +216,20 @@ class ClusterStage:
             role: (one.get("active", 0), one.get("succeeded", 0), one.get("failed", 0))
             for role, one in {**empty, **said}.items()
         }
+
+    def is_counted(self, run: str, member: str) -> bool:
+        """JobSet reads Jobs, which say that they are complete a while after their pods; when it is done it
+        deletes those that do not say it yet. A Job of several members says nothing of one of them.
+        """
+        api = self.cluster.api
+        owners = self._pod(run, member)["metadata"].get("ownerReferences") or ()
+        jobs = [api.get("batch/v1", "Job", o["name"], self.namespace) for o in owners if o["kind"] == "Job"]
+        return all(
+            job["spec"].get("completions", 1) > 1
+            or any(c["type"] == "Complete" for c in job.get("status", {}).get("conditions") or ())
+            for job in jobs
+            if job is not None
+        )
 
     def leave(self) -> None:
         self.cluster.api.close()
