@@ -42,6 +42,7 @@ VERBS = {
     "logs": Verb("logs:logs", "Watch", "what the members wrote, every try of it"),
     "report": Verb("report:report", "Watch", "one page about a run, to look at and to keep"),
     "events": Verb("events:events", "Watch", "what happened to a run, in order"),
+    "queues": Verb("queues:queues", "Watch", "what queues have, what is free, and who waits"),
     "checkpoints": Verb("checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect, prune"),
     "shards": Verb("shards:shards", "Checkpoints and data", "prepare, list, verify data sets"),
     "evaluate": Verb("evaluate:evaluate", "Checkpoints and data", "run an evaluation on a checkpoint"),

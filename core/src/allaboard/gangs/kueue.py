@@ -69,6 +69,21 @@ _PREEMPTED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class WorkloadSeen:
+    """``body``: the Workload of a job; None: there is none. ``position``: in its ClusterQueue, 0 is next;
+    None: not known.
+    """
+
+    body: Json | None = None
+    position: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its quota."""
+        return self.body is not None and condition_of(self.body, "QuotaReserved").get("status") != "True"
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """Why a queue holds a job back: a code of failure-modes, and a sentence."""
 
@@ -76,9 +91,9 @@ class Held:
     text: str
 
 
-def why_held(queue: str, workload: Json | None, age: float, now: float) -> Held:
+def why_held(queue: str, workload: Json | None, age: float, now: float, position: int | None = None) -> Held:
     """Why a job in this queue does not run. ``workload``: None where there is none, or it may not be read;
-    ``age``: seconds since the job was made.
+    ``age``: seconds since the job was made; ``position``: in its ClusterQueue, 0 is next; None: not known.
     """
     if workload is None:
         if age < SILENT:
@@ -101,7 +116,19 @@ def why_held(queue: str, workload: Json | None, age: float, now: float) -> Held:
     code, why = _why_no_quota(reason, message)
     if _reason(conditions, "Evicted") == "PodsReadyTimeout" and code == PENDING:
         code = NOT_READY
-    return Held(code, f"Kueue holds it back in queue {queue}: {why}{more}")
+    place = _place(position) if code != IMPOSSIBLE else ""
+    return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}")
+
+
+def condition_of(thing: Json, kind: str) -> Json:
+    """A condition of an object of Kueue by its type; empty: it has none."""
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c.get("type") == kind), {})
+
+
+def _place(position: int | None) -> str:
+    """``, next in line``, ``, 3 before it``."""
+    return "" if position is None else f", {position} before it" if position else ", next in line"
 
 
 def _why_no_quota(reason: str, message: str) -> tuple[str, str]:

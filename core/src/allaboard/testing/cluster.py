@@ -38,6 +38,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Invalid,
     Missing,
 )
+from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     CONFIGMAPS,
@@ -546,6 +547,15 @@ class FakeApi:
 
         return FakeStream(self._ask("log", PODS, pod, namespace, read))
 
+    def twin(self, patience: Patience) -> FakeApi:
+        return self
+
+    def __enter__(self) -> FakeApi:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def raw(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         return self._ask(f"raw {method}", CONFIGMAPS, path, None, lambda ns: self.cluster.operator.raw(path))
 
@@ -646,6 +656,9 @@ class AsyncFakeApi:
     async def log(self, *args: Any, **options: Any) -> AsyncIterator[bytes]:
         for line in self.api.log(*args, **options):
             yield line
+
+    def twin(self, patience: Patience) -> AsyncFakeApi:
+        return self
 
     async def raw(self, *args: Any, **options: Any) -> Any:
         return self.api.raw(*args, **options)

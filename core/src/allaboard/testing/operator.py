@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sized
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from allaboard.backends.kubernetes.client.errors import Missing
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, Resource, resource_for
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.engines import jobset_reading as jobset
@@ -50,7 +51,8 @@ class ClusterObjects(Protocol):
 
 class FakeOperator:
     """``trains_for``: seconds until a member ends well, None: never by itself. ``paused``: the operator is
-    away. ``stuck``: pods of these names never leave (their node is gone).
+    away. ``stuck``: pods of these names never leave (their node is gone). ``positions``: Kueue's Workloads
+    that wait, the next first; empty: its server of positions is off.
     """
 
     def __init__(self, cluster: ClusterObjects, trains_for: float | None) -> None:
@@ -58,6 +60,7 @@ class FakeOperator:
         self.paused = False
         self.starts_after = 0.0
         self.stuck: set[str] = set()
+        self.positions: list[str] = []
         self.ends: dict[str, int] = {}
         self._looked: dict[str, tuple[str, ...]] = {}
 
@@ -84,6 +87,11 @@ class FakeOperator:
                 group, _, version = api_version.partition("/")
                 groups.setdefault(group, []).append({"groupVersion": api_version, "version": version})
             return {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]}
+        if path.endswith("/pendingworkloads"):
+            if not self.positions:
+                raise Missing("the server could not find the requested resource", status=404)
+            places = enumerate(self.positions)
+            return {"items": [{"metadata": {"name": w}, "positionInClusterQueue": n} for n, w in places]}
         of = [r for r in served if path in (f"/apis/{r.group}/{r.version}", f"/api/{r.version}")]
         return {"resources": [{"name": r.plural, "kind": r.kind, "namespaced": r.namespaced} for r in of]}
 

@@ -32,6 +32,7 @@ from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.observe.lookup import takes_rank_0
 from allaboard.backends.kubernetes.operations import foreign, logs, observe, runs
 from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
+from allaboard.backends.kubernetes.operations.queues import read_queues
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.preflight.at_launch import Asking
 from allaboard.backends.kubernetes.session import FollowSession
@@ -60,6 +61,7 @@ from allaboard.spec.site import Site
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.queues import Queue
 
 T = TypeVar("T")
 
@@ -224,6 +226,10 @@ class KubernetesBackend:
     def objects_of_others(self) -> list[Json]:
         """The job objects that other tools made here."""
         return self._do(foreign.job_objects())
+
+    def queues(self) -> tuple[list[Queue], list[str]]:
+        """The queues of the namespace, and what could not be read of them."""
+        return self._do(read_queues(self.api.namespace))
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

@@ -16,6 +16,11 @@ from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import resource_for
 from allaboard.backends.kubernetes.discovery import rbac
+from allaboard.backends.kubernetes.discovery.components import (
+    CLUSTERQUEUES,
+    KUEUE_WORKLOADS,
+    LOCALQUEUES,
+)
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.watch import informer
 from allaboard.engines import ENGINES, Engine
@@ -31,6 +36,9 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 BEYOND = {"namespaces"}
 """Looked at to tell a misspelt one; nothing fails without it."""
 VERBS = {"replace": "update"}
+OF_THE_CLUSTER = (Access("get", "kueue.x-k8s.io", "clusterqueues"),)
+"""What no Role of a namespace can allow: without it a queue tells less."""
+BY_PREFLIGHT = {*OF_THE_CLUSTER, Access("list", "", "resourcequotas")}
 GANGS = {
     "volcano": "scheduling.volcano.sh/v1beta1/PodGroup",
     "coscheduling": "scheduling.x-k8s.io/v1alpha1/PodGroup",
@@ -45,11 +53,14 @@ def asked(cluster: FakeCluster) -> set[Access]:
         for engine in ENGINES.values()
         for w in informer._watches_of_run(resource_for(engine), "default")
     }
-    for verb, name, _ in cluster.requests:
+    for verb, name, name_of in cluster.requests:
         plural, _, group = name.partition(".")
         if plural in BEYOND:
             continue
-        if verb == "log":
+        if verb.startswith("raw"):
+            if name_of.endswith("/pendingworkloads"):
+                found.add(Access("get", "visibility.kueue.x-k8s.io", "localqueues", "pendingworkloads"))
+        elif verb == "log":
             found.add(Access("get", "", "pods", "log"))
         else:
             found.add(Access(VERBS.get(verb, verb), group, plural))
@@ -120,6 +131,14 @@ def test_the_roles_name_the_kinds_of_every_engine(monkeypatch: pytest.MonkeyPatc
     assert "create trainjobs.trainer.kubeflow.org" in mine and "create tfjobs.kubeflow.org" not in mine
 
 
+def a_local_queue(cluster: FakeCluster) -> None:
+    """Kueue's, and what shows that Kueue is there."""
+    cluster.shows = cluster.served = (*cluster.served, LOCALQUEUES, CLUSTERQUEUES, KUEUE_WORKLOADS)
+    body = {"apiVersion": LOCALQUEUES.api_version, "kind": "LocalQueue", "metadata": {"name": "team"}}
+    cluster.client().create(LOCALQUEUES, {**body, "spec": {"clusterQueue": "cores"}})
+    cluster.requests.clear()
+
+
 def in_a_queue(folder: Path) -> Plan:
     """A job that names a queue of Kueue."""
     queue = {"labels": {"kueue.x-k8s.io/queue-name": "team"}}
@@ -132,7 +151,11 @@ def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> Non
         a_life(cluster, tmp_path, engine, gang)
     backend = cluster.backend()
     backend.observe(backend.launch(in_a_queue(tmp_path), ME).run, evidence=True)
-    assert words(asked(cluster)) == words(rbac.wanted_accesses("submitter"))
+    done = asked(cluster)
+    a_local_queue(cluster)
+    backend.queues()
+    done |= asked(cluster) - BY_PREFLIGHT
+    assert words(done) == words(rbac.wanted_accesses("submitter"))
 
 
 @pytest.mark.parametrize(("engine", "roles"), [("jobset", ["submitter", "mpi"]), ("trainjob", ["submitter"])])
@@ -181,4 +204,7 @@ def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> 
         list(backend.logs(seen.run, Selection()))
         backend.events(seen.run)
     backend.orphans()
-    assert words(asked(cluster)) == words(rbac.wanted_accesses("viewer"))
+    done = asked(cluster)
+    a_local_queue(cluster)
+    backend.queues()
+    assert words(done | asked(cluster)) == words([*rbac.wanted_accesses("viewer"), *OF_THE_CLUSTER])

@@ -28,12 +28,13 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRo
 from allaboard.backends.kubernetes.observe.deadlines import limit_of
 from allaboard.backends.kubernetes.observe.managers import holding_queue
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
-from allaboard.backends.kubernetes.observe.queues import read_workload
+from allaboard.backends.kubernetes.observe.queues import read_place
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.follow.run_record import RunRecord
+from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.gangs.placement import are_only_echoes
 from allaboard.layout import Layout
 from allaboard.names import nearest, why_not_an_object_name
@@ -61,8 +62,8 @@ ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
 @dataclass(frozen=True, slots=True)
 class AttemptObjects:
     """What is there of the attempt that a record means. ``job``: its object; ``other``: one that has its name
-    and is not it. ``now``: by the API server's clock. ``workload``: Kueue's; empty where there is none, None
-    where nobody has looked.
+    and is not it. ``now``: by the API server's clock. ``workload``: Kueue's; None where nobody has
+    looked.
     """
 
     stored: Stored
@@ -73,7 +74,7 @@ class AttemptObjects:
     events: tuple[Json, ...] = ()
     groups: tuple[Json, ...] = ()
     rivals: tuple[Json, ...] = ()
-    workload: Json | None = None
+    workload: WorkloadSeen | None = None
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -163,7 +164,7 @@ def read_explanations(
     rivals = yield from _read_rivals(objects)
     workload = None
     if objects.job is not None and holding_queue(objects.job) is not None:
-        workload = yield from read_workload(objects.job, notes)
+        workload = yield from read_place(objects.job, notes)
     found = replace(
         objects, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals), workload=workload
     )

@@ -37,7 +37,7 @@ from allaboard.follow.progress import add_flags, add_report, flags_of, progress_
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangView
-from allaboard.gangs.kueue import PENDING, Held, why_held
+from allaboard.gangs.kueue import PENDING, Held, WorkloadSeen, why_held
 from allaboard.gangs.placement import (
     cannot_rejoin_reason,
     condition,
@@ -148,7 +148,7 @@ def observation(
     groups: Sequence[Json] = (),
     rivals: Sequence[Json] = (),
     nodes: Sequence[Node] | None = None,
-    workload: Json | None = None,
+    workload: WorkloadSeen | None = None,
     layout: Layout | None = None,
     report: ProgressState | None = None,
     memory: Memory | None = None,
@@ -215,7 +215,7 @@ def of_object(
     pods: Sequence[Json] = (),
     events: Sequence[Json] = (),
     groups: Sequence[Json] = (),
-    workload: Json | None = None,
+    workload: WorkloadSeen | None = None,
     tails: Mapping[str, str] | None = None,
 ) -> Observation:
     """What is seen of a job that another tool made: it has no record, and its run is its name. Raises
@@ -254,7 +254,7 @@ def _of_job(
     rivals: Sequence[Json] = (),
     gone: str = "",
     nodes: Sequence[Node] | None = None,
-    workload: Json | None = None,
+    workload: WorkloadSeen | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
@@ -367,16 +367,16 @@ def _without_job(
 # Waiting.
 
 
-def _held(job: Json, workload: Json | None, now: float) -> Held | None:
-    """Why the queue of a suspended job holds it back; None: no queue does. ``workload``: empty where there is
-    none, None where nobody has looked.
+def _held(job: Json, workload: WorkloadSeen | None, now: float) -> Held | None:
+    """Why the queue of a suspended job holds it back; None: no queue does. ``workload``: None where nobody
+    has looked.
     """
     queue = holding_queue(job)
     if queue is None:
         return None
     if workload is None:
         return Held(PENDING, f"Kueue holds it back in queue {queue}")
-    return why_held(queue, workload or None, now - _created(job), now)
+    return why_held(queue, workload.body, now - _created(job), now, workload.position)
 
 
 def _read_gang(

@@ -26,7 +26,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
     overdue,
 )
 from allaboard.backends.kubernetes.observe.managers import holding_queue, managers
-from allaboard.backends.kubernetes.observe.queues import read_workload
+from allaboard.backends.kubernetes.observe.queues import read_place
 from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.errors import BadInput, UnknownRun
@@ -61,7 +61,7 @@ def observe(
         about = [thing["metadata"]["uid"] for thing in (job, *(pods if evidence else ()))]
         events = yield from list_events(about, notes)
         tails = (yield from _tails(engine, seen, pods)) if evidence else {}
-        workload = (yield from read_workload(job, notes)) if holding_queue(job) is not None else None
+        workload = (yield from read_place(job, notes)) if holding_queue(job) is not None else None
         seen = observation.of_object(job, now=now, pods=pods, events=events, workload=workload, tails=tails)
     late = overdue([pod for pod in pods if not is_over(pod)], now)
     if late:

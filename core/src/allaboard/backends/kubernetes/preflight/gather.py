@@ -28,7 +28,7 @@ from allaboard.backends.kubernetes.client.resources import (
     resource_of,
 )
 from allaboard.backends.kubernetes.discovery import capacity, rbac
-from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES, VOLCANO_QUEUES
+from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, LOCALQUEUES, VOLCANO_QUEUES
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
@@ -56,6 +56,8 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     pods = capacity.pods_of(ready.manifests)
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
+    if ready.gang.local_queue:
+        kinds += [(each.group, each.plural) for each in (KUEUE_WORKLOADS, LOCALQUEUES)]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
     there = namespace.body is not None or not namespace.known
     return Facts(

@@ -105,7 +105,9 @@ def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Ac
 
 
 def _is_of_jobs(access: Access) -> bool:
-    """Whether it is about a kind of jobs or about what holds a gang together."""
+    """Whether it is about a kind of jobs, about what holds a gang together, or about a queue of Kueue."""
+    if access.group.endswith("kueue.x-k8s.io"):
+        return True
     gangs = (kind.rpartition("/")[::2] for gang in GANGS.values() for kind in gang.KINDS)
     kinds = [
         *job_kinds(),
