@@ -336,3 +336,47 @@ def test_why_is_found_in_what_was_said_before_when_pods_only_say_that_they_were_
     read = GANGS["coscheduling"].read
     assert read(look(*pods, events=events)) == f"coscheduling finds no 3 places together: {SHORT}"
     assert read(look(*pods)) == f"coscheduling finds no 3 places together: {REJECTED.rstrip('.')}"
+
+
+# KAI Scheduler.
+
+
+def of_kai(*reasons: tuple[str, str], queue: str = "research", status: str = "True") -> list[dict[str, Any]]:
+    said = [{"reason": reason, "message": message} for reason, message in reasons]
+    condition = {"type": "UnschedulableOnNodePool", "status": status, "reasons": said}
+    return [{"kind": "PodGroup", "spec": {"queue": queue}, "status": {"schedulingConditions": [condition]}}]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            ("OverLimit", "research quota has reached the allowable limit of GPUs.\nLimit is 4 GPUs."),
+            "KAI Scheduler does not let the gang into queue research: research quota has reached the "
+            "allowable limit of GPUs. Limit is 4 GPUs",
+        ),
+        (("QueueDoesNotExist", ""), "KAI Scheduler does not let the gang in: there is no queue research"),
+        (
+            ("Not enough resources for the workload", ""),
+            f"KAI Scheduler finds no 3 places together in queue research: {SHORT}",
+        ),
+    ],
+)
+def test_kai_says_whether_it_is_the_queue_or_the_nodes(reason: tuple[str, str], words: str) -> None:
+    members = [waits(name, NO_GPU) for name in ("a", "b", "c")]
+    assert GANGS["kai"].read(look(*members, groups=of_kai(reason))) == words
+
+
+def test_kai_says_nothing_of_a_gang_that_has_its_places_or_has_just_begun() -> None:
+    assert GANGS["kai"].read(look(*(a_pod(name, "Running") for name in ("a", "b", "c")))) is None
+    assert GANGS["kai"].read(look(silent("a"), silent("b"), silent("c"))) is None
+    late = GANGS["kai"].read(look(silent("a"), silent("b"), silent("c"), now=90.0))
+    assert late is not None and late.startswith("no scheduler has looked at 3 members")
+
+
+def test_what_kai_says_no_more_is_not_told() -> None:
+    members = [waits(name, NO_GPU) for name in ("a", "b", "c")]
+    gone = of_kai(("OverLimit", "full"), status="False")
+    assert GANGS["kai"].read(look(*members, groups=gone)) == (
+        f"KAI Scheduler finds no 3 places together in queue research: {SHORT}"
+    )

@@ -277,7 +277,7 @@ def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> N
 def test_check_knows_the_names() -> None:
     (problem,) = check(a_job(gang={"scheduler": "coschedulin"}))
     assert problem.path == "gang.scheduler" and problem.suggestion == "coscheduling"
-    assert "known: auto, coscheduling, none, volcano or workload" in problem.message
+    assert "known: auto, coscheduling, kai, none, volcano or workload" in problem.message
 
 
 NEW_GANG = """

@@ -420,7 +420,11 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
     if layout.framework == mpi.FRAMEWORK:
         # The members of a gang start together: one that waited for the others would never have a place.
         groups = mpi.launcher_last(groups, waits=gang.how == "none")
-    return {"replicatedJobs": groups, "successPolicy": success_policy(layout), **failure_policy(layout)}
+    spec = {"replicatedJobs": groups, "successPolicy": success_policy(layout), **failure_policy(layout)}
+    if gang.gang != "kai" or "startupPolicy" in layout.engine_spec:
+        return spec
+    # Only so does KAI take all members for one gang (pkg/podgrouper/podgrouper/plugins/jobset).
+    return {**spec, "startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
 
 
 def restarts_one_by_one(layout: Layout) -> bool:

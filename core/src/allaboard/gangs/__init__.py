@@ -27,6 +27,11 @@ class Gang(Protocol):
     is none.
     """
 
+    NAMED_BY: str | None
+    """An annotation of its members that names this object, where the gang scheduler itself makes it; None:
+    allaboard makes it, or the job's operator, and its name is known beforehand.
+    """
+
     SCHEDULER: str | None
     """The ``schedulerName`` that its members carry, unless another is found at work; None: the default
     scheduler.

@@ -27,6 +27,7 @@ from allaboard.gangs.base import GangPlan, GangView
 NAME = "volcano"
 TITLE = "Volcano"
 KINDS: tuple[str, ...] = ("scheduling.volcano.sh/v1beta1/PodGroup",)
+NAMED_BY: str | None = None
 SCHEDULER: str | None = "volcano"
 AUTO: int | None = 10
 POD_FIELD: str | None = None

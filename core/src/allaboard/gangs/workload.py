@@ -25,6 +25,7 @@ NAME = "workload"
 TITLE = "kube-scheduler's own gang scheduling"
 BETA = "scheduling.k8s.io/v1beta1/PodGroup"
 KINDS: tuple[str, ...] = (BETA, "scheduling.k8s.io/v1alpha2/PodGroup")
+NAMED_BY: str | None = None
 SCHEDULER: str | None = None
 AUTO: int | None = 30
 POD_FIELD: str | None = "schedulingGroup"

@@ -175,7 +175,7 @@ def plan_gang(
         annotations=(job.get("metadata") or {}).get("annotations") or {},
         elsewhere=elsewhere,
     )
-    notes = [*_notes(written, plan, facts, asked, schedulers)]
+    notes = [*_notes(written, plan, facts, asked, schedulers, engine.KIND)]
     if elsewhere and layout.total > 1:
         words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
         notes.append(words)
@@ -188,12 +188,15 @@ def _notes(
     facts: ClusterFacts,
     asked: str,
     schedulers: Collection[str],
+    kind: str,
 ) -> Iterator[str]:
     name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
     understood = {*gang.UNDERSTANDS, *(("queue",) if plan.local_queue else ())}
     void = [f"gang.{n}" for n in ("queue", "timeout") if n in written and n not in understood]
     if void:
         yield f"{', '.join(void)}: no meaning with {gang.TITLE}, left out"
+    if name == "kai" and plan.members < total and kind != "PyTorchJob":
+        yield f"{gang.TITLE} places all {total} members of a {kind} together, not {plan.members} of them"
     if asked == AUTO and name == "none" and schedulers and total > 1:
         yield (
             f"members start one by one: their pods name {' and '.join(sorted(schedulers))} as scheduler, and "

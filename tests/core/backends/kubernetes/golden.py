@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
-from allaboard.engines import engine_of
+from allaboard.engines import ENGINES, engine_of
+from allaboard.gangs import GANGS
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.render.manifests import Rendered, render
 from allaboard.spec.identity import spec_hash, spec_of
 from allaboard.spec.job import TrainingJob
@@ -207,6 +211,42 @@ def of_mpi(engine: str) -> str:
     return to_yaml(made(a_job(**{**common, **MPI, "engine": engine})).manifests)
 
 
+GANG: dict[str, Any] = {"priority": "high", "timeout": "5m"}
+GANG_FILES = {name: FILE.parent / "gangs" / f"{name}.yaml" for name in GANGS if name != "none"}
+
+
+def allowed_pairs(gang: str) -> Iterator[tuple[str, str]]:
+    """(engine, how) of the engines that go with this gang scheduler; those whose operator may make its
+    objects come twice.
+    """
+    for name, engine in ENGINES.items():
+        if gang in engine.NATIVELY:
+            yield name, "natively"
+        if pair_engine_and_gang(engine, GANGS[gang]).how != "refused":
+            yield name, "marks"
+
+
+def pair(engine: str, gang: str, how: str = "marks", **fields: Any) -> Rendered:
+    """A small job of this engine whose members this gang scheduler starts together."""
+    groups: dict[str, Any] = {role: 1 for role in KINDS[engine].get("groups", ())}
+    groups = {**groups, "worker": 2} if groups else {}
+    own = {"framework": KINDS[engine]["framework"], "engine": engine, "image": "lab/train:1"}
+    said = {**GANG, "scheduler": gang, **({"queue": "research"} if gang in ("kai", "volcano") else {})}
+    facts = (
+        replace(ASSUMED, operator_gangs={ENGINES[engine].OPERATOR.id: gang}) if how == "natively" else ASSUMED
+    )
+    size = {"workers": None, "groups": groups} if groups else {"workers": 3}
+    return made(a_job(**{"resources": {"cpu": 1}, **own, **size, "gang": said, **fields}), facts)
+
+
+def of_gang(gang: str) -> str:
+    """What the API server gets for a job of each engine that goes with it."""
+    return "".join(
+        f"# {engine}, {how}\n{to_yaml(pair(engine, gang, how).manifests)}"
+        for engine, how in allowed_pairs(gang)
+    )
+
+
 if __name__ == "__main__":
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_text(whole())
@@ -214,3 +254,6 @@ if __name__ == "__main__":
         file.write_text(of_engine(name))
     for name, file in MPI_FILES.items():
         file.write_text(of_mpi(name))
+    for name, file in GANG_FILES.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(of_gang(name))

@@ -43,6 +43,7 @@ GANGS = {
     "volcano": "scheduling.volcano.sh/v1beta1/PodGroup",
     "coscheduling": "scheduling.x-k8s.io/v1alpha1/PodGroup",
     "workload": "scheduling.k8s.io/v1alpha2/PodGroup",
+    "kai": "scheduling.run.ai/v2alpha2/PodGroup",
 }
 
 
@@ -76,6 +77,13 @@ def facts_with(engine: Engine, gang: str) -> ClusterFacts:
     return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang]}))
 
 
+def grouped(cluster: FakeCluster) -> None:
+    """The members name the PodGroup that KAI's pod-grouper has made for them."""
+    for (_, plural, _, _), pod in cluster.objects.items():
+        if plural == "pods":
+            pod["metadata"].setdefault("annotations", {})["pod-group-name"] = "pg-of-kai"
+
+
 def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str, framework: str = "") -> None:
     """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
     backend = cluster.backend(facts=facts_with(engine, gang))
@@ -84,6 +92,7 @@ def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str, framew
     plan = a_plan_with_code(folder, **job)
     handle = backend.launch(replace(plan, key=f"{engine.NAME} {gang}"), ME)
     running(cluster, backend, handle.run)
+    grouped(cluster)
     first = backend.observe(handle.run).members[0].name
     cluster.say(f"{handle.run}-{first}", "up")
     backend.observe(handle.run, evidence=True)
@@ -196,6 +205,7 @@ def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> 
         handle = backend.launch(replace(plan, key=engine.NAME), ME)
         cluster.tick(3)
         cluster.say(f"{handle.run}-{backend.observe(handle.run).members[0].name}", "up")
+    grouped(cluster)
     cluster.backend().launch(in_a_queue(tmp_path), ME)
     cluster.requests.clear()
     backend = cluster.backend()

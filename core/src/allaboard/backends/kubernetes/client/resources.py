@@ -71,6 +71,7 @@ ACCESS_REVIEWS = Resource(
 
 PODGROUPS_COSCHEDULING = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 PODGROUPS_VOLCANO = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+PODGROUPS_KAI = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
 # kube-scheduler's own gang scheduling, behind the gate GenericWorkload: of Kubernetes 1.37, and of 1.36.
 PODGROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
 PODGROUPS_ALPHA = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")

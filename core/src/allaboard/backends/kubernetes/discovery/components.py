@@ -12,6 +12,7 @@ from allaboard.backends.kubernetes.client.resources import (
     PODGROUPS,
     PODGROUPS_ALPHA,
     PODGROUPS_COSCHEDULING,
+    PODGROUPS_KAI,
     PODGROUPS_VOLCANO,
     Resource,
     resource_for,
@@ -117,6 +118,17 @@ _OTHERS: tuple[Component, ...] = (
             "--namespace volcano-system --create-namespace",
         ),
         gang="volcano",
+    ),
+    Component(
+        "kai",
+        "KAI Scheduler",
+        (PODGROUPS_KAI,),
+        "kai-scheduler",
+        (
+            "helm upgrade --install kai-scheduler oci://ghcr.io/nvidia/kai-scheduler/kai-scheduler "
+            "--version v0.13.0 --namespace kai-scheduler --create-namespace",
+        ),
+        gang="kai",
     ),
     Component(
         "kueue",

@@ -15,6 +15,7 @@ from pathlib import Path
 from allaboard.backends.base import Plan
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Problem
+from allaboard.gangs import GANGS
 from allaboard.inspection import sizes_of_code
 from allaboard.layout import Layout, lay_out
 from allaboard.render import labels
@@ -46,11 +47,14 @@ class PreparedAttempt(Rendered):
 
     @property
     def gang_object(self) -> Mapping[str, str]:
-        """The object that holds its members together, whoever makes it; empty when there is none."""
+        """The object that holds its members together, whoever makes it; empty when there is none. Its name is
+        empty where its members will name it.
+        """
         if not self.gang.kind or self.gang.how == "none":
             return {}
         api_version, _, kind = self.gang.kind.rpartition("/")
-        return {"apiVersion": api_version, "kind": kind, "name": self.gang.name}
+        name = self.gang.name if GANGS[self.gang.gang].NAMED_BY is None else ""
+        return {"apiVersion": api_version, "kind": kind, "name": name}
 
 
 def prepare_attempt(

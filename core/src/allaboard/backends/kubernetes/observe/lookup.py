@@ -34,6 +34,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Corrupt, UnknownRun
 from allaboard.follow.run_record import RunRecord
+from allaboard.gangs import GANGS
 from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.gangs.placement import are_only_echoes
 from allaboard.layout import Layout
@@ -209,13 +210,25 @@ def _read_gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json
     gang = objects.stored.gang
     if not gang or objects.job is None:
         return []
+    name = gang["name"] or _named_gang(objects)
+    if name is None:
+        return []
     try:
-        return [(yield from effects.get(resource_of(gang), gang["name"]))]
+        return [(yield from effects.get(resource_of(gang), name))]
     except Missing:
         return []
     except Forbidden:
         notes.append(f"why its gang waits cannot be told: {resource_of(gang).name} may not be read here")
         return []
+
+
+def _named_gang(objects: AttemptObjects) -> str | None:
+    """The name of the object of its gang, by its members; None: none of them tells."""
+    gang = GANGS.get(labels.annotation_of(objects.job or {}, labels.GANG) or "none")
+    if gang is None or gang.NAMED_BY is None:
+        return None
+    names = (labels.annotation_of(pod, gang.NAMED_BY) for pod in objects.pods)
+    return next(filter(None, names), None)
 
 
 def list_events(uids: Sequence[str], notes: list[str]) -> Operation[list[Json]]:
