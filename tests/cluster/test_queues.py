@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.api import Object, until
+from tests.cluster.api import Api, Object, until
 from tests.cluster.components.kwok import fake_node
 from tests.cluster.jobs import a_pytorchjob
 from tests.cluster.plane import ControlPlane
@@ -226,17 +226,8 @@ def with_kueue(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane)
     """A queue of the cluster has a quota of four cores."""
     folder = tmp_path_factory.mktemp("kueue")
     with new_plane_in(folder, "training-operator", "kueue", "kwok") as plane:
-        quota = {"name": "any", "resources": [{"name": "cpu", "nominalQuota": "4"}]}
-        groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
         plane.api.create({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}})
-        plane.api.create(
-            {
-                "apiVersion": KUEUE,
-                "kind": "ClusterQueue",
-                "metadata": {"name": "cores"},
-                "spec": {"namespaceSelector": {}, "resourceGroups": groups},
-            }
-        )
+        a_cluster_queue(plane.api, "cores", "any", "4")
         yield plane
 
 
@@ -247,13 +238,27 @@ def kueue(with_kueue: ControlPlane, tmp_path: Path, request: pytest.FixtureReque
         yield place
 
 
-def a_local_queue(place: Place, name: str) -> None:
+def a_local_queue(place: Place, name: str, above: str = "cores") -> None:
     place.plane.api.create(
         {
             "apiVersion": KUEUE,
             "kind": "LocalQueue",
             "metadata": {"name": name, "namespace": place.namespace},
-            "spec": {"clusterQueue": "cores"},
+            "spec": {"clusterQueue": above},
+        }
+    )
+
+
+def a_cluster_queue(api: Api, name: str, flavor: str, cores: str, **spec: Any) -> None:
+    """A queue of the cluster with a quota of cores of one flavor."""
+    quota = {"name": flavor, "resources": [{"name": "cpu", "nominalQuota": cores}]}
+    groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
+    api.create(
+        {
+            "apiVersion": KUEUE,
+            "kind": "ClusterQueue",
+            "metadata": {"name": name},
+            "spec": {"namespaceSelector": {}, "resourceGroups": groups, **spec},
         }
     )
 
@@ -348,3 +353,90 @@ def test_a_job_that_kueue_takes_back_is_queued_says_why_and_runs_again(kueue: Pl
     until("it to run again", lambda: kueue.run(run) == 2 and kueue.state(run) == "running", LONG)
     kueue.end(run)
     assert kueue.state(run) == "succeeded"
+
+
+def the_workload(place: Place, job: str) -> Object:
+    return next(
+        w
+        for w in place.plane.api.list(KUEUE, "Workload", place.namespace)
+        if w["metadata"]["ownerReferences"][0]["name"] == job
+    )
+
+
+def test_a_job_that_a_more_urgent_one_displaces_says_so_and_runs_again_after_it(kueue: Place) -> None:
+    api = kueue.plane.api
+    api.create(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "urgent"},
+            "value": 1000,
+        }
+    )
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    a_cluster_queue(api, "urgent", "any", "4", preemption=preemption)
+    a_local_queue(kueue, "team", "urgent")
+    gang = {"scheduler": "none", "queue": "team"}
+    first = kueue.launch("first", 3, gang=gang)
+    until("the first to run", lambda: kueue.run(first) == 3, LONG)
+    urgent = kueue.launch("urgent", 3, gang={**gang, "priority": "urgent"})
+    until("the urgent one to run", lambda: kueue.run(urgent) == 3, LONG)
+    short = "it needs [12] more cpu in flavor any, which others use"
+    who = "it was preempted by one of higher priority in the same queue"
+    says(kueue, first, rf"Kueue holds it back in queue team: {short} \({who}\)")
+    shown = json.loads(kueue("queues", "--json"))["queues"]
+    [team] = [queue for queue in shown if queue["name"] == "team"]
+    assert [(w["name"], w["position"]) for w in team["waiters"]] == [(first, None)]
+    [cpu] = team["resources"]
+    assert (cpu["resource"], cpu["flavor"], cpu["used"], cpu["quota"], cpu["free"]) == ("cpu", "any", 3, 4, 1)
+    kueue.end(urgent)
+    until("the first to run again", lambda: kueue.run(first) == 3, LONG)
+    kueue.end(first)
+    assert [kueue.state(run) for run in (first, urgent)] == ["succeeded", "succeeded"]
+
+
+def test_a_job_that_a_person_takes_out_of_its_queue_says_so_and_comes_back(kueue: Place) -> None:
+    a_local_queue(kueue, "team")
+    run = kueue.launch("one", 2, gang={"scheduler": "none", "queue": "team"})
+    until("it to run", lambda: kueue.run(run) == 2, LONG)
+    workload = {"apiVersion": KUEUE, "kind": "Workload", "metadata": the_workload(kueue, run)["metadata"]}
+    kueue.plane.api.patch(workload, {"spec": {"active": False}})
+    says(kueue, run, "Kueue has taken it out of queue team: it was deactivated")
+    kueue.plane.api.patch(workload, {"spec": {"active": True}})
+    until("it to run again", lambda: kueue.run(run) == 2 and kueue.state(run) == "running", LONG)
+    kueue.end(run)
+
+
+RACK = "topology.example.com/rack"
+
+
+def test_kueue_places_the_members_within_one_rack_and_says_when_no_rack_has_room(
+    with_kueue: ControlPlane, tmp_path: Path
+) -> None:
+    """Rack a has two nodes with room for a member each, rack b one."""
+    api = with_kueue.api
+    levels = [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]
+    topology = {"apiVersion": KUEUE, "kind": "Topology", "metadata": {"name": "racks"}}
+    api.create({**topology, "spec": {"levels": levels}})
+    flavor = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "racked"}}
+    api.create({**flavor, "spec": {"nodeLabels": {"lab": "racked"}, "topologyName": "racks"}})
+    a_cluster_queue(api, "racked", "racked", "100")
+    with Place(with_kueue, "racked", tmp_path, "2500m", "2500m", "2500m") as place:
+        for node, rack in zip(place.nodes, "aab", strict=True):
+            labels = {RACK: rack, "lab": "racked", "kubernetes.io/hostname": node["metadata"]["name"]}
+            api.patch(node, {"metadata": {"labels": labels}})
+        a_local_queue(place, "team", "racked")
+        gang = {"scheduler": "none", "queue": "team", "topology": {"require": RACK}}
+        first = place.launch("first", 2, 2, gang=gang)
+        until("the first to run", lambda: place.run(first) == 2, LONG)
+        in_rack_a = {node["metadata"]["name"] for node in place.nodes[:2]}
+        assert {pod["spec"]["nodeName"] for pod in place.pods(first)} == in_rack_a
+        second = place.launch("second", 2, 2, gang=gang)
+        words = (
+            r"no domain of topology racks has room for all of its members \(of 3 nodes it leaves out, .*\)"
+        )
+        says(place, second, f"Kueue holds it back in queue team: {words}")
+        place.end(first)
+        until("the second to run", lambda: place.run(second) == 2, LONG)
+        assert {pod["spec"]["nodeName"] for pod in place.pods(second)} == in_rack_a
+        place.end(second)

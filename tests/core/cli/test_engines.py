@@ -34,7 +34,14 @@ def test_the_matrix_has_every_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert {e["name"]: [*e["gangs"]] for e in body} == {name: [*GANGS] for name in ENGINES}
     (jax,) = (e for e in body if e["name"] == "jaxjob")
     assert jax["gangs"]["coscheduling"] == {"how": "marks", "natively": True, "reason": None}
+    kueue = {e["name"]: e["kueue"]["how"] for e in body}
+    assert (kueue["jobset"], kueue["pytorchjob"], kueue["mxjob"]) == (
+        "admitted",
+        "admitted, if configured",
+        "refused",
+    )
     text = said(capsys, "--matrix")
+    assert "mxjob with kueue: Kueue manages no job of mxjob: it would start at once" in text
     natively = [gang for engine in ENGINES.values() for gang in engine.NATIVELY]
     assert text.count("marks, natively") == len(natively) and "without" not in text
 

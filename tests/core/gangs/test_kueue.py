@@ -15,6 +15,10 @@ SHORT = (
     "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor any, 2 more needed; "
     "couldn't assign flavors to pod set master: insufficient unused quota for cpu in flavor any, 2 more needed"
 )
+TOPOLOGY = (
+    'couldn\'t assign flavors to pod set master: topology "racks" allows to fit only 1 out of 1 pod(s). '
+    'Total nodes: 3; excluded: resource "cpu": 2'
+)
 NEVER = (
     "couldn't assign flavors to pod set worker: insufficient quota for nvidia.com/gpu in flavor h100, "
     "previously considered podsets requests ({}) + current podset request (16) > maximum capacity (8)"
@@ -50,7 +54,11 @@ def held(*conditions: dict[str, Any], active: bool = True, **status: Any) -> Hel
         ("Inadmissible", "ClusterQueue cores is inactive", MISCONFIGURED, "ClusterQueue cores is inactive"),
         ("Suspended", "LocalQueue team is stopped", MISCONFIGURED, "LocalQueue team is stopped"),
         ("TopologyPlacementFailed", 'topology "racks" allows to fit only 1 out of 3 pod(s)', PENDING,
-         'topology "racks" allows to fit only 1 out of 3 pod(s)'),
+         "no domain of topology racks has room for all of its members"),
+        ("TopologyPlacementFailed", TOPOLOGY, PENDING,
+         'no domain of topology racks has room for all of its members (of 3 nodes it leaves out, by resource "cpu": 2)'),
+        ("Pending", 'topology "racks" doesn\'t allow to fit any of 2 pod(s)', PENDING,
+         "no domain of topology racks has room for all of its members"),
         ("PendingEvaluation", "", PENDING, "it has not said why yet"),
     ],
 )  # fmt: skip

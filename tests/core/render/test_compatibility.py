@@ -14,6 +14,8 @@ from allaboard.checking import check, require_valid
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
+from allaboard.gangs.base import GangPlan
+from allaboard.gangs.kueue import POD_SETS, PREFERRED, REQUIRED
 from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, assumed_facts
 from allaboard.render.compatibility import (
@@ -25,6 +27,7 @@ from allaboard.render.compatibility import (
     plan_gang,
 )
 from allaboard.testing import a_job
+from tests.core.backends.kubernetes.golden import made
 
 PYTORCH = ENGINES["pytorchjob"]
 COSCHEDULING = "scheduling.x-k8s.io/v1alpha1/PodGroup"
@@ -100,7 +103,7 @@ def test_auto_takes_what_the_cluster_is_known_to_have(facts: ClusterFacts, total
     assert choose(PYTORCH, total, facts) == gang
 
 
-def plan(facts: ClusterFacts = BOTH, **fields: object) -> tuple[object, tuple[str, ...]]:
+def plan(facts: ClusterFacts = BOTH, **fields: object) -> tuple[GangPlan, tuple[str, ...]]:
     job = require_valid(a_job(image="x", **fields))
     engine = engine_of(job)
     return plan_gang(job, lay_out(job, engine, "digits-00000000"), engine, facts)
@@ -108,15 +111,15 @@ def plan(facts: ClusterFacts = BOTH, **fields: object) -> tuple[object, tuple[st
 
 def test_the_plan_says_how_many_start_together_and_under_which_names() -> None:
     found, notes = plan(workers=3, gang={"timeout": "10m"})
-    assert (found.gang, found.how, found.members, found.total) == ("coscheduling", "marks", 3, 3)  # type: ignore[attr-defined]
-    assert (found.name, found.scheduler) == ("digits-00000000-gang", "scheduler-plugins-scheduler")  # type: ignore[attr-defined]
-    assert found.timeout == 600.0 and notes == ()  # type: ignore[attr-defined]
+    assert (found.gang, found.how, found.members, found.total) == ("coscheduling", "marks", 3, 3)
+    assert (found.name, found.scheduler) == ("digits-00000000-gang", "scheduler-plugins-scheduler")
+    assert found.timeout == 600.0 and notes == ()
     elastic, _ = plan(workers=3, elastic={"min": 2, "max": 4})
-    assert (elastic.members, elastic.total) == (2, 3)  # type: ignore[attr-defined]
+    assert (elastic.members, elastic.total) == (2, 3)
     named, _ = plan(replace(BOTH, schedulers={"coscheduling": "gang-scheduler"}))
-    assert named.scheduler == "gang-scheduler"  # type: ignore[attr-defined]
+    assert named.scheduler == "gang-scheduler"
     natively, _ = plan(replace(BOTH, operator_gangs=MAKES_COSCHEDULING))
-    assert (natively.name, natively.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
+    assert (natively.name, natively.scheduler) == ("digits-00000000", None)
 
 
 def pod_of(scheduler: str) -> dict[str, object]:
@@ -137,21 +140,21 @@ def test_pods_that_name_their_scheduler_are_in_no_gang_of_another(
     fields: dict[str, object], gang: str
 ) -> None:
     found, notes = plan(**({"workers": 3} if "groups" not in fields else {"workers": None}), **fields)
-    assert found.gang == gang  # type: ignore[attr-defined]
+    assert found.gang == gang
     assert [note for note in notes if "name" in note] == list(notes) and bool(notes) == (gang == "none")
     said, _ = plan(workers=3, gang={"scheduler": "coscheduling"}, pod=pod_of("ours"))
-    assert said.gang == "coscheduling", "it may act under another name"  # type: ignore[attr-defined]
+    assert said.gang == "coscheduling", "it may act under another name"
     acts = replace(BOTH, schedulers={"coscheduling": "ours"})
-    assert plan(acts, workers=3, pod=pod_of("ours"))[0].gang == "coscheduling"  # type: ignore[attr-defined]
+    assert plan(acts, workers=3, pod=pod_of("ours"))[0].gang == "coscheduling"
 
 
 def test_an_operator_that_makes_volcanos_gangs_is_told_the_queue() -> None:
     place = replace(BOTH, operator_gangs=MAKES_VOLCANO)
     asked = {"queue": "research", "timeout": "10m"}
     found, notes = plan(place, workers=3, elastic={"min": 2, "max": 4}, gang=asked)
-    assert (found.gang, found.how, found.members, found.total) == ("volcano", "natively", 2, 3)  # type: ignore[attr-defined]
-    assert (found.name, found.scheduler) == ("digits-00000000", None)  # type: ignore[attr-defined]
-    assert found.queue == "research"  # type: ignore[attr-defined]
+    assert (found.gang, found.how, found.members, found.total) == ("volcano", "natively", 2, 3)
+    assert (found.name, found.scheduler) == ("digits-00000000", None)
+    assert found.queue == "research"
     assert notes == ("gang.timeout: no meaning with Volcano, left out",)
     with pytest.raises(BadInput, match="no node label is known for 'rack'"):
         plan(place, workers=3, gang={"topology": {"require": "rack"}})
@@ -166,12 +169,81 @@ LOCALQUEUE = "kueue.x-k8s.io/v1beta2/LocalQueue"
 def test_a_queue_is_one_of_kueue_where_the_gang_scheduler_has_none(scheduler: str) -> None:
     asked = {"scheduler": scheduler, "queue": "research"}
     found, notes = plan(served(COSCHEDULING, LOCALQUEUE), gang=asked)
-    assert found.local_queue == "research" and not notes  # type: ignore[attr-defined]
+    assert found.local_queue == "research"
+    assert notes == (
+        "gang.queue: Kueue 0.19 and later leaves PyTorchJob alone unless its configuration names "
+        "kubeflow.org/pytorchjob",
+    )
     found, notes = plan(served(COSCHEDULING), gang=asked)
-    assert found.local_queue is None and "gang.queue: no meaning" in notes[0]  # type: ignore[attr-defined]
+    assert found.local_queue is None and "gang.queue: no meaning" in notes[0]
     volcano = replace(served(LOCALQUEUE), operator_gangs=MAKES_VOLCANO)
     found, _ = plan(volcano, gang={"queue": "research"})
-    assert (found.queue, found.local_queue) == ("research", None)  # type: ignore[attr-defined]
+    assert (found.queue, found.local_queue) == ("research", None)
+
+
+def in_queue(engine: str, levels: frozenset[str] = frozenset(), **fields: Any) -> Any:
+    """A job of this engine in a queue of Kueue, whose topologies have these levels."""
+    kind = f"{ENGINES[engine].API_VERSION}/{ENGINES[engine].KIND}"
+    facts = replace(served(LOCALQUEUE, kind), topology_levels=levels)
+    gang = {"scheduler": "none", "queue": "research", **fields.pop("gang", {})}
+    framework = ENGINES[engine].FRAMEWORKS[0]
+    return plan(facts, **{"engine": engine, "framework": framework, "gang": gang, **fields})
+
+
+@pytest.mark.parametrize("engine", ["mxjob", "mpijob-v1"])
+def test_a_queue_of_kueue_is_refused_for_a_kind_that_it_does_not_manage(engine: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        in_queue(engine)
+    [problem] = refused.value.problems
+    assert problem.path == "gang.queue" and f"Kueue manages no job of {engine}" in problem.message
+
+
+def test_kueue_admits_every_member_of_an_elastic_job_or_none() -> None:
+    _, notes = in_queue("jobset", workers=4, elastic={"min": 2, "max": 4})
+    assert any("admits all 4 members or none" in note for note in notes)
+    assert not [note for note in in_queue("jobset", workers=4)[1] if "Kueue" in note], "it is on by default"
+
+
+RACK, BLOCK = "topology.example.com/rack", "topology.example.com/block"
+
+
+@pytest.mark.parametrize(
+    ("topology", "groups", "asked"),
+    [
+        ({"require": RACK}, {"worker": 4}, {REQUIRED: RACK}),
+        ({"prefer": BLOCK}, {"worker": 4}, {PREFERRED: BLOCK}),
+        ({"require": RACK, "prefer": BLOCK}, {"worker": 4}, {REQUIRED: RACK}),
+        ({"require": RACK}, {"master": 1, "worker": 3}, {REQUIRED: RACK, POD_SETS: "gang"}),
+        ({"require": RACK}, {"master": 1, "worker": 1}, {REQUIRED: RACK, POD_SETS: "gang"}),
+        ({"require": "zone"}, {"worker": 4}, {}),
+    ],
+)
+def test_kueue_places_members_by_the_levels_of_its_topologies(
+    topology: dict[str, str], groups: dict[str, int], asked: dict[str, str]
+) -> None:
+    levels = frozenset({RACK, BLOCK})
+    found, _ = in_queue("jobset", levels, gang={"topology": topology}, workers=None, groups=groups)
+    assert found.placed_by_queue == asked
+    found, _ = in_queue("jobset", gang={"topology": topology}, workers=None, groups=groups)
+    assert found.placed_by_queue == {}, "its topologies are not known"
+
+
+def test_kueue_is_not_asked_for_what_it_cannot_say_of_several_roles() -> None:
+    fields: dict[str, Any] = {"framework": "tensorflow", "gang": {"topology": {"require": RACK}}}
+    groups = {"chief": 1, "ps": 1, "worker": 2}
+    facts = replace(served(LOCALQUEUE, "kubeflow.org/v1/TFJob"), topology_levels=frozenset({RACK}))
+    gang = {"scheduler": "none", "queue": "research", "topology": {"require": RACK}}
+    found, _ = plan(facts, **{**fields, "gang": gang}, workers=None, groups=groups)
+    assert found.placed_by_queue == {}
+
+
+def test_members_carry_what_kueue_places_them_by_and_no_affinity_beside_it() -> None:
+    facts = replace(served(LOCALQUEUE, "jobset.x-k8s.io/v1alpha2/JobSet"), topology_levels=frozenset({RACK}))
+    gang = {"scheduler": "none", "queue": "research", "topology": {"require": RACK}}
+    job = made(a_job(engine="jobset", workers=2, image="x", gang=gang), facts).job
+    templates = [each["template"]["spec"]["template"] for each in job["spec"]["replicatedJobs"]]
+    assert [t["metadata"]["annotations"][REQUIRED] for t in templates] == [RACK, RACK]
+    assert not [t for t in templates if "podAffinity" in (t["spec"].get("affinity") or {})]
 
 
 def test_what_means_nothing_to_the_gang_scheduler_is_named() -> None:
@@ -195,9 +267,9 @@ def test_a_refused_pair_is_said_with_its_reason() -> None:
 def test_the_place_says_it_for_jobs_that_do_not() -> None:
     place = replace(BOTH, gang="workload")
     for gang in ({}, {"priority": "high"}, {"scheduler": "auto"}):
-        assert plan(place, gang=gang)[0].gang == "workload"  # type: ignore[attr-defined]
-    assert plan(place, gang={"scheduler": "none"})[0].gang == "none"  # type: ignore[attr-defined]
-    assert plan(replace(BOTH, gang="auto"))[0].gang == "coscheduling"  # type: ignore[attr-defined]
+        assert plan(place, gang=gang)[0].gang == "workload"
+    assert plan(place, gang={"scheduler": "none"})[0].gang == "none"
+    assert plan(replace(BOTH, gang="auto"))[0].gang == "coscheduling"
     with pytest.raises(BadInput, match=r"ALLABOARD_GANG: pytorchjob with workload: this cluster does not"):
         plan(served(COSCHEDULING, gang="workload"))
 
@@ -313,6 +385,7 @@ from allaboard.engines import ENGINES
 from allaboard.render.compatibility import matrix
 from allaboard.render.manifests import render
 from allaboard.testing import a_job
+from tests.core.backends.kubernetes.golden import made
 from allaboard.testing.objects import BEGUN, a_pod, a_pytorchjob
 facts = ClusterFacts(kinds=frozenset({"toy.io/v1/Band", "scheduling.k8s.io/v1alpha2/PodGroup"}))
 found = matrix(facts)

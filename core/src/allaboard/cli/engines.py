@@ -41,15 +41,16 @@ def engines(matrix: bool, as_json: bool) -> None:
     if matrix:
         say()
         gangs = [*every[0]["gangs"]]
-        pairs = [[e["name"], *(_pair(e["gangs"][gang]) for gang in gangs)] for e in every]
-        for line in words.table(("ENGINE", *gangs), pairs):
+        pairs = [[e["name"], *(_pair(e["gangs"][gang]) for gang in gangs), e["kueue"]["how"]] for e in every]
+        for line in words.table(("ENGINE", *gangs, "kueue"), pairs):
             say(line)
         say()
         say(
             "marks: allaboard makes the gang's objects. natively: the operator does, where it was started so."
         )
+        say("kueue admits whole jobs to a queue, whichever gang scheduler places them then.")
         for e in every:
-            for gang, pair in e["gangs"].items():
+            for gang, pair in [*e["gangs"].items(), ("kueue", e["kueue"])]:
                 if pair["reason"]:
                     say(f"{e['name']} with {gang}: {pair['reason']}")
 
@@ -62,7 +63,7 @@ def _known() -> list[str]:
 
 def _described(name: str) -> dict[str, Any]:
     from allaboard.engines import ENGINES
-    from allaboard.gangs import GANGS
+    from allaboard.gangs import GANGS, kueue
     from allaboard.render.compatibility import pair_engine_and_gang
 
     engine = ENGINES[name]
@@ -71,6 +72,8 @@ def _described(name: str) -> dict[str, Any]:
         pair = pair_engine_and_gang(engine, gang)
         natively = gang.NAME in engine.NATIVELY
         gangs[gang.NAME] = {"how": pair.how, "natively": natively, "reason": pair.reason or None}
+    why = kueue.why_not_admitted(name)
+    admits = "admitted, if configured" if name in kueue.OFF_BY_DEFAULT else "admitted"
     return {
         "name": engine.NAME,
         "frameworks": {
@@ -86,6 +89,7 @@ def _described(name: str) -> dict[str, Any]:
         "api_version": engine.API_VERSION,
         "operator": engine.OPERATOR.title,
         "gangs": gangs,
+        "kueue": {"how": admits if why is None else "refused", "reason": why},
     }
 
 

@@ -10,12 +10,13 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class GangPlan:
     """Members that start together. ``how``: ``marks`` (labels and objects of ours), ``natively`` (the job's
-    operator makes the objects) or ``none``. ``name``: of the object that holds them together; ``members`` of
-    ``total`` must have a place before any of them starts; ``scheduler``: the schedulerName they carry.
+    operator makes the objects) or ``none``. ``name``: of the object that holds them together; ``members``
+    of ``total`` must have a place before any of them starts; ``scheduler``: the schedulerName they carry.
     ``groups``: role -> members; ``kind``: group/version/Kind of the object; ``timeout`` in seconds;
-    ``local_queue``: that of Kueue which admits the job, whoever places it then;
-    ``require`` and ``prefer``: the domain within which all members are placed; ``annotations``: what the job
-    says of its job object; ``elsewhere``: something else than the job says who places its pods.
+    ``local_queue``: that of Kueue which admits the job, whoever places it then; ``require`` and ``prefer``:
+    the domain within which all members are placed; ``placed_by_queue``: the annotations of members by which
+    Kueue sees to that; ``annotations``: what the job says of its job object; ``elsewhere``: something else
+    than the job says who places its pods.
     """
 
     gang: str
@@ -32,6 +33,7 @@ class GangPlan:
     priority: str | None = None
     require: str | None = None
     prefer: str | None = None
+    placed_by_queue: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     elsewhere: bool = False

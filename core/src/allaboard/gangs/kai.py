@@ -28,7 +28,7 @@ SCHEDULER: str | None = "kai-scheduler"
 AUTO: int | None = 25
 POD_FIELD: str | None = None
 UNDERSTANDS = frozenset({"queue"})
-_UNKNOWN = "its pod-grouper does not know a {}: each member would be a gang of its own"
+_UNKNOWN = "KAI's pod-grouper knows no {}: each member would be a gang of its own"
 REFUSES: Mapping[str, str] = {
     "paddlejob": _UNKNOWN.format("PaddleJob"),
     "mxjob": _UNKNOWN.format("MXJob"),

@@ -25,6 +25,28 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a job that Kueue admits; an annotation in its early days."""
 QUEUES = ("kueue.x-k8s.io/v1beta2/LocalQueue", "kueue.x-k8s.io/v1beta1/LocalQueue")
 """What a queue of a namespace is: Kueue is there where one of them is served."""
+ADMITS: Mapping[str, str] = {
+    "mpijob": "kubeflow.org/mpijob",
+    "jobset": "jobset.x-k8s.io/jobset",
+    "trainjob": "trainer.kubeflow.org/trainjob",
+    "pytorchjob": "kubeflow.org/pytorchjob",
+    "tfjob": "kubeflow.org/tfjob",
+    "xgboostjob": "kubeflow.org/xgboostjob",
+    "paddlejob": "kubeflow.org/paddlejob",
+    "jaxjob": "kubeflow.org/jaxjob",
+}
+"""Engine -> the name of its integration in Kueue's configuration. Of other engines Kueue manages no job
+(pkg/controller/jobs, 0.19.2).
+"""
+OFF_BY_DEFAULT = frozenset({"pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob"})
+"""Engines whose integration the configuration that Kueue publishes leaves out since 0.19
+(config/components/manager/controller_manager_config.yaml).
+"""
+REQUIRED, PREFERRED = "kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"
+POD_SETS = "kueue.x-k8s.io/podset-group-name"
+"""Annotations of members, by which Kueue places them itself (topology-aware scheduling): the node label of
+the domain; a name that the members of two roles share.
+"""
 SILENT = 60.0
 """Seconds after which a job without a Workload counts as one that Kueue does not know."""
 LONGEST = 300
@@ -45,6 +67,8 @@ _NEVER = re.compile(
     r"previously considered podsets requests \(([^)]*)\) \+ current podset request \(([^)]*)\) "
     r"> maximum capacity \(([^)]*)\)"
 )
+_NO_DOMAIN = re.compile(r'topology "([\w.-]+)" (?:allows to fit only|doesn\'t allow to fit any)')
+_EXCLUDED = re.compile(r"Total nodes: (\d+); excluded: ([^.;]*)")
 _ABSENT = re.compile(r"(LocalQueue|ClusterQueue) (\S+) (doesn't exist|not found|is inactive|is stopped)")
 _EVICTED: Mapping[str, str] = {
     "Preempted": "it was preempted",
@@ -89,6 +113,25 @@ class Held:
 
     code: str
     text: str
+
+
+def why_not_admitted(engine: str) -> str | None:
+    """Why Kueue admits no job of this engine; None: it does, where its configuration says so."""
+    return None if engine in ADMITS else f"Kueue manages no job of {engine}: it would start at once"
+
+
+def topology_request(
+    require: str | None, prefer: str | None, groups: Mapping[str, int]
+) -> Mapping[str, str] | None:
+    """The annotations of members by which Kueue places all of them within one domain. ``require``,
+    ``prefer``: node labels, of which Kueue takes one, the one that is required; ``groups``: role ->
+    members. None: it cannot say it of these roles (pkg/controller/jobframework/tas_validation.go): it takes
+    two at most, one of which has one member.
+    """
+    if (require or prefer) is None or len(groups) > 2 or (len(groups) == 2 and 1 not in groups.values()):
+        return None
+    asked = {REQUIRED: require} if require is not None else {PREFERRED: prefer or ""}
+    return asked if len(groups) == 1 else {**asked, POD_SETS: "gang"}
 
 
 def why_held(queue: str, workload: Json | None, age: float, now: float, position: int | None = None) -> Held:
@@ -141,6 +184,11 @@ def _why_no_quota(reason: str, message: str) -> tuple[str, str]:
         lacks = ", ".join(f"{more} more {res} in flavor {flavor}" for res, flavor, more in short)
         waits = " until those that it preempts have gone" if "Pending the preemption of" in message else ""
         return _CODES.get(reason, PENDING), f"it needs {lacks}, which others use{waits}"
+    if (topology := _NO_DOMAIN.search(message)) is not None:
+        # How many would fit is said of one role, and means little where two share a domain.
+        left = _EXCLUDED.search(message)
+        nodes = f" (of {left[1]} nodes it leaves out, by {left[2].strip()})" if left else ""
+        return PENDING, f"no domain of topology {topology[1]} has room for all of its members{nodes}"
     code = _CODES.get(reason, PENDING)
     return code, message or "it has not said why yet"
 

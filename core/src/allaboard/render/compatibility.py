@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
-from allaboard.gangs import GANGS, Gang
+from allaboard.gangs import GANGS, Gang, kueue
 from allaboard.gangs.base import GangPlan
-from allaboard.gangs.kueue import QUEUES
 from allaboard.gangs.topology import LABELS, label_of
 from allaboard.names import (
     nearest,
@@ -151,10 +150,15 @@ def plan_gang(
     elif written.get("require") and pairing.how == "none" and layout.total > 1:
         words = "nothing here starts its members together; install a gang scheduler, or take it out"
         problems.append(Problem("gang.require", words))
+    queue = written.get("queue")
+    by_kueue = "queue" not in gang.UNDERSTANDS and any(facts.serves(kind) for kind in kueue.QUEUES)
+    local_queue = queue if by_kueue else None
+    if local_queue is not None and (why := kueue.why_not_admitted(engine.NAME)) is not None:
+        problems.append(Problem("gang.queue", f"{why}; take it out, or take another engine"))
     if problems:
         raise BadInput(f"job {job.name!r} cannot run on this cluster:", problems)
-    queue = written.get("queue")
-    by_kueue = "queue" not in gang.UNDERSTANDS and any(facts.serves(kind) for kind in QUEUES)
+    topology = written.get("topology") or {}
+    groups = {group.role: group.replicas for group in layout.groups}
     plan = GangPlan(
         gang=name,
         how=pairing.how,
@@ -167,19 +171,32 @@ def plan_gang(
         scheduler=facts.schedulers.get(name, gang.SCHEDULER) if pairing.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=queue,
-        local_queue=queue if by_kueue else None,
+        local_queue=local_queue,
         priority=written.get("priority"),
-        require=(written.get("topology") or {}).get("require"),
-        prefer=(written.get("topology") or {}).get("prefer"),
-        groups={group.role: group.replicas for group in layout.groups},
+        require=topology.get("require"),
+        prefer=topology.get("prefer"),
+        placed_by_queue=_topology_request(topology, groups, facts) if local_queue is not None else {},
+        groups=groups,
         annotations=(job.get("metadata") or {}).get("annotations") or {},
         elsewhere=elsewhere,
     )
-    notes = [*_notes(written, plan, facts, asked, schedulers, engine.KIND)]
+    notes = [*_notes(written, plan, facts, asked, schedulers, engine)]
     if elsewhere and layout.total > 1:
         words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
         notes.append(words)
     return plan, tuple(notes)
+
+
+def _topology_request(
+    topology: Mapping[str, str], groups: Mapping[str, int], facts: ClusterFacts
+) -> Mapping[str, str]:
+    """What tells Kueue to place all members close together; empty where it knows no such domain, or cannot
+    say it of these roles: then it is left to the affinity between the members.
+    """
+    labels_of = {name: label_of(domain) for name, domain in topology.items()}
+    if not labels_of or not facts.topology_levels.issuperset(filter(None, labels_of.values())):
+        return {}
+    return kueue.topology_request(labels_of.get("require"), labels_of.get("prefer"), groups) or {}
 
 
 def _notes(
@@ -188,15 +205,19 @@ def _notes(
     facts: ClusterFacts,
     asked: str,
     schedulers: Collection[str],
-    kind: str,
+    engine: Engine,
 ) -> Iterator[str]:
     name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
     understood = {*gang.UNDERSTANDS, *(("queue",) if plan.local_queue else ())}
     void = [f"gang.{n}" for n in ("queue", "timeout") if n in written and n not in understood]
     if void:
         yield f"{', '.join(void)}: no meaning with {gang.TITLE}, left out"
-    if name == "kai" and plan.members < total and kind != "PyTorchJob":
-        yield f"{gang.TITLE} places all {total} members of a {kind} together, not {plan.members} of them"
+    if name == "kai" and plan.members < total and engine.NAME != "pytorchjob":
+        yield (
+            f"{gang.TITLE} places all {total} members of a {engine.KIND} together, not {plan.members} of them"
+        )
+    if plan.local_queue is not None:
+        yield from _notes_on_kueue(plan, engine)
     if asked == AUTO and name == "none" and schedulers and total > 1:
         yield (
             f"members start one by one: their pods name {' and '.join(sorted(schedulers))} as scheduler, and "
@@ -207,6 +228,22 @@ def _notes(
             "members start one by one: this cluster has no gang scheduler that jobs of this engine are given "
             "by themselves (`allaboard cluster` lists what there is)"
         )
+
+
+def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
+    """What people should know of Kueue's ways with this job."""
+    if engine.NAME in kueue.OFF_BY_DEFAULT:
+        yield (
+            f"gang.queue: Kueue 0.19 and later leaves {engine.KIND} alone unless its configuration names "
+            f"{kueue.ADMITS[engine.NAME]}"
+        )
+    if plan.members < plan.total:
+        yield (
+            f"gang.queue: Kueue admits all {plan.total} members or none; it admits a part of a job of "
+            "batch/v1 alone"
+        )
+    if plan.require is not None and plan.prefer is not None and plan.placed_by_queue:
+        yield "gang.topology.prefer: Kueue takes one domain, the one that is required; left out"
 
 
 def has_tiers(gang: Gang, how: str) -> bool:

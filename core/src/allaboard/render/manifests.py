@@ -128,6 +128,8 @@ def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
         label_of(domain) if domain is not None and ("/" in domain or not by_label_alone) else None
         for domain in (plan.require, plan.prefer)
     )
+    if plan.placed_by_queue:
+        return pod_template.merged(marks, {"metadata": {"annotations": dict(plan.placed_by_queue)}})
     every, own_names = labels.labels(layout), (labels.RUN, labels.ATTEMPT, labels.GENERATION)
     members = {name: every[name] for name in own_names}
     return pod_template.merged(marks, affinity(require, prefer, members))

@@ -42,7 +42,7 @@ def test_a_refused_pair_is_refused_at_its_path(engine: str, gang: str) -> None:
     with pytest.raises(BadInput) as refused:
         pair(engine, gang)
     [problem] = refused.value.problems
-    assert problem.path == "gang.scheduler" and "its pod-grouper does not know" in problem.message
+    assert problem.path == "gang.scheduler" and "pod-grouper knows no" in problem.message
 
 
 def test_a_field_that_a_kind_lacks_is_a_reason_to_refuse() -> None:

@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
     resource_for,
 )
-from allaboard.backends.kubernetes.discovery.components import PARTS, Component
+from allaboard.backends.kubernetes.discovery.components import PARTS, TOPOLOGIES, Component
 from allaboard.backends.kubernetes.discovery.definitions import lacking_fields
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import JobSeen
@@ -90,7 +90,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``lacking``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
+    ``lacking``, ``topology_levels``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
     """
 
     server: str
@@ -101,6 +101,7 @@ class Survey:
     operator_gangs: Mapping[str, str] = field(default_factory=dict)
     schedulers: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    topology_levels: frozenset[str] = frozenset()
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -118,6 +119,7 @@ class Survey:
             operator_gangs={**base.operator_gangs, **self.operator_gangs},
             schedulers={**base.schedulers, **self.schedulers},
             lacking=self.lacking,
+            topology_levels=self.topology_levels,
             silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
         )
@@ -167,6 +169,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         operator_gangs=gangs_of_operators(kinds, jobs, groups, now),
         schedulers={gang: component.name for gang, component in schedulers.items()},
         lacking={name: fields for name, fields in lacking.items() if fields},
+        topology_levels=(yield from _topology_levels(kinds, may)),
         nodes=nodes,
     )
 
@@ -186,7 +189,15 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         kinds=kinds,
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)),
+        topology_levels=(yield from _topology_levels(kinds, may)),
     )
+
+
+def _topology_levels(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
+    """The node labels by which Kueue places members, as far as they may be read."""
+    topologies = (yield from _listed(TOPOLOGIES, kinds, may)) or ()
+    levels = (level for t in topologies for level in (t.get("spec") or {}).get("levels") or ())
+    return frozenset(str(level.get("nodeLabel")) for level in levels if level.get("nodeLabel"))
 
 
 def _silent_operators(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
