@@ -390,7 +390,7 @@ class ControlPlane(Cluster):
         self._socket = str(Path(tempfile.mkdtemp(prefix="allaboard-plane-")) / "keeper")
         self._find_ports()
         self._remember()
-        if not (self.pki / "tokens.csv").exists():
+        if not all((self.pki / name).exists() for name in ("tokens.csv", "front-proxy.crt")):
             self._make_credentials()
         user = {"token": self.token}
         authority = (self.pki / "ca.crt").read_bytes()
@@ -422,6 +422,7 @@ class ControlPlane(Cluster):
 
     def _make_credentials(self) -> None:
         ca, etcd_ca = pki.authority("allaboard-tests"), pki.authority("allaboard-tests-etcd")
+        front_proxy = pki.authority("allaboard-tests-front-proxy")
         names = ["kubernetes", *(f"kubernetes.default{end}" for end in ("", ".svc", ".svc.cluster.local"))]
         hosts = [*LOCAL, socket.gethostname(), *names, FIRST_SERVICE]
         made = {
@@ -432,6 +433,8 @@ class ControlPlane(Cluster):
             "kube-apiserver": pki.sign(ca, "kube-apiserver", organizations=["system:masters"], hosts=hosts),
             "kubelet": pki.sign(ca, "kubelet", hosts=LOCAL),
             "local": pki.sign(ca, "local", hosts=LOCAL),
+            "front-proxy-ca": front_proxy,
+            "front-proxy": pki.sign(front_proxy, "front-proxy"),
         }
         for name, pair in made.items():
             pair.write(self.pki, name)

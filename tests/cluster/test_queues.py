@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 import yaml
 
 from tests.cluster.api import Api, Object, until
+from tests.cluster.components.kueue import CERTIFICATES, TELLS_POSITIONS
 from tests.cluster.components.kwok import fake_node
 from tests.cluster.jobs import a_pytorchjob
 from tests.cluster.plane import ControlPlane
@@ -30,6 +32,8 @@ PYTORCHJOB = ("kubeflow.org/v1", "PyTorchJob")
 QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE = "kueue.x-k8s.io/v1beta2"
 LONG = 60.0
+LINE = "(, next in line|, [0-9]+ before it)?"
+"""Its place in the queue, where Kueue tells it."""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -224,8 +228,10 @@ def test_a_queue_of_volcano_that_is_full_or_not_there_is_told(marked: ControlPla
 @pytest.fixture(scope="module")
 def with_kueue(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
     """A queue of the cluster has a quota of four cores."""
-    folder = tmp_path_factory.mktemp("kueue")
-    with new_plane_in(folder, "training-operator", "kueue", "kwok") as plane:
+    folder, was_there = tmp_path_factory.mktemp("kueue"), CERTIFICATES.exists()
+    with ExitStack() as ended, new_plane_in(folder, "training-operator", "kueue", "kwok") as plane:
+        if not was_there:
+            ended.callback(shutil.rmtree, CERTIFICATES, ignore_errors=True)
         plane.api.create({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}})
         a_cluster_queue(plane.api, "cores", "any", "4")
         yield plane
@@ -308,7 +314,8 @@ def test_kueue_takes_the_jobs_of_a_namespace_that_has_a_default_queue(kueue: Pla
     runs = [kueue.launch(key, 3, gang={"scheduler": "none"}) for key in ("one", "other")]
     for first, second in one_after_the_other(kueue, *runs, 3):
         assert (kueue.state(first), kueue.state(second)) == ("running", "queued")
-        words = "Kueue holds it back in queue default: it needs [12] more cpu in flavor any, which others use"
+        lacks = "it needs [12] more cpu in flavor any, which others use"
+        words = rf"Kueue holds it back in queue default{LINE}: {lacks}"
         assert re.search(rf"^ *(waits|why) +{words}$", kueue("status", second), re.MULTILINE)
         assert "is admitted by Kueue" in kueue("suspend", second, code=2)
     assert [kueue.state(run) for run in runs] == ["succeeded", "succeeded"]
@@ -345,9 +352,8 @@ def test_a_job_that_kueue_takes_back_is_queued_says_why_and_runs_again(kueue: Pl
     queue = {"apiVersion": KUEUE, "kind": "LocalQueue"}
     queue["metadata"] = {"name": "team", "namespace": kueue.namespace}  # type: ignore[assignment]
     kueue.plane.api.patch(queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
-    why = (
-        r"Kueue holds it back in queue team: LocalQueue team is (stopped|inactive) \(its queue was stopped\)"
-    )
+    closed = r"LocalQueue team is (stopped|inactive) \(its queue was stopped\)"
+    why = rf"Kueue holds it back in queue team{LINE}: {closed}"
     says(kueue, run, why)
     kueue.plane.api.patch(queue, {"spec": {"stopPolicy": "None"}})
     until("it to run again", lambda: kueue.run(run) == 2 and kueue.state(run) == "running", LONG)
@@ -381,12 +387,13 @@ def test_a_job_that_a_more_urgent_one_displaces_says_so_and_runs_again_after_it(
     until("the first to run", lambda: kueue.run(first) == 3, LONG)
     urgent = kueue.launch("urgent", 3, gang={**gang, "priority": "urgent"})
     until("the urgent one to run", lambda: kueue.run(urgent) == 3, LONG)
+    next_in_line = ", next in line" if TELLS_POSITIONS else ""
     short = "it needs [12] more cpu in flavor any, which others use"
     who = "it was preempted by one of higher priority in the same queue"
-    says(kueue, first, rf"Kueue holds it back in queue team: {short} \({who}\)")
+    says(kueue, first, rf"Kueue holds it back in queue team{next_in_line}: {short} \({who}\)")
     shown = json.loads(kueue("queues", "--json"))["queues"]
     [team] = [queue for queue in shown if queue["name"] == "team"]
-    assert [(w["name"], w["position"]) for w in team["waiters"]] == [(first, None)]
+    assert [(w["name"], w["position"]) for w in team["waiters"]] == [(first, 1 if TELLS_POSITIONS else None)]
     [cpu] = team["resources"]
     assert (cpu["resource"], cpu["flavor"], cpu["used"], cpu["quota"], cpu["free"]) == ("cpu", "any", 3, 4, 1)
     kueue.end(urgent)
@@ -435,7 +442,7 @@ def test_kueue_places_the_members_within_one_rack_and_says_when_no_rack_has_room
         words = (
             r"no domain of topology racks has room for all of its members \(of 3 nodes it leaves out, .*\)"
         )
-        says(place, second, f"Kueue holds it back in queue team: {words}")
+        says(place, second, f"Kueue holds it back in queue team{LINE}: {words}")
         place.end(first)
         until("the second to run", lambda: place.run(second) == 2, LONG)
         assert {pod["spec"]["nodeName"] for pod in place.pods(second)} == in_rack_a

@@ -60,6 +60,14 @@ def api_server(plane: ControlPlane) -> list[str]:
         f"--tls-cert-file={pki / 'kube-apiserver.crt'}",
         f"--tls-private-key-file={pki / 'kube-apiserver.key'}",
         f"--client-ca-file={pki / 'ca.crt'}",
+        # To the servers of further APIs, and what these are told to believe.
+        f"--requestheader-client-ca-file={pki / 'front-proxy-ca.crt'}",
+        "--requestheader-allowed-names=front-proxy",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={pki / 'front-proxy.crt'}",
+        f"--proxy-client-key-file={pki / 'front-proxy.key'}",
         f"--token-auth-file={pki / 'tokens.csv'}",
         "--authorization-mode=RBAC",
         # Whoever checks a token of an account finds the keys there.

@@ -1,13 +1,16 @@
 """Kueue: queues with quotas. It admits whole jobs, by lifting their suspension; it places no pods.
 
 It is built by hand: ``KUEUE_TREE``. The kinds of kubeflow.org/v1, which its published configuration leaves
-out, are on. Its server of queue positions (an aggregated API) is off.
+out, are on. So is its server of queue positions, an API of its own behind the API server, where this user may
+write to the root folder: it keeps its certificate in ``/visibility``, which no setting changes.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import os
+from pathlib import Path
 
 import yaml
 
@@ -21,12 +24,22 @@ from tests.cluster.webhooks import Webhook
 NAMESPACE = "kueue-system"
 FILES = "config/components"
 CONFIG = f"{FILES}/manager/controller_manager_config.yaml"
+POSITIONS = f"{FILES}/visibility"
+SERVER = "visibility-server"
+TELLS_POSITIONS = os.access("/", os.W_OK)
+CERTIFICATES = Path("/visibility")
 PROGRAM = "bin/manager"
 KUEUE = Tree(
     "Kueue",
     "KUEUE_TREE",
     programs=(PROGRAM,),
-    files=(f"{FILES}/crd/kustomization.yaml", f"{FILES}/rbac", f"{FILES}/webhook/manifests.yaml", CONFIG),
+    files=(
+        f"{POSITIONS}/service.yaml",
+        f"{FILES}/crd/kustomization.yaml",
+        f"{FILES}/rbac",
+        f"{FILES}/webhook/manifests.yaml",
+        CONFIG,
+    ),
 )
 WEBHOOK = Webhook(
     "kueue",
@@ -48,7 +61,24 @@ def objects(plane: ControlPlane) -> list[Object]:
         namespace(NAMESPACE),
         *(_renamed(each) for each in rbac),
         *WEBHOOK.objects(plane, configurations()),
+        *(positions(plane) if TELLS_POSITIONS else ()),
     ]
+
+
+def positions(plane: ControlPlane) -> list[Object]:
+    """The way to its server of positions, and the right to read whom the API server speaks for."""
+    [binding] = placed(KUEUE.objects(f"{POSITIONS}/role_binding.yaml"), NAMESPACE, prefix="kueue-")
+    binding["metadata"]["namespace"] = "kube-system"
+    binding["subjects"] = [
+        {"kind": "ServiceAccount", "name": "kueue-controller-manager", "namespace": NAMESPACE}
+    ]
+    binding["roleRef"]["name"] = "extension-apiserver-authentication-reader"
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVER, "namespace": NAMESPACE}}
+    found = [binding, {**service, "spec": {"type": "ExternalName", "externalName": "localhost"}}]
+    for api in KUEUE.objects(f"{POSITIONS}/apiservice_*.yaml"):
+        way = {"name": SERVER, "namespace": NAMESPACE, "port": plane.port("kueue", "positions")}
+        found.append({**api, "spec": {**api["spec"], "service": way}})
+    return found
 
 
 def definitions(plane: ControlPlane) -> list[Object]:
@@ -100,6 +130,7 @@ def prepare(plane: ControlPlane) -> None:
         "metrics": {"bindAddress": "0"},
         "webhook": {"port": plane.port("kueue", "webhook"), "certDir": str(WEBHOOK.folder(plane))},
         "leaderElection": {"leaderElect": False},
+        "visibilityServer": {"bindAddress": "127.0.0.1", "bindPort": plane.port("kueue", "positions")},
         "internalCertManagement": {
             "enable": True,
             "webhookServiceName": WEBHOOK.service,
@@ -114,7 +145,7 @@ def command(plane: ControlPlane) -> list[str]:
         str(KUEUE.path(PROGRAM)),
         f"--kubeconfig={plane.kubeconfig_of_operator(NAMESPACE, 'kueue-controller-manager')}",
         f"--config={plane.folder('kueue') / 'config.json'}",
-        "--feature-gates=VisibilityOnDemand=false",
+        f"--feature-gates=VisibilityOnDemand={str(TELLS_POSITIONS).lower()}",
         "--zap-log-level=2",
     ]
 
@@ -128,7 +159,7 @@ COMPONENTS = (
         ready=lambda plane: WEBHOOK.ready(plane, configurations()),
         # Kinds that come later than it does, it notices late.
         needs=("training-operator",),
-        ports=("webhook", "health"),
+        ports=("webhook", "health", "positions"),
         obstacle=KUEUE.obstacle,
         prepare=prepare,
         objects=objects,
