@@ -17,6 +17,7 @@ from allaboard.backends.kubernetes.observe.observation import (
 )
 from allaboard.diagnosis import diagnose
 from allaboard.follow.run_record import Ended, RunRecord
+from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
 from allaboard.reportline import encode
@@ -560,20 +561,25 @@ WORKLOAD = {
 
 @pytest.mark.parametrize("conditions", [(), ("Created", SUSPENDED)], ids=["new", "told by the operator"])
 def test_a_job_that_its_queue_holds_back_is_queued_and_says_why(conditions: tuple[Any, ...]) -> None:
-    held = seen(queued(*conditions), workload=WORKLOAD)
+    held = seen(queued(*conditions), workload=WorkloadSeen(WORKLOAD))
     words = "Kueue holds it back in queue team: it needs 2 more cpu in flavor any, which others use"
     assert (state_of(held), held.suspended, held.waiting) == (State.QUEUED, False, words)
     (said,) = diagnose(held)
     assert (said.code, said.summary, said.retryable) == ("queue_quota_pending", words, True)
     unread = seen(queued(*conditions))
     assert (state_of(unread), unread.waiting) == (State.QUEUED, "Kueue holds it back in queue team")
-    unknown = seen(queued(*conditions), workload={}, now=100.0)
+    unknown = seen(queued(*conditions), workload=WorkloadSeen(), now=100.0)
     assert "no Workload of it for 1m 40s" in (unknown.waiting or "")
-    assert state_of(of_object(queued(*conditions), now=BEGUN + 60, workload=WORKLOAD)) == State.QUEUED
+    assert (
+        state_of(of_object(queued(*conditions), now=BEGUN + 60, workload=WorkloadSeen(WORKLOAD)))
+        == State.QUEUED
+    )
 
 
 def test_a_job_that_a_person_suspended_is_suspended_in_a_queue_too() -> None:
-    by_hand = seen(queued("Created", SUSPENDED, annotations={labels.SUSPENDED_BY: "me"}), workload=WORKLOAD)
+    by_hand = seen(
+        queued("Created", SUSPENDED, annotations={labels.SUSPENDED_BY: "me"}), workload=WorkloadSeen(WORKLOAD)
+    )
     assert (state_of(by_hand), by_hand.waiting) == (State.SUSPENDED, None)
     resumed = seen(a_pytorchjob("Created", off("Suspended", since=30.0)), *BOTH)
     assert resumed.suspended is False and state_of(resumed) is not State.SUSPENDED
@@ -584,5 +590,5 @@ def test_the_clocks_of_a_job_that_its_queue_takes_back_begin_anew() -> None:
     assert before.started is not None
     job = queued("Created", off("Running"), SUSPENDED)
     memory = remembered(before, job, ())
-    held = seen(job, now=50.0, memory=memory, workload=WORKLOAD)
+    held = seen(job, now=50.0, memory=memory, workload=WorkloadSeen(WORKLOAD))
     assert {name: spent for name, spent in held.phases.items() if spent is not None} == {"admitted": 30.0}
