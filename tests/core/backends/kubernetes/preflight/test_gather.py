@@ -699,3 +699,98 @@ def test_a_runtime_that_a_dry_run_never_made_is_no_trouble(lacks: str, fine: boo
     found = Cluster(kinds=[*kinds, "jobset.x-k8s.io/v1alpha2/JobSet"], refuses=refuses)
     (check,) = [c for c in found.checks(engine="trainjob") if c.id == "dry_run"]
     assert check.ok is fine and ("of-another" in check.summary) is not fine
+
+
+# --- queues and topology
+
+
+LOCALQUEUE = "kueue.x-k8s.io/v1beta2/LocalQueue"
+CLUSTERQUEUE = "kueue.x-k8s.io/v1beta2/ClusterQueue"
+
+
+def with_kueue(gpus: str = "8", used: str = "0", denied: Any = (), **labels: str) -> Cluster:
+    """A queue with these GPUs of one flavor, whose nodes have these labels."""
+    quota = [{"name": name, "nominalQuota": "64"} for name in ("cpu", "memory")]
+    quota[1]["nominalQuota"] = "512Gi"
+    quota.append({"name": "nvidia.com/gpu", "nominalQuota": gpus})
+    covered = [each["name"] for each in quota]
+    groups = [{"coveredResources": covered, "flavors": [{"name": "h100", "resources": quota}]}]
+    reserved = [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "total": used}]}]
+    objects = {
+        "localqueues.kueue.x-k8s.io": [named("team", spec={"clusterQueue": "gpus"}, status={})],
+        "clusterqueues.kueue.x-k8s.io": [
+            named("gpus", spec={"resourceGroups": groups}, status={"flavorsReservation": reserved})
+        ],
+        "resourceflavors.kueue.x-k8s.io": [named("h100", spec={"nodeLabels": labels})],
+    }
+    kinds = [PYTORCHJOB, COSCHEDULING, LOCALQUEUE, CLUSTERQUEUE, "kueue.x-k8s.io/v1beta2/ResourceFlavor"]
+    return Cluster(objects=objects, kinds=kinds, denied=denied)
+
+
+IN_QUEUE = {"gang": {"scheduler": "coscheduling", "queue": "team"}}
+
+
+def test_a_queue_that_has_room_or_will_have_some() -> None:
+    assert with_kueue().says("queue_quota", **IN_QUEUE).summary == "ClusterQueue gpus has room for it now"
+    later = with_kueue(used="6").says("queue_quota", **IN_QUEUE)
+    assert later.ok and later.summary == (
+        "ClusterQueue gpus can admit it, later: "
+        "3 nvidia.com/gpu are asked for, and 2 of its own quota are free now"
+    )
+
+
+def test_a_queue_that_can_never_admit_the_job_stops_it() -> None:
+    check = with_kueue(gpus="2").says("queue_quota", **IN_QUEUE)
+    assert check.stops and check.summary == "ClusterQueue gpus can never admit it"
+    assert check.evidence[0].text == "all members ask for 3 nvidia.com/gpu together, and the queue can have 2"
+    other = {**IN_QUEUE, "pod": {"spec": {"nodeSelector": {"card": "a100"}}}}
+    check = with_kueue(card="h100").says("queue_quota", **other)
+    assert check.stops and "h100 is not labelled card=a100" in check.evidence[0].text
+
+
+def test_what_the_queue_does_not_cover_is_a_warning() -> None:
+    fields = {
+        **IN_QUEUE,
+        "pod": {"spec": {"containers": [{"name": "pytorch", "resources": {"requests": {"rdma/hca": "1"}}}]}},
+    }
+    check = with_kueue().says("queue_quota", **fields)
+    assert check.ok is False and not check.stops and "no quota of rdma/hca" in check.summary
+
+
+def test_who_may_not_read_the_clusterqueue_is_told_so() -> None:
+    check = with_kueue(denied=[("get", "clusterqueues")]).says("queue_quota", **IN_QUEUE)
+    assert check.ok is None and "get clusterqueues" in check.summary
+
+
+def test_a_queue_that_is_not_there_or_closed() -> None:
+    gang = {"scheduler": "coscheduling", "queue": "teem"}
+    assert with_kueue().says("queue", gang=gang).summary == "queue teem does not exist in research"
+    closed = with_kueue()
+    said = {"type": "Active", "status": "False", "message": "ClusterQueue gpus is stopped"}
+    closed.answers.objects["localqueues.kueue.x-k8s.io"][0]["status"] = {"conditions": [said]}
+    check = closed.says("queue", **IN_QUEUE)
+    assert check.stops and check.evidence[0].text == "ClusterQueue gpus is stopped"
+
+
+def test_a_queue_needs_rights_of_its_own_and_other_jobs_do_not() -> None:
+    denied = [("list", "workloads"), ("list", "localqueues")]
+    assert with_kueue(denied=denied).says("rbac", **IN_QUEUE).stops
+    assert with_kueue(denied=denied).says("rbac", gang={"scheduler": "coscheduling"}).ok
+
+
+RACK = "topology.example.com/rack"
+
+
+def test_a_topology_needs_nodes_that_have_its_label() -> None:
+    racked = [a_node(name, {RACK: rack}) for name, rack in (("n1", "a"), ("n2", "a"), ("n3", "b"))]
+    gang = {"scheduler": "coscheduling", "topology": {"require": RACK}}
+    check = Cluster(objects={"nodes": [*racked, a_node("n4")]}).says("topology", gang=gang)
+    assert check.ok and check.summary == f"3 nodes of 4 have 2 values of {RACK}"
+    check = Cluster(objects={"nodes": [a_node("n1", {"topology.example.com/racks": "a"})]}).says(
+        "topology", gang=gang
+    )
+    assert check.stops and check.fix == "gang.topology.require: topology.example.com/racks"
+    wish = {**gang, "topology": {"prefer": RACK}}
+    check = Cluster().says("topology", gang=wish)
+    assert check.ok is False and not check.stops and check.fix == "correct gang.topology.prefer"
+    assert Cluster(denied=[("list", "nodes")]).says("topology", gang=gang).ok is None

@@ -23,10 +23,12 @@ from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.preflight import pod_security as podsecurity
+from allaboard.backends.kubernetes.preflight.admission import judge
 from allaboard.diagnosis import Evidence
 from allaboard.engines import Engine, engine_of_object
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
 
@@ -75,6 +77,8 @@ class Facts:
     accounts: Mapping[str, Lookup] = field(default_factory=dict)
     priorities: Mapping[str, Lookup] = field(default_factory=dict)
     queue: Lookup | None = None
+    cluster_queue: Lookup | None = None
+    flavors: Mapping[str, Lookup] = field(default_factory=dict)
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
 
@@ -502,6 +506,59 @@ def queue(facts: Facts) -> Iterator[Check]:
             yield Check("queue", False, f"queue {name} is not open", (said,), "ask who runs the queue")
         else:
             yield _is_well("queue", f"queue {name} is there and admits")
+            yield from _admission(facts)
+
+
+def _admission(facts: Facts) -> Iterator[Check]:
+    """Whether the queue can ever admit a job of this size and kind, and whether it has room now."""
+    if facts.cluster_queue is None:
+        return
+    if facts.cluster_queue.body is None:
+        yield _unknown("queue_quota", "what the ClusterQueue has may not be read (get clusterqueues)")
+        return
+    name = facts.cluster_queue.body["metadata"]["name"]
+    flavors = {n: lookup.body for n, lookup in facts.flavors.items() if lookup.body is not None}
+    found = judge(facts.cluster_queue.body, flavors, facts.pods)
+    where = f"clusterqueue/{name}"
+    if found.never:
+        said = tuple(_quote(where, "spec.resourceGroups", why) for why in found.never)
+        fix = "ask for less, select other nodes, or name another queue in gang.queue"
+        yield Check("queue_quota", False, f"ClusterQueue {name} can never admit it", said, fix)
+    elif found.not_covered:
+        names = ", ".join(found.not_covered)
+        said = (_quote(where, "spec.resourceGroups", f"covers no {names}"),)
+        fix = "ask who runs the queue to cover it, or to exclude it in Kueue's configuration"
+        words = f"ClusterQueue {name} has no quota of {names}, and Kueue admits no job that asks for it"
+        yield Check("queue_quota", False, words, said, fix, WARNING)
+    elif found.waits:
+        yield _is_well("queue_quota", f"ClusterQueue {name} can admit it, later: {'; '.join(found.waits)}")
+    else:
+        yield _is_well("queue_quota", f"ClusterQueue {name} has room for it now")
+
+
+def topology(facts: Facts) -> Iterator[Check]:
+    """The node labels exist by whose values all members are to be placed together."""
+    for word, domain in (("require", facts.gang.require), ("prefer", facts.gang.prefer)):
+        label = None if domain is None else label_of(domain)
+        if label is None:  # a tier of the gang scheduler's own
+            continue
+        known = facts.survey.nodes
+        if known is None:
+            yield _unknown(
+                "topology", f"nodes may not be read; whether they have the label {label} is unknown"
+            )
+        elif not any(label in node.labels for node in known):
+            near = nearest(label, {name for node in known for name in node.labels})
+            hint = f"gang.topology.{word}: {near}" if near else f"correct gang.topology.{word}"
+            severity = ERROR if word == "require" else WARNING
+            yield Check("topology", False, f"no node has the label {label}", fix=hint, severity=severity)
+        else:
+            count = sum(label in node.labels for node in known)
+            values = len({node.labels[label] for node in known if label in node.labels})
+            many = "value" if values == 1 else "values"
+            yield _is_well(
+                "topology", f"{counted(count, 'node')} of {len(known)} have {values} {many} of {label}"
+            )
 
 
 def volumes(facts: Facts) -> Iterator[Check]:
@@ -776,6 +833,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     gang,
     rbac,
     queue,
+    topology,
     volumes,
     secrets,
     nodes,

@@ -28,7 +28,13 @@ from allaboard.backends.kubernetes.client.resources import (
     resource_of,
 )
 from allaboard.backends.kubernetes.discovery import capacity, rbac
-from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, LOCALQUEUES, VOLCANO_QUEUES
+from allaboard.backends.kubernetes.discovery.components import (
+    CLUSTERQUEUES,
+    FLAVORS,
+    KUEUE_WORKLOADS,
+    LOCALQUEUES,
+    VOLCANO_QUEUES,
+)
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
@@ -60,6 +66,8 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         kinds += [(each.group, each.plural) for each in (KUEUE_WORKLOADS, LOCALQUEUES)]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
     there = namespace.body is not None or not namespace.known
+    queue = yield from _queue(ready, permitted)
+    above = yield from _cluster_queue(queue, ready, permitted)
     return Facts(
         survey=survey,
         manifests=ready.manifests,
@@ -76,7 +84,9 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         config_maps=(yield from _look_up_each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
         accounts=(yield from _look_up_each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
         priorities=(yield from _look_up_each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
-        queue=(yield from _queue(ready, permitted)),
+        queue=queue,
+        cluster_queue=above,
+        flavors=(yield from _look_up_each(FLAVORS, _flavors(above), permitted)),
         tried=(yield from _dry_run_objects(ready.manifests, resources, survey)) if there else (),
         pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
     )
@@ -132,6 +142,21 @@ def _queue(ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
     if resource is None or ready.gang.queue is None:
         return None
     return (yield from _sought(resource, ready.gang.queue, permitted))
+
+
+def _cluster_queue(queue: Lookup | None, ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
+    """The ClusterQueue of a LocalQueue that is there; None: it is none of Kueue's."""
+    if queue is None or queue.body is None or not ready.gang.local_queue:
+        return None
+    name = str((queue.body.get("spec") or {}).get("clusterQueue") or "")
+    return (yield from _sought(CLUSTERQUEUES, name, permitted)) if name else None
+
+
+def _flavors(queue: Lookup | None) -> set[str]:
+    """The names of the flavors of a ClusterQueue."""
+    spec = (queue.body.get("spec") or {}) if queue is not None and queue.body is not None else {}
+    groups = spec.get("resourceGroups") or ()
+    return {str(flavor.get("name")) for group in groups for flavor in group.get("flavors") or ()}
 
 
 def _dry_run_objects(
