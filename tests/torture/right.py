@@ -183,6 +183,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     for n, secret in enumerate(job.get("secrets", ())):
         secret |= {"name": rng.choice(RIGHT["object"])}
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
+    if job.get("spot", {}).get("prefer"):
+        job["spot"]["tolerate"] = True
     if "checkpoints" in job:
         job["checkpoints"]["uri"] = rng.choice(RIGHT["place"])
         job["checkpoints"].get("best", {}).setdefault("metric", "loss")

@@ -18,7 +18,8 @@ What is chosen where Kubernetes leaves a choice:
   nvidia.com/gpu, which keeps other work off GPU nodes, is tolerated.
 - gpu_type: a node selector on the site's label (nvidia.com/gpu.product unless the site says another), or on
   the job's own where it writes ``label=value``.
-- spot: the taints under which clouds offer capacity that they may take back are tolerated.
+- spot: the taints of capacity that may be taken away are tolerated, and nodes with its labels are preferred
+  where the job says so (`allaboard.render.spot`).
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
 `pod`, the job's and then the group's, is merged over all of this last, by the rules of a strategic merge
@@ -42,6 +43,7 @@ from allaboard.names import (
     why_not_an_image,
     why_not_an_object_name,
 )
+from allaboard.render import spot
 from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
@@ -57,13 +59,6 @@ ELASTIC = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 the first round alone, and a member that is made anew waits for it in vain (torch 2.13,
 dynamic_rendezvous.py).
 """
-_SPOT_TAINTS = (
-    ("cloud.google.com/gke-spot", "true"),
-    ("cloud.google.com/gke-preemptible", "true"),
-    ("kubernetes.azure.com/scalesetpriority", "spot"),
-    ("eks.amazonaws.com/capacityType", "SPOT"),
-)
-"""Taints of spot capacity: what GKE and AKS put there themselves, and the custom of EKS."""
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -304,6 +299,7 @@ def _shm(needs: Needs) -> dict[str, Any]:
 def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str, Any]:
     """Where members may run, and before whom."""
     placement: dict[str, Any] = {}
+    affinity: dict[str, Any] = {}
     if needs.gpu_type is not None:
         label, _, value = needs.gpu_type.rpartition("=")
         placement["nodeSelector"] = {label or facts.gpu_label: value}
@@ -311,13 +307,14 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
         shared = ["time-slicing", "mps"]
         rule = {"key": "nvidia.com/gpu.sharing-strategy", "operator": "NotIn", "values": shared}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
-        placement["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = terms
+    said = job.get("spot") or {}
+    if preferred := spot.preferences(said):
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
+    if affinity:
+        placement["affinity"] = {"nodeAffinity": affinity}
     tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if _gpus(needs) else []
-    if (job.get("spot") or {}).get("tolerate"):
-        tolerations += [
-            {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
-            for key, value in _SPOT_TAINTS
-        ]
+    tolerations += spot.tolerations(said)
     if tolerations:
         placement["tolerations"] = tolerations
     if priority := (job.get("gang") or {}).get("priority"):
