@@ -35,6 +35,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from allaboard import gpus
 from allaboard.errors import Problem
 from allaboard.names import (
     ANNOTATIONS_LIMIT,
@@ -211,11 +212,6 @@ def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]
     return {"envFrom": [{"secretRef": {"name": name}} for name in names]} if names else {}
 
 
-def gpu_resource(needs: Needs) -> str:
-    """The name under which the device plugin offers what is needed. In a profile ``+`` is written ``.``."""
-    return f"nvidia.com/mig-{needs.mig.replace('+', '.')}" if needs.mig else GPU
-
-
 def _gpus(needs: Needs) -> int:
     return needs.gpu or (1 if needs.mig else 0)
 
@@ -230,7 +226,8 @@ def _resources(needs: Needs) -> dict[str, Any]:
     if needs.memory is not None:
         requests["memory"] = limits["memory"] = units.quantity(needs.memory)
     if _gpus(needs):
-        requests[gpu_resource(needs)] = limits[gpu_resource(needs)] = str(_gpus(needs))
+        resource = gpus.resource_of(needs.mig) if needs.mig else GPU
+        requests[resource] = limits[resource] = str(_gpus(needs))
     stated = {name: values for name, values in (("requests", requests), ("limits", limits)) if values}
     return {"resources": stated} if stated else {}
 
