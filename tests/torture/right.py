@@ -48,7 +48,7 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "size": ("512Mi", "1G", 1234567, "32Gi", "1.5Ti"),
     "gpus": (0, 1, 8),
     "gpu_type": ("NVIDIA-H100-80GB-HBM3", "example.com/gpu=a100"),
-    "mig": ("1g.10gb", "1g.10gb+me", "1c.3g.40gb"),
+    "mig": ("1g.10gb", "1g.10gb+me", "1c.3g.40gb", "1g.24gb-me"),
     "bool": (True, False),
     "count0": (0, 1, 2**31 - 1),
     "count1": (1, 5),
@@ -78,7 +78,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "size": ("32GB", -1, [], "1.5.5Gi"),
     "gpus": (-1, 1001, "one", 0.5),
     "gpu_type": ("a b", "", 3),
-    "mig": ("big", "", 1),
+    "mig": ("big", "", 1, "1g.11gb", "3c.3g.40gb"),
     "bool": ("yes", 1, []),
     "count0": (-1, 2**31, 0.5, "x"),
     "count1": (0, -3, "x"),
@@ -183,6 +183,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     for n, secret in enumerate(job.get("secrets", ())):
         secret |= {"name": rng.choice(RIGHT["object"])}
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
+    if job.get("spot", {}).get("prefer"):
+        job["spot"]["tolerate"] = True
     if "checkpoints" in job:
         job["checkpoints"]["uri"] = rng.choice(RIGHT["place"])
         job["checkpoints"].get("best", {}).setdefault("metric", "loss")

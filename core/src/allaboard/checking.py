@@ -130,6 +130,7 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_checkpoints(job),
         *_secrets(job),
         *_gang(job),
+        *_spot(job),
         *_engine_problems(job),
     ]
 
@@ -261,6 +262,13 @@ def _gang(job: Mapping[str, Any]) -> Iterator[Problem]:
         from allaboard.render.compatibility import name_problems
 
         yield from name_problems(scheduler)
+
+
+def _spot(job: Mapping[str, Any]) -> Iterator[Problem]:
+    spot = job.get("spot") or {}
+    if spot.get("prefer") and spot.get("tolerate") is False:
+        words = "prefers nodes that tolerate: false keeps its members off; say one of the two"
+        yield Problem("spot.prefer", words)
 
 
 def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -172,6 +172,24 @@ def test_one_container_is_said_in_fields() -> None:
     assert job["pod"]["spec"]["containers"] == [{"name": "pytorch", "resources": {"limits": {"cpu": 16}}}]
 
 
+@pytest.mark.parametrize(
+    ("resource", "profile"),
+    [("nvidia.com/mig-1g.10gb.me", "1g.10gb+me"), ("nvidia.com/mig-1g.24gb.gfx", "1g.24gb+gfx"),
+     ("nvidia.com/mig-1g.24gb-me", "1g.24gb-me")],
+)  # fmt: skip
+def test_a_slice_of_a_gpu_is_its_profile(resource: str, profile: str) -> None:
+    job = job_of(a_pytorchjob(resources={"limits": {resource: 1}}))
+    assert job["resources"] == {"gpu": 1, "mig": profile, "shared": True} and check(job) == []
+
+
+def test_a_slice_that_no_card_is_known_to_have_stays_in_the_pod() -> None:
+    limits = {"nvidia.com/mig-1g.11gb": 1}
+    job = job_of(a_pytorchjob(resources={"limits": limits}))
+    assert "resources" not in job and check(job) == []
+    [container] = job["pod"]["spec"]["containers"]
+    assert container["resources"]["limits"] == limits
+
+
 def test_a_container_that_says_nothing_runs_the_entrypoint_of_its_image() -> None:
     job = job_of(a_pytorchjob())
     assert job["args"] == [] and "command" not in job

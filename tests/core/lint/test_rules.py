@@ -247,6 +247,20 @@ MANIFESTS: list[tuple[str, Changes, str, Changes]] = [
         {f"{POD}.tolerations.1": SPOT, f"{POD}.terminationGracePeriodSeconds": 25},
     ),
     (
+        "spot_without_grace", {f"{POD}.nodeSelector": {"karpenter.sh/capacity-type": "spot"}},
+        f"{POD}.terminationGracePeriodSeconds",
+        {f"{POD}.nodeSelector": {"karpenter.sh/capacity-type": "on-demand"}},
+    ),
+    (
+        "spot_without_grace", {f"{POD}.nodeSelector": {"eks.amazonaws.com/capacityType": "SPOT"}},
+        f"{POD}.terminationGracePeriodSeconds",
+        {f"{POD}.nodeSelector": {"eks.amazonaws.com/capacityType": "ON_DEMAND"}},
+    ),
+    (
+        "slices_are_no_gpu", {f"{MAIN}.resources": {"limits": {"nvidia.com/mig-1g.10gb": 2}}},
+        f"{MAIN}.resources", {f"{MAIN}.resources": {"limits": {"nvidia.com/gpu": 2}}},
+    ),
+    (
         "spot_never_restarted", {f"{POD}.tolerations.1": SPOT, f"{MASTER}.restartPolicy": "Never"},
         f"{MASTER}.restartPolicy", {f"{POD}.tolerations.1": SPOT},
     ),
@@ -350,6 +364,22 @@ JOBS: list[tuple[str, Changes, str, Changes]] = [
     (
         "interface_is_loopback", {"environment": {"NCCL_SOCKET_IFNAME": "lo"}},
         "environment.NCCL_SOCKET_IFNAME", {"environment": {"NCCL_SOCKET_IFNAME": "eth0"}},
+    ),
+    (
+        "slices_are_no_gpu", {"resources": {"mig": "1g.10gb"}}, "resources",
+        {"resources": {"mig": "1g.10gb"}, "workers": 1},
+    ),
+    (
+        "slices_are_no_gpu", {"resources": {"mig": "1g.10gb", "gpu": 2}, "workers": 1}, "resources",
+        {"resources": {"gpu": 2}},
+    ),
+    (
+        "spot_without_checkpoints", {"spot": {"prefer": True}}, "checkpoints",
+        {"spot": {"prefer": False, "grace": 60}},
+    ),
+    (
+        "spot_without_grace", {"spot": {"prefer": True}}, "spot.grace",
+        {"spot": {"prefer": True, "grace": 60}},
     ),
     (
         "one_gpu_per_member", {"resources": {"gpu": 1}}, "resources",

@@ -12,6 +12,7 @@ from allaboard.engines import engine_of
 from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.pod_template import CODE_FOLDER, merged, pod_template, problems
+from allaboard.render.spot import LABELS, TAINTS
 from allaboard.testing import a_job
 
 Json = dict[str, Any]
@@ -200,6 +201,27 @@ def test_spot_tolerates_the_taints_of_clouds_and_has_its_grace() -> None:
     assert spec["terminationGracePeriodSeconds"] == 90
     plain = template()["spec"]
     assert "tolerations" not in plain and plain["terminationGracePeriodSeconds"] == 30
+
+
+def test_spot_is_preferred_by_the_labels_of_its_nodes_and_tolerated_then() -> None:
+    spec = template(resources={"gpu": 1}, spot={"prefer": True})["spec"]
+    affinity = spec["affinity"]["nodeAffinity"]
+    terms = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    rules = [rule for term in terms for rule in term["preference"]["matchExpressions"]]
+    assert [(rule["key"], rule["values"]) for rule in rules] == [(key, [value]) for key, value in LABELS]
+    assert {rule["operator"] for rule in rules} == {"In"} and {term["weight"] for term in terms} == {100}
+    assert affinity["requiredDuringSchedulingIgnoredDuringExecution"], "GPUs of others are avoided as before"
+    assert (
+        spec["tolerations"] == template(resources={"gpu": 1}, spot={"tolerate": True})["spec"]["tolerations"]
+    )
+
+
+def test_spot_that_is_only_tolerated_is_not_preferred() -> None:
+    spec = template(spot={"tolerate": True})["spec"]
+    assert "affinity" not in spec
+    assert [(t["key"], t["value"]) for t in spec["tolerations"]] == list(TAINTS)
+    off = template(spot={"tolerate": False, "prefer": False})["spec"]
+    assert "affinity" not in off and "tolerations" not in off
 
 
 def test_priority_and_service_account() -> None:

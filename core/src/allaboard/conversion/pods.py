@@ -21,15 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allaboard import units
+from allaboard import gpus, units
 from allaboard.conversion.values import Reading, join, marks, plain, says
 from allaboard.redaction import names_a_secret
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
 _REFERENCE = re.compile(r"\$\(([-._A-Za-z0-9]+)\)")
 _GPU = "nvidia.com/gpu"
-_MIG = re.compile(r"nvidia\.com/mig-((\dc\.)?\dg\.\d+gb(\.[a-z.]+|-me)?)")
-_GPU_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_GPU_LABELS = (gpus.PRODUCT, "cloud.google.com/gke-accelerator")
 """Node labels that tell the GPU: NVIDIA's feature discovery, GKE."""
 _TAKEN = re.compile(r"shm|code|(storage|secret)-\d+")
 """Names of volumes that are made of a job's fields."""
@@ -475,18 +474,17 @@ def _resources(trains: dict[str, Any], spec: dict[str, Any], fields: PodFields) 
 
 def _gpus(requests: dict[str, Any], limits: dict[str, Any], found: dict[str, Any]) -> None:
     """One kind of GPU, as many as limits say."""
-    kinds = [name for name in limits if name == _GPU or _MIG.fullmatch(name)]
+    kinds = [name for name in limits if name == _GPU or gpus.profile_of(name)]
     if len(kinds) != 1 or any(name in requests and name not in limits for name in (_GPU, *kinds)):
         return
     (kind,) = kinds
     count = _count(limits[kind])
     if not count or _count(requests.get(kind)) != count:
         return
-    if match := _MIG.fullmatch(kind):
-        found["mig"] = match[1].replace(".me", "+me", 1) if ".me" in match[1] else match[1]
-        if f"nvidia.com/mig-{found['mig'].replace('+', '.')}" != kind:
-            del found["mig"]
-            return
+    if (profile := gpus.profile_of(kind)) is not None:
+        if not gpus.cards_with(profile):
+            return  # a job's check knows no such profile
+        found["mig"] = profile
     found["gpu"] = count
     limits.pop(kind)
     requests.pop(kind)

@@ -18,7 +18,8 @@ What is chosen where Kubernetes leaves a choice:
   nvidia.com/gpu, which keeps other work off GPU nodes, is tolerated.
 - gpu_type: a node selector on the site's label (nvidia.com/gpu.product unless the site says another), or on
   the job's own where it writes ``label=value``.
-- spot: the taints under which clouds offer capacity that they may take back are tolerated.
+- spot: the taints of capacity that may be taken away are tolerated, and nodes with its labels are preferred
+  where the job says so (`allaboard.render.spot`).
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
 `pod`, the job's and then the group's, is merged over all of this last, by the rules of a strategic merge
@@ -34,6 +35,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from allaboard import gpus
 from allaboard.errors import Problem
 from allaboard.names import (
     ANNOTATIONS_LIMIT,
@@ -42,6 +44,7 @@ from allaboard.names import (
     why_not_an_image,
     why_not_an_object_name,
 )
+from allaboard.render import spot
 from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
@@ -57,13 +60,6 @@ ELASTIC = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 the first round alone, and a member that is made anew waits for it in vain (torch 2.13,
 dynamic_rendezvous.py).
 """
-_SPOT_TAINTS = (
-    ("cloud.google.com/gke-spot", "true"),
-    ("cloud.google.com/gke-preemptible", "true"),
-    ("kubernetes.azure.com/scalesetpriority", "spot"),
-    ("eks.amazonaws.com/capacityType", "SPOT"),
-)
-"""Taints of spot capacity: what GKE and AKS put there themselves, and the custom of EKS."""
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -216,11 +212,6 @@ def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]
     return {"envFrom": [{"secretRef": {"name": name}} for name in names]} if names else {}
 
 
-def gpu_resource(needs: Needs) -> str:
-    """The name under which the device plugin offers what is needed. In a profile ``+`` is written ``.``."""
-    return f"nvidia.com/mig-{needs.mig.replace('+', '.')}" if needs.mig else GPU
-
-
 def _gpus(needs: Needs) -> int:
     return needs.gpu or (1 if needs.mig else 0)
 
@@ -235,7 +226,8 @@ def _resources(needs: Needs) -> dict[str, Any]:
     if needs.memory is not None:
         requests["memory"] = limits["memory"] = units.quantity(needs.memory)
     if _gpus(needs):
-        requests[gpu_resource(needs)] = limits[gpu_resource(needs)] = str(_gpus(needs))
+        resource = gpus.resource_of(needs.mig) if needs.mig else GPU
+        requests[resource] = limits[resource] = str(_gpus(needs))
     stated = {name: values for name, values in (("requests", requests), ("limits", limits)) if values}
     return {"resources": stated} if stated else {}
 
@@ -304,6 +296,7 @@ def _shm(needs: Needs) -> dict[str, Any]:
 def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str, Any]:
     """Where members may run, and before whom."""
     placement: dict[str, Any] = {}
+    affinity: dict[str, Any] = {}
     if needs.gpu_type is not None:
         label, _, value = needs.gpu_type.rpartition("=")
         placement["nodeSelector"] = {label or facts.gpu_label: value}
@@ -311,13 +304,14 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
         shared = ["time-slicing", "mps"]
         rule = {"key": "nvidia.com/gpu.sharing-strategy", "operator": "NotIn", "values": shared}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
-        placement["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = terms
+    said = job.get("spot") or {}
+    if preferred := spot.preferences(said):
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
+    if affinity:
+        placement["affinity"] = {"nodeAffinity": affinity}
     tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if _gpus(needs) else []
-    if (job.get("spot") or {}).get("tolerate"):
-        tolerations += [
-            {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
-            for key, value in _SPOT_TAINTS
-        ]
+    tolerations += spot.tolerations(said)
     if tolerations:
         placement["tolerations"] = tolerations
     if priority := (job.get("gang") or {}).get("priority"):

@@ -168,7 +168,7 @@ _ALLOWED = {
     "object": "lower-case letters, digits, '-' and '.'",
     "queue": "lower-case letters, digits, '-' and '.', at most 63",
     "image": "[registry[:port]/]path[:tag][@digest]",
-    "mig": "a profile like 1g.10gb or 1g.10gb+me",
+    "mig": "a profile that a GPU has, like 1g.10gb or 1g.10gb+me",
     "gpu_type": "the value of the node's label, or label=value",
     "environment": "names of letters, digits, '_', '-' and '.'; values are text",
     "bool": "true or false",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from allaboard import units
+from allaboard import gpus, units
 from allaboard.errors import Problem
 from allaboard.names import (
     ANNOTATIONS_LIMIT,
@@ -28,7 +28,6 @@ from allaboard.names import (
 from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, spelled
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
-_MIG = re.compile(r"(\dc\.)?\dg\.\d+gb(\+[a-z.]+|-me)?")
 
 MEMBERS_MAX = 10_000
 """Members of one job. Each is a process here and a pod with its records there."""
@@ -191,7 +190,11 @@ class Reader:
         return self._by_rule(_why_not_a_gpu_type, value, path)
 
     def _mig(self, value: Any, path: str) -> Any:
-        return self._by_rule(_why_not_a_mig_profile, value, path)
+        if not isinstance(value, str) or not value:
+            self.wrong(path, f"expected text, not {_show_value(value)}{_quoted(value)}")
+        elif problem := gpus.profile_problem(value, path):
+            self.problems.append(problem)
+        return value
 
     def _bool(self, value: Any, path: str) -> Any:
         if self.lenient and isinstance(value, str) and value.lower() in ("true", "false"):
@@ -422,12 +425,6 @@ def _why_not_a_gpu_type(value: str) -> str | None:
         words = "is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
         return f"{show(value)} {words}"
     return None
-
-
-def _why_not_a_mig_profile(value: str) -> str | None:
-    if _MIG.fullmatch(value):
-        return None
-    return f"{show(value)} is no MIG profile; write one like 1g.10gb or 1g.10gb+me"
 
 
 def _quoted(value: Any) -> str:

@@ -224,6 +224,7 @@ class Spot(TypedDict, total=False):
     """Members on capacity that may be taken away."""
 
     tolerate: Annotated[bool, "bool", "may run where members are taken away", True, "false"]
+    prefer: Annotated[bool, "bool", "prefers nodes that may be taken away, and tolerates them", True, "false"]
     grace: Annotated[str | int | float, "duration", "time between SIGTERM and SIGKILL", "2m", "30s"]
 
 

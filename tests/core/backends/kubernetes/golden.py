@@ -48,7 +48,7 @@ WHOLE: dict[str, Any] = {
     ],
     "checkpoints": {"uri": "s3://bucket/resnet50", "every": "10m", "keep": 3},
     "data": {"shards": "s3://bucket/imagenet-shards"},
-    "spot": {"tolerate": True, "grace": "2m"},
+    "spot": {"tolerate": True, "prefer": True, "grace": "2m"},
     "code": ["train.py", "model/net.py"],
     "environment": {"NCCL_DEBUG": "WARN"},
     "secrets": [{"name": "aws-credentials", "env": True}],

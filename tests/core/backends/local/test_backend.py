@@ -542,6 +542,10 @@ def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBacke
     assert [n for n in handle.notes if "no meaning" in n] == [
         "image, gang, pod: no meaning on one machine, left out"
     ]
+    handle = backend.launch(a_plan(folder, QUICK, key="spot", spot={"prefer": True, "grace": 5}), ME)
+    assert [n for n in handle.notes if "no meaning" in n] == [
+        "spot.prefer: no meaning on one machine, left out"
+    ]
     job = {"framework": "tensorflow", "groups": {"worker": 1}, "workers": None}
     own = {"successPolicy": "AllWorkers", "enableDynamicWorker": True}
     handle = backend.launch(a_plan(folder, QUICK, key="tf", engine_spec=own, **job), ME)

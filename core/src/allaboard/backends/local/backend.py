@@ -95,6 +95,7 @@ _LOG_POLL = 0.3
 _IGNORED_FIELDS = ("metadata", "image", "gang", "pod")
 _IGNORED_OF_GROUPS = ("image", "pod")
 _IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
+_IGNORED_OF_SPOT = ("tolerate", "prefer")
 
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -1112,6 +1113,7 @@ def _ignored_note(plan: Plan) -> str | None:
         if isinstance(group, Mapping) and group.get(name) is not None
     ]
     fields += [f"resources.{name}" for name in _IGNORED_RESOURCES if name in job.get("resources", {})]
+    fields += [f"spot.{name}" for name in _IGNORED_OF_SPOT if (job.get("spot") or {}).get(name)]
     return f"{', '.join(fields)}: no meaning on one machine, left out" if fields else None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allaboard.gpus import profile_of
 from allaboard.lint.rule import Hit, rule
-from allaboard.lint.view import MANIFEST, View, items, mapping
+from allaboard.lint.view import MANIFEST, Container, View, items, mapping
 from allaboard.untrusted import show
 
 
@@ -79,13 +80,40 @@ def one_gpu_per_member(view: View) -> Iterator[Hit]:
         return
     ours = [(group, one) for group, one in view.trainers if group.count]
     # A slice of a GPU is less than one, and its members share the node anyway.
-    slices = [one for _, one in ours if any("mig-" in str(name) for name in _stated(one.fields))]
+    slices = [one for _, one in ours if _slices(one)]
     members = sum(group.count for group, one in ours if one.gpus)
     if members < 2 or slices or any(one.gpus > 1 for _, one in ours):
         return
     for group, one in ours:
         if one.gpus:
             yield Hit(view.container(group, one, "resources"))
+
+
+@rule(
+    "slices_are_no_gpu",
+    "warning",
+    "members train together on slices of GPUs",
+    "Slices of a GPU do not make a bigger GPU: a process uses one of them, and none reaches the memory of "
+    "another. NCCL between MIG instances is not supported: a gang on them fails when it meets, or hangs.",
+    "ask for one slice and one member, for a larger profile, or for whole GPUs",
+)
+def slices_are_no_gpu(view: View) -> Iterator[Hit]:
+    """NVIDIA MIG User Guide, application considerations: no peer-to-peer between GPU instances, and a CUDA
+    process sees one of them.
+    """
+    sliced = [(group, one, _slices(one)) for group, one in view.trainers if group.count and _slices(one)]
+    if sum(group.count * each for group, _, each in sliced) < 2:
+        return
+    for group, one, each in sliced:
+        detail = f"{each} slices per member" if each > 1 else "one slice per member"
+        yield Hit(view.container(group, one, "resources"), detail)
+
+
+def _slices(one: Container) -> int:
+    """Slices of GPUs that one member asks for."""
+    names = {str(name) for name in _stated(one.fields) if profile_of(str(name)) is not None}
+    amounts = [one.amount("limits", name) or one.amount("requests", name) or "" for name in names]
+    return sum(int(text) for text in amounts if len(text) < 6 and text.isdecimal())
 
 
 def _stated(fields: object) -> Iterator[object]:

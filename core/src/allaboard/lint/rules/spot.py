@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from allaboard import units
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import JOB, Group, View, items, mapping
+from allaboard.render.spot import LABELS, TAINTS, may_be_taken
 
-_SPOT = ("gke-spot", "gke-preemptible", "scalesetpriority", "capacitytype", "/spot", "preemptible")
+_CUSTOM = ("/spot", "preemptible")
+"""Parts of taints and labels that sites have beside those of the clouds."""
 _SELDOM = 1800.0
 """Seconds between checkpoints beyond which a reclaim costs more than the capacity saves: spot nodes of a gang
 are taken several times a day.
@@ -17,9 +19,11 @@ are taken several times a day.
 
 def _on_spot(group: Group) -> bool:
     """Whether its pods may run, or must, where members are taken away."""
-    keys = [str(mapping(t).get("key", "")) for t in items(group.pod.get("tolerations"))]
-    keys += [str(key) for key in mapping(group.pod.get("nodeSelector"))]
-    return any(word in key.lower() for key in keys for word in _SPOT)
+    tolerated = [str(mapping(t).get("key", "")) for t in items(group.pod.get("tolerations"))]
+    selected = mapping(group.pod.get("nodeSelector"))
+    if any(key in dict(TAINTS) for key in tolerated) or any(label in LABELS for label in selected.items()):
+        return True
+    return any(word in str(key).lower() for key in (*tolerated, *selected) for word in _CUSTOM)
 
 
 @rule(
@@ -37,7 +41,7 @@ def spot_without_grace(view: View) -> Iterator[Hit]:
     """
     if view.origin == JOB:
         spot = mapping(view.fields.get("spot"))
-        if spot.get("tolerate") and "grace" not in spot:
+        if may_be_taken(spot) and "grace" not in spot:
             yield Hit("spot.grace")
         return
     for group in view.groups:
@@ -55,7 +59,7 @@ def spot_without_grace(view: View) -> Iterator[Hit]:
 )
 def spot_without_checkpoints(view: View) -> Iterator[Hit]:
     """The practice of every cloud's guide to spot capacity: save, and go on from there."""
-    if mapping(view.fields.get("spot")).get("tolerate") and "checkpoints" not in view.fields:
+    if may_be_taken(mapping(view.fields.get("spot"))) and "checkpoints" not in view.fields:
         yield Hit("checkpoints")
 
 
@@ -73,7 +77,7 @@ def spot_saves_seldom(view: View) -> Iterator[Hit]:
     failures; 30 s and 4 h give some 15 minutes. Steps have no time here.
     """
     spot, every = mapping(view.fields.get("spot")), mapping(view.fields.get("checkpoints")).get("every")
-    if not spot.get("tolerate") or not isinstance(every, str) or every.isdecimal():
+    if not may_be_taken(spot) or not isinstance(every, str) or every.isdecimal():
         return
     if units.seconds(every) > _SELDOM:
         yield Hit("checkpoints.every", every)

@@ -491,6 +491,23 @@ def test_a_gpu_type_that_no_node_has() -> None:
     assert cluster.says("nodes", resources={"gpu": 1, "gpu_type": "NVIDIA-A100"}).ok
 
 
+def test_a_slice_that_no_card_here_has_is_told_with_what_they_have() -> None:
+    label = {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    cluster = Cluster(objects={"nodes": [a_node(labels=label, **{"nvidia.com/mig-1g.18gb": "7"})]})
+    check = cluster.says("nodes", resources={"mig": "1g.10gb"}, workers=1)
+    assert check.stops and "no card here has this profile" in check.summary
+    assert "1g.18gb" in check.evidence[0].text
+    assert cluster.says("nodes", resources={"mig": "1g.18gb"}, workers=1).ok
+
+
+def test_a_job_that_shares_gpus_hears_what_the_nodes_mean_by_it() -> None:
+    label = {"nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    cluster = Cluster(objects={"nodes": [a_node(labels=label)]})
+    check = cluster.says("gpu_sharing", resources={"gpu": 1, "shared": True})
+    assert check.ok is False and not check.stops and "share memory and faults" in check.summary
+    assert "gpu_sharing" not in [c.id for c in Cluster().checks(resources={"gpu": 1, "shared": True})]
+
+
 def test_a_taint_that_is_not_tolerated() -> None:
     taint = {"key": "team", "value": "vision", "effect": "NoSchedule"}
     cluster = Cluster(objects={"nodes": [a_node(taints=[taint])]})

@@ -22,6 +22,7 @@ from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
+from allaboard.backends.kubernetes.preflight import gpu_nodes
 from allaboard.backends.kubernetes.preflight import pod_security as podsecurity
 from allaboard.backends.kubernetes.preflight.admission import judge
 from allaboard.diagnosis import Evidence
@@ -671,6 +672,13 @@ def nodes(facts: Facts) -> Iterator[Check]:
             yield _is_well("nodes", f"{who} the nodes, were they empty")
 
 
+def gpu_labels(facts: Facts) -> Iterator[Check]:
+    """What the nodes say of slices that change and of GPUs that are shared."""
+    known_nodes = facts.survey.nodes or ()
+    yield from gpu_nodes.recarving(facts.pods, known_nodes)
+    yield from gpu_nodes.sharing(facts.pods, known_nodes)
+
+
 def _grows(labels: Mapping[str, str]) -> bool:
     """Whether nodes of this sort are made on demand: what is not there now may come."""
     return any(key.startswith("karpenter.sh/") or "autoscal" in key for key in labels)
@@ -681,6 +689,9 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
     for group in facts.pods:
         for name, value in requested(group.spec).items():
             if "/" in name and value > 0 and not any(amount(n.allocatable.get(name, 0)) for n in every):
+                if (why := gpu_nodes.slice_not_offered(name, group.role, every, severity)) is not None:
+                    yield why
+                    return
                 offered = sorted(
                     {r for n in every for r, v in n.allocatable.items() if "/" in r and amount(v) > 0}
                 )
@@ -837,6 +848,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     volumes,
     secrets,
     nodes,
+    gpu_labels,
     quota,
     limit_range,
     pod_security,
