@@ -246,6 +246,20 @@ def test_members_carry_what_kueue_places_them_by_and_no_affinity_beside_it() -> 
     assert not [t for t in templates if "podAffinity" in (t["spec"].get("affinity") or {})]
 
 
+def test_a_gang_scheduler_that_is_silent_is_not_taken_by_itself() -> None:
+    """An uninstall leaves its kinds behind, and members that name it would wait for ever."""
+    away = replace(BOTH, silent=frozenset({"coscheduling"}))
+    found, notes = plan(away)
+    assert (found.gang, found.how) == ("workload", "marks")
+    gone = replace(BOTH, silent=frozenset({"coscheduling", "workload"}))
+    found, notes = plan(gone)
+    assert found.gang == "none" and len(notes) == 1 and "is installed here and does not answer" in notes[0]
+    asked, notes = plan(away, gang={"scheduler": "coscheduling"})
+    assert asked.how == "marks" and notes == (
+        "gang.scheduler: coscheduling is installed and does not answer; nothing starts until it does",
+    )
+
+
 def test_what_means_nothing_to_the_gang_scheduler_is_named() -> None:
     _, notes = plan(gang={"scheduler": "workload", "queue": "research", "timeout": "5m", "priority": "high"})
     words = "no meaning with kube-scheduler's own gang scheduling, left out"

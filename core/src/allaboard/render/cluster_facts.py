@@ -29,8 +29,8 @@ class ClusterFacts:
     """``kinds``: ``group/version/Kind`` of what the API server serves; None: unknown. ``operator_gangs``:
     what each operator was started with, by its id: ``off``, or the name of the gang scheduler whose
     PodGroups it makes by itself (``coscheduling``, ``volcano``); left out: not known. ``silent``: the ids
-    of operators that are installed and do not answer. ``schedulers``: gang scheduler -> the
-    ``schedulerName`` under which it was found at work. ``lacking``: engine -> the fields that its objects
+    of operators and gang schedulers that are installed and do not answer. ``schedulers``: gang scheduler ->
+    the ``schedulerName`` under which it was found at work. ``lacking``: engine -> the fields that its objects
     may be written with and this cluster's definitions of them lack. ``topology_levels``: the node labels by
     which Kueue places members close together, as far as they may be read. The rest is what whoever set up the
     place says: namespace, the image of jobs that name none, the service account of members, the node label

@@ -96,12 +96,16 @@ def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
 
 def choose(engine: Engine, total: int, facts: ClusterFacts, schedulers: Collection[str] = frozenset()) -> str:
     """The gang scheduler of a job that leaves it open: what its operator was started with, else the first by
-    `AUTO` that the cluster is known to have. One member needs none. Of a job whose pods name their
-    ``schedulers``, it is one that acts under this name, or none.
+    `AUTO` that the cluster is known to have and that is not silent. One member needs none. Of a job whose
+    pods name their ``schedulers``, it is one that acts under this name, or none.
     """
     if (operators := _operators(engine, facts)) is not None:
         return operators
-    known = [g for g in GANGS.values() if g.AUTO is not None and (not g.KINDS or _known_gang(g, facts))]
+    known = [
+        g
+        for g in GANGS.values()
+        if g.AUTO is not None and (not g.KINDS or (_known_gang(g, facts) and g.NAME not in facts.silent))
+    ]
     for gang in sorted(known, key=lambda g: g.AUTO or 0):
         if not gang.KINDS:
             return gang.NAME
@@ -218,16 +222,25 @@ def _notes(
         )
     if plan.local_queue is not None:
         yield from _notes_on_kueue(plan, engine)
+    if name in facts.silent and plan.how != "none":
+        yield f"gang.scheduler: {gang.TITLE} is installed and does not answer; nothing starts until it does"
     if asked == AUTO and name == "none" and schedulers and total > 1:
         yield (
             f"members start one by one: their pods name {' and '.join(sorted(schedulers))} as scheduler, and "
             "no gang scheduler is known to act so here; say gang.scheduler, or leave the name out"
         )
+    elif asked == AUTO and name == "none" and (away := _silent_titles(facts)) and total > 1:
+        words = "; say gang.scheduler to wait for it" if len(away) == 1 else ""
+        yield f"members start one by one: {' and '.join(away)} is installed here and does not answer{words}"
     elif asked == AUTO and name == "none" and facts.kinds is not None and total > 1:
         yield (
             "members start one by one: this cluster has no gang scheduler that jobs of this engine are given "
             "by themselves (`allaboard cluster` lists what there is)"
         )
+
+
+def _silent_titles(facts: ClusterFacts) -> list[str]:
+    return [gang.TITLE for gang in GANGS.values() if gang.NAME in facts.silent]
 
 
 def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:

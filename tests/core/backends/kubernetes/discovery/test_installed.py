@@ -352,3 +352,21 @@ def test_a_survey_is_a_few_requests() -> None:
     answers = Answers([PYTORCHJOB, COSCHEDULING, NATIVE], refuses=webhook_denies)
     look(answers)
     assert len(answers.asked) < 25
+
+
+@pytest.mark.parametrize(
+    ("age", "denied", "silent"),
+    [(5.0, (), False), (9000.0, (), True), (9000.0, (("list", "leases"),), False)],
+)
+def test_a_gang_scheduler_whose_lease_ran_out_is_silent_to_a_launch(
+    age: float, denied: tuple[tuple[str, str], ...], silent: bool
+) -> None:
+    """Helm leaves the definitions of its kinds behind."""
+    lease = {
+        "metadata": {"name": "vc-scheduler"},
+        "spec": {"renewTime": ago(age), "leaseDurationSeconds": 15},
+    }
+    objects = {"volcano-system/leases.coordination.k8s.io": [lease]}
+    answers = Answers(["scheduling.volcano.sh/v1beta1/PodGroup"], objects, denied)
+    facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
+    assert facts.silent == (frozenset({"volcano"}) if silent else frozenset())

@@ -30,11 +30,12 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
     resource_for,
 )
-from allaboard.backends.kubernetes.discovery.components import PARTS, TOPOLOGIES, Component
+from allaboard.backends.kubernetes.discovery.components import BY_GANG, PARTS, TOPOLOGIES, Component
 from allaboard.backends.kubernetes.discovery.definitions import lacking_fields
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
+from allaboard.gangs import GANGS
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.units import from_rfc3339, show_seconds
 
@@ -188,9 +189,20 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         base,
         kinds=kinds,
         operator_gangs={**base.operator_gangs, **gangs},
-        silent=(yield from _silent_operators(kinds, may)),
+        silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
         topology_levels=(yield from _topology_levels(kinds, may)),
     )
+
+
+def _silent_gangs(kinds: frozenset[str], may: May, now: float) -> Operation[frozenset[str]]:
+    """The gang schedulers whose kinds are served, and that are gone as far as may be seen where their guide
+    puts them: Helm leaves the definitions of kinds behind.
+    """
+    silent = set()
+    for part in (part for name, part in BY_GANG.items() if name in GANGS):
+        if versions_of(part, kinds) and _verdict((yield from _at_home(part, may, now))) is False:
+            silent.add(part.id)
+    return frozenset(silent)
 
 
 def _topology_levels(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
