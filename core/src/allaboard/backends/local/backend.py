@@ -31,6 +31,7 @@ from allaboard.backends.local.host.processes import (
     send_signal,
     spawn_supervisor,
 )
+from allaboard.backends.local.host.stacks import look_twice
 from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
 from allaboard.backends.local.state import housekeeping, logs, records
@@ -54,6 +55,7 @@ from allaboard.backends.local.state.paths import (
 from allaboard.backends.local.supervisor.environment import inherited_environment, why_not_startable
 from allaboard.backends.local.supervisor.probes import tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_variables
+from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
@@ -565,6 +567,13 @@ class LocalBackend:
         layout = _read_layout(attempt)
         saving = layout.saving if layout is not None else None
         return progress if saving is None else with_checkpoints(progress, saving, self.environ)
+
+    @_translate_disk_errors
+    def stacks(self, run: str) -> tuple[ProcessLook, ...]:
+        """What the processes of its members are doing, by two looks a second apart; empty where none of them
+        runs Python, or this is no Linux.
+        """
+        return look_twice(self._read_record(self.find(run)).uid)
 
     @_translate_disk_errors
     def events(self, run: str) -> list[Event]:

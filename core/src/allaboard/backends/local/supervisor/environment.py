@@ -22,6 +22,8 @@ TORCH_DISABLE_SHARE_RDZV_TCP_STORE
 CUDA_VISIBLE_DEVICES
     by the device plugin -> the member's slots, or empty: what is not asked for is not there; for a launcher
     those of all members, because mpirun starts the ranks from it
+PYTHONPATH
+    absent -> a folder of ours before the job's own: each Python of a member can be asked for its stacks
 /etc/mpi/hostfile
     a file of the launcher -> one of the run, in which all slots are localhost's: mpirun starts every rank
     there, and the workers, which wait, hold the slots that the ranks use
@@ -44,11 +46,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+import allaboard
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Place
 from allaboard.layout import Layout, Member, allaboard_environment
 from allaboard.names import nearest
 
+STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
+"""Whose sitecustomize makes stacks readable."""
 NAMES_LOOKED_AT = 5000
 """The most names of a folder that are compared for a suggestion."""
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
@@ -88,7 +93,7 @@ def member_environment(
     injected = ENGINES[layout.engine].environment(layout, member, place)
     injected = {name: (files or {}).get(value, value) for name, value in injected.items()}
     injected.pop("OMPI_MCA_plm_rsh_agent", None)
-    return {
+    environment = {
         **caller,
         "PATH": search_path(caller),
         **_defaults(layout, group.needs.cpu, cpus),
@@ -98,6 +103,8 @@ def member_environment(
         **_local_overrides(layout, member, injected, gpus),
         **allaboard_environment(layout, member),
     }
+    before = environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": f"{STARTUP}{os.pathsep}{before}" if before else STARTUP}
 
 
 def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, str]:

@@ -1,0 +1,178 @@
+"""What the Python processes of members are doing: the stacks of their threads, asked for from outside.
+
+A process answers if it began with `allaboard.inside.startup`: a signal makes it write its stacks into an
+anonymous file, which is read through ``/proc``. One that does not catch that signal is never sent it, because
+it would end. Linux only: elsewhere nobody answers.
+"""
+
+# ruff: noqa: PTH115, PTH116, PTH123, PTH208  (/proc)
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from allaboard.backends.local.host.processes import (
+    MEMBER,
+    Identity,
+    environment,
+    find_marked,
+    process_of,
+    send_signal,
+)
+from allaboard.diagnosis.stacks import ProcessLook, main_thread
+
+SIGNAL = 61
+FILE = "memfd:allaboard-stacks"
+"""Both as `allaboard.inside.startup` has them."""
+MOST = 1 << 18
+"""Bytes of one answer that are read; faulthandler writes up to 100 frames of up to 100 threads."""
+BETWEEN = 1.0
+PATIENCE = 3.0
+"""Seconds that a process has to answer; one in an uninterruptible wait of the kernel does not."""
+_SETTLED = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStacks:
+    """One process that was asked. ``parent``: the pid of its parent; ``text``: its stacks as faulthandler
+    writes them, or None where it did not answer; ``state``: of its main thread, the kernel's letter (R runs,
+    S sleeps, D waits for a disk or a network file system, T is stopped); ``cpu``: seconds that it has
+    computed so far; ``at``: when, by a clock that only goes on.
+    """
+
+    who: Identity
+    parent: int
+    text: str | None
+    state: str
+    cpu: float
+    at: float
+
+
+@dataclass(slots=True)
+class _Asked:
+    who: Identity
+    file: str
+    before: int
+    size: int
+
+
+def look_twice(
+    mark: str, between: float = BETWEEN, sleep: Callable[[float], None] = time.sleep
+) -> tuple[ProcessLook, ...]:
+    """What the processes of a run are doing, by its mark: their stacks ``between`` seconds after a first
+    look, which tells who computes and who waits. Those that did not answer have no frames.
+    """
+    first = {each.who: each for each in ask(find_marked(mark), sleep=sleep)}
+    if not first:
+        return ()
+    sleep(between)
+    return tuple(_look(first[each.who], each) for each in ask(first, sleep=sleep))
+
+
+def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
+    environ = environment(now.who.pid)
+    rank = environ.get("RANK", "")
+    return ProcessLook(
+        now.who.pid,
+        now.parent,
+        int(rank) if rank.isdigit() and len(rank) < 10 else None,
+        environ.get(MEMBER, ""),
+        main_thread(now.text or ""),
+        now.state,
+        (now.cpu - before.cpu) / max(now.at - before.at, 0.01),
+    )
+
+
+def ask(
+    members: Iterable[Identity], patience: float = PATIENCE, sleep: Callable[[float], None] = time.sleep
+) -> list[ProcessStacks]:
+    """The stacks of these processes, those of Python that were started to answer; others are left out.
+
+    Waits ``patience`` seconds at most for all of them together. Raises nothing: who is gone, or belongs to
+    another user, is left out.
+    """
+    if not sys.platform.startswith("linux"):
+        return []
+    begun = time.monotonic()
+    asked = [_ask_one(who, path) for who in members if (path := _answers_in(who.pid)) is not None]
+    waiting = [each for each in asked if each is not None]
+    while waiting and time.monotonic() - begun < patience:
+        sleep(_SETTLED)
+        waiting = [each for each in waiting if not _has_settled(each)]
+    return [answer for each in asked if each and (answer := _answer(each))]
+
+
+def _answers_in(pid: int) -> str | None:
+    """The file into which a process would write its stacks; None: it must not be asked."""
+    try:
+        if not _catches(pid, SIGNAL):
+            return None
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if FILE in os.readlink(f"/proc/{pid}/fd/{fd}"):
+                    return f"/proc/{pid}/fd/{fd}"
+    except OSError:
+        pass
+    return None
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal. Raises OSError where it may not be looked at."""
+    mask = int(_status(pid).get("SigCgt", "0"), 16)
+    return bool(mask >> (number - 1) & 1)
+
+
+def _status(pid: int) -> Mapping[str, str]:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        pairs = (line.partition(":") for line in file)
+        return {name: value.strip() for name, _, value in pairs}
+
+
+def _ask_one(who: Identity, path: str) -> _Asked | None:
+    try:
+        size = os.stat(path).st_size
+    except OSError:
+        return None
+    return _Asked(who, path, size, size) if send_signal(who, SIGNAL) else None
+
+
+def _has_settled(asked: _Asked) -> bool:
+    """Whether its answer is there, and grew no more since the last look."""
+    try:
+        size = os.stat(asked.file).st_size
+    except OSError:
+        return True
+    settled = size > asked.before and size == asked.size
+    asked.size = size
+    return settled
+
+
+def _answer(asked: _Asked) -> ProcessStacks | None:
+    pid = asked.who.pid
+    process = process_of(pid)
+    if process is None or process.identity != asked.who:
+        return None
+    text: str | None = None
+    with suppress(OSError), open(asked.file, "rb") as file:
+        file.seek(asked.before)
+        text = file.read(MOST).decode("utf-8", "replace") or None
+    try:
+        state = _status(pid).get("State", "?")[:1]
+    except OSError:
+        return None
+    return ProcessStacks(asked.who, process.parent, text, state, _cpu_seconds(pid), time.monotonic())
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What it has computed so far; 0 where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -1,0 +1,233 @@
+"""Which rank holds up the others, by the stacks of all of them: the rank that has not entered the collective
+in which the rest waits. Values in, values out; who asks for the stacks is `allaboard.backends`.
+
+Read from what CPython's faulthandler writes (3.8 to 3.14), and where torch 2.15 has its collectives
+(torch/distributed/distributed_c10d.py, torch/nn/parallel/distributed.py, torch/autograd/graph.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from allaboard.printable import visible
+
+MOST_FRAMES = 400
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+[^\n]*\(most recent call first\):")
+_FRAME = re.compile(
+    r'  File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}) in (?P<function>[^\n]{1,300})'
+)
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|^<frozen |^<string>|/allaboard/inside/")
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_PARALLEL = ("torch/nn/parallel/distributed.py", "torch/distributed/fsdp/")
+_BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+_AGENT = ("torch/distributed/run.py", "torch/distributed/elastic/agent/")
+_LOADER = ("torch/utils/data/dataloader.py", "multiprocessing/")
+_COMPUTES = 0.2
+"""Share of the time between two looks that a process computes which does not merely wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+    @property
+    def place(self) -> str:
+        """``train.py:20``: the file's own name and the line."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+    @property
+    def is_library(self) -> bool:
+        return _LIBRARY.search(self.file) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLook:
+    """One process of a member at two moments. ``frames``: of its main thread, the innermost first; ``state``:
+    the kernel's letter; ``busy``: the share of the time in between that it computed; ``member``: its name.
+    """
+
+    pid: int
+    parent: int
+    rank: int | None
+    member: str
+    frames: tuple[Frame, ...]
+    state: str
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankPosition:
+    """Where a rank is. ``operation``: the collective in which it waits for the others, or None: it is about
+    something of its own; ``own``: the innermost frame of the script, or the innermost one at all.
+    """
+
+    look: ProcessLook
+    operation: str | None
+    own: Frame
+
+    @property
+    def rank(self) -> int:
+        return self.look.rank or 0
+
+
+@dataclass(frozen=True, slots=True)
+class HangCause:
+    """What the stacks say. ``summary``: one sentence; ``blame``: the ranks to look at first, none where no
+    rank is behind the others; ``lines``: rank -> where it is, in words; ``mismatch``: whether ranks wait in
+    different collectives.
+    """
+
+    summary: str
+    blame: tuple[int, ...]
+    lines: Mapping[int, str]
+    mismatch: bool = False
+
+
+def main_thread(text: str) -> tuple[Frame, ...]:
+    """The frames of the main thread, the innermost first: it is the last of what faulthandler writes."""
+    parts = _THREAD.split(text)
+    return tuple(
+        Frame(found["file"], int(found["line"]), found["function"].strip())
+        for found, _ in zip(_FRAME.finditer(parts[-1]), range(MOST_FRAMES), strict=False)
+    )
+
+
+def positions(looks: Iterable[ProcessLook]) -> list[RankPosition]:
+    """Where each rank is, by rank: that of the process that trains; torchrun's agents and the workers of data
+    loaders, which have a rank in their environment too, are left out.
+    """
+    known = [look for look in looks if look.frames and look.rank is not None]
+    ranks = {look.pid: look.rank for look in known if not _is_agent(look)}
+    trains = {
+        look.rank: look
+        for look in reversed(known)
+        if look.pid in ranks and ranks.get(look.parent, -1) != look.rank
+    }
+    return [_position(look) for _, look in sorted(trains.items(), key=lambda item: item[0] or 0)]
+
+
+def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
+    """Who holds up whom. None: too little is known, as without stacks of two ranks."""
+    ranks = positions(looks)
+    if not ranks:
+        return None
+    lines = {each.rank: _where(each, looks) for each in ranks}
+    waiting = [each for each in ranks if each.operation is not None]
+    behind = [each for each in ranks if each.operation is None]
+    if behind and waiting:
+        return _held_up(behind, waiting, lines)
+    if not waiting:
+        here = "; ".join(f"{_ranks([r])} {words}" for r, words in list(lines.items())[:4])
+        return HangCause(f"no rank waits for another: {here}", (), lines)
+    spots = Counter((each.operation, each.own.place) for each in waiting)
+    if len(spots) > 1:
+        return _mismatch(waiting, spots, lines)
+    first = waiting[0].rank
+    who = f"all {len(waiting)} ranks that answered" if len(waiting) > 1 else f"rank {first}"
+    where = _plural(lines[first]) if len(waiting) > 1 else lines[first]
+    return HangCause(f"{who} {where}: look at the network, and for a rank that is gone", (), lines)
+
+
+def _held_up(
+    behind: Sequence[RankPosition], waiting: Sequence[RankPosition], lines: Mapping[int, str]
+) -> HangCause:
+    operation = Counter(each.operation for each in waiting).most_common(1)[0][0]
+    first = behind[0]
+    if len(behind) == 1:
+        who, what = f"rank {first.rank} has not entered {operation}", f"it {lines[first.rank]}"
+    else:
+        who = f"{_ranks([each.rank for each in behind])} have not entered {operation}"
+        what = f"rank {first.rank} {lines[first.rank]}"
+    waiters = _ranks([each.rank for each in waiting])
+    verb = "waits" if len(waiting) == 1 else "wait"
+    pronoun = "it" if len(behind) == 1 else "them"
+    at = f" at {waiting[0].own.place}" if len({each.own.place for each in waiting}) == 1 else ""
+    summary = f"{who}: {what}; {waiters} {verb} for {pronoun}{at}"
+    return HangCause(summary, tuple(each.rank for each in behind), lines)
+
+
+def _mismatch(
+    waiting: Sequence[RankPosition], spots: Counter[tuple[str | None, str]], lines: Mapping[int, str]
+) -> HangCause:
+    most = spots.most_common(1)[0][0]
+    odd = [each for each in waiting if (each.operation, each.own.place) != most]
+    sides = []
+    for spot in spots:
+        here = [each for each in waiting if (each.operation, each.own.place) == spot]
+        words = lines[here[0].rank]
+        sides.append(f"{_ranks([e.rank for e in here])} {words if len(here) == 1 else _plural(words)}")
+    blame = tuple(each.rank for each in odd) if len(odd) * 2 < len(waiting) else ()
+    return HangCause(f"ranks wait in different places: {'; '.join(sides)}", blame, lines, mismatch=True)
+
+
+def _position(look: ProcessLook) -> RankPosition:
+    own = next((frame for frame in look.frames if not frame.is_library), look.frames[0])
+    inner = look.frames[: look.frames.index(own)] if own in look.frames else ()
+    return RankPosition(look, None if look.busy >= _COMPUTES else _operation(inner), own)
+
+
+def _operation(inner: Sequence[Frame]) -> str | None:
+    """The collective that these frames, which the script has called, are in; None: none."""
+    called = [frame for frame in inner if _COLLECTIVES in frame.file and frame.function != "wrapper"]
+    if called:
+        return called[-1].function
+    if any(_BACKWARD[0] in frame.file and frame.function == _BACKWARD[1] for frame in inner):
+        return "backward"
+    if any(part in frame.file for frame in inner for part in _PARALLEL):
+        return "the exchange of parameters"
+    return None
+
+
+def _where(position: RankPosition, looks: Sequence[ProcessLook]) -> str:
+    own, look = position.own, position.look
+    at = f"{own.place} `{visible(own.function, most=60)}`"
+    if position.operation is not None:
+        return f"waits in {position.operation} at {at}"
+    if (worker := _busy_worker(position, looks)) is not None:
+        return f"waits at {at} for a worker of its data loader, which {_does(worker)} {_worker_place(worker)}"
+    return f"{_does(look)} {at}"
+
+
+def _busy_worker(position: RankPosition, looks: Sequence[ProcessLook]) -> ProcessLook | None:
+    """The process for which a rank waits: a worker of its data loader that is in the script's own code."""
+    inner = position.look.frames[: position.look.frames.index(position.own)]
+    if not any(part in frame.file for frame in inner for part in _LOADER):
+        return None
+    mine = (look for look in looks if look.parent == position.look.pid and look.frames)
+    return next((look for look in mine if any(not frame.is_library for frame in look.frames[:20])), None)
+
+
+def _worker_place(look: ProcessLook) -> str:
+    """Where a helper of a rank is, in its script."""
+    own = next((frame for frame in look.frames if not frame.is_library), look.frames[0])
+    return f"{own.place} `{visible(own.function, most=60)}`"
+
+
+def _does(look: ProcessLook) -> str:
+    if look.busy >= _COMPUTES or look.state == "R":
+        return "computes at"
+    if look.state == "D":
+        return "waits for a disk or a network file system at"
+    return "is stopped at" if look.state in "Tt" else "waits at"
+
+
+def _is_agent(look: ProcessLook) -> bool:
+    return any(part in frame.file for frame in look.frames for part in _AGENT)
+
+
+def _plural(words: str) -> str:
+    verb, _, rest = words.partition(" ")
+    return f"{'are' if verb == 'is' else verb.removesuffix('s')} {rest}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """``rank 2``, ``ranks 0, 1, 3``, ``ranks 0, 1, 2, 3 and 12 more``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    named = ", ".join(map(str, ranks[:4])) if len(ranks) > 5 else ", ".join(map(str, ranks))
+    return f"ranks {named}{f' and {len(ranks) - 4} more' if len(ranks) > 5 else ''}"

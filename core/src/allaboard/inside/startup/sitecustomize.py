@@ -1,0 +1,69 @@
+"""Run by every Python that a member starts: makes the stacks of its threads readable from outside.
+
+Its folder stands first on PYTHONPATH; Python imports a module of this name at its start. A signal that nobody
+else uses (`SIGNAL`) then writes the stacks of all threads into an anonymous file of the process, without the
+interpreter's help: also while C code, such as a collective, holds the main thread. Until somebody asks, that
+costs one open file. `allaboard.backends.local.host.stacks` asks.
+
+It stands alone: the interpreter of a script need not have allaboard. It never fails a start, and whatever
+sitecustomize the environment has besides is imported as if this one were not there. Linux only.
+"""
+
+# ruff: noqa: PTH100, PTH120, SIM105  (no package; pathlib, contextlib are slow to import)
+
+import faulthandler
+import os
+import sys
+
+SIGNAL = 61
+"""SIGRTMAX-3: real-time signals have no meaning of their own, and few programs take one. As a number: to
+import `signal` takes longer than all the rest of this.
+"""
+NAME = "allaboard-stacks"
+"""Of the anonymous file: ``/proc/<pid>/fd/<n>`` is ``/memfd:allaboard-stacks (deleted)``."""
+_file: "tuple[int, int] | None" = None
+
+
+def _answer() -> None:
+    """Have this process answer. A forked child gets a file of its own: its parent's would mix both."""
+    global _file
+    before, _file = _file, _new_file()
+    faulthandler.register(SIGNAL, file=_file[0], all_threads=True, chain=False)
+    if before is not None and os.fstat(before[0]).st_ino == before[1]:
+        os.close(before[0])
+
+
+def _new_file() -> "tuple[int, int]":
+    """(descriptor, inode): a program may close what it does not know and open something else there."""
+    file = os.memfd_create(NAME, os.MFD_CLOEXEC)
+    return file, os.fstat(file).st_ino
+
+
+def _answer_in_child() -> None:
+    try:
+        _answer()
+    except (OSError, RuntimeError, ValueError):
+        pass  # its parent's file is still registered
+
+
+def _import_next() -> None:
+    """Import the sitecustomize that the environment would have without this one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
+    this = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        if this is not None:
+            sys.modules["sitecustomize"] = this
+
+
+if sys.platform == "linux" and hasattr(os, "memfd_create"):
+    try:
+        _answer()
+        os.register_at_fork(after_in_child=_answer_in_child)
+    except (OSError, RuntimeError, ValueError):
+        pass  # no more files, or a sandbox without memfd: it cannot be asked, and trains all the same
+_import_next()

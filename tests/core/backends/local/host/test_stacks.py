@@ -1,0 +1,155 @@
+"""Stacks of real processes, asked for from outside while they cannot answer by themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.host.processes import children, identity
+from allaboard.backends.local.host.stacks import SIGNAL, ProcessStacks, ask
+from allaboard.backends.local.supervisor.environment import STARTUP
+from allaboard.diagnosis.stacks import cause_of_hang, main_thread
+from allaboard.observation import Owner
+from tests.core.backends.local.helpers import a_plan, wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="stacks are read through /proc")
+
+Start = Callable[..., "Started"]
+SAYS = "import sys; print('here', flush=True); sys.stdin.read()"
+
+
+class Started:
+    """A Python that has said that it is there."""
+
+    def __init__(self, folder: Path, script: str, environ: Mapping[str, str]) -> None:
+        (folder / "script.py").write_text(script)
+        self.process = subprocess.Popen(
+            [sys.executable, "script.py"],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+
+    def asked(self, *pids: int, patience: float = 30.0) -> list[ProcessStacks]:
+        whom = [found for pid in (pids or (self.process.pid,)) if (found := identity(pid)) is not None]
+        return ask(whom, patience)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[Started] = []
+
+    def run(script: str, **environ: str) -> Started:
+        made.append(Started(tmp_path, script, {"PYTHONPATH": STARTUP, **environ}))
+        return made[-1]
+
+    yield run
+    for each in made:
+        each.process.kill()
+        each.process.communicate()
+
+
+def test_a_process_says_where_it_is_while_a_system_call_holds_it(start: Start) -> None:
+    [answer] = start(f"def load():\n    {SAYS}\nload()\n").asked()
+    frames = main_thread(answer.text or "")
+    assert [frame.function for frame in frames] == ["load", "<module>"]
+    assert answer.state == "S"
+
+
+def test_a_second_answer_holds_nothing_of_the_first(start: Start) -> None:
+    process = start(SAYS)
+    texts = [answer.text for _ in range(2) for answer in process.asked()]
+    assert len(texts) == 2 and all(text and text.count("Current thread") == 1 for text in texts)
+
+
+def test_a_forked_child_answers_for_itself(start: Start) -> None:
+    script = f"import os, sys\ndef child():\n    {SAYS}\nif os.fork():\n    os.wait()\nchild()\n"
+    process = start(script)
+    [child] = children(process.process.pid)
+    parent, own = process.asked(process.process.pid, child)
+    assert main_thread(parent.text or "")[0].function == "<module>"
+    assert main_thread(own.text or "")[0].function == "child"
+
+
+def test_who_was_not_started_to_answer_is_left_alone(start: Start) -> None:
+    process = start(SAYS, PYTHONPATH="")
+    assert process.asked() == []
+    assert process.process.poll() is None
+
+
+def test_who_takes_the_signal_for_something_else_is_left_alone(start: Start) -> None:
+    script = f"import signal\nsignal.signal({SIGNAL}, lambda *_: print('got it', flush=True))\n{SAYS}"
+    process = start(script, PYTHONPATH="")
+    assert process.asked() == []
+    process.process.terminate()
+    assert "got it" not in process.process.communicate()[0]
+
+
+def test_a_stopped_process_does_not_answer_and_is_not_waited_for(start: Start) -> None:
+    process = start(SAYS)
+    process.process.send_signal(signal.SIGSTOP)
+    [answer] = process.asked(patience=0.2)
+    assert (answer.text, answer.state) == (None, "T")
+
+
+def test_what_the_environment_customizes_is_still_imported(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import os\nos.environ['OWN'] = 'yes'\n")
+    path = f"{STARTUP}{os.pathsep}{tmp_path / 'own'}"
+    script = f"import os, sitecustomize\nprint(os.environ['OWN'], sitecustomize.__file__, flush=True)\n{SAYS}"
+    process = start(script, PYTHONPATH=path)
+    assert process.line.split() == ["yes", str(tmp_path / "own" / "sitecustomize.py")]
+    assert len(process.asked()) == 1
+
+
+def test_a_program_that_closes_what_it_does_not_know_trains_all_the_same(start: Start) -> None:
+    script = f"import os\nos.closerange(3, 100)\nos.open('script.py', os.O_RDONLY)\n{SAYS}"
+    process = start(script)
+    assert process.line == "here\n"
+    assert process.asked() == []
+
+
+def test_who_is_gone_is_left_out() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    who = identity(ended.pid)
+    ended.wait()
+    assert who is not None and ask([who]) == []
+
+
+RANKS = """
+import os, time
+def load():
+    time.sleep(600)
+def step():
+    while True: sum(range(1000))
+print("at", flush=True)
+load() if os.environ["RANK"] == "1" else step()
+"""
+
+
+def test_a_run_says_what_each_rank_is_doing(backend: LocalBackend, folder: Path) -> None:
+    backend.launch(a_plan(folder, RANKS), Owner("test"))
+    run = backend.list()[0].run
+
+    def both() -> bool:
+        logs = [Path(m.log) for m in backend.observe(run).members if m.log]
+        return len(logs) == 2 and all(log.exists() and "at" in log.read_text() for log in logs)
+
+    wait_for(both)
+    looks = {each.rank: each for each in backend.stacks(run)}
+    assert looks[1].frames[0].function == "load" and looks[1].busy < 0.2
+    assert looks[0].frames[0].function == "step"
+    found = cause_of_hang(list(looks.values()))
+    assert found is not None and found.blame == ()
+    assert "rank 1 waits at main" in found.summary
