@@ -17,7 +17,7 @@ from allaboard.errors import BadInput, Problem
 from allaboard.names import nearest, one_of
 from allaboard.spec.fields import MEMBERS_MAX, Reader
 from allaboard.spec.identity import canonical
-from allaboard.spec.job import Fields, TrainingJob, copied, member_count
+from allaboard.spec.job import SOURCES, Fields, TrainingJob, copied, member_count
 from allaboard.untrusted import find_flaws, show, size_flaw
 
 
@@ -214,12 +214,15 @@ def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
     for n, volume in enumerate(job.get("storage", ())):
         if "mount" not in volume:
             yield Problem(f"storage[{n}].mount", "is missing; say where the members see it, like /data")
-        if ("pvc" in volume) == ("empty_dir" in volume):
-            yield Problem(f"storage[{n}]", "give either pvc or empty_dir")
+        if sum(source in volume for source in SOURCES) != 1:
+            yield Problem(f"storage[{n}]", f"give one of {one_of(SOURCES).replace(' or ', ' and ')}")
+        for source in ("claim", "ephemeral"):
+            if source in volume and "size" not in volume[source]:
+                yield Problem(f"storage[{n}].{source}.size", "is missing; say how much it holds, like 200Gi")
         if "size" in volume and "empty_dir" not in volume:
-            yield Problem(
-                f"storage[{n}].size", "means nothing here: a claim has a size of its own", severity="warning"
-            )
+            inner = next((source for source in ("claim", "ephemeral") if source in volume), None)
+            words = "a claim has a size of its own" if inner is None else f"say {inner}: {{size: ...}}"
+            yield Problem(f"storage[{n}].size", f"means nothing here: {words}", severity="warning")
 
 
 def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -244,6 +247,10 @@ def _checkpoints(job: Mapping[str, Any]) -> Iterator[Problem]:
         return
     if "uri" not in spec:
         yield Problem("checkpoints.uri", "is missing; give a folder, s3://bucket/prefix or store://name")
+    if "hot" in spec and "folder" not in spec["hot"]:
+        yield Problem(
+            "checkpoints.hot.folder", "is missing; give a folder below a mount of storage, like /hot"
+        )
     if "best" in spec and "metric" not in spec["best"]:
         yield Problem("checkpoints.best.metric", "is missing; name the metric that decides")
 

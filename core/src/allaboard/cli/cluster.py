@@ -33,9 +33,9 @@ whether its webhook answers.
 @cluster_options
 @click.option(
     "--rbac",
-    type=click.Choice(["submitter", "viewer", "mpi"]),
+    type=click.Choice(["submitter", "viewer", "mpi", "claims"]),
     help="Print only the Role that submitters or viewers need, or what submitters need besides for jobs of "
-    "MPI as JobSets; no cluster is contacted.",
+    "MPI as JobSets, or for jobs with claims of their own; no cluster is contacted.",
 )
 @click.option(
     "--facts",

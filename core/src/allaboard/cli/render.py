@@ -95,9 +95,9 @@ def render(
     if unserved:
         raise BadInput(f"job {read.name!r} cannot run on this cluster:", unserved)
     if as_json:
-        show_json({"apiVersion": "v1", "kind": "List", "items": made.manifests}, exact=True)
+        show_json({"apiVersion": "v1", "kind": "List", "items": [*made.claims, *made.manifests]}, exact=True)
     else:
-        click.echo(to_yaml(made.manifests), nl=False)
+        click.echo(to_yaml([*made.claims, *made.manifests]), nl=False)
     for note in made.notes:
         say(note, to_stderr=True)
     say(_basis_line(server, facts.namespace, ENGINES[made.layout.engine], made.gang), to_stderr=True)

@@ -23,7 +23,9 @@ from typing import Any
 
 from allaboard import gpus, units
 from allaboard.conversion.values import Reading, join, marks, plain, says
+from allaboard.names import why_not_an_object_name
 from allaboard.redaction import names_a_secret
+from allaboard.spec.fields import VOLUME_SOURCES
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
 _REFERENCE = re.compile(r"\$\(([-._A-Za-z0-9]+)\)")
@@ -49,6 +51,7 @@ class Wanted:
     storage: bool = True
     secrets: bool = True
     grace: bool = True
+    account: bool = True
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class PodFields:
     storage: list[dict[str, Any]] = field(default_factory=list)
     secrets: list[dict[str, Any]] = field(default_factory=list)
     grace: int | None = None
+    account: str | None = None
     restart: str | None = None
     pod: dict[str, Any] = field(default_factory=dict)
 
@@ -86,6 +90,7 @@ def read_pods(
         storage=_all_equal([one.storage for one in first]),
         secrets=_all_equal([one.secrets for one in first]),
         grace=_all_equal([one.grace for one in first]),
+        account=_all_equal([one.account for one in first]),
     )
     return {
         role: read_pod(reading, template, at, container, wanted, ours=ours)
@@ -131,6 +136,12 @@ def read_pod(
     if type(grace) is not bool and isinstance(grace, int) and 0 <= grace < 10**6 and wanted.grace:
         fields.grace = None if grace == GRACE else grace
         del spec["terminationGracePeriodSeconds"]
+    account = spec.get("serviceAccountName")
+    if isinstance(account, str) and account and not why_not_an_object_name(account) and wanted.account:
+        fields.account = account
+        del spec["serviceAccountName"]
+        if spec.get("serviceAccount") == account:
+            del spec["serviceAccount"]  # its older name, which the API server fills in
     others = [{"name": container, **plain(trains)}] if trains else []
     others += [plain(item) for item in containers]
     spec = {**plain(spec), **({"containers": others} if others else {})}
@@ -404,7 +415,51 @@ def _entry(
             kind = "memory" if medium else "disk"
             size = {} if limit is None else {"size": plain(limit)}
             return "storage", {"mount": where, "empty_dir": kind, **size, **marked}
-    return "storage", None
+    source = _other_source(volume)
+    return "storage", {"mount": where, **source, **marked} if source else None
+
+
+def _other_source(volume: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The field of ``storage`` that says where a volume comes from; None: none does."""
+    ((kind, said),) = ((name, value) for name, value in volume.items() if name != "name")
+    if not isinstance(said, Mapping):
+        return None
+    if kind == "hostPath":
+        path = _only(said, "path")
+        return {"host_path": path} if path and _is_plain_mount({"mountPath": path}) else None
+    if kind == "ephemeral":
+        return _ephemeral(said)
+    return {"volume": {kind: plain(said)}} if kind in VOLUME_SOURCES and kind not in _FILES else None
+
+
+_FILES = frozenset({"configMap", "downwardAPI", "projected", "secret"})
+"""Volumes that hold what a job says elsewhere: they stay in ``pod``."""
+
+
+def _ephemeral(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Of a volume that is made with its pod, if nothing but size and class are chosen."""
+    template = said.get("volumeClaimTemplate")
+    spec = template.get("spec") if isinstance(template, Mapping) and {*template} == {"spec"} else None
+    if {*said} != {"volumeClaimTemplate"} or not isinstance(spec, Mapping):
+        return None
+    if {*spec} - {"accessModes", "resources", "storageClassName"} or spec.get("accessModes") != [
+        "ReadWriteOnce"
+    ]:
+        return None
+    resources, storage_class = spec.get("resources"), spec.get("storageClassName")
+    requests = (
+        resources.get("requests") if isinstance(resources, Mapping) and {*resources} == {"requests"} else None
+    )
+    if (
+        not isinstance(requests, Mapping)
+        or {*requests} != {"storage"}
+        or not _exact_size(requests["storage"])
+    ):
+        return None
+    if "storageClassName" in spec and (not isinstance(storage_class, str) or not storage_class):
+        return None
+    named = {"storage_class": storage_class} if storage_class else {}
+    return {"ephemeral": {"size": plain(requests["storage"]), **named}}
 
 
 def _rename_volumes(spec: dict[str, Any]) -> None:
@@ -569,6 +624,8 @@ def job_fields(groups: Mapping[str, PodFields]) -> tuple[dict[str, Any], dict[st
     same_resources = _all_equal([one.resources for one in every])
     job["resources"] = every[0].resources if same_resources else {}
     job |= {"storage": every[0].storage, "secrets": every[0].secrets}
+    if every[0].account is not None:
+        job["service_account"] = every[0].account
     if every[0].grace is not None:
         job["spot"] = {"grace": f"{every[0].grace}s"}
     job["pod"] = _shared([one.pod for one in every])
@@ -635,3 +692,4 @@ def note_paths(
         reading.paths[f"{prefix}pod"] = one.at
     for name in ("storage", "secrets"):
         reading.paths[name] = f"{first.at}.spec.volumes"
+    reading.paths["service_account"] = f"{first.at}.spec.serviceAccountName"

@@ -22,9 +22,10 @@ from allaboard.gangs.kueue import QUEUE
 from allaboard.gangs.topology import affinity, label_of
 from allaboard.layout import Layout
 from allaboard.render import labels, pod_template
+from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, has_tiers, plan_gang
-from allaboard.spec.job import CODE_LIMIT, TrainingJob
+from allaboard.spec.job import CODE_LIMIT, TrainingJob, is_below, is_shared
 from allaboard.units import show_bytes
 
 _KEY = re.compile(r"[^-._a-zA-Z0-9]")
@@ -33,12 +34,14 @@ _KEY = re.compile(r"[^-._a-zA-Z0-9]")
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """``manifests`` in the order of their creation, the job last; ``gang``: how its members start together;
-    ``notes``: sentences for people about what was chosen or left out.
+    ``notes``: sentences for people about what was chosen or left out; ``claims``: what the members mount and
+    this attempt shares with others, made before all of these.
     """
 
     manifests: tuple[dict[str, Any], ...]
     gang: GangPlan
     notes: tuple[str, ...] = ()
+    claims: tuple[dict[str, Any], ...] = ()
 
     @property
     def job(self) -> dict[str, Any]:
@@ -116,7 +119,12 @@ def render(
     warnings = tuple(str(p) for p in problems)
     # A value of its own: parts that several templates share are not shared in what is handed out.
     notes = (*engine_notes(job, engine, facts), *notes)
-    return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
+    return Rendered(
+        tuple(json.loads(json.dumps(m)) for m in manifests),
+        plan,
+        (*notes, *warnings),
+        claims_of(job, layout, facts.namespace),
+    )
 
 
 def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
@@ -241,6 +249,10 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
     """Places that would lie in one pod and vanish with it."""
     saving, data = job.get("checkpoints") or {}, job.get("data") or {}
+    hot = (saving.get("hot") or {}).get("folder")
+    if hot is not None and not any(is_below(hot, s["mount"]) for s in job.get("storage", ())):
+        words = f"{hot!r} is below no mount of storage: unless pod mounts something there, it ends with its "
+        yield Problem("checkpoints.hot.folder", f"{words}container", severity="warning")
     for at, uri in (("checkpoints.uri", saving.get("uri")), ("data.shards", data.get("shards"))):
         if uri is None or "://" in uri:
             continue
@@ -250,11 +262,11 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
                 f"{uri!r} would be a folder inside each pod; give s3://bucket/prefix, store://name or a "
                 "folder below a mount of storage",
             )
-        elif not _mounted(job, uri):
+        elif not is_shared(job, uri):
             yield Problem(
                 at,
-                f"{uri!r} is below no mount of storage: unless pod mounts something there, it ends with "
-                "its pod",
+                f"{uri!r} is below no mount of storage that outlives its pod and that all members see: unless "
+                "pod mounts something there, it ends with its pod",
                 severity="warning",
             )
 
@@ -268,8 +280,3 @@ def _clock_problems(layout: Layout) -> Iterator[Problem]:
             "whose clock begins when they have started",
             severity="warning",
         )
-
-
-def _mounted(job: TrainingJob, path: str) -> bool:
-    mounts = [s["mount"].rstrip("/") for s in job.get("storage", ()) if "pvc" in s]
-    return any(path == mount or path.startswith(mount + "/") for mount in mounts)

@@ -125,7 +125,7 @@ def pod_template(
     """The template. ``code``: the name of the ConfigMap, ``files``: its key -> path of the file; ``gang``:
     what the gang scheduler marks pods with, a template to merge.
     """
-    volumes, mounts = _volumes(job, group.needs, code, files or {})
+    volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
     said = fields_of_group(job, group.role)
     container = {
         "name": engine.CONTAINER,
@@ -145,8 +145,8 @@ def pod_template(
         **_placement(job, group.needs, facts),
         "terminationGracePeriodSeconds": math.ceil(layout.grace),
     }
-    if facts.service_account:
-        spec["serviceAccountName"] = facts.service_account
+    if account := job.get("service_account") or facts.service_account:
+        spec["serviceAccountName"] = account
     template: dict[str, Any] = {"metadata": dict(metadata), "spec": spec}
     whole = merged(template, gang or {})
     for pod in (job.get("pod") or {}, said.get("pod") or {}):
@@ -233,7 +233,7 @@ def _resources(needs: Needs) -> dict[str, Any]:
 
 
 def _volumes(
-    job: TrainingJob, needs: Needs, code: str | None, files: Mapping[str, str]
+    job: TrainingJob, layout: Layout, needs: Needs, code: str | None, files: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes and mounts, in one order: what the job mounts, its secrets, its code, /dev/shm."""
     volumes: list[dict[str, Any]] = []
@@ -246,7 +246,7 @@ def _volumes(
     for n, storage in enumerate(job.get("storage", ())):
         claim = storage.get("pvc")
         if claim is None:
-            volumes.append({"name": f"storage-{n}", "emptyDir": _empty_dir(storage)})
+            volumes.append({"name": f"storage-{n}", **_source(storage, layout)})
             mount(f"storage-{n}", storage["mount"], storage.get("read_only", False))
             continue
         # A claim that is mounted twice is one volume: kubelets mount it once.
@@ -277,6 +277,20 @@ def _claims(job: TrainingJob) -> dict[str, tuple[int, bool]]:
             first, writable = claims.get(storage["pvc"], (n, False))
             claims[storage["pvc"]] = (first, writable or not storage.get("read_only", False))
     return claims
+
+
+def _source(storage: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Where a volume comes from that no other mount shows."""
+    from allaboard.render import claims
+
+    if "claim" in storage:
+        name = claims.name_of(storage["claim"], storage["mount"], layout)
+        return {"persistentVolumeClaim": {"claimName": name}}
+    if "ephemeral" in storage:
+        return claims.ephemeral(storage["ephemeral"])
+    if "host_path" in storage:
+        return {"hostPath": {"path": storage["host_path"]}}
+    return dict(storage["volume"]) if "volume" in storage else {"emptyDir": _empty_dir(storage)}
 
 
 def _empty_dir(storage: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,18 @@ from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, sp
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
 
+_FIELD_OF_SOURCE = {
+    "persistentVolumeClaim": "pvc",
+    "emptyDir": "empty_dir",
+    "ephemeral": "ephemeral",
+    "hostPath": "host_path",
+}
+VOLUME_SOURCES = (
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI",
+    "fc", "flexVolume", "gcePersistentDisk", "glusterfs", "image", "iscsi", "nfs", "photonPersistentDisk",
+    "portworxVolume", "projected", "quobyte", "rbd", "scaleIO", "secret", "storageos", "vsphereVolume",
+)  # fmt: skip
+"""What a volume may come from (core/v1, VolumeSource), without what has a field of its own."""
 MEMBERS_MAX = 10_000
 """Members of one job. Each is a process here and a pod with its records there."""
 GPUS_MAX = 1_000
@@ -394,6 +406,27 @@ class Reader:
             return {}
         return self._plain(value, path)
 
+    def _source(self, value: Any, path: str) -> Any:
+        """A volume's source as Kubernetes has it: one kind with its fields."""
+        like = "like {nfs: {server: nas, path: /sets}}"
+        if not isinstance(value, Mapping) or len(value) != 1:
+            what = _show_value(value) if not isinstance(value, Mapping) else f"{len(value)} of them"
+            self.wrong(path, f"expected one kind of volume, {like}, not {what}")
+            return {}
+        ((kind, inner),) = value.items()
+        at = _at(path, str(kind))
+        if kind in _FIELD_OF_SOURCE:
+            self.wrong(at, f"is a field of its own: say {_FIELD_OF_SOURCE[kind]} in its place")
+        elif kind not in VOLUME_SOURCES:
+            self.wrong(
+                at,
+                f"no such kind of volume; known: {one_of(VOLUME_SOURCES)}",
+                nearest(str(kind), VOLUME_SOURCES),
+            )
+        elif not isinstance(inner, Mapping):
+            self.wrong(at, f"expected its fields, {like}, not {_show_value(inner)}")
+        return self._plain(value, path)
+
     def _plain(self, value: Any, path: str) -> Any:
         """What goes to the cluster as it is: numbers as numbers, and null where it takes something away."""
         if isinstance(value, Mapping):
@@ -494,6 +527,13 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
         "maxLength": 40,
     },
     "path": lambda base, describe: {"type": "string", "pattern": "^/"},
+    "source": lambda base, describe: {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {kind: {"type": "object"} for kind in VOLUME_SOURCES},
+        "additionalProperties": False,
+    },
     "command": lambda base, describe: {
         "type": "array",
         "items": {"type": ["string", "number"]},

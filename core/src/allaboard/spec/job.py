@@ -174,13 +174,60 @@ class Metadata(TypedDict, total=False):
     ]
 
 
+class Claim(TypedDict, total=False):
+    """A PersistentVolumeClaim that allaboard makes; all attempts of a run share it."""
+
+    size: Annotated[str | int, "size", "how much it holds at least", "500Gi"]
+    storage_class: Annotated[
+        str, "object", "the StorageClass that provides it", "cephfs", "the cluster's default class"
+    ]
+    access: Annotated[
+        Literal["many", "once", "once_pod"],
+        "choice",
+        "how it may be mounted: by many nodes, by one node, by one pod",
+        "many",
+        "many for several members, else once",
+    ]
+    keep: Annotated[
+        Literal["run", "always"],
+        "choice",
+        "run: it goes when the run is deleted, or forgotten 30 days after its end; always: one for all runs "
+        "of the job, which allaboard never deletes",
+        "always",
+        "run",
+    ]
+
+
+class Ephemeral(TypedDict, total=False):
+    """A volume of its own for each member, which goes with the member's pod: node-local SSD, for example."""
+
+    size: Annotated[str | int, "size", "how much it holds at least", "200Gi"]
+    storage_class: Annotated[
+        str, "object", "the StorageClass that provides it", "local-ssd", "the cluster's default class"
+    ]
+
+
 class Storage(TypedDict, total=False):
-    """One volume of every member: a claim, or scratch space."""
+    """One volume of every member, from one source."""
 
     mount: Annotated[str, "path", "where the members see it", "/data"]
-    pvc: Annotated[str, "object", "a PersistentVolumeClaim", "datasets"]
+    pvc: Annotated[str, "object", "a PersistentVolumeClaim that is there already", "datasets"]
+    claim: Annotated[Claim, "group", "a PersistentVolumeClaim that is made for the run or the job"]
     empty_dir: Annotated[Literal["memory", "disk"], "choice", "scratch space of each member", "disk"]
     size: Annotated[str | int, "size", "the size of empty_dir", "16Gi"]
+    ephemeral: Annotated[Ephemeral, "group", "a volume of each member that goes with its pod"]
+    host_path: Annotated[
+        str,
+        "path",
+        "a folder of the node; refused where Pod Security enforces baseline or restricted",
+        "/mnt/ssd",
+    ]
+    volume: Annotated[
+        dict[str, Any],
+        "source",
+        "any other source of a volume, in the words of Kubernetes: csi, nfs and the like",
+        {"csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "photos"}}},
+    ]
     read_only: Annotated[bool, "bool", "mounted read-only", True, "false"]
 
 
@@ -189,6 +236,15 @@ class Best(TypedDict, total=False):
 
     metric: Annotated[str, "text", "the metric that decides", "val_loss"]
     mode: Annotated[Literal["min", "max"], "choice", "which end is better", "max", "min"]
+
+
+class Hot(TypedDict, total=False):
+    """A second copy of the newest state on fast storage that may vanish. What resumes takes it where it is
+    newer than what the uri has, and writes it there first.
+    """
+
+    folder: Annotated[str, "path", "a folder below a mount of storage, like ephemeral or host_path", "/hot"]
+    every: Annotated[str | int, "every", "50 (steps) or 1m", 50, "when the script says so"]
 
 
 class Checkpoints(TypedDict, total=False):
@@ -203,6 +259,7 @@ class Checkpoints(TypedDict, total=False):
     every: Annotated[str | int, "every", "50 (steps) or 10m", "10m", "when the script says so"]
     keep: Annotated[int, "count1", "how many of the newest are kept", 3, "all"]
     best: Annotated[Best, "group", "which one is the best"]
+    hot: Annotated[Hot, "group", "a second copy, on fast storage that may vanish"]
     start_from: Annotated[
         str,
         "place",
@@ -281,6 +338,13 @@ class Fields(TypedDict, total=False):
     code: Annotated[list[str], "paths", "small files shipped with the job", ["train.py"]]
     environment: Annotated[dict[str, str], "environment", "variables of every member", {"NCCL_DEBUG": "WARN"}]
     secrets: Annotated[list[Secret], "list", "secrets, by reference"]
+    service_account: Annotated[
+        str,
+        "object",
+        "the ServiceAccount of the members, on a cluster: a cloud's identity for buckets hangs off it",
+        "trainer",
+        "ALLABOARD_SERVICE_ACCOUNT, else the namespace's default",
+    ]
     pod: Annotated[
         dict[str, Any],
         "any",
@@ -298,6 +362,8 @@ class Fields(TypedDict, total=False):
     ]
 
 
+SOURCES = ("pvc", "claim", "empty_dir", "ephemeral", "host_path", "volume")
+"""The fields of `Storage` of which each volume has one."""
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
 UNLIMITED = 2**31 - 1
@@ -401,3 +467,14 @@ def member_count(job: Mapping[str, Any]) -> int:
         return sum(g.get("replicas", 1) if isinstance(g, Mapping) else g for g in groups.values())
     elastic = job.get("elastic") or {}
     return int(job.get("workers", elastic.get("max", elastic.get("min", 1))))
+
+
+def is_shared(job: TrainingJob, path: str) -> bool:
+    """Whether a path of a cluster's members lies in a volume that all of them see and that outlives them."""
+    shared = [s["mount"] for s in job.get("storage", ()) if {"pvc", "claim", "volume"} & {*s}]
+    return any(is_below(path, mount) for mount in shared)
+
+
+def is_below(path: str, mount: str) -> bool:
+    """Whether a path is a mount, or lies within it."""
+    return path == mount.rstrip("/") or path.startswith(f"{mount.rstrip('/')}/")

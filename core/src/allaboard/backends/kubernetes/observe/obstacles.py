@@ -474,19 +474,29 @@ def _unplaced(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
 
 def _claims(member: str, pod: Json, said: str) -> Iterator[Obstacle]:
     absent = re.search(r'persistentvolumeclaim "([^"]+)" not found', said, re.IGNORECASE)
-    claims = [
-        str((v.get("persistentVolumeClaim") or {}).get("claimName"))
-        for v in (pod.get("spec") or {}).get("volumes") or ()
-        if v.get("persistentVolumeClaim")
-    ]
+    claims = [*_claims_of(pod)]
     where = "conditions.PodScheduled"
-    if absent is not None:
+    if "ReadWriteOncePod" in said:
+        text = f"{member} waits: one pod at a time may mount claim {', '.join(claims)}, and another one does"
+        yield _made(member, pod, where, said, "volume_multi_attach", text, False)
+    elif "waiting for ephemeral volume controller" in said:
+        return  # it is made for the pod this moment
+    elif absent is not None:
         text = f"{member} cannot start: claim {absent[1]} does not exist"
         yield _made(member, pod, where, said, "pvc_not_bound", text, True)
     elif "unbound immediate" in said:
         named = f"claim {', '.join(claims)}" if claims else "a claim"
         text = f"{member} waits: {named} has no volume yet (kubectl describe pvc says why)"
         yield _made(member, pod, where, said, "pvc_not_bound", text, False)
+
+
+def _claims_of(pod: Json) -> Iterator[str]:
+    """The claims that a pod mounts; those of its ephemeral volumes are called after it."""
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            yield str(claim.get("claimName"))
+        elif volume.get("ephemeral"):
+            yield f"{(pod.get('metadata') or {}).get('name')}-{volume.get('name')}"
 
 
 def may_grow(node: Node) -> bool:

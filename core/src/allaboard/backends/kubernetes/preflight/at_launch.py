@@ -22,6 +22,7 @@ from allaboard.backends.kubernetes.client.resources import (
     RESOURCEQUOTAS,
     SECRETS,
     SERVICEACCOUNTS,
+    STORAGECLASSES,
     Resource,
     resource_of,
 )
@@ -106,6 +107,8 @@ class Asking:
             quotas=answers.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
             limits=limits,
             claims=each(PVCS, capacity.claims(pods)),
+            own_claims=ready.claims,
+            storage_classes=answers.get((STORAGECLASSES.plural, "")),
             secrets=each(SECRETS, capacity.secrets(pods, ready.secrets)),
             config_maps=each(CONFIGMAPS, capacity.config_maps(pods, _own(ready))),
             accounts=each(SERVICEACCOUNTS, capacity.accounts(pods) - {"default"}),
@@ -133,6 +136,8 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
         for name in sorted(names)
     }
     lists = [RESOURCEQUOTAS, LIMITRANGES]
+    volumes = [volume for group in pods for volume in group.spec.get("volumes") or ()]
+    lists += [STORAGECLASSES] if ready.claims or any("ephemeral" in v for v in volumes) else []
     lists += [NODES] if any(_is_particular(group.spec) for group in pods) else []
     return questions | {(resource.plural, ""): partial(_list, api, resource) for resource in lists}
 

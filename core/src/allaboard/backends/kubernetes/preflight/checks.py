@@ -59,7 +59,8 @@ class DryRunResult:
 class Facts:
     """All that the checks look at. ``allowed``: what this user may do, of all that will be done;
     ``helpful``: what lets these checks see more. ``quotas``, ``limits``: None when they may not be read.
-    ``pods_tried``: None when pods may not be created, not even dry.
+    ``pods_tried``: None when pods may not be created, not even dry. ``own_claims``: those that are made with
+    the job; ``storage_classes``: None when they may not be read, or need not.
     """
 
     survey: Survey
@@ -73,6 +74,8 @@ class Facts:
     quotas: Sequence[Json] | None = None
     limits: Sequence[Json] | None = None
     claims: Mapping[str, Lookup] = field(default_factory=dict)
+    own_claims: Sequence[Json] = ()
+    storage_classes: Sequence[Json] | None = None
     secrets: Mapping[str, Lookup] = field(default_factory=dict)
     config_maps: Mapping[str, Lookup] = field(default_factory=dict)
     accounts: Mapping[str, Lookup] = field(default_factory=dict)
@@ -224,6 +227,10 @@ def gang(facts: Facts) -> Iterator[Check]:
 # --- who asks -----------------------------------------------------------------------------------------------
 
 
+_ROLES = {"secrets": "mpi", "persistentvolumeclaims": "claims"}
+"""The Role that gives rights to these; that of submitters gives the others."""
+
+
 def rbac(facts: Facts) -> Iterator[Check]:
     """Everything that will be done is allowed."""
     denied = [access for access, allowed in facts.allowed.items() if not allowed]
@@ -231,7 +238,7 @@ def rbac(facts: Facts) -> Iterator[Check]:
     if denied:
         said = tuple(_quote(who, f"namespace {facts.where}", f"may not {access}") for access in denied)
         some = ", ".join(map(str, denied[:4])) + (f" and {len(denied) - 4} more" if len(denied) > 4 else "")
-        roles = dict.fromkeys("mpi" if access.resource == "secrets" else "submitter" for access in denied)
+        roles = dict.fromkeys(_ROLES.get(access.resource, "submitter") for access in denied)
         give = (f"allaboard cluster --rbac {role} -n {facts.where} | kubectl apply -f -" for role in roles)
         fix = f"{'; '.join(give)}; and bind its Role to {who}"
         yield Check("rbac", False, f"{who} may not {some}", said, fix)
@@ -280,10 +287,20 @@ def pod_security(facts: Facts) -> Iterator[Check]:
     yield Check("pod_security", False, words, said, fix)
 
 
+_NODE_FOLDER = (
+    "a folder of the node is refused: say ephemeral: {size: ..., storage_class: ...} in place of host_path "
+    "(node-local SSD), or empty_dir: disk"
+)
+
+
 def _how_to_secure(violations: Iterable[str], engine: Engine) -> str:
     """What helps against violations of a Pod Security level: of what the job says first, then of what its
     operator adds.
     """
+    violations = [*violations]
+    if any(text.endswith(": hostPath") for text in violations):
+        others = [text for text in violations if not text.endswith(": hostPath") and "hostPath" not in text]
+        return "; ".join([_NODE_FOLDER, *([_how_to_secure(others, engine)] if others else [])])
     guilty = [next((one for one in engine.ADDED if one.name in text), None) for text in violations]
     added = next((one for one in guilty if one is not None), None)
     if None in guilty or added is None:
@@ -563,32 +580,55 @@ def topology(facts: Facts) -> Iterator[Check]:
 
 
 def volumes(facts: Facts) -> Iterator[Check]:
-    """Claims exist, and may be mounted by as many members as mount them."""
+    """Claims exist or can be made, get a volume, and may be mounted by as many members as mount them."""
     wanted = capacity.claims(facts.pods)
+    own = {claim["metadata"]["name"]: claim for claim in facts.own_claims}
     wrong = False
     for name, (members, writes) in wanted.items():
-        for check in _claim(name, members, writes, facts.claims.get(name, Lookup(known=False)), facts):
+        sought = facts.claims.get(name, Lookup(known=False))
+        for check in _claim(name, members, writes, sought, own.get(name), facts):
+            wrong = True
+            yield check
+    for group in facts.pods:
+        for check in _ephemeral(group, facts):
             wrong = True
             yield check
     if wanted and not wrong:
         total = counted(sum(p.replicas for p in facts.pods), "member")
-        yield _is_well("volumes", f"{_join_names('claim', wanted)} there and fit {total}")
+        made = [name for name in wanted if name in own and facts.claims[name].body is None]
+        there = [name for name in wanted if name not in made]
+        said = [_join_names("claim", there)] if there else []
+        said += [_join_names("claim", made, "will be made")] if made else []
+        yield _is_well(
+            "volumes", f"{' there, '.join(said)}{' and fit' if made else ' there and fit'} {total}"
+        )
 
 
-def _claim(name: str, members: int, writes: bool, sought: Lookup, facts: Facts) -> Iterator[Check]:
-    if not sought.known:
+def _claim(
+    name: str, members: int, writes: bool, sought: Lookup, own: Json | None, facts: Facts
+) -> Iterator[Check]:
+    """``own``: as it will be made where it is not there yet."""
+    if not sought.known and own is None:
         yield _unknown("volumes", f"claim {name} may not be looked at")
         return
-    if sought.body is None:
+    body = sought.body or own
+    if body is None:
         fix = f"create the PersistentVolumeClaim {name} in {facts.where}, or name another in storage"
         yield Check("volumes", False, f"claim {name} does not exist in {facts.where}", fix=fix)
         return
-    status, spec = sought.body.get("status") or {}, sought.body.get("spec") or {}
+    status, spec = body.get("status") or {}, body.get("spec") or {}
     modes = status.get("accessModes") or spec.get("accessModes") or []
-    said = _quote(f"persistentvolumeclaim/{name}", "accessModes", ", ".join(modes))
+    thing = f"persistentvolumeclaim/{name}"
+    said = _quote(thing, "accessModes", ", ".join(modes))
+    if "deletionTimestamp" in (body.get("metadata") or {}):
+        words = f"claim {name} is being deleted"
+        since = _quote(thing, "deletionTimestamp", body["metadata"]["deletionTimestamp"])
+        yield Check("volumes", False, words, (since,), "wait until it is gone and create it anew")
     if status.get("phase") == "Lost":
         words = f"claim {name} has lost its volume"
-        yield Check("volumes", False, words, (_quote(said.object, "phase", "Lost"),), "create it anew")
+        yield Check("volumes", False, words, (_quote(thing, "phase", "Lost"),), "create it anew")
+    elif status.get("phase") != "Bound":
+        yield from _unbound(f"claim {name}", thing, spec, sought.body is not None, facts)
     if writes and {*modes} == {"ReadOnlyMany"}:
         fix = "say read_only: true for it in storage, or use another claim"
         yield Check(
@@ -604,7 +644,84 @@ def _claim(name: str, members: int, writes: bool, sought: Lookup, facts: Facts) 
         words = f"claim {name} can be mounted {how} at a time, and {members} members mount it"
         severity = ERROR if once or nodes is not None else WARNING
         fix = "use a claim of ReadWriteMany, or one that only one group mounts"
+        if own is not None:
+            fix = "say access: many in its claim, with a storage_class that can, or mount ephemeral volumes"
+            fix += f" (delete claim {name} first)" if sought.body is not None else ""
         yield Check("volumes", False, words, (said,), fix, severity)
+
+
+_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+_ONE_NODE = {
+    "ebs.csi.aws.com": "Amazon EBS",
+    "pd.csi.storage.gke.io": "a Google persistent disk",
+    "disk.csi.azure.com": "an Azure disk",
+    "cinder.csi.openstack.org": "OpenStack Cinder",
+    "csi.vsphere.vmware.com": "vSphere block storage",
+    "rbd.csi.ceph.com": "Ceph RBD",
+    "rancher.io/local-path": "a folder of a node",
+    "topolvm.io": "a disk of a node",
+    "local.csi.openebs.io": "a disk of a node",
+}
+"""Provisioners whose volumes with a file system are mounted to write by one node at a time, by the
+documentation of each.
+"""
+
+
+def _unbound(what: str, thing: str, spec: Json, there: bool, facts: Facts) -> Iterator[Check]:
+    """Of a claim without a volume: whether anything will provide one. ``there``: it waits already."""
+    if spec.get("volumeName") or facts.storage_classes is None:
+        if there:
+            yield _waiting(what, thing, "it has none yet")
+        return
+    classes = {one["metadata"]["name"]: one for one in facts.storage_classes}
+    default = [
+        n for n, c in classes.items() if (c["metadata"].get("annotations") or {}).get(_DEFAULT) == "true"
+    ]
+    name = spec.get("storageClassName")
+    if name is None and not default:
+        fix = f"say storage_class: {one_of(classes)}" if classes else "ask who runs the cluster for storage"
+        words = f"{what} names no storage class, and the cluster has no default one"
+        yield Check("volumes", False, words, fix=fix)
+        return
+    if name == "":
+        yield _waiting(what, thing, "it has no class, so somebody has to make one for it")
+        return
+    found = classes.get(default[0] if name is None else name)
+    if found is None:
+        near = nearest(str(name), classes)
+        fix = (
+            f"did you mean {near}?" if near else f"name one of {one_of(classes)}" if classes else "create it"
+        )
+        words = f"{what} names the storage class {name}, which does not exist"
+        yield Check("volumes", False, words, (_quote(thing, "storageClassName", str(name)),), fix)
+        return
+    who = str(found.get("provisioner"))
+    if spec.get("accessModes") == ["ReadWriteMany"] and who in _ONE_NODE:
+        said = _quote(f"storageclass/{found['metadata']['name']}", "provisioner", who)
+        words = (
+            f"{what} is to be mounted by many nodes, and its class provides {_ONE_NODE[who]}, which one may"
+        )
+        fix = (
+            "name a storage_class of a shared file system (NFS, CephFS, FSx, Filestore), or say access: once"
+        )
+        yield Check("volumes", False, words, (said,), fix, WARNING)
+    if there and found.get("volumeBindingMode") != "WaitForFirstConsumer":
+        yield _waiting(what, thing, "it has none yet")
+
+
+def _waiting(what: str, thing: str, why: str) -> Check:
+    name = thing.partition("/")[2]
+    fix = f"kubectl describe persistentvolumeclaim {name} says what it waits for"
+    said = _quote(thing, "phase", "Pending")
+    return Check("volumes", False, f"{what} waits for a volume: {why}", (said,), fix, WARNING)
+
+
+def _ephemeral(group: Pods, facts: Facts) -> Iterator[Check]:
+    for volume in group.spec.get("volumes") or ():
+        template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
+        if template and facts.storage_classes is not None:
+            what = f"the ephemeral volume {volume['name']} of {group.role}"
+            yield from _unbound(what, f"volume/{volume['name']}", template.get("spec") or {}, False, facts)
 
 
 def secrets(facts: Facts) -> Iterator[Check]:
@@ -817,7 +934,7 @@ _WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+
 def _what_to_do(message: str) -> str:
     """By the words of the refusal; each is a cause of its own (failure-modes.md, 1A)."""
     if _NO_RIGHT.search(message):
-        role = "mpi" if 'resource "secrets"' in message else "submitter"
+        role = next((r for what, r in _ROLES.items() if f'resource "{what}"' in message), "submitter")
         return f"have the right granted: allaboard cluster --rbac {role}"
     if (wrong := _WRONG_TYPE.search(message)) is not None:
         return f"{wrong[2]} is a {wrong[3].rpartition('.')[2]}, not a {wrong[1]}: correct it in pod"

@@ -24,6 +24,7 @@ from allaboard.backends.kubernetes.client.resources import (
     RESOURCEQUOTAS,
     SECRETS,
     SERVICEACCOUNTS,
+    STORAGECLASSES,
     Resource,
     resource_of,
 )
@@ -62,6 +63,8 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     pods = capacity.pods_of(ready.manifests)
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
+    kinds += [(PVCS.group, PVCS.plural)] if ready.claims else []
+    claims = yield from _look_up_each(PVCS, capacity.claims(pods), permitted)
     if ready.gang.local_queue:
         kinds += [(each.group, each.plural) for each in (KUEUE_WORKLOADS, LOCALQUEUES)]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
@@ -79,7 +82,13 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         helpful=(yield from _allowed_accesses(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
         quotas=(yield from _list_permitted(RESOURCEQUOTAS, permitted)),
         limits=(yield from _list_permitted(LIMITRANGES, permitted)),
-        claims=(yield from _look_up_each(PVCS, capacity.claims(pods), permitted)),
+        claims=claims,
+        own_claims=ready.claims,
+        storage_classes=(
+            (yield from _list_permitted(STORAGECLASSES, permitted))
+            if _asks_for_volumes(pods, claims)
+            else None
+        ),
         secrets=(yield from _look_up_each(SECRETS, capacity.secrets(pods, ready.secrets), permitted)),
         config_maps=(yield from _look_up_each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
         accounts=(yield from _look_up_each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
@@ -87,7 +96,7 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         queue=queue,
         cluster_queue=above,
         flavors=(yield from _look_up_each(FLAVORS, _flavors(above), permitted)),
-        tried=(yield from _dry_run_objects(ready.manifests, resources, survey)) if there else (),
+        tried=(yield from _dry_run_objects(ready, claims, resources, survey)) if there else (),
         pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
     )
 
@@ -159,11 +168,23 @@ def _flavors(queue: Lookup | None) -> set[str]:
     return {str(flavor.get("name")) for group in groups for flavor in group.get("flavors") or ()}
 
 
+def _asks_for_volumes(pods: Iterable[capacity.Pods], claims: Mapping[str, Lookup]) -> bool:
+    """Whether a volume has still to be provided for one of these pods."""
+    bodies = (one.body for one in claims.values() if one.known)
+    unbound = any(((body or {}).get("status") or {}).get("phase") != "Bound" for body in bodies)
+    volumes = (volume for group in pods for volume in group.spec.get("volumes") or ())
+    return unbound or any("ephemeral" in volume for volume in volumes)
+
+
 def _dry_run_objects(
-    manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey
+    ready: PreparedAttempt, claims: Mapping[str, Lookup], resources: Sequence[Resource], survey: Survey
 ) -> Operation[list[DryRunResult]]:
-    """A dry run of the creation of each object whose kind is served."""
-    results = []
+    """A dry run of the creation of each object whose kind is served, and of claims that are not there yet."""
+    results, manifests = [], ready.manifests
+    for claim in ready.claims:
+        name = claim["metadata"]["name"]
+        if claims[name].body is None:
+            results.append(DryRunResult(f"claim {name}", (yield from _dry(PVCS, claim))))
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
             what = f"{resource.kind} {manifest['metadata']['name']}"

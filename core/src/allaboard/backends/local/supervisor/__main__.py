@@ -28,10 +28,12 @@ from allaboard.backends.local.pool import sleeper
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket, describe_request
 from allaboard.backends.local.state import housekeeping, records
 from allaboard.backends.local.state.paths import (
+    EPHEMERAL,
     AttemptFolder,
     RunFolder,
     open_private,
     read_json,
+    remove,
     write_json,
 )
 from allaboard.backends.local.supervisor import controller as op
@@ -242,6 +244,9 @@ class Supervisor:
         if self.grant is not None:
             self.grant.release()
         self.pool.close()
+        for left in self.folder.path.glob(f"{EPHEMERAL}*"):
+            with suppress(SiteError):
+                remove(left)
         self._write_state(force=True, over=True)
 
     # What the operator wants.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from allaboard.backends.kubernetes.client.resources import SECRETS, extra_kinds, job_kinds, resource_of
+from allaboard.backends.kubernetes.client.resources import PVCS, SECRETS, extra_kinds, job_kinds, resource_of
 from allaboard.gangs import GANGS
 
-ROLES = ("submitter", "viewer", "mpi")
+ROLES = ("submitter", "viewer", "mpi", "claims")
 PREFLIGHT = "allaboard-preflight"
 """The Role without which nothing fails: it lets preflight see more."""
 
@@ -95,12 +95,18 @@ def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
 
 def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Access]:
     """What a submitter needs whose objects are of these kinds (group, plural): the kinds of other engines
-    and gangs are left out.
+    and gangs are left out, and so are claims.
     """
     of_jobs = {*kinds}
-    wanted = wanted_accesses("submitter", name) + ([] if name else wanted_accesses("mpi"))
+    if name:
+        wanted = wanted_accesses("submitter", name)
+    else:
+        wanted = [access for role in ("submitter", "mpi", "claims") for access in wanted_accesses(role)]
     return [
-        access for access in wanted if not _is_of_jobs(access) or (access.group, access.resource) in of_jobs
+        access
+        for access in wanted
+        if (access.group, access.resource) in of_jobs
+        or not (_is_of_jobs(access) or (not name and access.resource == PVCS.plural))
     ]
 
 
