@@ -16,7 +16,7 @@ from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine
 from allaboard.gangs import GANGS
 from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.spec.fields import Reader, hints, parts
-from allaboard.spec.job import Fields, Group, copied
+from allaboard.spec.job import SOURCES, Fields, Group, copied
 
 NAMES = ("a", "digits", "resnet-50", "x" * 40, "a1-b2")
 WORDS = ("train", "val_loss", "a b", "läuft", "{x}", "%s", "'", '"', "#", "- a", "x: y", "$(HOME)", "☃")
@@ -64,6 +64,10 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "processes": ("auto", "cpu", "gpu", 1, 4),
     "paths": ([], ["train.py"], ["./a/b.py", "a-b.py", "ä.bin"]),
     "environment": VARIABLES,
+    "source": (
+        {"nfs": {"server": "nas", "path": "/sets"}},
+        {"csi": {"driver": "s3.csi.aws.com", "volumeAttributes": {"bucketName": "b"}}},
+    ),
     "labels": ({}, {"kueue.x-k8s.io/queue-name": "a"}),
     "annotations": ({}, {"example.com/a": "b c"}),
 }
@@ -97,6 +101,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "labels": ("a", {"a b": "c"}, {"a": 1}),
     "annotations": ("a", {"a b": "c"}, {"a": 1}),
     "any": ("x", [1], 3),
+    "source": ("x", {}, {"nfs": {}, "csi": {}}, 3),
     "choice": ("nearly", 3, [], True),
     "group": ("x", [1], 3),
     "list": ("x", {"a": 1}, 3),
@@ -177,9 +182,13 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     """What several fields have to agree about: mounts, claims, schedulers, what only an engine knows."""
     for n, volume in enumerate(job.get("storage", ())):
         volume["mount"] = f"/mnt/{n}"
-        volume.pop("empty_dir" if rng.random() < 0.5 else "pvc", None)
-        if "pvc" not in volume and "empty_dir" not in volume:
-            volume["pvc"] = "sets"
+        chosen = rng.choice([name for name in SOURCES if name in volume] or ["pvc"])
+        volume.setdefault("pvc", "sets")
+        for source in SOURCES:
+            if source != chosen:
+                volume.pop(source, None)
+        if chosen in ("claim", "ephemeral"):
+            volume[chosen]["size"] = rng.choice(RIGHT["size"])
     for n, secret in enumerate(job.get("secrets", ())):
         secret |= {"name": rng.choice(RIGHT["object"])}
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
@@ -188,6 +197,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     if "checkpoints" in job:
         job["checkpoints"]["uri"] = rng.choice(RIGHT["place"])
         job["checkpoints"].get("best", {}).setdefault("metric", "loss")
+        if "hot" in job["checkpoints"]:
+            job["checkpoints"]["hot"]["folder"] = "/mnt/0/hot"
         if "start_from" in job["checkpoints"]:
             job["checkpoints"]["start_from"] = rng.choice(("none", "s3://bucket/a/step-1"))
     if "scheduler" in job.get("gang", {}):
@@ -288,6 +299,10 @@ CONTRADICTIONS: tuple[tuple[Job, tuple[str, ...]], ...] = (
     ({"name": None, "command": None, "args": None, "groups": None, "workers": 1}, ("name", "command")),
     ({"storage": [{"pvc": "a", "empty_dir": "disk"}, {"mount": "/a"}]},
      ("storage[0].mount", "storage[0]", "storage[1]")),
+    ({"storage": [{"mount": "/a", "claim": {"keep": "run"}}, {"mount": "/b", "ephemeral": {}}]},
+     ("storage[0].claim.size", "storage[1].ephemeral.size")),
+    ({"storage": [{"mount": "/a", "volume": {"hostPath": {"path": "/b"}}}]},
+     ("storage[0].volume.hostPath",)),
     ({"storage": [{"mount": "/a", "pvc": "a"}, {"mount": "//a/.", "pvc": "b"}]}, ("storage[1].mount",)),
     ({"checkpoints": {"best": {"mode": "min"}}}, ("checkpoints.uri", "checkpoints.best.metric")),
     ({"secrets": [{"name": "a"}, {"env": True}]}, ("secrets[0]", "secrets[1].name")),

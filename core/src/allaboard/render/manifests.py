@@ -265,8 +265,8 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
         elif not is_shared(job, uri):
             yield Problem(
                 at,
-                f"{uri!r} is below no mount of storage that outlives its pod and that all members see: unless "
-                "pod mounts something there, it ends with its pod",
+                f"{uri!r} is below no mount of storage that outlives its pod and that all members see: "
+                "unless pod mounts something there, it ends with its pod",
                 severity="warning",
             )
 

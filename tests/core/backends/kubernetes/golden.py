@@ -106,8 +106,18 @@ EVERY: dict[str, Any] = {
     "checkpoints": {
         **WHOLE["checkpoints"],
         "best": {"metric": "val_loss", "mode": "min"},
+        "hot": {"folder": "/hot", "every": 50},
         "start_from": "s3://bucket/resnet50/before",
     },
+    "storage": [
+        *WHOLE["storage"],
+        {"mount": "/ckpt", "claim": {"size": "500Gi", "storage_class": "cephfs", "access": "many"}},
+        {"mount": "/cache", "claim": {"size": "1Ti", "keep": "always"}, "read_only": True},
+        {"mount": "/hot", "ephemeral": {"size": "200Gi", "storage_class": "local-ssd"}},
+        {"mount": "/ssd", "host_path": "/mnt/ssd"},
+        {"mount": "/photos", "volume": {"csi": {"driver": "s3.csi.aws.com"}}},
+    ],
+    "service_account": "trainer",
     "secrets": [*WHOLE["secrets"], {"name": "wandb", "mount": "/etc/wandb"}],
     "engine_spec": {"runPolicy": {"managedBy": "kubeflow.org/training-operator"}},
     "fit": "strict",
@@ -193,7 +203,8 @@ def of_engine(name: str) -> str:
     """The job of this engine, commented out, and what the API server gets for it."""
     job = job_of(name)
     words = to_yaml([job.as_mapping()]).splitlines(keepends=True)
-    return "".join(f"# {line}" for line in words) + to_yaml(made(job, code=CODE).manifests)
+    objects = made(job, code=CODE)
+    return "".join(f"# {line}" for line in words) + to_yaml([*objects.claims, *objects.manifests])
 
 
 MPI: dict[str, Any] = {

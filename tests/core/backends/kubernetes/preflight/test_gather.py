@@ -281,6 +281,110 @@ def test_on_one_node_alone_a_claim_of_one_node_is_enough() -> None:
     assert check.ok is False and not check.stops, "who knows how many nodes there are"
 
 
+# Claims that are made with the job, and what provides them.
+
+
+def a_class(name: str = "fast", provisioner: str = "nfs.csi.k8s.io", default: bool = False, **more: Any) -> Json:
+    said = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    return {"metadata": {"name": name, "annotations": said}, "provisioner": provisioner, **more}
+
+
+def with_classes(*classes: Json, **objects: Any) -> Cluster:
+    return Cluster(objects={"storageclasses.storage.k8s.io": [*classes], **objects})
+
+
+OURS = [{"mount": "/ckpt", "claim": {"size": "10Gi"}}]
+
+
+def ours(**claim: Any) -> dict[str, Any]:
+    return {"storage": [{"mount": "/ckpt", "claim": {"size": "10Gi", **claim}}]}
+
+
+def test_a_claim_that_will_be_made_is_tried_and_told() -> None:
+    cluster = with_classes(a_class(default=True))
+    check = cluster.says("volumes", storage=OURS)
+    assert check.ok and check.summary.endswith("-ckpt will be made and fit 3 members")
+    assert "PersistentVolumeClaim" in [body["kind"] for body in cluster.answers.tried]
+
+
+@pytest.mark.parametrize(
+    ("classes", "claim", "summary", "fix"),
+    [
+        ([], {}, "names no storage class, and the cluster has no default one", "ask who runs the cluster"),
+        ([a_class("a"), a_class("b")], {}, "the cluster has no default one", "say storage_class: a or b"),
+        ([a_class("cephfs")], {"storage_class": "cepfs"}, "cepfs, which does not exist", "did you mean cephfs?"),
+        ([a_class("x")], {"storage_class": "quobyte"}, "quobyte, which does not exist", "name one of x"),
+    ],
+)
+def test_a_claim_that_nothing_would_provide(
+    classes: list[Json], claim: Json, summary: str, fix: str
+) -> None:
+    check = with_classes(*classes).says("volumes", **ours(**claim))
+    assert check.stops and summary in check.summary and fix in str(check.fix)
+    ephemeral = {"storage": [{"mount": "/hot", "ephemeral": {"size": "1Gi", **claim}}]}
+    check = next(c for c in with_classes(*classes).checks(**ephemeral) if c.id == "volumes")
+    assert check.stops and summary in check.summary and "ephemeral volume storage-0" in check.summary
+
+
+def test_a_claim_of_many_nodes_from_disks_of_one() -> None:
+    disks = with_classes(a_class("gp3", "ebs.csi.aws.com", default=True))
+    check = disks.says("volumes", **ours())
+    assert check.ok is False and not check.stops, "some drivers of its name may do more"
+    assert "its class provides Amazon EBS, which one may" in check.summary
+    assert "shared file system" in str(check.fix) and disks.says("volumes", **ours(), workers=1).ok
+
+
+@pytest.mark.parametrize("access", ["once", "once_pod"])
+def test_several_members_on_a_claim_of_ours_that_one_mounts(access: str) -> None:
+    nodes = [a_node("n1"), a_node("n2")]
+    check = with_classes(a_class(default=True), nodes=nodes).says("volumes", **ours(access=access))
+    assert check.stops and "3 members mount it" in check.summary and "access: many" in str(check.fix)
+
+
+def test_a_claim_that_waits_for_its_first_member_is_well_and_another_one_is_not() -> None:
+    late = a_class("late", volumeBindingMode="WaitForFirstConsumer")
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "late"}
+    claim = named("datasets", spec=spec, status={"phase": "Pending"})
+    assert with_classes(late, persistentvolumeclaims=[claim]).says("volumes", storage=DATA).ok
+    now = {**late, "volumeBindingMode": "Immediate"}
+    check = with_classes(now, persistentvolumeclaims=[claim]).says("volumes", storage=DATA)
+    assert check.ok is False and not check.stops and "waits for a volume" in check.summary
+    assert "kubectl describe persistentvolumeclaim datasets" in str(check.fix)
+    gone = with_classes(persistentvolumeclaims=[claim]).says("volumes", storage=DATA)
+    assert gone.stops and "late, which does not exist" in gone.summary
+    no_class = {**claim, "spec": {**spec, "storageClassName": ""}}
+    check = with_classes(persistentvolumeclaims=[no_class]).says("volumes", storage=DATA)
+    assert "somebody has to make one for it" in check.summary
+
+
+def test_classes_that_may_not_be_read_say_nothing() -> None:
+    cluster = Cluster(denied=[("list", "storageclasses")])
+    assert cluster.says("volumes", **ours(storage_class="whatever")).ok
+
+
+def test_a_claim_that_is_being_deleted() -> None:
+    claim = a_claim("ReadWriteMany")
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    check = Cluster(objects={"persistentvolumeclaims": [claim]}).says("volumes", storage=DATA)
+    assert check.stops and "is being deleted" in check.summary
+
+
+def test_the_right_to_make_claims_is_asked_for_those_who_make_some() -> None:
+    denied = [("create", "persistentvolumeclaims")]
+    objects = {"storageclasses.storage.k8s.io": [a_class(default=True)]}
+    check = Cluster(objects=objects, denied=denied).says("rbac", storage=OURS)
+    assert check.stops and "create persistentvolumeclaims" in check.summary
+    assert "allaboard cluster --rbac claims -n research" in str(check.fix)
+    assert Cluster(denied=denied).says("rbac").ok
+
+
+def test_a_service_account_that_the_job_names() -> None:
+    check = Cluster().says("service_account", service_account="trainer")
+    assert check.stops and check.summary == "service account trainer is not there in research"
+    there = Cluster(objects={"serviceaccounts": [named("trainer")]})
+    assert there.says("service_account", service_account="trainer").ok
+
+
 def test_secrets_that_are_not_there() -> None:
     cluster = Cluster(objects={"secrets": [named("aws")]})
     assert cluster.says("secrets", secrets=[{"name": "aws", "env": True}]).ok
@@ -405,6 +509,19 @@ def test_the_pod_security_level_of_the_namespace() -> None:
         e.text for e in check.evidence
     }
     assert "runAsNonRoot" in str(check.fix)
+
+
+@pytest.mark.parametrize("enforced", ["baseline", "restricted"])
+def test_a_folder_of_the_node_is_refused_and_ephemeral_is_the_way(enforced: str) -> None:
+    pod = {"securityContext": SECURE_POD, "containers": [{"name": "pytorch", "securityContext": SECURE}]}
+    job = {"pod": {"spec": pod}, "workers": 1, "storage": [{"mount": "/hot", "host_path": "/mnt/ssd"}]}
+    check = Cluster(objects=level(enforced)).says("pod_security", **job)
+    assert check.stops and "master: volume storage-0: hostPath" in {e.text for e in check.evidence}
+    assert "say ephemeral: {size: ..., storage_class: ...} in place of host_path" in str(check.fix)
+    assert "runAsNonRoot" not in str(check.fix), "the rest is in order"
+    both = Cluster(objects=level("restricted")).says("pod_security", **{**job, "pod": None})
+    assert "ephemeral" in str(both.fix) and "runAsNonRoot" in str(both.fix)
+    assert Cluster(objects=level("privileged")).says("pod_security", **job).ok
 
 
 def test_a_template_that_keeps_the_restricted_level_still_meets_the_operators_own_container() -> None:
@@ -682,7 +799,7 @@ def test_roles_are_plain_objects_for_one_namespace() -> None:
         assert {d["metadata"]["namespace"] for d in documents} == {"research"}
         bindings = [d for d in documents if d["kind"] == "RoleBinding"]
         assert all(s["namespace"] == "research" for d in bindings for s in d["subjects"])
-        account = set() if role == "mpi" else {"ServiceAccount"}  # that of submitters
+        account = set() if role in ("mpi", "claims") else {"ServiceAccount"}  # that of submitters
         assert {d["kind"] for d in documents} == {"Role", "RoleBinding"} | account
         assert not any("*" in json.dumps(d) for d in documents), "least privilege names everything"
 

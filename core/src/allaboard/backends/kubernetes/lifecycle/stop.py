@@ -431,8 +431,8 @@ def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
 
 
 def delete(objects: AttemptObjects) -> Operation[None]:
-    """Stop it if it lives, then remove its jobs, of all attempts, with pods, logs and the claims that are kept
-    for the run alone. The record stays.
+    """Stop it if it lives, then remove its jobs, of all attempts, with pods, logs and the claims that are
+    kept for the run alone. The record stays.
     """
     state = state_of(observation_of(objects))
     if not state.is_final:
