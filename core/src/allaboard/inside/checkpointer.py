@@ -322,7 +322,10 @@ class Checkpointer:
         try:
             self._hot.save(manifest, parts)
         except StorageError as error:
-            self._warn("checkpoint_hot", f"the hot copy of the state could not be saved: {error}")
+            code = "checkpoint_hot"
+            if code not in self._warned:
+                self._warn(code, f"the hot copy of the state could not be saved: {error}")
+            self._warned.add(code)
 
     def _manifest(self, step: int, world: int) -> Manifest:
         return Manifest(
