@@ -319,6 +319,19 @@ JOBS: list[tuple[str, Changes, str, Changes]] = [
         {"spot": {"tolerate": True, "grace": 60}},
     ),
     (
+        "checkpoints_go_with_the_run",
+        {"storage": [{"mount": "/c", "claim": {"size": "1Gi"}}], "checkpoints": {"uri": "/c/a"}},
+        "storage[0].claim",
+        {
+            "storage": [{"mount": "/c", "claim": {"size": "1Gi", "keep": "always"}}],
+            "checkpoints": {"uri": "/c/a"},
+        },
+    ),
+    (
+        "host_path", {"storage": [{"mount": "/d", "host_path": "/mnt/ssd"}]}, "storage[0].host_path",
+        {"storage": [{"mount": "/d", "ephemeral": {"size": "1Gi"}}]},
+    ),
+    (
         "spot_without_checkpoints", {"spot": {"tolerate": True}}, "checkpoints",
         {"spot": {"tolerate": True}, "checkpoints": {"uri": "s3://a/b"}},
     ),

@@ -23,7 +23,6 @@ from typing import Any
 
 from allaboard import gpus, units
 from allaboard.conversion.values import Reading, join, marks, plain, says
-from allaboard.names import why_not_an_object_name
 from allaboard.redaction import names_a_secret
 from allaboard.spec.fields import VOLUME_SOURCES
 
@@ -137,11 +136,10 @@ def read_pod(
         fields.grace = None if grace == GRACE else grace
         del spec["terminationGracePeriodSeconds"]
     account = spec.get("serviceAccountName")
-    if isinstance(account, str) and account and not why_not_an_object_name(account) and wanted.account:
+    # Beside its older name, which would stay as it is, nothing is moved.
+    if isinstance(account, str) and account and wanted.account and "serviceAccount" not in spec:
         fields.account = account
         del spec["serviceAccountName"]
-        if spec.get("serviceAccount") == account:
-            del spec["serviceAccount"]  # its older name, which the API server fills in
     others = [{"name": container, **plain(trains)}] if trains else []
     others += [plain(item) for item in containers]
     spec = {**plain(spec), **({"containers": others} if others else {})}

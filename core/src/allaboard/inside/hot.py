@@ -1,8 +1,8 @@
 """The second copy of the newest state, on fast storage that may vanish (``checkpoints.hot``).
 
 It is saved more often than a store far away can take, and only the newest stays. What counts is the run's
-own folder: whoever resumes writes a newer hot copy there first, so that all ranks, on whichever node, read the
-same. A copy that is damaged, or on a node that is gone, is as if it had never been.
+own folder: whoever resumes writes a newer hot copy there first, so that all ranks, on whichever node, read
+the same. A copy that is damaged, or on a node that is gone, is as if it had never been.
 """
 
 from __future__ import annotations

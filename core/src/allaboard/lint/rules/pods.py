@@ -59,7 +59,8 @@ def host_path(view: View) -> Iterator[Hit]:
             path = mapping(mapping(volume).get("hostPath")).get("path")
             # /dev/shm and devices of the node are of one node anyway.
             if isinstance(path, str) and not path.startswith("/dev/"):
-                yield Hit(f"{view.volume(group, n, volume)}.hostPath", show(path))
+                at = view.volume(group, n, volume)
+                yield Hit(f"{at}.{'host_path' if at.startswith('storage[') else 'hostPath'}", show(path))
 
 
 @rule(

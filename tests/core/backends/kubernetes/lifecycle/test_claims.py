@@ -1,4 +1,4 @@
-"""Claims that are made for a job: one for all attempts of a run, dropped with the run or kept, whoever dies."""
+"""Claims that are made for a job: one for all attempts of a run, dropped with it or kept, whoever dies."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_claim_of_somebody_else_is_not_taken(cluster: FakeCluster) -> None:
     theirs = {"name": f"{plan.run}-ckpt", "namespace": "default"}
     body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": theirs, "spec": {}}
     cluster.client().create(PVCS, body)
-    with pytest.raises(BadInput, match="a PersistentVolumeClaim named .*-ckpt is there already"):
+    with pytest.raises(BadInput, match=r"a PersistentVolumeClaim named .*-ckpt is there already"):
         cluster.backend().launch(plan, ME)
     assert names(cluster) == [f"{plan.run}-ckpt"]
 

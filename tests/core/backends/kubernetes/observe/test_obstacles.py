@@ -265,6 +265,22 @@ def test_claims() -> None:
     assert (one.code, one.never) == ("pvc_not_bound", False) and "claim data has no volume" in one.text
 
 
+def test_claims_of_ephemeral_volumes_and_of_one_pod() -> None:
+    hot = {"name": "storage-0", "ephemeral": {"volumeClaimTemplate": {}}}
+    unbound = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    pod = unplaced(said=unbound, volumes=[hot])
+    assert f"claim {pod['metadata']['name']}-storage-0 has no volume yet" in found(pod, nodes=[node()]).text
+    made = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "x"'
+    assert obstacle_of(scene(unplaced(said=made, volumes=[hot]), nodes=[node()])) is None
+    in_use = (
+        "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod "
+        "access mode already in-use by another pod."
+    )
+    one = found(unplaced(said=in_use, volumes=[{"persistentVolumeClaim": {"claimName": "data"}}]))
+    assert (one.code, one.never) == ("volume_multi_attach", False)
+    assert "one pod at a time may mount claim data" in one.text
+
+
 def test_members_with_the_same_trouble_are_told_in_one_sentence() -> None:
     pods = [
         waits("ImagePullBackOff", IMAGE + "not found"),

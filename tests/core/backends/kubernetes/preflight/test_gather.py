@@ -284,7 +284,9 @@ def test_on_one_node_alone_a_claim_of_one_node_is_enough() -> None:
 # Claims that are made with the job, and what provides them.
 
 
-def a_class(name: str = "fast", provisioner: str = "nfs.csi.k8s.io", default: bool = False, **more: Any) -> Json:
+def a_class(
+    name: str = "fast", provisioner: str = "nfs.csi.k8s.io", default: bool = False, **more: Any
+) -> Json:
     said = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
     return {"metadata": {"name": name, "annotations": said}, "provisioner": provisioner, **more}
 
@@ -312,13 +314,16 @@ def test_a_claim_that_will_be_made_is_tried_and_told() -> None:
     [
         ([], {}, "names no storage class, and the cluster has no default one", "ask who runs the cluster"),
         ([a_class("a"), a_class("b")], {}, "the cluster has no default one", "say storage_class: a or b"),
-        ([a_class("cephfs")], {"storage_class": "cepfs"}, "cepfs, which does not exist", "did you mean cephfs?"),
+        (
+            [a_class("cephfs")],
+            {"storage_class": "cepfs"},
+            "cepfs, which does not exist",
+            "did you mean cephfs?",
+        ),
         ([a_class("x")], {"storage_class": "quobyte"}, "quobyte, which does not exist", "name one of x"),
     ],
 )
-def test_a_claim_that_nothing_would_provide(
-    classes: list[Json], claim: Json, summary: str, fix: str
-) -> None:
+def test_a_claim_that_nothing_would_provide(classes: list[Json], claim: Json, summary: str, fix: str) -> None:
     check = with_classes(*classes).says("volumes", **ours(**claim))
     assert check.stops and summary in check.summary and fix in str(check.fix)
     ephemeral = {"storage": [{"mount": "/hot", "ephemeral": {"size": "1Gi", **claim}}]}
