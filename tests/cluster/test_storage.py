@@ -1,4 +1,4 @@
-"""Volumes of jobs on a real API server, with its own controllers of claims, on nodes whose pods are processes."""
+"""Volumes of jobs on a real API server, with its own controllers of claims; pods are processes."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_folder_of_the_node_is_refused_where_pods_are_restricted(
 
 @pytest.mark.needs("s3")
 def test_a_bucket_by_a_secret_and_by_a_driver(ab: Shell, plane: ControlPlane, namespace: str) -> None:
-    """One member writes into the bucket with the keys of a Secret, another one through a CSI driver's mount."""
+    """A member writes into its bucket with the keys of a Secret, and through a CSI driver's mount."""
     s3.client(plane).create_bucket(Bucket=namespace)
     make(plane, namespace, "Secret", "store", stringData=s3.variables(plane, "host.internal"))
     make(plane, namespace, "ServiceAccount", "trainer")
@@ -211,12 +211,9 @@ def _as(ab: Shell, kubeconfig: Path) -> Terminal:
     return Terminal(ab.folder, {**ab.environ, "KUBECONFIG": str(kubeconfig)})
 
 
-@pytest.mark.parametrize("access", ["once_pod"])
-def test_a_claim_of_one_pod_that_another_one_has(
-    ab: Shell, plane: ControlPlane, namespace: str, access: str
-) -> None:
-    """Two runs of a job share its claim, which one pod may mount at a time; the second one says why it waits."""
-    kept = {"mount": "/ckpt", "claim": {"size": "1Gi", "keep": "always", "access": access}}
+def test_a_claim_of_one_pod_that_another_one_has(ab: Shell, plane: ControlPlane, namespace: str) -> None:
+    """Two runs of a job share its claim, which one pod may mount at a time; the second says why it waits."""
+    kept = {"mount": "/ckpt", "claim": {"size": "1Gi", "keep": "always", "access": "once_pod"}}
     sleeps = {"workers": 1, "command": ["sleep", "600"], "storage": [kept]}
     ab("run", ab.job(**sleeps), "--key", "one", "--detach")
     first = ab.run_of()

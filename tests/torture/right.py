@@ -189,6 +189,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
                 volume.pop(source, None)
         if chosen in ("claim", "ephemeral"):
             volume[chosen]["size"] = rng.choice(RIGHT["size"])
+            if volume[chosen].get("access") == "once_pod":  # for one member
+                volume[chosen]["access"] = rng.choice(("once", "many"))
     for n, secret in enumerate(job.get("secrets", ())):
         secret |= {"name": rng.choice(RIGHT["object"])}
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
@@ -301,6 +303,10 @@ CONTRADICTIONS: tuple[tuple[Job, tuple[str, ...]], ...] = (
      ("storage[0].mount", "storage[0]", "storage[1]")),
     ({"storage": [{"mount": "/a", "claim": {"keep": "run"}}, {"mount": "/b", "ephemeral": {}}]},
      ("storage[0].claim.size", "storage[1].ephemeral.size")),
+    ({"groups": None, "elastic": None, "workers": 2, "storage": [
+        {"mount": "/a", "claim": {"size": 1, "access": "once_pod"}},
+        {"mount": "/b", "ephemeral": {"size": 0}}]},
+     ("storage[0].claim.access", "storage[1].ephemeral.size")),
     ({"storage": [{"mount": "/a", "volume": {"hostPath": {"path": "/b"}}}]},
      ("storage[0].volume.hostPath",)),
     ({"storage": [{"mount": "/a", "pvc": "a"}, {"mount": "//a/.", "pvc": "b"}]}, ("storage[1].mount",)),

@@ -219,10 +219,20 @@ def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
         for source in ("claim", "ephemeral"):
             if source in volume and "size" not in volume[source]:
                 yield Problem(f"storage[{n}].{source}.size", "is missing; say how much it holds, like 200Gi")
+            elif source in volume and units.size(volume[source]["size"]) == 0:
+                yield Problem(f"storage[{n}].{source}.size", "0 bytes hold nothing; give more, like 200Gi")
+        if (volume.get("claim") or {}).get("access") == "once_pod" and (members := _most_members(job)) > 1:
+            words = f"once_pod is for one member, and the job has {members}; say many, or ephemeral"
+            yield Problem(f"storage[{n}].claim.access", words)
         if "size" in volume and "empty_dir" not in volume:
             inner = next((source for source in ("claim", "ephemeral") if source in volume), None)
             words = "a claim has a size of its own" if inner is None else f"say {inner}: {{size: ...}}"
             yield Problem(f"storage[{n}].size", f"means nothing here: {words}", severity="warning")
+
+
+def _most_members(job: Mapping[str, Any]) -> int:
+    """Members that a job may have at one time."""
+    return max(member_count(job), (job.get("elastic") or {}).get("max", 0))
 
 
 def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:

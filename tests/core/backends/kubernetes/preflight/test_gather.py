@@ -339,10 +339,9 @@ def test_a_claim_of_many_nodes_from_disks_of_one() -> None:
     assert "shared file system" in str(check.fix) and disks.says("volumes", **ours(), workers=1).ok
 
 
-@pytest.mark.parametrize("access", ["once", "once_pod"])
-def test_several_members_on_a_claim_of_ours_that_one_mounts(access: str) -> None:
+def test_several_members_on_a_claim_of_ours_that_one_mounts() -> None:
     nodes = [a_node("n1"), a_node("n2")]
-    check = with_classes(a_class(default=True), nodes=nodes).says("volumes", **ours(access=access))
+    check = with_classes(a_class(default=True), nodes=nodes).says("volumes", **ours(access="once"))
     assert check.stops and "3 members mount it" in check.summary and "access: many" in str(check.fix)
 
 
