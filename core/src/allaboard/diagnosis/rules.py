@@ -230,7 +230,7 @@ _STARTS: Mapping[str, str] = {
     "pod_sandbox_failed": "it is tried again by itself; else tell who runs the nodes",
     "gpu_runtime_broken": "tell who runs the node; another may do",
     "pvc_not_bound": "create the claim, or look why no volume is made for it: kubectl describe pvc",
-    "volume_multi_attach": "use a claim of ReadWriteMany, or wait until the other node lets go",
+    "volume_multi_attach": "use a claim of ReadWriteMany, or wait until who has it lets go",
     "volume_mount_failed": "look at the volume and its server; storage names it in the job",
     "resource_quota_exceeded": "ask for less, or for more quota",
     "pod_security_denied": "set what it names in pod.spec.securityContext, or use another namespace",
