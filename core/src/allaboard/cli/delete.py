@@ -1,5 +1,5 @@
-"""``allaboard delete``: remove a job, its logs and the claims that are kept for the run alone; its record stays,
-and so do checkpoints elsewhere.
+"""``allaboard delete``: remove a job, its logs and the claims that are kept for the run alone; its record
+stays, and so do checkpoints elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Examples:
   allaboard delete nightly --adopt -n research     a job that somebody else started
 
 A run that lives is stopped first. The record stays for 30 days, so that its key is still known; checkpoints
-are never touched (`allaboard checkpoints prune` does that). The record of a run whose files are damaged goes
+are not touched (`allaboard checkpoints prune` does that), but claims that are kept for the run go, with what
+is in them. The record of a run whose files are damaged goes
 as well.
 """
 

@@ -30,7 +30,8 @@ Examples:
   allaboard render job.yaml --key nightly | kubectl diff -f -
 
 The objects are those of the first attempt of the run that this key names. Beside them a launch keeps a
-record of the run, the ConfigMap allaboard-RUN, which says who owns it and changes as it goes on.
+record of the run, the ConfigMap allaboard-RUN, which says who owns it and changes as it goes on. It also
+owns the claims that are kept for the run.
 """
 
 
