@@ -202,7 +202,10 @@ def test_a_cluster_in_json(ab: Terminal, cluster: tuple[Answers, str]) -> None:
 
 def test_the_page_of_openshift_and_of_what_is_away(ab: Terminal, cluster: tuple[Answers, str]) -> None:
     answers, kubeconfig = cluster
-    answers.kinds += ["security.openshift.io/v1/SecurityContextConstraints", "scheduling.volcano.sh/v1beta1/PodGroup"]
+    answers.kinds += [
+        "security.openshift.io/v1/SecurityContextConstraints",
+        "scheduling.volcano.sh/v1beta1/PodGroup",
+    ]
     lease = {"metadata": {"name": "s"}, "spec": {"renewTime": "2026-11-21T10:00:00Z"}}
     answers.objects["volcano-system/leases.coordination.k8s.io"] = [lease]
     said = ab("cluster", "--kubeconfig", kubeconfig)

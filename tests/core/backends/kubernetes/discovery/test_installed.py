@@ -178,7 +178,10 @@ def test_a_job_of_another_manager_says_nothing() -> None:
 
 def test_a_gang_scheduler_that_left_its_kinds_behind() -> None:
     """Helm keeps definitions, and nobody takes the lease with it."""
-    lease = {"metadata": {"name": "vc-scheduler"}, "spec": {"renewTime": ago(7200), "leaseDurationSeconds": 15}}
+    lease = {
+        "metadata": {"name": "vc-scheduler"},
+        "spec": {"renewTime": ago(7200), "leaseDurationSeconds": 15},
+    }
     away = look(Answers([VOLCANO], {"volcano-system/leases.coordination.k8s.io": [lease]})).part("volcano")
     assert away.alive is False and "renewed 2h 00m ago" in away.signs[0]
     cure = away.to_dict()["cure"]

@@ -33,8 +33,8 @@ from allaboard.backends.local.pool.pool import (
     Pool,
     Request,
     default_path,
-    describe_request,
 )
+from allaboard.backends.local.pool.waiting import start_of
 from allaboard.errors import BadInput, SiteError
 from tests.core.backends.local.processes import HERE, environment, fresh_mark, until
 
@@ -145,18 +145,33 @@ def test_a_gang_that_waits_says_for_what(pool: Pool) -> None:
     second, third = pool.request_slots(cpu(2, run="second")), pool.request_slots(cpu(1.5, run="third"))
     assert pool.try_admit(second) is None
     assert pool.try_admit(third) is None
-    assert (
-        pool.why_waiting(second)
-        == "waits for 2 cores; free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
+    assert pool.why_waiting(second) == (
+        "this machine holds it back, next in line: it needs 1 more core, which run first uses"
     )
-    assert pool.why_waiting(third).endswith("; held by first; 1 before it in the queue")
-    room = [describe_request(one.request, ROOM) for one in (second, third)]
-    assert pool.view().waiting_reason(third.name, room[1], ROOM) == pool.why_waiting(third)
+    assert pool.why_waiting(third) == (
+        "this machine holds it back, 1 before it: it needs 0.5 more cores, which run first uses"
+    )
+    needs = [start_of(one.request.claim(ROOM)) for one in (second, third)]
+    assert pool.view().why_waiting(third.name, needs[1], ROOM) == pool.why_waiting(third)
+    told = pool.describe()["queue"]
+    assert [(each["position"], each["why"]) for each in told] == [
+        (1, pool.why_waiting(second)),
+        (2, pool.why_waiting(third)),
+    ]
     second.cancel()
-    assert pool.view().waiting_reason(third.name, room[1], ROOM) == "waits for 1.5 cores; " + (
-        "free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
+    assert pool.view().why_waiting(third.name, needs[1], ROOM) == (
+        "this machine holds it back, next in line: it needs 0.5 more cores, which run first uses"
     )
-    assert pool.view().waiting_reason(second.name, room[0], ROOM) is None
+    assert pool.view().why_waiting(second.name, needs[0], ROOM) is None
+
+
+def test_who_has_room_and_waits_for_those_before_it_is_told_so(pool: Pool) -> None:
+    admitted(pool, cpu(2, run="first"))
+    large, small = pool.request_slots(cpu(3)), pool.request_slots(cpu(2))
+    assert pool.try_admit(large) is None and pool.try_admit(small) is None
+    assert pool.why_waiting(small) == (
+        "this machine holds it back, 1 before it: there is room for it, and it would delay that one"
+    )
 
 
 def test_first_come_first_served(pool: Pool) -> None:
@@ -895,7 +910,9 @@ def test_what_another_user_makes_locks_or_renames_stops_nobody(open_path: str) -
         with another(MISCHIEF, open_path, user=NOBODY) as evil:
             assert [line(evil) for _ in range(3)] == ["refused", "refused", "ready"]
             assert pool.try_admit(waiting) is None
-            assert pool.why_waiting(waiting).endswith("held by first, evil?[31m?run")
+            assert pool.why_waiting(waiting).endswith(
+                "it needs 2 more cores, which run first and run evil?[31m?run of user nobody use"
+            )
             assert pool.try_admit(pool.request_slots(ONE_GPU)) is not None, "what is free is given"
             first.release()
             assert pool.try_admit(waiting) is not None
