@@ -50,9 +50,8 @@ def test_the_releases_are_those_of_the_cluster_of_the_tests() -> None:
     assert set(guides()) == {*BUILT, *BY_HAND}
     for name, (folder, module) in BUILT.items():
         guide = guide_of(name)
-        pinned = re.search(
-            rf"^(?:require |\t){re.escape(module)} (v\S+)", (GO / folder / "go.mod").read_text(), re.M
-        )
+        wanted = (GO / folder / "go.mod").read_text()
+        pinned = re.search(rf"^(?:require |\t){re.escape(module)} (v\S+)", wanted, re.MULTILINE)
         assert guide is not None and pinned is not None
         assert pinned[1] == guide.version or pinned[1].startswith(f"{guide.version}."), name
 

@@ -174,6 +174,23 @@ def test_who_has_room_and_waits_for_those_before_it_is_told_so(pool: Pool) -> No
     )
 
 
+def test_a_hundred_that_wait_cost_no_read_to_tell_the_place_of_each(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `list` and each follower do, again and again: names are listed, holders are read."""
+    admitted(pool, cpu(4, run="first"))
+    tickets = [pool.request_slots(cpu(1, run=f"r{n}")) for n in range(100)]
+    reads: list[int] = []
+    read = pool_module._read_entry
+    monkeypatch.setattr(pool_module, "_read_entry", lambda *args: reads.append(1) or read(*args))
+    view = pool.view()
+    said = [view.why_waiting(each.name, start_of(each.request.claim(ROOM)), ROOM) for each in tickets]
+    assert len(reads) == 1, "that of the holder"
+    assert "next in line" in (said[0] or "") and "99 before it: it needs 1 more core" in (said[99] or "")
+    reads.clear()
+    assert len(pool.describe()["queue"]) == 100 and len(reads) == 101, "each once"
+
+
 def test_first_come_first_served(pool: Pool) -> None:
     holder = admitted(pool, cpu(2))
     large, small, other = pool.request_slots(cpu(4)), pool.request_slots(cpu(1)), pool.request_slots(ONE_GPU)
@@ -275,7 +292,9 @@ def test_the_description_shows_who_holds_what_and_who_waits(pool: Pool) -> None:
     me = {"user": files.user_name(os.geteuid()), "pid": os.getpid()}
     held = {"cpu": 2.0, "memory": 2 * GiB, "gpus": ["0"], "ports": [port], "members": 2, "leftover": False}
     assert gang == {"run": "holder", **me, **held}
-    assert waiter == {"run": "waiter", **me, "cpu": 0.0, "memory": 0, "gpus": 3, "members": 1}
+    why = "this machine holds it back, next in line: it needs 1 more GPU, which run holder uses"
+    asked = {"cpu": 0.0, "memory": 0, "gpus": 3, "members": 1, "position": 1, "why": why}
+    assert waiter == {"run": "waiter", **me, **asked}
     assert seen["gpus"][:2] == [
         {"id": "0", "run": "holder", "pids": []},
         {"id": "1", "run": None, "pids": []},

@@ -66,8 +66,8 @@ class InstalledComponent:
 
     @property
     def cure(self) -> str | None:
-        """What helps where it is installed and does not answer; None: it is not so. Helm leaves definitions of
-        kinds behind; those of jobs are nobody's to remove by the way.
+        """What helps where it is installed and does not answer; None: it is not so. Helm leaves the
+        definitions of kinds behind; those of jobs are nobody's to remove by the way.
         """
         if not self.installed or self.alive is not False:
             return None

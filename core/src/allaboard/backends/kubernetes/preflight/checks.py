@@ -143,7 +143,6 @@ def kinds(facts: Facts) -> Iterator[Check]:
         if not resource.group or f"{resource.api_version}/{resource.kind}" in facts.survey.kinds:
             continue
         missing.append(resource)
-        part = part_of(resource)
         served = sorted(k for k in facts.survey.kinds if k.endswith(f"/{resource.kind}"))
         said = _quote(
             "/apis", "kinds", f"served are {', '.join(served)}" if served else f"no {resource.kind} is served"
@@ -207,7 +206,7 @@ def gang(facts: Facts) -> Iterator[Check]:
         fix = (
             f"say gang: {{scheduler: {known[0]}}}"
             if known
-            else f"ask who runs the cluster, of {away[0].part.title}, which does not answer, to {away[0].cure}"
+            else f"{away[0].part.title} does not answer: ask who runs the cluster to {away[0].cure}"
             if away
             else "install a gang scheduler: `allaboard cluster` tells how"
         )

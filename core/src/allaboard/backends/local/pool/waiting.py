@@ -1,5 +1,5 @@
-"""Why a gang waits for slots, in the words of a queue: its place, what it lacks, and who has it. Pure functions
-of values. Only what it needs to start at all is weighed, so an elastic gang lacks what its minimum lacks.
+"""Why a gang waits for slots, in the words of a queue: its place, what it lacks, and who has it. Pure
+functions of values. Only what it needs to start at all is weighed: of an elastic gang the minimum.
 """
 
 from __future__ import annotations

@@ -300,9 +300,7 @@ class Supervisor:
 
     def _pool_unusable(self, error: SiteError) -> None:
         """Wait while the pool cannot be used. The run never ends because of it."""
-        self.operator.waiting = (
-            f"this machine's slots cannot be had: {error}; it is tried again from time to time"
-        )
+        self.operator.waiting = f"slots cannot be had here: {error}; it is tried again from time to time"
         self.dirty = True
         self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
 
