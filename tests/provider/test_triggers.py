@@ -406,7 +406,9 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
             return [event.payload async for event in trigger.run()]
 
         async def until(before: bool) -> None:
-            while not any(f"held by {holds.run}" in s and ("1 before it" in s) == before for s in lines):
+            while not any(
+                f"which run {holds.run} uses" in s and ("1 before it" in s) == before for s in lines
+            ):
                 assert not watching.done(), watching.result()
                 await asyncio.sleep(0.1)
 

@@ -105,6 +105,15 @@ def test_a_frame_says_why_a_run_waits_and_which_member_backs_off() -> None:
     assert re.search(r"worker-0 +1  waits to restart +1 +2 *\n", text)
 
 
+def test_why_it_waits_has_a_line_of_its_own(tz: None) -> None:
+    why = "this machine holds it back, 3 before it: it needs 2 more GPUs, which run digits-1f0c9a77 uses"
+    text = drawn(replace(seen(State.QUEUED), waiting=why, phases={"admitted": 4.0}))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[0].endswith("attempt 1 · 0 restarts") and lines[1] == f"  {why}"
+    assert lines[-1] == "  who else waits: allaboard queues", "there is no output yet"
+    assert "who else waits" not in drawn(TRAINING)
+
+
 def test_the_march_of_the_conditions_ends_with_the_last(tz: None) -> None:
     text = drawn(seen(State.SUCCEEDED, members=TRAINING.members))
     assert "Succeeded" in text

@@ -563,6 +563,12 @@ _WAITS = {
         True,
         "it starts by itself when its queue admits it; else take another queue or a higher priority",
     ),
+    "slots_pending": (
+        "queue_quota_pending",
+        True,
+        "it starts by itself when there is room; else ask for less, or stop what holds the slots "
+        "(`allaboard queues`)",
+    ),
     "queue_quota_impossible": (
         "queue_quota_impossible",
         False,

@@ -119,10 +119,6 @@ class JobSet:
         "jobset",
         "JobSet",
         "jobset-system",
-        (
-            "kubectl apply --server-side -f "
-            "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
-        ),
     )
     PROBE: Json | None = _WRONG
     ENDS: Mapping[str, str] = {

@@ -33,10 +33,6 @@ OPERATOR = Operator(
     "training-operator",
     "Training Operator v1",
     "kubeflow",
-    (
-        "kubectl apply --server-side -k "
-        '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"',
-    ),
     exact=True,
 )
 RESTART = {"never": "Never", "on_failure": "OnFailure", "always": "Always", "exit_code": "ExitCode"}

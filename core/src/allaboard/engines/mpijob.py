@@ -288,10 +288,6 @@ class MPIJob(MPIEngine):
         "mpi-operator",
         "MPI Operator",
         "mpi-operator",
-        (
-            "kubectl apply --server-side -f "
-            "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.7.0/deploy/v2beta1/mpi-operator.yaml",
-        ),
         exact=True,
         gang_flag="--gang-scheduling",
     )

@@ -111,12 +111,6 @@ class TrainJob(JobSet):
         "trainer",
         "Trainer v2",
         "kubeflow-system",
-        (
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
-        ),
     )
     TAKES_IN = CHANGES | mpi.FIELDS
     PROBE: Json | None = _WRONG

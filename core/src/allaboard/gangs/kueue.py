@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.units import counted, from_rfc3339, show_seconds
+from allaboard.units import counted, from_rfc3339, place_in_line, show_seconds
 
 Json = Mapping[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -159,7 +159,7 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
     code, why = _why_no_quota(reason, message)
     if _reason(conditions, "Evicted") == "PodsReadyTimeout" and code == PENDING:
         code = NOT_READY
-    place = _place(position) if code != IMPOSSIBLE else ""
+    place = place_in_line(position) if code != IMPOSSIBLE else ""
     return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}")
 
 
@@ -167,11 +167,6 @@ def condition_of(thing: Json, kind: str) -> Json:
     """A condition of an object of Kueue by its type; empty: it has none."""
     conditions = (thing.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == kind), {})
-
-
-def _place(position: int | None) -> str:
-    """``, next in line``, ``, 3 before it``."""
-    return "" if position is None else f", {position} before it" if position else ", next in line"
 
 
 def _why_no_quota(reason: str, message: str) -> tuple[str, str]:

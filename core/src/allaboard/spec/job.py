@@ -107,8 +107,8 @@ class Gang(TypedDict, total=False):
         "coscheduling",
         "auto",
     ]
-    queue: Annotated[str, "queue", "the queue", "research"]
-    priority: Annotated[str, "object", "the priority class", "high"]
+    queue: Annotated[str, "queue", "the queue; of no meaning on one machine", "research"]
+    priority: Annotated[str, "object", "the priority class; of no meaning on one machine", "high"]
     timeout: Annotated[str | int | float, "duration", "give up waiting for the gang after this long", "10m"]
     topology: Annotated[Topology, "group", "how close together"]
     require: Annotated[

@@ -33,6 +33,7 @@ from allaboard.backends.local.host.processes import (
 )
 from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
+from allaboard.backends.local.pool.waiting import FIRST_COME
 from allaboard.backends.local.state import housekeeping, logs, records
 from allaboard.backends.local.state.paths import (
     CLAIMS,
@@ -95,7 +96,7 @@ _LOCKED_WITHIN = 0.05
 _POLL = 0.02
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
-_IGNORED_FIELDS = ("metadata", "image", "gang", "service_account", "pod")
+_IGNORED_FIELDS = ("metadata", "image", "service_account", "pod")
 _IGNORED_OF_GROUPS = ("image", "pod")
 _IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
 _IGNORED_OF_VOLUMES = ("storage_class", "access")
@@ -1017,12 +1018,14 @@ _PoolViews = dict[str, PoolView]
 
 def _waiting_reason(queued: Mapping[str, Any], glances: _PoolViews) -> str | None:
     """Why a run waits now. Computed here, because its supervisor sleeps until slots are free."""
+    if "needs" not in queued:
+        return None  # written by an older release, which kept a sentence instead
     path, (cpu, memory, gpus) = queued["pool"], queued["room"]
     room = Capacity(cpu, memory, tuple(gpus))
     with suppress(SiteError):
         if path not in glances:
             glances[path] = Pool(path, room).view()
-        return glances[path].waiting_reason(queued["ticket"], queued["asks"], room)
+        return glances[path].why_waiting(queued["ticket"], Need(*queued["needs"]), room)
     return None
 
 
@@ -1164,7 +1167,12 @@ def _ignored_note(plan: Plan) -> str | None:
         if name in volume.get(source, {})
     ]
     fields += [f"spot.{name}" for name in _IGNORED_OF_SPOT if (job.get("spot") or {}).get(name)]
-    return f"{', '.join(fields)}: no meaning on one machine, left out" if fields else None
+    gang = [name for name, value in (job.get("gang") or {}).items() if value is not None]
+    fields += [f"gang.{name}" for name in gang]
+    if not fields:
+        return None
+    turn = f"; {FIRST_COME}" if {"queue", "priority"} & {*gang} else ""
+    return f"{', '.join(fields)}: no meaning on one machine, left out{turn}"
 
 
 def _describe_capacity(room: Capacity) -> str:

@@ -69,7 +69,7 @@ def test_what_is_served_is_discovered(aggregated: bool) -> None:
 def test_an_empty_cluster_is_told_what_to_install() -> None:
     found = look(Answers())
     assert not any(part.installed for part in found.parts)
-    assert all(part.install for part in PARTS)
+    assert all(part.guide for part in PARTS) and all(part.cure is None for part in found.parts)
     assert found.operator_gangs == {"training-operator": "off", "mpi-operator": "off"}
 
 
@@ -174,6 +174,38 @@ def test_a_job_of_another_manager_says_nothing() -> None:
     job["spec"] = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}
     found = look(Answers([PYTORCHJOB], {"pytorchjobs.kubeflow.org": [job]}, [("create", "pytorchjobs")]))
     assert found.part("training-operator").alive is None
+
+
+def test_a_gang_scheduler_that_left_its_kinds_behind() -> None:
+    """Helm keeps definitions, and nobody takes the lease with it."""
+    lease = {
+        "metadata": {"name": "vc-scheduler"},
+        "spec": {"renewTime": ago(7200), "leaseDurationSeconds": 15},
+    }
+    away = look(Answers([VOLCANO], {"volcano-system/leases.coordination.k8s.io": [lease]})).part("volcano")
+    assert away.alive is False and "renewed 2h 00m ago" in away.signs[0]
+    cure = away.to_dict()["cure"]
+    assert "kubectl -n volcano-system get deployments,pods" in cure and "with all objects of it" in cure
+    assert cure.endswith("kubectl delete crd podgroups.scheduling.volcano.sh")
+
+
+def test_the_jobs_of_an_operator_that_is_away_are_left_to_it() -> None:
+    away = look(Answers([PYTORCHJOB], refuses=webhook_is_away)).part("training-operator")
+    assert away.cure == "start it again (kubectl -n kubeflow get deployments,pods)"
+
+
+def test_an_empty_home_explains_and_proves_nothing() -> None:
+    found = look(Answers([VOLCANO])).part("volcano")
+    assert found.alive is None and found.cure is None
+    assert found.signs == ("nothing of it is in volcano-system, where its guide puts it",)
+    unseen = look(Answers([VOLCANO], denied=[("list", "leases")])).part("volcano")
+    assert unseen.signs == ()
+
+
+def test_the_deployments_of_the_control_plane_are_no_sign_of_its_gangs() -> None:
+    deployment = {"metadata": {"name": "coredns"}, "status": {"availableReplicas": 2}}
+    found = look(Answers([NATIVE], {"kube-system/deployments.apps": [deployment]})).part("workload")
+    assert found.alive is None and found.signs == ()
 
 
 # --- gangs

@@ -183,6 +183,21 @@ def test_a_gang_scheduler_that_was_seen_at_work() -> None:
     assert check.ok is True and "my-scheduler" in check.summary
 
 
+AWAY = {"name": "l"}, {"renewTime": ago(7200), "leaseDurationSeconds": 15}
+
+
+@pytest.mark.parametrize("asked", ["coscheduling", "auto"])
+def test_a_gang_scheduler_that_only_left_its_kinds_is_told_with_what_helps(asked: str) -> None:
+    """By name nothing would start; by itself another way is taken, and nobody is told to name it."""
+    lease = {"metadata": AWAY[0], "spec": AWAY[1]}
+    cluster = Cluster(objects={"scheduler-plugins/leases.coordination.k8s.io": [lease]})
+    check = cluster.says("gang", gang={"scheduler": asked})
+    assert check.ok is False and check.stops == (asked != "auto")
+    assert "kubectl -n scheduler-plugins get deployments,pods" in str(check.fix)
+    assert "kubectl delete crd podgroups.scheduling.x-k8s.io" in str(check.fix)
+    assert "say gang" not in str(check.fix)
+
+
 # --- who asks
 
 
@@ -908,6 +923,15 @@ def test_a_queue_that_is_not_there_or_closed() -> None:
     closed.answers.objects["localqueues.kueue.x-k8s.io"][0]["status"] = {"conditions": [said]}
     check = closed.says("queue", **IN_QUEUE)
     assert check.stops and check.evidence[0].text == "ClusterQueue gpus is stopped"
+
+
+def test_a_queue_of_a_kueue_that_is_away_admits_nothing() -> None:
+    cluster = with_kueue()
+    lease = {"metadata": AWAY[0], "spec": AWAY[1]}
+    cluster.answers.objects["kueue-system/leases.coordination.k8s.io"] = [lease]
+    check = cluster.says("queue", **IN_QUEUE)
+    assert check.stops and "does not answer" in check.summary and "-n kueue-system" in str(check.fix)
+    assert "was renewed 2h 00m ago" in check.evidence[0].text
 
 
 def test_a_queue_needs_rights_of_its_own_and_other_jobs_do_not() -> None:

@@ -1,5 +1,5 @@
-"""What a cluster may have installed for training: operators, gang schedulers, queues; how each shows itself,
-and the commands that install it. The operators of our engines are told by these; the others are a table.
+"""What a cluster may have installed for training: operators, gang schedulers, queues; how each shows itself.
+The operators of our engines are told by these; the others are a table. How each is installed is in `guides`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
     resource_for,
 )
+from allaboard.backends.kubernetes.discovery.guides import Guide, guide_of
 from allaboard.engines import ENGINES, Engine
 
 LOCALQUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
@@ -40,7 +41,6 @@ class Component:
     title: str
     kinds: tuple[Resource, ...]
     home: str
-    install: tuple[str, ...]
     gang: str | None = None
     exact: bool = False
     makes_gangs: bool = False
@@ -50,6 +50,11 @@ class Component:
     def group(self) -> str:
         """The API group of its kinds."""
         return self.kinds[0].group
+
+    @property
+    def guide(self) -> Guide | None:
+        """How it is installed; None: nobody has written it down here."""
+        return guide_of(self.id)
 
 
 def _probe(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,7 +78,6 @@ def operators(engines: Iterable[Engine]) -> Iterator[Component]:
             operator.title,
             tuple(resource_for(engine) for engine in of_it),
             operator.home,
-            operator.install,
             exact=operator.exact,
             makes_gangs=any(engine.NATIVELY for engine in of_it),
             probes={
@@ -90,10 +94,6 @@ _OTHERS: tuple[Component, ...] = (
         "coscheduling (scheduler-plugins)",
         (PODGROUPS_COSCHEDULING,),
         "scheduler-plugins",
-        (
-            "helm install --repo https://scheduler-plugins.sigs.k8s.io scheduler-plugins scheduler-plugins "
-            "--namespace scheduler-plugins --create-namespace",
-        ),
         gang="coscheduling",
     ),
     Component(
@@ -101,13 +101,6 @@ _OTHERS: tuple[Component, ...] = (
         "kube-scheduler's own gang scheduling",
         (PODGROUPS, PODGROUPS_ALPHA),
         "kube-system",
-        (
-            "# Kubernetes 1.37, on kube-apiserver and on kube-scheduler:",
-            "--feature-gates=GenericWorkload=true",
-            "# and on kube-apiserver:",
-            "--runtime-config=scheduling.k8s.io/v1beta1=true",
-            "# (1.36: GenericWorkload=true,GangScheduling=true, and scheduling.k8s.io/v1alpha2=true)",
-        ),
         gang="workload",
     ),
     Component(
@@ -115,10 +108,6 @@ _OTHERS: tuple[Component, ...] = (
         "Volcano",
         (PODGROUPS_VOLCANO,),
         "volcano-system",
-        (
-            "helm install --repo https://volcano-sh.github.io/helm-charts volcano volcano "
-            "--namespace volcano-system --create-namespace",
-        ),
         gang="volcano",
     ),
     Component(
@@ -126,10 +115,6 @@ _OTHERS: tuple[Component, ...] = (
         "KAI Scheduler",
         (PODGROUPS_KAI,),
         "kai-scheduler",
-        (
-            "helm upgrade --install kai-scheduler oci://ghcr.io/nvidia/kai-scheduler/kai-scheduler "
-            "--version v0.13.0 --namespace kai-scheduler --create-namespace",
-        ),
         gang="kai",
     ),
     Component(
@@ -137,10 +122,6 @@ _OTHERS: tuple[Component, ...] = (
         "Kueue",
         (LOCALQUEUES,),
         "kueue-system",
-        (
-            "kubectl apply --server-side -f "
-            "https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
-        ),
         gang="kueue",
     ),
 )
@@ -157,3 +138,14 @@ def part_of(resource: Resource) -> Component | None:
     same = [part for part in PARTS if resource in part.kinds]
     like = [p for p in PARTS for k in p.kinds if (k.group, k.kind) == (resource.group, resource.kind)]
     return next(iter(same + like), None)
+
+
+def guide_for(resource: Resource) -> Guide | None:
+    """How what serves a kind is installed: for kinds of ours what their engine says, for an operator may have
+    known some in old releases alone; None: nobody has written it down here.
+    """
+    for engine in ENGINES.values():
+        if resource_for(engine) == resource and engine.OPERATOR.guide:
+            return guide_of(engine.OPERATOR.guide)
+    part = part_of(resource)
+    return part.guide if part is not None else None

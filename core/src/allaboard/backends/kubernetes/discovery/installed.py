@@ -64,7 +64,24 @@ class InstalledComponent:
     def installed(self) -> bool:
         return bool(self.versions)
 
+    @property
+    def cure(self) -> str | None:
+        """What helps where it is installed and does not answer; None: it is not so. Helm leaves the
+        definitions of kinds behind; those of jobs are nobody's to remove by the way.
+        """
+        if not self.installed or self.alive is not False:
+            return None
+        words = f"start it again (kubectl -n {self.part.home} get deployments,pods)"
+        if self.part.gang is None:
+            return words
+        kinds = " ".join(kind.name for kind in self.part.kinds)
+        return (
+            f"{words}; where it was uninstalled, install it again, or remove the kind that it left, with all "
+            f"objects of it: kubectl delete crd {kinds}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
+        guide = self.part.guide
         return {
             "id": self.part.id,
             "title": self.part.title,
@@ -72,7 +89,8 @@ class InstalledComponent:
             "versions": list(self.versions),
             "alive": self.alive if self.installed else None,
             "evidence": list(self.signs),
-            "install": list(self.part.install),
+            "cure": self.cure,
+            "install": guide.to_dict() if guide is not None else None,
         }
 
 
@@ -156,7 +174,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         component = InstalledComponent(part, versions_of(part, kinds))
         if component.installed:
             signs = [*(yield from _probed(part, kinds, may)), *(yield from _at_home(part, may, now))]
-            signs += _in_namespace(part, jobs, groups, schedulers, now)
+            signs = _telling([*signs, *_in_namespace(part, jobs, groups, schedulers, now)])
             component = replace(component, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
         parts.append(component)
     nodes = yield from _nodes(may)
@@ -353,6 +371,11 @@ class Sign:
     words: str
 
 
+def _telling(signs: Sequence[Sign]) -> list[Sign]:
+    """Those that say something; where none does, those that explain why."""
+    return [sign for sign in signs if sign.alive is not None] or list(signs)
+
+
 def _verdict(signs: Sequence[Sign]) -> bool | None:
     said = {sign.alive for sign in signs}
     return True if True in said else False if False in said else None
@@ -383,7 +406,8 @@ def _probed(part: Component, kinds: frozenset[str], may: May) -> Operation[list[
 def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
     """Leases and Deployments in the namespace where its guide puts it."""
     signs = []
-    for lease in (yield from _listed(LEASES, None, may, part.home)) or ():
+    leases = yield from _listed(LEASES, None, may, part.home)
+    for lease in leases or ():
         spec = lease.get("spec") or {}
         renewed = from_rfc3339(spec.get("renewTime"))
         name = lease["metadata"]["name"]
@@ -395,7 +419,12 @@ def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
         fresh = age <= 3 * float(spec.get("leaseDurationSeconds") or 15)
         words = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
         signs.append(Sign(fresh if part.id != "workload" else None, words))
-    for deployment in (yield from _listed(DEPLOYMENTS, None, may, part.home)) or ():
+    if part.home == "kube-system":
+        return signs  # its Deployments are others'
+    deployments = yield from _listed(DEPLOYMENTS, None, may, part.home)
+    if leases == () and deployments == ():
+        return [Sign(None, f"nothing of it is in {part.home}, where its guide puts it")]
+    for deployment in deployments or ():
         available = int((deployment.get("status") or {}).get("availableReplicas") or 0)
         words = f"Deployment {part.home}/{deployment['metadata']['name']} has {available} available"
         signs.append(Sign(available > 0, words))

@@ -18,7 +18,7 @@ from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
-from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
+from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_for, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
@@ -28,6 +28,7 @@ from allaboard.backends.kubernetes.preflight.admission import judge
 from allaboard.diagnosis import Evidence
 from allaboard.engines import Engine, engine_of_object
 from allaboard.errors import AllaboardError, Problem
+from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
@@ -145,12 +146,11 @@ def kinds(facts: Facts) -> Iterator[Check]:
         if not resource.group or f"{resource.api_version}/{resource.kind}" in facts.survey.kinds:
             continue
         missing.append(resource)
-        part = part_of(resource)
         served = sorted(k for k in facts.survey.kinds if k.endswith(f"/{resource.kind}"))
         said = _quote(
             "/apis", "kinds", f"served are {', '.join(served)}" if served else f"no {resource.kind} is served"
         )
-        fix = f"install {part.title}: {part.install[0]}" if part else f"install the CRD of {resource.name}"
+        fix = _how_to_install(facts, resource)
         yield Check(
             "kinds", False, f"{resource.api_version} {resource.kind} is not served here", (said,), fix
         )
@@ -159,6 +159,16 @@ def kinds(facts: Facts) -> Iterator[Check]:
         yield _is_well(
             "kinds", f"{one_of(names).replace(' or ', ' and ')} {'is' if len(names) == 1 else 'are'} served"
         )
+
+
+def _how_to_install(facts: Facts, resource: Resource) -> str:
+    part, guide = part_of(resource), guide_for(resource)
+    if part is None:
+        return f"install the CRD of {resource.name}"
+    if guide is None:
+        return f"install {part.title}"
+    command = guide.shortest(facts.survey.is_openshift)
+    return f"install {part.title}" + (f": {command}" if command else ": `allaboard cluster` tells how")
 
 
 def operator(facts: Facts) -> Iterator[Check]:
@@ -176,7 +186,7 @@ def operator(facts: Facts) -> Iterator[Check]:
     elif component.alive:
         yield Check("operator", True, f"{part.title} is alive: {component.signs[0]}", said)
     else:
-        fix = f"ask who runs the cluster to start it (kubectl -n {part.home} get deployments,pods)"
+        fix = f"ask who runs the cluster to {component.cure}"
         yield Check("operator", False, f"{part.title} does not answer", said, fix)
 
 
@@ -193,10 +203,14 @@ def gang(facts: Facts) -> Iterator[Check]:
         return
     if plan.how == "none":
         words = f"nothing starts its {plan.total} members together: some may hold GPUs and wait for the rest"
-        known = [g for g, part in BY_GANG.items() if facts.survey.part(part.id).installed]
+        there = {g: facts.survey.part(part.id) for g, part in BY_GANG.items() if g in GANGS}
+        known = [g for g, component in there.items() if component.installed and component.alive is not False]
+        away = [c for c in there.values() if c.cure is not None]
         fix = (
             f"say gang: {{scheduler: {known[0]}}}"
             if known
+            else f"{away[0].part.title} does not answer: ask who runs the cluster to {away[0].cure}"
+            if away
             else "install a gang scheduler: `allaboard cluster` tells how"
         )
         yield Check("gang", False, words, fix=fix, severity=WARNING)
@@ -217,6 +231,10 @@ def gang(facts: Facts) -> Iterator[Check]:
     elif component.alive:
         said_ = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
         yield Check("gang", True, f"{component.part.title} is at work: {component.signs[0]}", said_)
+    elif component.cure is not None:
+        said_ = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
+        fix = f"ask who runs the cluster to {component.cure}; or name another with gang.scheduler"
+        yield Check("gang", False, f"{component.part.title} is installed and does not answer", said_, fix)
     else:
         who = f" under the name {plan.scheduler}" if plan.scheduler else ""
         yield _unknown(
@@ -522,6 +540,10 @@ def queue(facts: Facts) -> Iterator[Check]:
         elif status.get("state") not in (None, "Open"):
             said = _quote(f"queue/{name}", "status.state", str(status["state"]))
             yield Check("queue", False, f"queue {name} is not open", (said,), "ask who runs the queue")
+        elif facts.gang.local_queue and (kueue := facts.survey.part("kueue")).cure is not None:
+            said_ = tuple(_quote("kueue", "signs of life", sign) for sign in kueue.signs)
+            words = f"queue {name} is there, and Kueue, which would admit its jobs, does not answer"
+            yield Check("queue", False, words, said_, f"ask who runs the cluster to {kueue.cure}")
         else:
             yield _is_well("queue", f"queue {name} is there and admits")
             yield from _admission(facts)
