@@ -178,7 +178,9 @@ class Observation:
     ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
     outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
     in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not. ``phases``:
-    seconds in each so far; None when not seen. ``limit``: the next one that is a follower's to enforce.
+    seconds in each so far; None when not seen. ``queued_before``: those of ``admitted`` before its queue took
+    it back last, which its clock does not count; ``elsewhere``: its members run on another cluster, where
+    nobody here sees them, and no phase has a clock. ``limit``: the next one that is a follower's to enforce.
     ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines)
     are filled when evidence is asked for.
     """
@@ -206,6 +208,8 @@ class Observation:
     waiting: str | None = None
     obstacle: Obstacle | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
+    queued_before: float = 0.0
+    elsewhere: bool = False
     progress: Progress = Progress()
     limit: Limit | None = field(default=None, compare=False)
     flags: tuple[str, ...] = ()
