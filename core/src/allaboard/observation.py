@@ -6,11 +6,15 @@ cluster). Absent is None: nothing here is guessed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_PLACE = re.compile(r", (next in line|[0-9]+ before it)")
+"""The place in a queue, as `allaboard.gangs.kueue` says it."""
 PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "training")
 
 
@@ -230,6 +234,15 @@ class Observation:
     def held_by(self) -> str | None:
         """Why the run makes no progress, in one sentence; None: no known reason."""
         return self.obstacle.text if self.obstacle is not None else self.waiting
+
+    @property
+    def held_kind(self) -> str | None:
+        """The kind of `held_by`: it stays while a try, a place in a queue or an amount changes. A log that
+        says each of those at once is a flood where many wait.
+        """
+        if self.obstacle is not None:
+            return f"{self.obstacle.code}, never" if self.obstacle.never else self.obstacle.code
+        return None if self.waiting is None else _NUMBER.sub("0", _PLACE.sub("", self.waiting))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

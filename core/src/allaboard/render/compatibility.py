@@ -294,8 +294,8 @@ def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
         )
     if plan.queue_priority is not None and plan.priority is None:
         yield (
-            f"gang.priority: {plan.queue_priority} is a WorkloadPriorityClass: it orders its queue, and its pods "
-            "have no priority of their own"
+            f"gang.priority: {plan.queue_priority} is a WorkloadPriorityClass: it orders its queue, and its "
+            "pods have no priority of their own"
         )
     if kueue.MIN_PARALLELISM in plan.annotations:
         yield f"metadata.annotations: {kueue.MIN_PARALLELISM} means something to jobs of batch/v1 alone"

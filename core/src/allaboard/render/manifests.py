@@ -133,7 +133,7 @@ def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
     marks = gang.marks(plan, role) if plan.how == "marks" else {}
     if plan.queue_priority is not None and plan.priority is None:
         # The job's word names a priority of its queue: pods have none by that name.
-        marks = pod_template.merged(marks, {"spec": {"priorityClassName": None}})
+        marks = {**marks, "spec": {**(marks.get("spec") or {}), "priorityClassName": None}}
     by_label_alone = has_tiers(gang, plan.how)
     require, prefer = (
         label_of(domain) if domain is not None and ("/" in domain or not by_label_alone) else None

@@ -67,7 +67,7 @@ def current_phase(seen: Observation) -> str | None:
     """The current phase: the last one that has begun. None after the end of the run and before it is
     admitted.
     """
-    if state_of(seen).is_final or seen.suspended:
+    if state_of(seen).is_final or seen.suspended or seen.elsewhere:
         return None
     return next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
 

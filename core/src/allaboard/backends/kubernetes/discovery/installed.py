@@ -98,7 +98,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``lacking``, ``topology_levels``, ``priorities``, ``queue_priorities``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
+    ``lacking``, ``topology_levels``, ``priorities``, ``queue_priorities``: as in `ClusterFacts`. ``nodes``:
+    None when they may not be read.
     """
 
     server: str
@@ -182,7 +183,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         schedulers={gang: component.name for gang, component in schedulers.items()},
         lacking={name: fields for name, fields in lacking.items() if fields},
         topology_levels=(yield from _topology_levels(kinds, may)),
-        priorities=(yield from _names_of(PRIORITYCLASSES, kinds, may)),
+        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
         queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
         nodes=nodes,
     )
@@ -218,12 +219,12 @@ def complete_priorities(facts: ClusterFacts, priority: str | None) -> Operation[
     may = May(facts.namespace)
     return replace(
         facts,
-        priorities=(yield from _names_of(PRIORITYCLASSES, kinds, may)),
+        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
         queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
     )
 
 
-def _names_of(resource: Resource, kinds: frozenset[str], may: May) -> Operation[frozenset[str] | None]:
+def _names_of(resource: Resource, kinds: frozenset[str] | None, may: May) -> Operation[frozenset[str] | None]:
     """The names of all objects of a kind; None where they are not known, or too many to know them all."""
     found = yield from _listed(resource, kinds, may)
     if found is None or len(found) >= LOOKED_AT:

@@ -3,10 +3,10 @@
 The v1 operator knows a job's deadline and has no timer for it: it looks when something else happens to the
 job (training-operator.md C7). So it is nudged with an annotation, and has a minute to act; one that is away
 does not, and then the run is ended from here. Clocks of phases are known to no operator at all. What can
-never start (`obstacles`, and what Kueue can never admit: `Held.never`) has failed once the clock of its phase
-is over, or `PATIENCE` where it has none. Who only waits in a queue waits without end, but where
-`policy.clocks.admitted` says how long; each time that a queue takes a job back that clock begins anew. No clock
-counts what another cluster does (MultiKueue).
+never start (`obstacles`, and what Kueue can never admit: `Held.never`) has failed once the clock of its
+phase is over, or `PATIENCE` where it has none. Who only waits in a queue waits without end, but where
+`policy.clocks.admitted` says how long; each time that a queue takes a job back that clock begins anew. No
+clock counts what another cluster does (MultiKueue).
 """
 
 from __future__ import annotations

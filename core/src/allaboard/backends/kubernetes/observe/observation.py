@@ -525,9 +525,9 @@ def remembered(
     read = engine.read(job, pods)
     since, held = _since(memory, job, read, workload), is_held(job, read)
     if since is not None and since != memory.since:
-        # Created, resumed, or taken back by its queue: its clocks begin anew, and pods that are made again are
-        # no restarts. The operator makes them before it says that the job is resumed: they may have been seen
-        # already.
+        # Created, resumed, or taken back by its queue: its clocks begin anew, and pods that are made again
+        # are no restarts. The operator makes them before it says that the job is resumed: they may have been
+        # seen already.
         anew = {_uid(pod) for pod in pods if not _is_ending(pod) and not (held and _created(pod) < since)}
         waited = _waited(memory, since) if job is not None and holding_queue(job) is not None else 0.0
         earlier = memory.before(anew)

@@ -574,10 +574,8 @@ def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
     clusters = [str(name) for name in ((found or {}).get("spec") or {}).get("clusters") or ()]
     where = f"one of the clusters {', '.join(clusters)}" if len(clusters) > 1 else "another cluster"
     where = f"cluster {clusters[0]}" if len(clusters) == 1 else where
-    words = (
-        f"Kueue runs it on {where} (MultiKueue, admission check {check}); its members, their logs and what"
-    )
-    yield _is_well("multikueue", f"{words} they report are there, and so must namespace {facts.where} be")
+    words = f"Kueue runs it on {where} (MultiKueue, admission check {check}); its members, their logs and"
+    yield _is_well("multikueue", f"{words} what they report are there; namespace {facts.where} must be, too")
     others = [f"{one['kind']} {one['metadata']['name']}" for one in facts.manifests[:-1]]
     if others:
         said = (_quote(f"admissioncheck/{check}", "spec.controllerName", MULTIKUEUE),)
@@ -678,8 +676,8 @@ def secrets(facts: Facts) -> Iterator[Check]:
         if wanted and not missing and not hidden:
             yield _is_well(id, f"{_join_names(what, wanted)} there")
     if facts.gang.queue_priority is not None:
-        words = f"{facts.gang.queue_priority} is a WorkloadPriorityClass: it orders queue {facts.gang.local_queue}"
-        yield _is_well("priority_class", words)
+        words = f"{facts.gang.queue_priority} is a WorkloadPriorityClass"
+        yield _is_well("priority_class", f"{words}: it orders queue {facts.gang.local_queue}")
 
 
 def _join_names(what: str, names: Iterable[str], verb: str = "") -> str:
