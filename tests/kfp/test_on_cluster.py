@@ -81,8 +81,8 @@ QUEUED = {**JOB, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
 def test_no_clock_and_no_deadline_of_a_step_counts_what_a_queue_takes(
     cluster: FakeCluster, artifacts: Of, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a phase that an earlier one holds. The queue takes twenty minutes."""
-    cluster.operator.queued_for, cluster.operator.trains_for = 1200.0, 30
+    """Of a phase that an earlier one holds. The queue takes longer than the deadline."""
+    cluster.operator.queued_for, cluster.operator.trains_for = 400.0, 30
     policy = {"restart": "never", "clocks": {"scheduled": "10s", "image": "10s"}, "deadline": "5m"}
     trained(artifacts, job={**QUEUED, "policy": policy})
     assert record(cluster).outcome.state == "succeeded"

@@ -101,6 +101,12 @@ def test_a_place_in_a_queue_is_told_now_and_then_and_another_reason_at_once(back
     assert log.look(waits(0, "LocalQueue team is stopped"), 500.0) == [], "told once"
 
 
+def test_a_run_on_another_cluster_says_where_its_members_are(backend: Any) -> None:
+    log = LoggedRun(backend, "r", "try-1")
+    away = seen(State.RUNNING, elsewhere=True, notes=("Kueue has sent it to cluster far",))
+    assert log.look(away, 0.0) == ["r: running: Kueue has sent it to cluster far"]
+
+
 def test_progress_is_told_now_and_then_and_at_the_last_step(backend: Any) -> None:
     log = LoggedRun(backend, "r", "try-1")
     told = [log.look(at(step, started=1000.0), 1000.0 + step) for step in range(1, 200)]

@@ -430,6 +430,8 @@ def _number(value: float | None) -> str:
 def _state_words(seen: Observation, state: State) -> str:
     if state in (State.QUEUED, State.STARTING, State.RESTARTING) and seen.held_by:
         return f"{state}: {seen.held_by}"
+    if seen.elsewhere and seen.notes and state in (State.STARTING, State.RUNNING):
+        return f"{state}: {visible(seen.notes[0])}"
     if state is State.RUNNING:
         some = [f"{member.name} {member.phase}" for member in seen.members[:8]]
         return f"running ({', '.join([*some, *(['...'] if len(seen.members) > 8 else [])])})"

@@ -143,6 +143,9 @@ class Frame:
 
     def _parts(self, seen: Observation, width: int, room: int) -> Iterator[RenderableType | None]:
         yield self._headline(seen)
+        if seen.held_by and not state_of(seen).is_final:
+            # A line of its own: a queue's reasons are long.
+            yield Padding(_text(seen.held_by, "yellow"), (0, 0, 0, 2))
         yield Padding(_condition_line(seen), (0, 0, 0, 2))
         yield self._phases(seen)
         yield Padding(_member_table(seen, max(3, room - 18)), (1, 0, 0, 2))
@@ -150,7 +153,7 @@ class Frame:
         yield self._events(room)
         if self.sentence:
             yield Padding(_text(self.sentence, "bold magenta"), (1, 0, 0, 2))
-        elif not self.over:
+        elif not self.over and not seen.elsewhere:
             yield Padding(_text(f"its output: {command(f'logs {seen.run} -f')}", "dim"), (1, 0, 0, 2))
 
     def _headline(self, seen: Observation) -> RenderableType:
@@ -160,8 +163,6 @@ class Frame:
             (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
             (words.duration_phrase(seen, self.clock()), "dim"),
         )  # fmt: skip
-        if seen.held_by and not state.is_final:
-            words_of_state.append(f"  {shown(seen.held_by)}", style="yellow")
         row = Table.grid(expand=True)
         row.add_column(width=2)
         row.add_column(ratio=1)
