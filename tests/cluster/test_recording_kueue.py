@@ -63,7 +63,11 @@ class Lab:
 
     def runs(self, run: str = "", members: int = 2) -> None:
         run = run or self.run
-        until(f"{run} to run", lambda: self.place.run(run) == members, LONG)
+        until(
+            f"{run} to run",
+            lambda: self.place.run(run) == members and self.place.holds(run, "Running"),
+            LONG,
+        )
 
     def ends(self) -> None:
         self.place.end(self.run)
@@ -73,17 +77,23 @@ class Lab:
         mine = (w for w in every if w["metadata"]["ownerReferences"][0]["name"] == self.run)
         return {"apiVersion": KUEUE, "kind": "Workload", **next(mine, {})}
 
-    def says(self, kind: str, reason: str, status: str = "False", words: str = "") -> None:
-        """Waits until its Workload has this condition."""
+    def says(self, kind: str, words: str, status: str = "True") -> None:
+        """Waits until its Workload has this condition, with these words in its reason or message: which
+        reason a wait has depends on a feature gate.
+        """
 
         def there() -> bool:
             conditions = self.workload().get("status", {}).get("conditions", [])
             return any(
-                (c["type"], c["status"], c["reason"]) == (kind, status, reason) and words in c["message"]
+                (c["type"], c["status"]) == (kind, status) and words in f"{c['reason']}: {c['message']}"
                 for c in conditions
             )
 
-        until(f"{kind}={status} by {reason}", there, LONG)
+        until(f"{kind}={status}: {words}", there, LONG)
+
+    def waits(self, words: str) -> None:
+        """Waits until it is held back for this."""
+        self.says("QuotaReserved", words, "False")
 
     def is_back(self) -> None:
         """Waits until nothing of it is left but its place in the queue."""
@@ -121,7 +131,7 @@ def waits(lab: Lab) -> None:
     other = lab.other(3)
     lab.runs(other, 3)
     lab.begin()
-    lab.says("QuotaReserved", "WaitingForQuota", words="1 more needed")
+    lab.waits("1 more needed")
     lab.place.end(other)
     lab.runs()
     lab.ends()
@@ -133,7 +143,7 @@ def preempted(lab: Lab) -> None:
     other = lab.other(3, priority="recording")
     lab.runs(other, 3)
     lab.is_back()
-    lab.says("QuotaReserved", "WaitingForQuota")
+    lab.waits("more needed")
     lab.place.end(other)
     lab.runs(members=3)
     lab.ends()
@@ -152,12 +162,12 @@ def deactivated(lab: Lab) -> None:
 def _stopped(lab: Lab, kind: str) -> None:
     lab.stop_policy("Hold", kind)
     lab.begin()
-    lab.says("QuotaReserved", "Suspended")
+    lab.waits("Queue ")
     lab.stop_policy("None", kind)
     lab.runs()
     lab.stop_policy("HoldAndDrain", kind)
     lab.is_back()
-    lab.says("QuotaReserved", "Suspended")
+    lab.waits("Queue ")
     lab.stop_policy("None", kind)
     lab.runs()
     lab.ends()
@@ -174,7 +184,7 @@ def cluster_queue_stopped(lab: Lab) -> None:
 def impossible(lab: Lab) -> None:
     """Until its quota is raised."""
     lab.begin(2, 3)
-    lab.says("QuotaReserved", "ExceedsMaxQuota")
+    lab.waits("maximum capacity")
     queue = {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": lab.queue}}
     found = lab.place.plane.api.get(KUEUE, "ClusterQueue", lab.queue)
     assert found is not None
@@ -188,7 +198,7 @@ def impossible(lab: Lab) -> None:
 def lost(lab: Lab) -> None:
     """Until somebody makes its queue."""
     lab.begin(queue="teem")
-    lab.says("QuotaReserved", "Misconfigured")
+    lab.waits("doesn't exist")
     a_local_queue(lab.place, "teem", lab.queue)
     lab.runs()
     lab.ends()
@@ -200,7 +210,7 @@ def no_rack(lab: Lab) -> None:
     other = lab.other(2, 2, **gang)
     lab.runs(other)
     lab.begin(2, 2, gang=gang)
-    lab.says("QuotaReserved", "TopologyPlacementFailed")
+    lab.waits("topology")
     lab.place.end(other)
     lab.runs()
     lab.ends()
@@ -208,12 +218,12 @@ def no_rack(lab: Lab) -> None:
 
 def checked(lab: Lab) -> None:
     lab.begin()
-    lab.says("QuotaReserved", "QuotaReserved", "True")
+    lab.says("QuotaReserved", "")
     until("its check", lambda: lab.workload()["status"].get("admissionChecks"), LONG)
     lab.check("Pending", "the budget is counted")
     lab.check("Retry", "no budget before noon")
-    lab.says("Evicted", "AdmissionCheck", "True")
-    lab.says("QuotaReserved", "QuotaReserved", "True")
+    lab.says("Evicted", "AdmissionCheck")
+    lab.says("QuotaReserved", "")
     lab.check("Ready", "paid")
     lab.runs()
     lab.ends()
@@ -221,17 +231,17 @@ def checked(lab: Lab) -> None:
 
 def rejected(lab: Lab) -> None:
     lab.begin()
-    lab.says("QuotaReserved", "QuotaReserved", "True")
+    lab.says("QuotaReserved", "")
     until("its check", lambda: lab.workload()["status"].get("admissionChecks"), LONG)
     lab.check("Rejected", "over the budget of research")
-    lab.says("Evicted", "DeactivatedDueToAdmissionCheck", "True")
+    lab.says("Evicted", "DeactivatedDueToAdmissionCheck")
     until("its quota to be given back", lambda: not lab.workload()["spec"].get("active", True), LONG)
 
 
 def overtime(lab: Lab) -> None:
     lab.begin(metadata={"labels": {"kueue.x-k8s.io/max-exec-time-seconds": "4"}})
     lab.runs()
-    lab.says("Evicted", "DeactivatedDueToMaximumExecutionTimeExceeded", "True")
+    lab.says("Evicted", "DeactivatedDueToMaximumExecutionTimeExceeded")
     lab.is_back()
 
 

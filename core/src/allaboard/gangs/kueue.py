@@ -4,8 +4,9 @@ who places the pods afterwards is another's affair.
 Read from Kueue 0.19.2: apis/kueue/v1beta2/workload_types.go, pkg/scheduler (flavorassigner, preemption),
 pkg/workload. What a Workload says:
 
-- QuotaReserved=False has a reason of its own since 0.19 (KEP-10852, gate UnadmittedWorkloadsObservability);
-  without that, and in older releases, it is Pending, Inadmissible or Waiting, and the message alone tells.
+- QuotaReserved=False has a reason of its own with the gate UnadmittedWorkloadsObservability (KEP-10852, off
+  by default in 0.19); without that, and in older releases, it is Pending, Inadmissible or Waiting, and the
+  message alone tells.
 - Admitted=False beside QuotaReserved=True: admission checks are not ready yet.
 - Evicted tells why it runs no more, and stays until it is admitted again; ``active: false``: Kueue, or a
   person, has taken it out of its queue for good.
@@ -93,6 +94,7 @@ _NEVER = re.compile(
     r"> maximum capacity \(([^)]*)\)"
 )
 _UNCOVERED = re.compile(r"resource ([\w./-]+) unavailable in ClusterQueue")
+_NO_MATCH = re.compile(r"flavor \S+ doesn't match node affinity|untolerated taint .* in flavor \S+")
 _NO_DOMAIN = re.compile(r'topology "([\w.-]+)" (?:allows to fit only|doesn\'t allow to fit any)')
 _EXCLUDED = re.compile(r"Total nodes: (\d+); excluded: ([^.;]*)")
 _ABSENT = re.compile(r"(LocalQueue|ClusterQueue) (\S+) (doesn't exist|not found|is inactive|is stopped)")
@@ -219,8 +221,7 @@ def _not_admitted(workload: Json) -> str:
         return f"waits for {several} {shown}" + (f"; {checks}" if checks else "")
     if checks:
         return f"waits for {checks}"
-    admitted = next((c for c in status.get("conditions") or () if c.get("type") == "Admitted"), {})
-    return _cut(admitted.get("message")) or "is not admitted yet"
+    return _cut(condition_of(workload, "Admitted").get("message")) or "is not admitted yet"
 
 
 def cluster_of(workload: Json) -> str | None:
@@ -282,8 +283,8 @@ def _why_no_quota(reason: str, message: str) -> tuple[str, str, bool]:
 
 def _is_hopeless(of_pod_set: str) -> bool:
     """Whether what is said of one pod set leaves no flavor to wait for."""
-    hopeless = _NEVER.search(of_pod_set) or _UNCOVERED.search(of_pod_set)
-    return hopeless is not None and not (_SHORT.search(of_pod_set) or _NO_DOMAIN.search(of_pod_set))
+    hopeless = any(pattern.search(of_pod_set) for pattern in (_NEVER, _UNCOVERED, _NO_MATCH))
+    return hopeless and not (_SHORT.search(of_pod_set) or _NO_DOMAIN.search(of_pod_set))
 
 
 def _why_never(message: str) -> str:

@@ -556,7 +556,7 @@ def admission_checks(facts: Facts) -> Iterator[Check]:
             yield _unknown("admission_check", words) if not lookup.known else missing
             continue
         conditions = (body.get("status") or {}).get("conditions") or ()
-        active = next((c for c in conditions if c.get("type") == "Active"), {})
+        active: Json = next((c for c in conditions if c.get("type") == "Active"), {})
         if active.get("status") == "False":
             said = _quote(f"admissioncheck/{name}", "conditions.Active", str(active.get("message") or ""))
             words = f"admission check {name} does not work, and nothing is admitted without it"
