@@ -121,6 +121,44 @@ def test_a_synchronous_task_follows_its_run_to_the_end(cluster: FakeCluster) -> 
     assert record.owner == Owner(str(context["ti"].id), "worker", "orchestrated") and record.handed_over
 
 
+QUEUED = {**JOB, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
+CLOCKS = {"scheduled": "10s", "image": "10s"}
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_no_clock_and_no_deadline_counts_what_a_queue_takes(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    """Of a phase that an earlier one holds. The queue takes longer than the deadline."""
+    cluster.operator.queued_for, cluster.operator.trains_for = 400.0, 30
+    policy = {**JOB["policy"], "clocks": CLOCKS, "deadline": "5m"}
+    operator = an_operator(job={**QUEUED, "policy": policy}, deferrable=deferrable)
+    context = a_context()
+    if deferrable:
+        trigger = deferred(operator, context)
+        with log_lines(monkeypatch, TrainingJobTrigger) as lines:
+            event = fired(trigger)
+        told = [line for line in lines if "queued:" in line]
+        assert len(told) == 1 and "it needs 2 more cpu in flavor any, which others use" in told[0]
+        result = operator.execute_complete(context, event)
+    else:
+        result = operator.execute(context)
+    assert result["state"] == "succeeded" and 395.0 < result["phases"]["admitted"] < 410.0
+    assert result["phases"]["scheduled"] < 10.0
+
+
+def test_the_clock_of_the_queue_itself_ends_a_task(cluster: FakeCluster) -> None:
+    cluster.operator.queued_for = 400.0
+    policy = {**JOB["policy"], "clocks": {"admitted": "5m"}}
+    operator, context = an_operator(job={**QUEUED, "policy": policy}), a_context()
+    event = fired(deferred(operator, context))
+    assert event["status"] == "act", "a trigger ends nothing itself"
+    event = fired(deferred(operator, context, event))
+    with pytest.raises(AirflowException, match=r"phase admitted took longer than its clock of 5m 00s"):
+        operator.execute_complete(context, event)
+    assert state(cluster) == "timed_out" and cluster.all(PODS) == []
+
+
 def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(cluster: FakeCluster) -> None:
     cluster.operator.trains_for = 20
     operator, context = an_operator(), a_context()

@@ -6,11 +6,15 @@ cluster). Absent is None: nothing here is guessed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_PLACE = re.compile(r", (next in line|[0-9]+ before it)")
+"""The place in a queue, as `allaboard.gangs.kueue` says it."""
 PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "training")
 
 
@@ -178,7 +182,9 @@ class Observation:
     ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
     outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
     in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not. ``phases``:
-    seconds in each so far; None when not seen. ``limit``: the next one that is a follower's to enforce.
+    seconds in each so far; None when not seen. ``queued_before``: those of ``admitted`` before its queue took
+    it back last, which its clock does not count; ``elsewhere``: its members run on another cluster, where
+    nobody here sees them, and no phase has a clock. ``limit``: the next one that is a follower's to enforce.
     ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines)
     are filled when evidence is asked for.
     """
@@ -206,6 +212,8 @@ class Observation:
     waiting: str | None = None
     obstacle: Obstacle | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
+    queued_before: float = 0.0
+    elsewhere: bool = False
     progress: Progress = Progress()
     limit: Limit | None = field(default=None, compare=False)
     flags: tuple[str, ...] = ()
@@ -226,6 +234,15 @@ class Observation:
     def held_by(self) -> str | None:
         """Why the run makes no progress, in one sentence; None: no known reason."""
         return self.obstacle.text if self.obstacle is not None else self.waiting
+
+    @property
+    def held_kind(self) -> str | None:
+        """The kind of `held_by`: it stays while a try, a place in a queue or an amount changes. A log that
+        says each of those at once is a flood where many wait.
+        """
+        if self.obstacle is not None:
+            return f"{self.obstacle.code}, never" if self.obstacle.never else self.obstacle.code
+        return None if self.waiting is None else _NUMBER.sub("0", _PLACE.sub("", self.waiting))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -114,6 +114,28 @@ def test_why_it_waits_has_a_line_of_its_own(tz: None) -> None:
     assert "who else waits" not in drawn(TRAINING)
 
 
+HELD = "Kueue holds it back in queue research, 3 before it: it needs 2 more nvidia.com/gpu in flavor h100"
+
+
+def test_a_frame_gives_a_queues_reason_lines_of_its_own() -> None:
+    waits = seen(State.QUEUED, waiting=f"{HELD}, which others use", created=58.0, phases={"admitted": 42.0})
+    lines = [line.rstrip() for line in drawn(waits, size=(80, 40)).splitlines()]
+    assert re.fullmatch(r"\S digits-00000000  queued  for 42 s +attempt 1 · 0 restarts", lines[0])
+    assert lines[1:4] == [
+        "  Kueue holds it back in queue research, 3 before it: it needs 2 more",
+        "  nvidia.com/gpu in flavor h100, which others use",
+        "",
+    ]
+    again = replace(waits, phases={"admitted": 50.0}, queued_before=42.0)
+    assert "queued  for 8.0 s" in drawn(again), "since its queue took it back"
+
+
+def test_a_frame_of_a_run_on_another_cluster_points_at_no_log_here() -> None:
+    away = replace(TRAINING, elsewhere=True, phases={"admitted": 21.0})
+    text = drawn(away, after=12.0)
+    assert "allaboard logs" not in text and "admitted 21 s" in text
+
+
 def test_the_march_of_the_conditions_ends_with_the_last(tz: None) -> None:
     text = drawn(seen(State.SUCCEEDED, members=TRAINING.members))
     assert "Succeeded" in text

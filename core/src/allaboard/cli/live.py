@@ -144,6 +144,7 @@ class Frame:
     def _parts(self, seen: Observation, width: int, room: int) -> Iterator[RenderableType | None]:
         yield self._headline(seen)
         if seen.held_by and not state_of(seen).is_final:
+            # A line of its own: a queue's reasons are long.
             yield Padding(_text(seen.held_by, "yellow"), (0, 0, 0, 2))
         yield Padding(_condition_line(seen), (0, 0, 0, 2))
         yield self._phases(seen)
@@ -154,7 +155,7 @@ class Frame:
             yield Padding(_text(self.sentence, "bold magenta"), (1, 0, 0, 2))
         elif not self.over and state_of(seen) is State.QUEUED:
             yield Padding(_text(f"who else waits: {command('queues')}", "dim"), (1, 0, 0, 2))
-        elif not self.over:
+        elif not self.over and not seen.elsewhere:
             yield Padding(_text(f"its output: {command(f'logs {seen.run} -f')}", "dim"), (1, 0, 0, 2))
 
     def _headline(self, seen: Observation) -> RenderableType:

@@ -143,13 +143,14 @@ def _ask_cluster(
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.definitions import complete_lacking
-    from allaboard.backends.kubernetes.discovery.installed import complete_facts
+    from allaboard.backends.kubernetes.discovery.installed import complete_facts, complete_priorities
     from allaboard.render.cluster_facts import assumed_facts
-    from allaboard.render.compatibility import possible_engines
+    from allaboard.render.compatibility import possible_engines, priority_of
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         facts = run_sync(complete_facts(assumed_facts(os.environ, api.namespace)), api)
-        return api.server, run_sync(complete_lacking(facts, possible_engines(job, facts)), api)
+        facts = run_sync(complete_lacking(facts, possible_engines(job, facts)), api)
+        return api.server, run_sync(complete_priorities(facts, priority_of(job)), api)
 
 
 def _basis_line(server: str, namespace: str, engine: Engine, gang: GangPlan) -> str:

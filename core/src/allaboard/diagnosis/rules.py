@@ -246,6 +246,14 @@ _STARTS: Mapping[str, str] = {
     "insufficient_gpu": "ask for less per member, or have larger nodes added",
     "gpu_not_advertised": "ask for what the nodes offer, or have its device plugin installed",
     "unschedulable_constraints": "ask for less, tolerate the taint, or correct the selector in pod",
+    "queue_quota_impossible": "ask for less, or take another queue; else its nominalQuota has to be raised",
+    "queue_misconfigured": (
+        "look at the queue: kubectl get localqueues,clusterqueues; then name one that admits it"
+    ),
+    "queue_pods_ready_timeout": "look at what kept its members from starting: allaboard events {run}",
+    "deadline_exceeded": (
+        "raise its label kueue.x-k8s.io/max-exec-time-seconds (metadata.labels), or have it train in parts"
+    ),
 }
 """Code of an obstacle -> what to do."""
 
@@ -254,7 +262,8 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
     obstacle = seen.obstacle
     if obstacle is None:
         return
-    fix = _STARTS.get(obstacle.code, f"look at what the cluster says: allaboard events {seen.run}")
+    fix = _STARTS.get(obstacle.code, "look at what the cluster says: allaboard events {run}")
+    fix = fix.replace("{run}", seen.run)
     evidence = [Evidence(obstacle.object, obstacle.field, obstacle.said)] if obstacle.said else []
     if obstacle.field.startswith("initContainerStatuses"):
         last = [line.text for line in strip_lines(seen.tails.get(obstacle.member or "", "")) if line.text][
@@ -270,7 +279,7 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
 
 def _diagnose_never_started(seen: Observation, code: str, text: str) -> Diagnosis:
     """It was ended because it could never start."""
-    fix = _STARTS.get(code, "mend it, then start it again under its key")
+    fix = _STARTS.get(code, "mend it, then start it again under its key").replace("{run}", seen.run)
     return Diagnosis(code, text, (Evidence(f"run/{seen.run}", "record.stop", text),), None, False, fix)
 
 
@@ -572,17 +581,17 @@ _WAITS = {
     "queue_quota_impossible": (
         "queue_quota_impossible",
         False,
-        "ask for less, or take another queue; else its nominalQuota has to be raised",
+        _STARTS["queue_quota_impossible"],
     ),
     "queue_misconfigured": (
         "queue_misconfigured",
         False,
-        "look at the queue: kubectl get localqueues,clusterqueues; then name one that admits it",
+        _STARTS["queue_misconfigured"],
     ),
     "queue_pods_ready_timeout": (
         "queue_pods_ready_timeout",
         True,
-        "look at what kept its members from starting: allaboard events {run}",
+        _STARTS["queue_pods_ready_timeout"],
     ),
     "resource_quota_exceeded": (
         "resource_quota_exceeded",

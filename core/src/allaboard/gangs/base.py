@@ -13,10 +13,11 @@ class GangPlan:
     operator makes the objects) or ``none``. ``name``: of the object that holds them together; ``members``
     of ``total`` must have a place before any of them starts; ``scheduler``: the schedulerName they carry.
     ``groups``: role -> members; ``kind``: group/version/Kind of the object; ``timeout`` in seconds;
-    ``local_queue``: that of Kueue which admits the job, whoever places it then; ``require`` and ``prefer``:
-    the domain within which all members are placed; ``placed_by_queue``: the annotations of members by which
-    Kueue sees to that; ``annotations``: what the job says of its job object; ``elsewhere``: something else
-    than the job says who places its pods.
+    ``local_queue``: that of Kueue which admits the job, whoever places it then; ``priority``: a
+    PriorityClass; ``queue_priority``: a WorkloadPriorityClass, by which that queue orders it; ``require`` and
+    ``prefer``: the domain within which all members are placed; ``placed_by_queue``: the annotations of
+    members by which Kueue sees to that; ``annotations``: what the job says of its job object; ``elsewhere``:
+    something else than the job says who places its pods.
     """
 
     gang: str
@@ -31,6 +32,7 @@ class GangPlan:
     queue: str | None = None
     local_queue: str | None = None
     priority: str | None = None
+    queue_priority: str | None = None
     require: str | None = None
     prefer: str | None = None
     placed_by_queue: Mapping[str, str] = field(default_factory=dict)

@@ -31,6 +31,7 @@ from allaboard.names import (
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.pod_template import fields_of_group
+from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
     from allaboard.layout import Layout
@@ -38,6 +39,8 @@ if TYPE_CHECKING:  # `allaboard check` asks for names alone
 
 AUTO = "auto"
 DEFAULT_SCHEDULER = "default-scheduler"
+_SHOWN = 10
+"""Names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,10 @@ def plan_gang(
     local_queue = queue if by_kueue else None
     if local_queue is not None and (why := kueue.why_not_admitted(engine.NAME)) is not None:
         problems.append(Problem("gang.queue", f"{why}; take it out, or take another engine"))
+    priority = priority_of(job)
+    by_pods, by_queue = _priority_meant(priority, facts) if local_queue is not None else (True, False)
+    if not by_pods and not by_queue:
+        problems.append(_unknown_priority(priority or "", facts))
     if problems:
         raise BadInput(f"job {job.name!r} cannot run on this cluster:", problems)
     topology = written.get("topology") or {}
@@ -176,7 +183,8 @@ def plan_gang(
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=queue,
         local_queue=local_queue,
-        priority=written.get("priority"),
+        priority=priority if by_pods else None,
+        queue_priority=priority if by_queue else None,
         require=topology.get("require"),
         prefer=topology.get("prefer"),
         placed_by_queue=_topology_request(topology, groups, facts) if local_queue is not None else {},
@@ -189,6 +197,35 @@ def plan_gang(
         words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
         notes.append(words)
     return plan, tuple(notes)
+
+
+def priority_of(job: TrainingJob) -> str | None:
+    """The name of the priority that a job asks for."""
+    priority = (job.get("gang") or {}).get("priority")
+    return priority if isinstance(priority, str) else None
+
+
+def _priority_meant(name: str | None, facts: ClusterFacts) -> tuple[bool, bool]:
+    """Whether a job in a queue of Kueue means a PriorityClass by this name, whether a WorkloadPriorityClass:
+    what there is of them. Where the latter are not known it is the former, as for every job.
+    """
+    by_queue = name is not None and name in (facts.queue_priorities or ())
+    if facts.priorities is None:
+        return not by_queue, by_queue
+    hidden = facts.queue_priorities is None
+    return name is None or hidden or name in facts.priorities, by_queue
+
+
+def _unknown_priority(name: str, facts: ClusterFacts) -> Problem:
+    """Pods of a PriorityClass that is not there are refused, and Kueue admits no such job."""
+    own, queues = sorted(facts.priorities or ()), sorted(facts.queue_priorities or ())
+    words = f"there is no PriorityClass and no WorkloadPriorityClass {show(name)} here"
+    there = f"PriorityClasses: {_some(own)}; WorkloadPriorityClasses: {_some(queues)}"
+    return Problem("gang.priority", f"{words}; {there}", nearest(name, [*queues, *own]))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])]) or "none"
 
 
 def _topology_request(
@@ -255,6 +292,13 @@ def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
             f"gang.queue: Kueue admits all {plan.total} members or none; it admits a part of a job of "
             "batch/v1 alone"
         )
+    if plan.queue_priority is not None and plan.priority is None:
+        yield (
+            f"gang.priority: {plan.queue_priority} is a WorkloadPriorityClass: it orders its queue, and its "
+            "pods have no priority of their own"
+        )
+    if kueue.MIN_PARALLELISM in plan.annotations:
+        yield f"metadata.annotations: {kueue.MIN_PARALLELISM} means something to jobs of batch/v1 alone"
     if plan.require is not None and plan.prefer is not None and plan.placed_by_queue:
         yield "gang.topology.prefer: Kueue takes one domain, the one that is required; left out"
 

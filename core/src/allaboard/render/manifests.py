@@ -18,7 +18,7 @@ from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
-from allaboard.gangs.kueue import QUEUE
+from allaboard.gangs.kueue import PRIORITY_CLASS, QUEUE
 from allaboard.gangs.topology import affinity, label_of
 from allaboard.layout import Layout
 from allaboard.render import labels, pod_template
@@ -109,7 +109,7 @@ def render(
         {**extra, "metadata": pod_template.merged(extra["metadata"], _with_labels(layout, own))}
         for extra in extras
     ]
-    queued = {"labels": {QUEUE: plan.local_queue}} if plan.local_queue else {}
+    queued = {"labels": dict(_of_queue(plan))}
     own_metadata = pod_template.merged(job.get("metadata") or {}, queued)
     rendered = engine.render(layout, _with_own(metadata, own_metadata), templates, plan)
     said = job.get("engine_spec") or {}
@@ -127,10 +127,21 @@ def render(
     )
 
 
+def _of_queue(plan: GangPlan) -> Iterator[tuple[str, str]]:
+    """The labels by which Kueue takes a job."""
+    if plan.local_queue:
+        yield QUEUE, plan.local_queue
+    if plan.queue_priority:
+        yield PRIORITY_CLASS, plan.queue_priority
+
+
 def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
     """What the pods of a role carry so that they start together, and close together."""
     gang = GANGS[plan.gang]
     marks = gang.marks(plan, role) if plan.how == "marks" else {}
+    if plan.queue_priority is not None and plan.priority is None:
+        # The job's word names a priority of its queue: pods have none by that name.
+        marks = {**marks, "spec": {**(marks.get("spec") or {}), "priorityClassName": None}}
     by_label_alone = has_tiers(gang, plan.how)
     require, prefer = (
         label_of(domain) if domain is not None and ("/" in domain or not by_label_alone) else None

@@ -48,8 +48,11 @@ def members_phrase(members: Sequence[MemberSeen]) -> str:
 
 def duration(seen: Observation, now: float) -> float | None:
     """Seconds from the start of the run (from its creation if it has not started) to its end or
-    to ``now``.
+    to ``now``; of one that its queue has taken back, since then, as of the observation.
     """
+    waited = seen.phases.get("admitted")
+    if seen.queued_before and waited is not None and seen.started is None and seen.finished is None:
+        return waited - seen.queued_before
     since = seen.started if seen.started is not None else seen.created
     until = seen.finished if seen.finished is not None else now
     return None if since is None else max(0.0, until - since)
@@ -67,7 +70,7 @@ def current_phase(seen: Observation) -> str | None:
     """The current phase: the last one that has begun. None after the end of the run and before it is
     admitted.
     """
-    if state_of(seen).is_final or seen.suspended:
+    if state_of(seen).is_final or seen.suspended or seen.elsewhere:
         return None
     return next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
 

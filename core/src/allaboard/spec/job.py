@@ -108,7 +108,12 @@ class Gang(TypedDict, total=False):
         "auto",
     ]
     queue: Annotated[str, "queue", "the queue; of no meaning on one machine", "research"]
-    priority: Annotated[str, "object", "the priority class; of no meaning on one machine", "high"]
+    priority: Annotated[
+        str,
+        "object",
+        "the priority class; in a queue of Kueue also a WorkloadPriorityClass; of no meaning on one machine",
+        "high",
+    ]
     timeout: Annotated[str | int | float, "duration", "give up waiting for the gang after this long", "10m"]
     topology: Annotated[Topology, "group", "how close together"]
     require: Annotated[
@@ -122,7 +127,7 @@ class Clocks(TypedDict, total=False):
     """
 
     admitted: Annotated[
-        str | int | float, "duration", "from the submission until the queue lets it in", "12h"
+        str | int | float, "duration", "from coming into its queue until it is let in, each time", "12h"
     ]
     scheduled: Annotated[str | int | float, "duration", "until every member has a place", "1h"]
     image: Annotated[str | int | float, "duration", "until every image is there", "20m"]

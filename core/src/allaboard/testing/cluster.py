@@ -49,6 +49,7 @@ from allaboard.backends.kubernetes.client.resources import (
     extra_kinds,
     job_kinds,
 )
+from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.state import leases
 from allaboard.engines import ENGINES, engine_of_object
 from allaboard.errors import BackendUnreachable
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
 
-SERVED = (*KNOWN.values(), *job_kinds(), *extra_kinds())
+SERVED = (*KNOWN.values(), *job_kinds(), *extra_kinds(), KUEUE_WORKLOADS)
 FOREGROUND = "foregroundDeletion"
 _FIELDS = {
     "ConfigMap": {"data", "binaryData", "immutable"},

@@ -13,6 +13,7 @@ from allaboard.backends.kubernetes.discovery.components import PARTS, operators,
 from allaboard.backends.kubernetes.discovery.installed import (
     Survey,
     complete_facts,
+    complete_priorities,
     gangs_of_operators,
     survey_cluster,
     versions_of,
@@ -147,7 +148,7 @@ def test_a_deployment_that_is_available_is_a_sign() -> None:
 
 def test_what_may_not_be_read_is_not_tried() -> None:
     denied = [("list", "leases"), ("list", "deployments"), ("create", "pytorchjobs"), ("list", "pytorchjobs")]
-    denied += [("list", "nodes"), ("list", "pods"), ("list", "events")]
+    denied += [("list", "nodes"), ("list", "pods"), ("list", "events"), ("list", "priorityclasses")]
     answers = Answers([PYTORCHJOB], denied=denied)
     found = look(answers)
     assert found.part("training-operator").alive is None and found.nodes is None
@@ -314,6 +315,30 @@ def test_the_operators_gang_flag_is_inferred(
     assert look(answers).operator_gangs.get("training-operator") == gang
     facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
     assert (facts.operator_gangs.get("training-operator"), facts.kinds) == (gang, frozenset(kinds))
+
+
+WORKLOADPRIORITY = "kueue.x-k8s.io/v1beta2/WorkloadPriorityClass"
+
+
+def test_priorities_are_asked_for_where_kueue_is_and_a_job_has_one_that_is_not_known() -> None:
+    objects = {
+        "priorityclasses.scheduling.k8s.io": [{"metadata": {"name": "urgent"}}],
+        "workloadpriorityclasses.kueue.x-k8s.io": [{"metadata": {"name": "high"}}],
+    }
+
+    def ask(facts: ClusterFacts, priority: str | None) -> tuple[ClusterFacts, bool]:
+        answers = Answers([WORKLOADPRIORITY], objects)
+        found = run_sync(complete_priorities(facts, priority), answers)
+        return found, bool(answers.asked)
+
+    with_kueue = ClusterFacts(namespace="research", kinds=frozenset({WORKLOADPRIORITY}))
+    assert ask(with_kueue, None) == (with_kueue, False)
+    without = ClusterFacts(namespace="research", kinds=frozenset({PYTORCHJOB}))
+    assert ask(without, "high") == (without, False)
+    known, asked = ask(with_kueue, "high")
+    assert asked and known.priorities == {"urgent"} and known.queue_priorities == {"high"}
+    assert ask(known, "urgent") == (known, False)
+    assert ask(known, "new") == (known, True), "it may have been made since"
 
 
 def test_podgroups_that_may_not_be_read_leave_the_flag_unknown() -> None:

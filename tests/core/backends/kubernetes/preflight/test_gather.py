@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -913,6 +913,69 @@ def test_what_the_queue_does_not_cover_is_a_warning() -> None:
 def test_who_may_not_read_the_clusterqueue_is_told_so() -> None:
     check = with_kueue(denied=[("get", "clusterqueues")]).says("queue_quota", **IN_QUEUE)
     assert check.ok is None and "get clusterqueues" in check.summary
+
+
+def with_checks(*checks: Json, clusters: Sequence[str] = (), denied: Any = ()) -> Cluster:
+    """A queue whose ClusterQueue has these AdmissionChecks, and what MultiKueue is told."""
+    cluster = with_kueue(denied=denied)
+    asked = {"admissionChecks": [{"name": name} for name in ("budget", "far")]}
+    objects = cluster.answers.objects
+    objects["clusterqueues.kueue.x-k8s.io"][0]["spec"]["admissionChecksStrategy"] = asked
+    objects["admissionchecks.kueue.x-k8s.io"] = [*checks]
+    objects["multikueueconfigs.kueue.x-k8s.io"] = [named("all", spec={"clusters": [*clusters]})]
+    return cluster
+
+
+BUDGET = named("budget", spec={"controllerName": "example.com/budget"})
+FAR = named("far", spec={"controllerName": "kueue.x-k8s.io/multikueue", "parameters": {"name": "all"}})
+
+
+def test_who_has_a_say_before_a_job_is_admitted_is_told() -> None:
+    found = [c for c in with_checks(BUDGET).checks(**IN_QUEUE) if c.id == "admission_check"]
+    assert [(c.ok, c.summary) for c in found] == [
+        (False, "admission check far is not there, and is asked"),
+        (True, "admission check budget has to agree before it starts"),
+    ]
+    broken = {"conditions": [{"type": "Active", "status": "False", "message": "no config all"}]}
+    (check, _) = [c for c in with_checks({**BUDGET, "status": broken}, FAR).checks(**IN_QUEUE)
+                  if c.id == "admission_check"]  # fmt: skip
+    assert check.ok is False and not check.stops and check.evidence[0].text == "no config all"
+    hidden = with_checks(denied=[("get", "admissionchecks")]).checks(**IN_QUEUE)
+    assert [c.ok for c in hidden if c.id == "admission_check"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "where"),
+    [
+        (["east", "west"], "one of the clusters east, west"),
+        (["east"], "cluster east"),
+        ([], "another cluster"),
+    ],
+)
+def test_a_queue_of_multikueue_says_where_the_job_will_run_and_what_does_not_go_with_it(
+    clusters: list[str], where: str
+) -> None:
+    found = with_checks(BUDGET, FAR, clusters=clusters).checks(**IN_QUEUE)
+    told, lacks = sorted((c for c in found if c.id == "multikueue"), key=lambda c: c.ok is False)
+    assert told.ok and told.summary.startswith(f"Kueue runs it on {where} (MultiKueue, admission check far)")
+    assert lacks.ok is False and not lacks.stops
+    assert lacks.summary.startswith("MultiKueue sends the PyTorchJob alone, without PodGroup ")
+    alone = {"gang": {"scheduler": "none", "queue": "team"}}
+    assert [c.ok for c in with_checks(BUDGET, FAR).checks(**alone) if c.id == "multikueue"] == [True]
+
+
+def test_a_priority_that_is_there_or_near() -> None:
+    classes = {"priorityclasses.scheduling.k8s.io": [named("urgent", value=1000)]}
+    there = Cluster(objects=classes).says("priority_class", gang={"priority": "urgent"})
+    assert there.ok
+    near = Cluster(objects=classes).says("priority_class", gang={"priority": "urgnet"})
+    assert near.ok is False and "say gang.priority: urgent" in near.fix
+    queued = with_kueue()
+    queued.answers.kinds = [*queued.answers.kinds, "kueue.x-k8s.io/v1beta2/WorkloadPriorityClass"]
+    queued.answers.objects |= {"workloadpriorityclasses.kueue.x-k8s.io": [named("urgent", value=1000)]}
+    gang = {**IN_QUEUE["gang"], "priority": "urgent"}
+    found = queued.says("priority_class", gang=gang)
+    assert found.ok and found.summary == "urgent is a WorkloadPriorityClass: it orders queue team"
 
 
 def test_a_queue_that_is_not_there_or_closed() -> None:

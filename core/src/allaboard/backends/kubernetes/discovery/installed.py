@@ -27,10 +27,17 @@ from allaboard.backends.kubernetes.client.resources import (
     PODGROUPS_COSCHEDULING,
     PODGROUPS_VOLCANO,
     PODS,
+    PRIORITYCLASSES,
     Resource,
     resource_for,
 )
-from allaboard.backends.kubernetes.discovery.components import BY_GANG, PARTS, TOPOLOGIES, Component
+from allaboard.backends.kubernetes.discovery.components import (
+    BY_GANG,
+    PARTS,
+    TOPOLOGIES,
+    WORKLOAD_PRIORITIES,
+    Component,
+)
 from allaboard.backends.kubernetes.discovery.definitions import lacking_fields
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import JobSeen
@@ -109,7 +116,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``lacking``, ``topology_levels``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
+    ``lacking``, ``topology_levels``, ``priorities``, ``queue_priorities``: as in `ClusterFacts`. ``nodes``:
+    None when they may not be read.
     """
 
     server: str
@@ -121,6 +129,8 @@ class Survey:
     schedulers: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topology_levels: frozenset[str] = frozenset()
+    priorities: frozenset[str] | None = None
+    queue_priorities: frozenset[str] | None = None
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -139,6 +149,8 @@ class Survey:
             schedulers={**base.schedulers, **self.schedulers},
             lacking=self.lacking,
             topology_levels=self.topology_levels,
+            priorities=self.priorities,
+            queue_priorities=self.queue_priorities,
             silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
         )
@@ -189,6 +201,8 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         schedulers={gang: component.name for gang, component in schedulers.items()},
         lacking={name: fields for name, fields in lacking.items() if fields},
         topology_levels=(yield from _topology_levels(kinds, may)),
+        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
+        queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
         nodes=nodes,
     )
 
@@ -210,6 +224,34 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
         topology_levels=(yield from _topology_levels(kinds, may)),
     )
+
+
+def complete_priorities(facts: ClusterFacts, priority: str | None) -> Operation[ClusterFacts]:
+    """The facts with the priorities that there are, where a job has one and Kueue is served: it may mean the
+    queue's, or the pods'. What was read before is read anew for a name that is not among it.
+    """
+    kinds = facts.kinds or frozenset()
+    known = (facts.priorities or frozenset()) | (facts.queue_priorities or frozenset())
+    if priority is None or priority in known or _kind_of(WORKLOAD_PRIORITIES) not in kinds:
+        return facts
+    may = May(facts.namespace)
+    return replace(
+        facts,
+        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
+        queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
+    )
+
+
+def _names_of(resource: Resource, kinds: frozenset[str] | None, may: May) -> Operation[frozenset[str] | None]:
+    """The names of all objects of a kind; None where they are not known, or too many to know them all."""
+    found = yield from _listed(resource, kinds, may)
+    if found is None or len(found) >= LOOKED_AT:
+        return None
+    return frozenset(str(one["metadata"]["name"]) for one in found)
+
+
+def _kind_of(resource: Resource) -> str:
+    return f"{resource.api_version}/{resource.kind}"
 
 
 def _silent_gangs(kinds: frozenset[str], may: May, now: float) -> Operation[frozenset[str]]:

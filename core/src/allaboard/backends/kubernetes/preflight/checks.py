@@ -30,6 +30,7 @@ from allaboard.engines import Engine, engine_of_object
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.kueue import MULTIKUEUE
 from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
@@ -60,6 +61,7 @@ class DryRunResult:
 class Facts:
     """All that the checks look at. ``allowed``: what this user may do, of all that will be done;
     ``helpful``: what lets these checks see more. ``quotas``, ``limits``: None when they may not be read.
+    ``admission_checks``: those of the ClusterQueue; ``worker_clusters``: their MultiKueueConfigs;
     ``pods_tried``: None when pods may not be created, not even dry. ``own_claims``: those that are made with
     the job; ``storage_classes``: None when they may not be read, or need not.
     """
@@ -84,6 +86,8 @@ class Facts:
     queue: Lookup | None = None
     cluster_queue: Lookup | None = None
     flavors: Mapping[str, Lookup] = field(default_factory=dict)
+    admission_checks: Mapping[str, Lookup] = field(default_factory=dict)
+    worker_clusters: Mapping[str, Lookup] = field(default_factory=dict)
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
 
@@ -576,6 +580,49 @@ def _admission(facts: Facts) -> Iterator[Check]:
         yield _is_well("queue_quota", f"ClusterQueue {name} has room for it now")
 
 
+def sends_away(check: Json) -> bool:
+    """Whether an AdmissionCheck is MultiKueue's."""
+    return bool((check.get("spec") or {}).get("controllerName") == MULTIKUEUE)
+
+
+def admission_checks(facts: Facts) -> Iterator[Check]:
+    """Who else has a say before Kueue admits a job, and whether it then runs on another cluster."""
+    for name, lookup in facts.admission_checks.items():
+        body = lookup.body
+        if body is None:
+            words = f"admission check {name} is asked, too; what it does may not be looked at"
+            missing = Check("admission_check", False, f"admission check {name} is not there, and is asked")
+            yield _unknown("admission_check", words) if not lookup.known else missing
+            continue
+        conditions = (body.get("status") or {}).get("conditions") or ()
+        active: Json = next((c for c in conditions if c.get("type") == "Active"), {})
+        if active.get("status") == "False":
+            said = _quote(f"admissioncheck/{name}", "conditions.Active", str(active.get("message") or ""))
+            words = f"admission check {name} does not work, and nothing is admitted without it"
+            yield Check("admission_check", False, words, (said,), "ask who runs the queue", WARNING)
+        if sends_away(body):
+            yield from _sent_away(facts, name, body)
+        else:
+            yield _is_well("admission_check", f"admission check {name} has to agree before it starts")
+
+
+def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
+    """What MultiKueue does with a job: it makes the job object anew on another cluster, and nothing else."""
+    config = ((body.get("spec") or {}).get("parameters") or {}).get("name")
+    found = facts.worker_clusters.get(str(config), Lookup(known=False)).body
+    clusters = [str(name) for name in ((found or {}).get("spec") or {}).get("clusters") or ()]
+    where = f"one of the clusters {', '.join(clusters)}" if len(clusters) > 1 else "another cluster"
+    where = f"cluster {clusters[0]}" if len(clusters) == 1 else where
+    words = f"Kueue runs it on {where} (MultiKueue, admission check {check}); its members, their logs and"
+    yield _is_well("multikueue", f"{words} what they report are there; namespace {facts.where} must be, too")
+    others = [f"{one['kind']} {one['metadata']['name']}" for one in facts.manifests[:-1]]
+    if others:
+        said = (_quote(f"admissioncheck/{check}", "spec.controllerName", MULTIKUEUE),)
+        words = f"MultiKueue sends the {facts.job['kind']} alone, without {', '.join(others)}"
+        fix = "see that they are there, too, and code in the image; or take a queue of this cluster"
+        yield Check("multikueue", False, words, said, fix, WARNING)
+
+
 def topology(facts: Facts) -> Iterator[Check]:
     """The node labels exist by whose values all members are to be placed together."""
     for word, domain in (("require", facts.gang.require), ("prefer", facts.gang.prefer)):
@@ -759,12 +806,17 @@ def secrets(facts: Facts) -> Iterator[Check]:
         hidden = [n for n, s in wanted.items() if not s.known]
         if missing:
             where = "" if what == "priority class" else f" in {facts.where}"
-            fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or correct the name in the job"
+            near = nearest(missing[0], facts.survey.priorities or ()) if what == "priority class" else None
+            correct = f"say gang.priority: {near}" if near else "correct the name in the job"
+            fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or {correct}"
             yield Check(id, False, f"{_join_names(what, missing)} not there{where}", fix=fix)
         if hidden:
             yield _unknown(id, f"{_join_names(what, hidden, 'may not be looked at')}")
         if wanted and not missing and not hidden:
             yield _is_well(id, f"{_join_names(what, wanted)} there")
+    if facts.gang.queue_priority is not None:
+        words = f"{facts.gang.queue_priority} is a WorkloadPriorityClass"
+        yield _is_well("priority_class", f"{words}: it orders queue {facts.gang.local_queue}")
 
 
 def _join_names(what: str, names: Iterable[str], verb: str = "") -> str:
@@ -983,6 +1035,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     gang,
     rbac,
     queue,
+    admission_checks,
     topology,
     volumes,
     secrets,

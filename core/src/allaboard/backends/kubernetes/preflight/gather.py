@@ -30,17 +30,19 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.components import (
+    ADMISSION_CHECKS,
     CLUSTERQUEUES,
     FLAVORS,
     KUEUE_WORKLOADS,
     LOCALQUEUES,
+    MULTIKUEUE_CONFIGS,
     VOLCANO_QUEUES,
 )
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
-from allaboard.backends.kubernetes.preflight.checks import DryRunResult, Facts, Lookup, examine
+from allaboard.backends.kubernetes.preflight.checks import DryRunResult, Facts, Lookup, examine, sends_away
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BackendUnreachable
 
@@ -71,6 +73,7 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     there = namespace.body is not None or not namespace.known
     queue = yield from _queue(ready, permitted)
     above = yield from _cluster_queue(queue, ready, permitted)
+    asked = yield from _look_up_each(ADMISSION_CHECKS, _admission_checks(above), permitted)
     return Facts(
         survey=survey,
         manifests=ready.manifests,
@@ -95,6 +98,8 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         priorities=(yield from _look_up_each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
         queue=queue,
         cluster_queue=above,
+        admission_checks=asked,
+        worker_clusters=(yield from _look_up_each(MULTIKUEUE_CONFIGS, _configs(asked), permitted)),
         flavors=(yield from _look_up_each(FLAVORS, _flavors(above), permitted)),
         tried=(yield from _dry_run_objects(ready, claims, resources, survey)) if there else (),
         pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
@@ -174,6 +179,20 @@ def _asks_for_volumes(pods: Iterable[capacity.Pods], claims: Mapping[str, Lookup
     unbound = any(((body or {}).get("status") or {}).get("phase") != "Bound" for body in bodies)
     volumes = (volume for group in pods for volume in group.spec.get("volumes") or ())
     return unbound or any("ephemeral" in volume for volume in volumes)
+
+
+def _admission_checks(queue: Lookup | None) -> set[str]:
+    """The names of the checks of a ClusterQueue: of every flavor, or of some."""
+    spec = (queue.body.get("spec") or {}) if queue is not None and queue.body is not None else {}
+    strategy = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    return {*map(str, spec.get("admissionChecks") or ()), *(str(rule.get("name")) for rule in strategy)}
+
+
+def _configs(checks: Mapping[str, Lookup]) -> set[str]:
+    """The names of the MultiKueueConfigs of admission checks."""
+    bodies = (check.body for check in checks.values() if check.body is not None and sends_away(check.body))
+    parameters = ((body.get("spec") or {}).get("parameters") or {} for body in bodies)
+    return {str(each["name"]) for each in parameters if each.get("name")}
 
 
 def _dry_run_objects(
