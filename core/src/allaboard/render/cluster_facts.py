@@ -32,7 +32,8 @@ class ClusterFacts:
     of operators and gang schedulers that are installed and do not answer. ``schedulers``: gang scheduler ->
     the ``schedulerName`` under which it was found at work. ``lacking``: engine -> the fields that its objects
     may be written with and this cluster's definitions of them lack. ``topology_levels``: the node labels by
-    which Kueue places members close together, as far as they may be read. The rest is what whoever set up the
+    which Kueue places members close together, as far as they may be read. ``pod_security``: the
+    level of Pod Security that the namespace enforces; None: not known. The rest is what whoever set up the
     place says: namespace, the image of jobs that name none, the service account of members, the node label
     that tells the GPU; ``gang`` and ``engine`` of jobs that leave them open; and ``secrets``, whose keys
     every member has as variables. None of it is part of a job's spec.
@@ -51,6 +52,7 @@ class ClusterFacts:
     gpu_label: str = GPU_LABEL
     gang: str | None = None
     engine: str | None = None
+    pod_security: str | None = None
     secrets: tuple[str, ...] = ()
 
     def serves(self, kind: str) -> bool | None:

@@ -92,9 +92,9 @@ _LOCKED_WITHIN = 0.05
 _POLL = 0.02
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
-_IGNORED_FIELDS = ("metadata", "image", "gang", "pod")
+_IGNORED_FIELDS = ("metadata", "image", "image_pull_policy", "gang", "host_network", "security", "pod")
 _IGNORED_OF_GROUPS = ("image", "pod")
-_IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
+_IGNORED_RESOURCES = ("gpu_type", "mig", "shared", "devices", "device_class", "device_selector")
 _IGNORED_OF_SPOT = ("tolerate", "prefer")
 
 
