@@ -93,6 +93,8 @@ EVERY: dict[str, Any] = {
         "mig": "1g.10gb",
         "shared": True,
         "devices": {"rdma/hca_shared_devices_a": 1},
+        "device_class": "mig.nvidia.com",
+        "device_selector": "device.attributes['gpu.nvidia.com'].architecture == 'Hopper'",
     },
     "processes_per_member": None,
     "gang": {
@@ -128,8 +130,6 @@ WORKER: dict[str, Any] = {
         "gpu": 2,
         "shared": False,
         "devices": {"nvidia.com/hostdev": 1},
-        "device_class": "mig.nvidia.com",
-        "device_selector": "device.attributes['gpu.nvidia.com'].architecture == 'Hopper'",
     },
     "image": "registry.lab/ml/worker:v3",
     "command": ["python", "worker.py"],

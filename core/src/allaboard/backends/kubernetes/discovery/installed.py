@@ -21,6 +21,7 @@ from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     DEPLOYMENTS,
     LEASES,
+    NAMESPACES,
     NODES,
     PODGROUPS,
     PODGROUPS_ALPHA,
@@ -32,6 +33,7 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, PARTS, TOPOLOGIES, Component
 from allaboard.backends.kubernetes.discovery.definitions import lacking_fields
+from allaboard.backends.kubernetes.discovery.pod_security import level_of
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
@@ -91,7 +93,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``lacking``, ``topology_levels``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
+    ``lacking``, ``topology_levels``, ``pod_security``: as in `ClusterFacts`. ``nodes``: None when they may
+    not be read.
     """
 
     server: str
@@ -103,6 +106,7 @@ class Survey:
     schedulers: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topology_levels: frozenset[str] = frozenset()
+    pod_security: str | None = None
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -121,6 +125,7 @@ class Survey:
             schedulers={**base.schedulers, **self.schedulers},
             lacking=self.lacking,
             topology_levels=self.topology_levels,
+            pod_security=self.pod_security,
             silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
         )
@@ -171,6 +176,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         schedulers={gang: component.name for gang, component in schedulers.items()},
         lacking={name: fields for name, fields in lacking.items() if fields},
         topology_levels=(yield from _topology_levels(kinds, may)),
+        pod_security=(yield from _pod_security(namespace)),
         nodes=nodes,
     )
 
@@ -191,7 +197,16 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
         topology_levels=(yield from _topology_levels(kinds, may)),
+        pod_security=(yield from _pod_security(base.namespace)),
     )
+
+
+def _pod_security(namespace: str) -> Operation[str | None]:
+    """The level that the namespace enforces; None: it may not be read, or is not there."""
+    try:
+        return level_of((yield from effects.get(NAMESPACES, namespace)))
+    except (Forbidden, Missing):
+        return None
 
 
 def _silent_gangs(kinds: frozenset[str], may: May, now: float) -> Operation[frozenset[str]]:

@@ -8,57 +8,39 @@ it, else a warning. None: not permitted, or inconclusive.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
+from allaboard.backends.kubernetes.discovery import pod_security as podsecurity
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.preflight import gpu_nodes
-from allaboard.backends.kubernetes.preflight import pod_security as podsecurity
+from allaboard.backends.kubernetes.preflight import budgets, device_classes, gpu_nodes, openshift
 from allaboard.backends.kubernetes.preflight.admission import judge
+from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, DryRunResult, Json, Lookup
 from allaboard.diagnosis import Evidence
 from allaboard.engines import Engine, engine_of_object
-from allaboard.errors import AllaboardError, Problem
+from allaboard.errors import Problem
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
 
-Json = Mapping[str, Any]
 LONGEST_NAME = 63
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Another object that the job names. ``body``: None when it is not there; ``known``: whether it may be
-    read.
-    """
-
-    body: Json | None = None
-    known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DryRunResult:
-    """A dry run of the creation of an object, and what the API server said to it."""
-
-    what: str
-    error: AllaboardError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that the checks look at. ``allowed``: what this user may do, of all that will be done;
-    ``helpful``: what lets these checks see more. ``quotas``, ``limits``: None when they may not be read.
+    ``helpful``: what lets these checks see more. ``quotas``, ``limits``, ``slices`` (of devices),
+    ``budgets`` (of disruptions): None when they may not be read.
     ``pods_tried``: None when pods may not be created, not even dry.
     """
 
@@ -67,7 +49,7 @@ class Facts:
     resources: Sequence[Resource]
     gang: GangPlan
     user: str | None = None
-    namespace: Lookup = Lookup(known=False)
+    namespace: Lookup = HIDDEN
     allowed: Mapping[Access, bool] = field(default_factory=dict)
     helpful: Mapping[Access, bool] = field(default_factory=dict)
     quotas: Sequence[Json] | None = None
@@ -80,6 +62,9 @@ class Facts:
     queue: Lookup | None = None
     cluster_queue: Lookup | None = None
     flavors: Mapping[str, Lookup] = field(default_factory=dict)
+    device_classes: Mapping[str, Lookup] = field(default_factory=dict)
+    slices: Sequence[Json] | None = None
+    budgets: Sequence[Json] | None = None
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
 
@@ -254,11 +239,13 @@ def blind_spots(facts: Facts) -> Iterator[Check]:
 # --- what admission says to the pods ------------------------------------------------------------------------
 
 
-_SECURE = (
-    "say it in the job: pod: {{spec: {{securityContext: {{runAsNonRoot: true, seccompProfile: "
-    "{{type: RuntimeDefault}}}}, containers: [{{name: {container}, securityContext: "
-    "{{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}}}]}}}}"
+_SECURE = "say security: restricted in the job, and take out of pod what contradicts it"
+_OF_NODES = (
+    ("hostNetwork", "take host_network out, or use a namespace that enforces privileged"),
+    ("IPC_LOCK", "say pod_security in the facts of the cluster, or use a namespace that enforces privileged"),
+    ("hostPath", "use a claim instead of a folder of the node, or a namespace that enforces privileged"),
 )
+"""Part of a violation -> what helps, where no securityContext does."""
 
 
 def pod_security(facts: Facts) -> Iterator[Check]:
@@ -280,14 +267,15 @@ def pod_security(facts: Facts) -> Iterator[Check]:
     yield Check("pod_security", False, words, said, fix)
 
 
-def _how_to_secure(violations: Iterable[str], engine: Engine) -> str:
+def _how_to_secure(violations: Collection[str], engine: Engine) -> str:
     """What helps against violations of a Pod Security level: of what the job says first, then of what its
     operator adds.
     """
     guilty = [next((one for one in engine.ADDED if one.name in text), None) for text in violations]
     added = next((one for one in guilty if one is not None), None)
     if None in guilty or added is None:
-        return _SECURE.format(container=engine.CONTAINER)
+        mine = [text for text, one in zip(violations, guilty, strict=True) if one is None]
+        return next((fix for word, fix in _OF_NODES if any(word in text for text in mine)), _SECURE)
     return f"the operator adds the container {added.name} without a securityContext: {added.remedy}"
 
 
@@ -305,9 +293,7 @@ def scc(facts: Facts) -> Iterator[Check]:
         fix = "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC to its service account"
         yield Check("scc", False, "no SecurityContextConstraint of OpenShift fits the members", said, fix)
     elif facts.pods_tried is None:
-        yield _unknown(
-            "scc", "whether a SecurityContextConstraint fits the members cannot be told without a dry run"
-        )
+        yield from openshift.without_dry_run(facts.pods, facts.namespace)
     else:
         yield _is_well("scc", "a SecurityContextConstraint fits the members")
 
@@ -567,7 +553,7 @@ def volumes(facts: Facts) -> Iterator[Check]:
     wanted = capacity.claims(facts.pods)
     wrong = False
     for name, (members, writes) in wanted.items():
-        for check in _claim(name, members, writes, facts.claims.get(name, Lookup(known=False)), facts):
+        for check in _claim(name, members, writes, facts.claims.get(name, HIDDEN), facts):
             wrong = True
             yield check
     if wanted and not wrong:
@@ -677,6 +663,16 @@ def gpu_labels(facts: Facts) -> Iterator[Check]:
     known_nodes = facts.survey.nodes or ()
     yield from gpu_nodes.recarving(facts.pods, known_nodes)
     yield from gpu_nodes.sharing(facts.pods, known_nodes)
+
+
+def devices(facts: Facts) -> Iterator[Check]:
+    """The classes of devices are there that members claim, and enough devices."""
+    yield from device_classes.judge(facts.manifests, facts.pods, facts.device_classes, facts.slices)
+
+
+def disruptions(facts: Facts) -> Iterator[Check]:
+    """What keeps members where they are when a node is emptied."""
+    yield from budgets.judge(facts.pods, facts.budgets)
 
 
 def _grows(labels: Mapping[str, str]) -> bool:
@@ -849,6 +845,8 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     secrets,
     nodes,
     gpu_labels,
+    devices,
+    disruptions,
     quota,
     limit_range,
     pod_security,
