@@ -522,51 +522,31 @@ def slices(*devices: int, driver: str = "gpu.nvidia.com") -> list[Json]:
 
 
 @pytest.mark.parametrize(
-    ("known", "ok", "words"),
+    ("classes", "there", "ok", "words"),
     [
-        ({}, False, "does not exist"),
-        ({"deviceclasses.resource.k8s.io": [CLASS]}, False, "no node offers devices of gpu.nvidia.com"),
-        (
-            {"deviceclasses.resource.k8s.io": [CLASS], "resourceslices.resource.k8s.io": slices(1, 1)},
-            False,
-            "a node has 1 at most",
-        ),
-        (
-            {"deviceclasses.resource.k8s.io": [CLASS], "resourceslices.resource.k8s.io": slices(2)},
-            False,
-            "the nodes have 2 at most",
-        ),
-        (
-            {"deviceclasses.resource.k8s.io": [CLASS], "resourceslices.resource.k8s.io": slices(2, 2)},
-            True,
-            "nodes have 4 devices",
-        ),
-        (
-            {
-                "deviceclasses.resource.k8s.io": [CLASS],
-                "resourceslices.resource.k8s.io": slices(8, driver="x"),
-            },
-            False,
-            "no node offers",
-        ),
-        (
-            {
-                "deviceclasses.resource.k8s.io": [named("gpu.nvidia.com")],
-                "resourceslices.resource.k8s.io": slices(8),
-            },
-            None,
-            "cannot be told",
-        ),
+        ([], [], False, "does not exist"),
+        ([CLASS], [], False, "no node offers devices of gpu.nvidia.com"),
+        ([CLASS], slices(1, 1), False, "a node has 1 at most"),
+        ([CLASS], slices(2), False, "the nodes have 2 at most"),
+        ([CLASS], slices(2, 2), True, "nodes have 4 devices"),
+        ([CLASS], slices(8, driver="x"), False, "no node offers"),
+        ([named("gpu.nvidia.com")], slices(8), None, "cannot be told"),
     ],
 )
-def test_devices_that_members_claim(known: Json, ok: bool | None, words: str) -> None:
-    check = Cluster(kinds=DRA_KINDS, objects=known).says("device_class", **CLAIMS)
+def test_devices_that_members_claim(
+    classes: list[Json], there: list[Json], ok: bool | None, words: str
+) -> None:
+    check = Cluster(kinds=DRA_KINDS, objects=devices(classes, there)).says("device_class", **CLAIMS)
     assert check.ok is ok and words in check.summary
     assert check.stops == (words == "does not exist")
 
 
+def devices(classes: list[Json], there: list[Json]) -> Json:
+    return {"deviceclasses.resource.k8s.io": classes, "resourceslices.resource.k8s.io": there}
+
+
 def test_devices_that_may_not_be_looked_at_are_unknown() -> None:
-    known = {"deviceclasses.resource.k8s.io": [CLASS], "resourceslices.resource.k8s.io": slices(1)}
+    known = devices([CLASS], slices(1))
     for denied, words in (
         (("get", "deviceclasses"), "may not be looked at"),
         (("list", "resourceslices"), "what nodes have may not be read"),

@@ -76,9 +76,7 @@ def _enough(
     """``members``: role -> (devices of each, how many)."""
     drivers = sorted({*_DRIVER.findall(_expressions(of_class))})
     if slices is None:
-        words = (
-            f"device class {name} is there; which devices nodes have may not be read (list resourceslices)"
-        )
+        words = f"device class {name} is there; what nodes have may not be read (list resourceslices)"
         yield Check("device_class", None, words, severity=WARNING)
         return
     if not drivers:
