@@ -247,7 +247,7 @@ def _words(value: Any) -> str:
 
 def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine: Engine) -> Conversion:
     """The job that an object says, checked. Raises BadInput with every problem and its path in the object."""
-    made = with_claims(engine.to_job(value, others), others, engine.CONTAINER)
+    made = with_claims(engine.to_job(value, others), others, {engine.CONTAINER, *engine.ALIASES})
     wrong = [
         replace(problem, path=made.path_of(problem.path))
         for problem in check(made.job)

@@ -2,14 +2,14 @@
 the class and how many. Values in, values out.
 
 A template becomes fields where it asks for one number of devices of one class and every member has one claim
-of it, as allaboard writes it (`allaboard.render.devices`). Any other stays an object of its own, which ``pod``
-names.
+of it, as allaboard writes it (`allaboard.render.devices`). Any other stays an object of its own, which
+``pod`` names.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,8 @@ _LARGEST = 1000
 _PROFILE = ("device.attributes['gpu.nvidia.com'].profile == '", "'")
 
 
-def with_claims(made: Conversion, others: Sequence[Json], container: str) -> Conversion:
-    """The job with what the templates beside it say. ``container``: the name of the one that trains."""
+def with_claims(made: Conversion, others: Sequence[Json], names: Collection[str]) -> Conversion:
+    """The job with what the templates beside it say. ``names``: of the container that trains."""
     templates = {
         str((one.get("metadata") or {}).get("name")): one
         for one in others
@@ -34,11 +34,13 @@ def with_claims(made: Conversion, others: Sequence[Json], container: str) -> Con
     job = copy.deepcopy(dict(made.job))
     groups = [one for one in (job.get("groups") or {}).values() if isinstance(one, dict)]
     for holder in (job, *groups):
-        _claim(holder, job.get("resources") or {}, templates, container)
+        _claim(holder, job.get("resources") or {}, templates, names)
     return replace(made, job={name: job[name] for name in FIELDS if name in job})
 
 
-def _claim(holder: dict[str, Any], shared: Json, templates: Mapping[str, Json], container: str) -> None:
+def _claim(
+    holder: dict[str, Any], shared: Json, templates: Mapping[str, Json], names: Collection[str]
+) -> None:
     """Moves the one claim of a job's, or a group's, `pod` into its `resources`."""
     pod = holder.get("pod")
     spec = pod.get("spec") if isinstance(pod, dict) else None
@@ -48,7 +50,7 @@ def _claim(holder: dict[str, Any], shared: Json, templates: Mapping[str, Json], 
     claim = claims[0] if isinstance(claims[0], Mapping) else {}
     said = _fields(templates.get(str(claim.get("resourceClaimTemplateName")), {}))
     containers = spec.get("containers")
-    trains = [c for c in containers if c.get("name") == container] if isinstance(containers, list) else []
+    trains = [c for c in containers if c.get("name") in names] if isinstance(containers, list) else []
     if said is None or len(trains) != 1 or {*claim} != {"name", "resourceClaimTemplateName"}:
         return
     resources = trains[0].get("resources")

@@ -643,7 +643,8 @@ def _usual_marks(metadata: dict[str, Any], spec: Mapping[str, Any]) -> None:
     """Takes away what members are marked with anyway. What autoscalers are told depends on the tolerations:
     it is left where a template has some.
     """
-    kept = {} if spec.get("tolerations") else KEPT
+    others = [item for item in _listed(spec.get("tolerations")) if plain(item) != _GPU_TOLERATION]
+    kept = {} if others else KEPT
     for kind, usual in (("labels", MESH_LABELS), ("annotations", {**MESH_ANNOTATIONS, **kept})):
         left = {name: value for name, value in metadata.get(kind, {}).items() if usual.get(name) != value}
         metadata.pop(kind, None)

@@ -78,13 +78,13 @@ def host_network_without_names(view: View) -> Iterator[Hit]:
     "host_ports_shared",
     "warning",
     "members on the host's network share the ports of their nodes",
-    "Two members that come to one node listen on the same ports, that of the rendezvous or of sshd among them: "
-    "one fails with `Address already in use`, or waits for ever for a node with free ports.",
+    "Two members that come to one node listen on the same ports, that of the rendezvous or of sshd among "
+    "them: one fails with `Address already in use`, or waits for ever for a node with free ports.",
     "keep members apart (podAntiAffinity by kubernetes.io/hostname), or ask for all GPUs of a node",
 )
 def host_ports_shared(view: View) -> Iterator[Hit]:
-    """Kubernetes, hostNetwork: the ports of a container are those of its node (NodePorts of kube-scheduler). A
-    member with 4 GPUs or more mostly has its node alone.
+    """Kubernetes, hostNetwork: the ports of a container are those of its node (NodePorts of kube-scheduler).
+    A member with 4 GPUs or more mostly has its node alone.
     """
     for group in view.groups:
         affinity = mapping(group.pod.get("affinity"))
@@ -98,8 +98,8 @@ def host_ports_shared(view: View) -> Iterator[Hit]:
     "rdma_without_pinned_memory",
     "warning",
     "members with RDMA may not pin memory",
-    "The buffers of RDMA are pinned. Without the capability IPC_LOCK the limit of the container runtime holds, "
-    "often 8 MiB: NCCL fails with `ibv_reg_mr failed`, or goes over TCP.",
+    "The buffers of RDMA are pinned. Without the capability IPC_LOCK the limit of the container runtime "
+    "holds, often 8 MiB: NCCL fails with `ibv_reg_mr failed`, or goes over TCP.",
     "add the capability IPC_LOCK, or have the runtime not limit locked memory (ulimit -l unlimited)",
 )
 def rdma_without_pinned_memory(view: View) -> Iterator[Hit]:
