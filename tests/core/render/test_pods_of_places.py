@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from allaboard.backends.kubernetes.discovery.pod_security import violations
 from allaboard.backends.kubernetes.preflight import openshift
@@ -211,6 +213,36 @@ def test_rdma_goes_without_what_a_level_forbids(level: str) -> None:
 def test_the_network_of_nodes_is_not_for_the_restricted() -> None:
     job = {"name": "a", "command": ["t"], "host_network": True, "security": "restricted"}
     assert [p.path for p in check(job)] == ["host_network"]
+
+
+# What `pod` changes.
+
+
+def test_the_readme_appends_replaces_and_deletes() -> None:
+    text = Path(__file__).parents[3].joinpath("README.md").read_text(encoding="utf-8")
+    block = text.partition("### What `pod` changes")[2].partition("```yaml runnable\n")[2].partition("```")[0]
+    found = template(role="master", **yaml.safe_load(block))
+    spec, [trains] = found["spec"], found["spec"]["containers"]
+    assert "karpenter.sh/do-not-disrupt" not in found["metadata"]["annotations"]
+    assert [t["key"] for t in spec["tolerations"]] == ["nvidia.com/gpu", "team"]
+    assert spec["affinity"] == {"podAntiAffinity": {}}, "the rule about shared GPUs is gone"
+    assert spec["volumes"] == [{"name": "data", "nfs": {"server": "files", "path": "/data"}}]
+    assert trains["volumeMounts"] == [{"mountPath": "/data", "name": "data"}]
+    assert trains["env"] == [{"name": "LOG", "value": "warn"}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "at"),
+    [
+        ({"volumes": [{"nfs": {}}]}, "pod.spec.volumes[0]"),
+        ({"volumes": {"a": 1}}, "pod.spec.volumes"),
+        ({"containers": [{"name": "pytorch", "$patch": "delete"}]}, "pod.spec.containers[0].$patch"),
+        ({"volumes": [{"name": "a", "$patch": "remove"}]}, "pod.spec.volumes[0].$patch"),
+        ({"$setElementOrder/volumes": []}, "pod.spec.$setElementOrder/volumes"),
+    ],
+)
+def test_what_cannot_be_merged_is_told_by_its_path(spec: Json, at: str) -> None:
+    assert [p.path for p in check({"name": "a", "command": ["t"], "pod": {"spec": spec}})] == [at]
 
 
 # There and back.
