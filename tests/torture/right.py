@@ -49,6 +49,8 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "gpus": (0, 1, 8),
     "gpu_type": ("NVIDIA-H100-80GB-HBM3", "example.com/gpu=a100"),
     "mig": ("1g.10gb", "1g.10gb+me", "1c.3g.40gb", "1g.24gb-me"),
+    "devices": ({}, {"rdma/hca_shared_devices_a": 1}, {"amd.com/gpu": 8, "nvidia.com/gpu.shared": 2}),
+    "expression": ("true", "device.attributes['gpu.nvidia.com'].type == 'gpu'"),
     "bool": (True, False),
     "count0": (0, 1, 2**31 - 1),
     "count1": (1, 5),
@@ -83,6 +85,8 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "gpus": (-1, 1001, "one", 0.5),
     "gpu_type": ("a b", "", 3),
     "mig": ("big", "", 1, "1g.11gb", "3c.3g.40gb"),
+    "devices": ("rdma", [], 3),
+    "expression": ("", " ", 3, "x" * 10_241),
     "bool": ("yes", 1, []),
     "count0": (-1, 2**31, 0.5, "x"),
     "count1": (0, -3, "x"),
@@ -194,6 +198,18 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     for n, secret in enumerate(job.get("secrets", ())):
         secret |= {"name": rng.choice(RIGHT["object"])}
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
+    if job.get("security") == "restricted":
+        job.pop("host_network", None)
+    stated = [job.get("resources", {})]
+    stated += [
+        g["resources"] for g in job.get("groups", {}).values() if isinstance(g, dict) and "resources" in g
+    ]
+    for resources in stated:
+        if "device_class" in resources or "device_selector" in resources:
+            resources |= {"device_class": "gpu.nvidia.com", "gpu": resources.get("gpu") or 1}
+    if "device_class" in stated[0]:  # which holds for the resources of each group, too
+        for resources in stated[1:]:
+            resources["gpu"] = resources.get("gpu") or 1
     if job.get("spot", {}).get("prefer"):
         job["spot"]["tolerate"] = True
     if "checkpoints" in job:
@@ -313,6 +329,10 @@ CONTRADICTIONS: tuple[tuple[Job, tuple[str, ...]], ...] = (
     ({"checkpoints": {"best": {"mode": "min"}}}, ("checkpoints.uri", "checkpoints.best.metric")),
     ({"secrets": [{"name": "a"}, {"env": True}]}, ("secrets[0]", "secrets[1].name")),
     ({"gang": {"scheduler": "cosheduling"}}, ("gang.scheduler",)),
+    ({"host_network": True, "security": "restricted"}, ("host_network",)),
+    ({"groups": None, "workers": 1, "resources": {"device_class": "a"}}, ("resources.device_class",)),
+    ({"groups": None, "workers": 1, "resources": {"gpu": 1, "device_selector": "true"}},
+     ("resources.device_selector",)),
     ({"engine": "pytochjob"}, ("engine",)),
     ({"pod": {"spec": {"restartPolicy": "Never", "containers": [{"image": "x"}]}, "kind": "Pod"}},
      ("pod.kind", "pod.spec.restartPolicy", "pod.spec.containers[0]")),

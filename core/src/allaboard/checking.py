@@ -131,6 +131,8 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_secrets(job),
         *_gang(job),
         *_spot(job),
+        *_claims(job),
+        *_network(job),
         *_engine_problems(job),
     ]
 
@@ -286,6 +288,37 @@ def _spot(job: Mapping[str, Any]) -> Iterator[Problem]:
     if spot.get("prefer") and spot.get("tolerate") is False:
         words = "prefers nodes that tolerate: false keeps its members off; say one of the two"
         yield Problem("spot.prefer", words)
+
+
+def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """Devices of a class are counted by gpu or mig, and chosen by a selector."""
+    every = job.get("resources") or {}
+    groups = {role: g for role, g in (job.get("groups") or {}).items() if isinstance(g, Mapping)}
+    stated = {"resources": every} | {
+        f"groups.{show(role, quote=False)}.resources": {**every, **g["resources"]}
+        for role, g in groups.items()
+        if "resources" in g
+    }
+    for at, resources in stated.items():
+        is_of_class = "device_class" in resources
+        if "device_selector" in resources and not is_of_class:
+            words = "chooses among the devices of a class; add device_class, like gpu.nvidia.com"
+            yield Problem(f"{at}.device_selector", words)
+        # Groups may say how many.
+        counted_elsewhere = at == "resources" and groups
+        if is_of_class and not resources.get("gpu") and "mig" not in resources and not counted_elsewhere:
+            yield Problem(f"{at}.device_class", "does not say how many devices; add gpu: 1")
+        if is_of_class and resources.get("shared"):
+            words = "is of GPUs that the device plugin offers; a claim shares nothing"
+            yield Problem(f"{at}.shared", words, severity="warning")
+
+
+def _network(job: Mapping[str, Any]) -> Iterator[Problem]:
+    if job.get("host_network") and job.get("security") == "restricted":
+        words = (
+            "is forbidden by the Pod Security level restricted, which security asks for; say one of the two"
+        )
+        yield Problem("host_network", words)
 
 
 def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:

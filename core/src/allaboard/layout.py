@@ -26,7 +26,8 @@ one.
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What one member states: cores, bytes, GPUs. None and 0 take nothing. The rest means something on a
-    cluster alone: which GPU, which slice of one (MIG), and whether it may be shared with other pods.
+    cluster alone: which GPU, which slice of one (MIG), whether it may be shared with other pods, the class of
+    devices of which ``gpu`` are claimed (DRA) and which of them, and other devices by name.
     """
 
     cpu: float | None = None
@@ -35,6 +36,14 @@ class Needs:
     gpu_type: str | None = None
     mig: str | None = None
     shared: bool = False
+    devices: Mapping[str, int] = field(default_factory=dict)
+    device_class: str | None = None
+    device_selector: str | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one member on a cluster: whole ones, slices, or devices of its class."""
+        return self.gpu or (1 if self.mig else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +277,9 @@ def _needs(resources: Mapping[str, Any]) -> Needs:
         gpu_type=resources.get("gpu_type"),
         mig=resources.get("mig"),
         shared=resources.get("shared", False),
+        devices=resources.get("devices") or {},
+        device_class=resources.get("device_class"),
+        device_selector=resources.get("device_selector"),
     )
 
 

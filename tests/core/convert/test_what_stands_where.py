@@ -256,7 +256,7 @@ def test_variables_from_elsewhere_stay_in_the_pod_with_those_that_refer_to_them(
     "pod",
     [
         {"initContainers": [{"name": "fetch", "image": "lab/fetch:1", "command": ["fetch"]}]},
-        {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"},
+        {"hostNetwork": True},
         {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]},
         {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}},
         {"securityContext": {"runAsUser": 1000}, "schedulerName": "volcano"},

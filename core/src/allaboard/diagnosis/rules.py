@@ -537,6 +537,10 @@ _FLAGS = {
         "the newest checkpoint could not be read; the one before was used",
         "`allaboard checkpoints verify` names the torn one",
     ),
+    "images_differ": (
+        "members run different images under one name: collectives hang where their libraries differ",
+        "pin the image by its digest (image@sha256:...), and start it again",
+    ),
     "rendezvous_never_happened": (
         "several members ran, but none ever listened at the rendezvous: each trained alone",
         "call torch.distributed.init_process_group in the script, or use one member",

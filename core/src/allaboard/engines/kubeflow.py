@@ -364,9 +364,9 @@ def replica_type(role: str) -> str:
 
 
 def without_gpus(group: int | Mapping[str, Any]) -> dict[str, Any]:
-    """A group, to which the GPUs that a job says for all members do not belong."""
+    """A group, to which the GPUs and devices that a job says for all members do not belong."""
     fields: dict[str, Any] = dict(group) if isinstance(group, Mapping) else {"replicas": group}
-    none = {"gpu": 0, "gpu_type": None, "mig": None}
+    none = {"gpu": 0, **dict.fromkeys(("gpu_type", "mig", "devices", "device_class", "device_selector"))}
     return {**fields, "resources": {**none, **fields.get("resources", {})}}
 
 

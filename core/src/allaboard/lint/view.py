@@ -254,6 +254,7 @@ def _first(field: str) -> str:
 _GPU = re.compile(r"/gpu$|^nvidia\.com/mig-")
 _CONTAINER = {
     "image": "image",
+    "imagePullPolicy": "image_pull_policy",
     "command": "command",
     "args": "args",
     "env": "environment",

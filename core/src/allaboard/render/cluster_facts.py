@@ -34,9 +34,10 @@ class ClusterFacts:
     may be written with and this cluster's definitions of them lack. ``topology_levels``: the node labels by
     which Kueue places members close together, as far as they may be read; ``priorities`` and
     ``queue_priorities``: the names of PriorityClasses and of Kueue's WorkloadPriorityClasses; None: not
-    known. The rest is what whoever set up the place says: namespace, the image of jobs that name none, the
-    service account of members, the node label that tells the GPU; ``gang`` and ``engine`` of jobs that leave
-    them open; and ``secrets``, whose keys every member has as variables. None of it is part of a job's spec.
+    known. ``pod_security``: the level of Pod Security that the namespace enforces; None: not known. The rest
+    is what whoever set up the place says: namespace, the image of jobs that name none, the service account of
+    members, the node label that tells the GPU; ``gang`` and ``engine`` of jobs that leave them open; and
+    ``secrets``, whose keys every member has as variables. None of it is part of a job's spec.
     `allaboard.render.compatibility.check_place` says what cannot be meant.
     """
 
@@ -54,6 +55,7 @@ class ClusterFacts:
     gpu_label: str = GPU_LABEL
     gang: str | None = None
     engine: str | None = None
+    pod_security: str | None = None
     secrets: tuple[str, ...] = ()
 
     def serves(self, kind: str) -> bool | None:

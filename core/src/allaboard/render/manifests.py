@@ -21,7 +21,7 @@ from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import PRIORITY_CLASS, QUEUE
 from allaboard.gangs.topology import affinity, label_of
 from allaboard.layout import Layout
-from allaboard.render import labels, pod_template
+from allaboard.render import devices, labels, pod_template
 from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, has_tiers, plan_gang
@@ -101,6 +101,7 @@ def render(
         for group in layout.groups
     }
     extras: list[Mapping[str, Any]] = [*_code(layout, facts, files, keys)]
+    extras += devices.objects(layout, facts.namespace)
     if plan.how == "marks":
         extras += GANGS[plan.gang].objects(plan)
     metadata = _metadata(layout, layout.name, facts.namespace, own)

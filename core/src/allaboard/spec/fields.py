@@ -46,6 +46,8 @@ MEMBERS_MAX = 10_000
 GPUS_MAX = 1_000
 COUNT_MAX = 2**31 - 1
 """What Kubernetes keeps in its counters (int32)."""
+EXPRESSION_LIMIT = 10 * 1024
+"""Bytes of a CEL expression (resource.k8s.io/v1: CELSelectorExpressionMaxLength)."""
 LONGEST_TEXT = 4_096
 """Bytes of a name, a path or a uri."""
 LONGEST_WORD = 128 * 1024 - 1
@@ -207,6 +209,31 @@ class Reader:
         elif problem := gpus.profile_problem(value, path):
             self.problems.append(problem)
         return value
+
+    def _expression(self, value: Any, path: str) -> Any:
+        """CEL, which the API server compiles."""
+        if not isinstance(value, str) or not value.strip():
+            self.wrong(path, f"expected a CEL expression, not {_show_value(value)}{_quoted(value)}")
+        elif len(value.encode(errors="surrogatepass")) > EXPRESSION_LIMIT:
+            self.wrong(path, f"has more than the {EXPRESSION_LIMIT // 1024} KiB that Kubernetes takes")
+        return value
+
+    def _devices(self, value: Any, path: str) -> Any:
+        """Numbers of devices by the names under which nodes offer them."""
+        if not isinstance(value, Mapping):
+            words = "expected numbers by name, like {rdma/hca_shared_devices_a: 1}"
+            self.wrong(path, f"{words}, not {_show_value(value)}")
+            return {}
+        read = {}
+        for name, number in value.items():
+            if not isinstance(name, str):
+                self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
+                continue
+            at = _at(path, name)
+            if why := gpus.why_not_a_device(name):
+                self.wrong(at, why)
+            read[name] = self._count(number, at, 1, GPUS_MAX)
+        return read
 
     def _bool(self, value: Any, path: str) -> Any:
         if self.lenient and isinstance(value, str) and value.lower() in ("true", "false"):
@@ -519,6 +546,15 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "count1": lambda base, describe: {"type": "integer", "minimum": 1, "maximum": COUNT_MAX},
     "members": lambda base, describe: {"type": "integer", "minimum": 1, "maximum": MEMBERS_MAX},
     "gpus": lambda base, describe: {"type": "integer", "minimum": 0, "maximum": GPUS_MAX},
+    "devices": lambda base, describe: {
+        "type": "object",
+        "additionalProperties": {"type": "integer", "minimum": 1, "maximum": GPUS_MAX},
+    },
+    "expression": lambda base, describe: {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": EXPRESSION_LIMIT,
+    },
     "object": lambda base, describe: {"type": "string", "maxLength": 253},
     "queue": lambda base, describe: {"type": "string", "maxLength": 63},
     "job_name": lambda base, describe: {

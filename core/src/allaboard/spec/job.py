@@ -24,6 +24,7 @@ Framework = Literal["pytorch", "tensorflow", "mpi", "xgboost", "paddle", "jax", 
 RestartWord = Literal["never", "on_failure", "always", "exit_code"]
 CleanWord = Literal["none", "running", "all"]
 FitWord = Literal["shrink", "strict"]
+PullWord = Literal["always", "if_not_present", "never"]
 
 
 class Resources(TypedDict, total=False):
@@ -37,6 +38,25 @@ class Resources(TypedDict, total=False):
     ]
     mig: Annotated[str, "mig", "a MIG profile, e.g. 1g.10gb", "1g.10gb"]
     shared: Annotated[bool, "bool", "share GPUs with other pods (time slicing, MPS)", True, "false"]
+    devices: Annotated[
+        dict[str, int],
+        "devices",
+        "other devices of the nodes, by their name",
+        {"rdma/hca_shared_devices_a": 1},
+    ]
+    device_class: Annotated[
+        str,
+        "object",
+        "gpu, or mig, are devices of this DeviceClass (DRA)",
+        "gpu.nvidia.com",
+        "none: GPUs of the device plugin",
+    ]
+    device_selector: Annotated[
+        str,
+        "expression",
+        "which devices of device_class: a CEL expression that is true of each",
+        "device.attributes['gpu.nvidia.com'].productName == 'NVIDIA H100 80GB HBM3'",
+    ]
 
 
 class Group(TypedDict, total=False):
@@ -308,6 +328,13 @@ class Fields(TypedDict, total=False):
     image: Annotated[
         str, "image", "the container image", "registry.lab/ml/train:v3", "ALLABOARD_IMAGE, on a cluster"
     ]
+    image_pull_policy: Annotated[
+        PullWord,
+        "choice",
+        "when nodes pull images, on a cluster",
+        "if_not_present",
+        "if_not_present; always where an image has the tag latest or none",
+    ]
     command: Annotated[list[str], "command", "program and arguments of every member", ["python", "train.py"]]
     args: Annotated[
         list[str],
@@ -350,10 +377,20 @@ class Fields(TypedDict, total=False):
         "trainer",
         "ALLABOARD_SERVICE_ACCOUNT, else the namespace's default",
     ]
+    host_network: Annotated[
+        bool, "bool", "members use the network of their nodes, on a cluster", True, "false"
+    ]
+    security: Annotated[
+        Literal["restricted"],
+        "choice",
+        "the Pod Security level that members keep, on a cluster",
+        "restricted",
+        "what the namespace enforces, as far as it may be read",
+    ]
     pod: Annotated[
         dict[str, Any],
         "any",
-        "merged over the pod template last, on a cluster: metadata and spec",
+        "merged over the pod template last, on a cluster: metadata and spec; null and $patch take away",
         {"spec": {"nodeSelector": {"zone": "a"}}},
     ]
     engine_spec: Annotated[

@@ -73,6 +73,7 @@ _FIELDS = {
         "eventTime", "series", "action", "related", "reportingComponent", "reportingInstance",
     },
     "PodGroup": {"spec", "status"},
+    "ResourceClaimTemplate": {"spec"},
     **{engine.KIND: {"spec", "status"} for engine in ENGINES.values()},
 }  # fmt: skip
 _SPECS = {

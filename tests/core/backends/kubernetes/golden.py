@@ -86,7 +86,16 @@ EVERY: dict[str, Any] = {
     "args": ["--epochs=20"],
     "workers": None,
     "elastic": None,
-    "resources": {**WHOLE["resources"], "mig": "1g.10gb", "shared": True},
+    "image_pull_policy": "if_not_present",
+    "host_network": True,
+    "resources": {
+        **WHOLE["resources"],
+        "mig": "1g.10gb",
+        "shared": True,
+        "devices": {"rdma/hca_shared_devices_a": 1},
+        "device_class": "mig.nvidia.com",
+        "device_selector": "device.attributes['gpu.nvidia.com'].architecture == 'Hopper'",
+    },
     "processes_per_member": None,
     "gang": {
         **WHOLE["gang"],
@@ -124,7 +133,14 @@ EVERY: dict[str, Any] = {
 }  # fmt: skip
 WORKER: dict[str, Any] = {
     "replicas": 2,
-    "resources": {**EVERY["resources"], "cpu": 4, "memory": "16Gi", "gpu": 2},
+    "resources": {
+        **EVERY["resources"],
+        "cpu": 4,
+        "memory": "16Gi",
+        "gpu": 2,
+        "shared": False,
+        "devices": {"nvidia.com/hostdev": 1},
+    },
     "image": "registry.lab/ml/worker:v3",
     "command": ["python", "worker.py"],
     "args": ["--role=worker"],

@@ -96,9 +96,11 @@ _LOCKED_WITHIN = 0.05
 _POLL = 0.02
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
-_IGNORED_FIELDS = ("metadata", "image", "service_account", "pod")
+_IGNORED_FIELDS = (
+    "metadata", "image", "image_pull_policy", "service_account", "host_network", "security", "pod",
+)  # fmt: skip
 _IGNORED_OF_GROUPS = ("image", "pod")
-_IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
+_IGNORED_RESOURCES = ("gpu_type", "mig", "shared", "devices", "device_class", "device_selector")
 _IGNORED_OF_VOLUMES = ("storage_class", "access")
 _IGNORED_OF_SPOT = ("tolerate", "prefer")
 

@@ -339,3 +339,19 @@ def test_the_end_is_told_by_what_kept_it() -> None:
     stop = Stop("allaboard", NEVER.text, 9.0, code=NEVER.code)
     found = diagnose(seen("starting", recorded="failed", stop=stop, conditions=()))
     assert [(d.code, d.summary, d.retryable) for d in found] == [(NEVER.code, NEVER.text, False)]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "never", "told"),
+    [
+        ("0/3 nodes are available: request devices: device class gpu.nvidia.com does not exist.",
+         "gpu_not_advertised", True, "master-0 cannot start: device class gpu.nvidia.com does not exist"),
+        ("0/3 nodes are available: 3 cannot allocate all claims. still not schedulable, preemption: 0/3",
+         "insufficient_gpu", False, "master-0 waits for devices"),
+        ("waiting for resourceclaim digits-master-0-devices-x to be created", "insufficient_gpu", False,
+         "waits for the claim"),
+    ],
+)  # fmt: skip
+def test_devices_that_members_claim_and_do_not_get(said: str, code: str, never: bool, told: str) -> None:
+    one = found(a_pod("master-0", "Pending", placed=None, unschedulable=said))
+    assert (one.code, one.never) == (code, never) and told in one.text

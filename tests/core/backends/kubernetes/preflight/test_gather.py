@@ -17,10 +17,12 @@ from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey_cluster
+from allaboard.backends.kubernetes.discovery.pod_security import violations
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.preflight import checks as checks_module
+from allaboard.backends.kubernetes.preflight import openshift
 from allaboard.backends.kubernetes.preflight.gather import preflight
-from allaboard.backends.kubernetes.preflight.pod_security import violations
+from allaboard.backends.kubernetes.preflight.openshift import GROUPS, USERS
 from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable
 from allaboard.render.cluster_facts import ClusterFacts
@@ -93,7 +95,7 @@ def test_a_job_that_can_run_passes_every_check() -> None:
     assert [c for c in found if c.ok is False] == []
     assert {c.id for c in found if c.ok} == {
         "namespace", "kinds", "operator", "rbac", "service_account", "nodes", "quota", "limit_range",
-        "pod_security", "names", "dry_run",
+        "pod_security", "names", "dry_run", "disruption_budget",
     }  # fmt: skip
     assert [c.id for c in found if c.ok is None] == ["gang"], "only its first gang shows that it acts"
 
@@ -522,12 +524,14 @@ def level(name: str) -> dict[str, list[Json]]:
 
 def test_the_pod_security_level_of_the_namespace() -> None:
     assert Cluster(objects=level("baseline")).says("pod_security").ok
-    check = Cluster(objects=level("restricted")).says("pod_security")
+    assert Cluster(objects=level("restricted")).says("pod_security", workers=1).ok, "members keep it unasked"
+    broken = {"containers": [{"name": "pytorch", "securityContext": {"allowPrivilegeEscalation": True}}]}
+    check = Cluster(objects=level("restricted")).says("pod_security", pod={"spec": broken}, workers=1)
     assert check.stops and "no member would ever be created" in check.summary
-    assert "master: container pytorch: allowPrivilegeEscalation must be false" in {
-        e.text for e in check.evidence
-    }
-    assert "runAsNonRoot" in str(check.fix)
+    assert [e.text for e in check.evidence] == [
+        "master: container pytorch: allowPrivilegeEscalation must be false"
+    ]
+    assert "security: restricted" in str(check.fix)
 
 
 @pytest.mark.parametrize("enforced", ["baseline", "restricted"])
@@ -538,15 +542,28 @@ def test_a_folder_of_the_node_is_refused_and_ephemeral_is_the_way(enforced: str)
     assert check.stops and "master: volume storage-0: hostPath" in {e.text for e in check.evidence}
     assert "say ephemeral: {size: ..., storage_class: ...} in place of host_path" in str(check.fix)
     assert "runAsNonRoot" not in str(check.fix), "the rest is in order"
-    both = Cluster(objects=level("restricted")).says("pod_security", **{**job, "pod": None})
-    assert "ephemeral" in str(both.fix) and "runAsNonRoot" in str(both.fix)
     assert Cluster(objects=level("privileged")).says("pod_security", **job).ok
 
 
-def test_a_template_that_keeps_the_restricted_level_still_meets_the_operators_own_container() -> None:
-    pod = {"securityContext": SECURE_POD, "containers": [{"name": "pytorch", "securityContext": SECURE}]}
-    assert Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod}, workers=1).ok
-    check = Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod})
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"host_network": True}, "take host_network out"),
+        ({"pod": {"spec": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}}}, "a claim, or empty_dir"),
+    ],
+)
+def test_what_no_security_context_helps_against_is_told_as_what_it_is(fields: Json, words: str) -> None:
+    check = Cluster(objects=level("baseline")).says("pod_security", **fields)
+    assert check.stops and words in str(check.fix)
+
+
+def test_members_do_not_ask_for_what_a_level_forbids() -> None:
+    rdma = {"resources": {"devices": {"rdma/hca": 1}}}
+    assert Cluster(objects=level("baseline")).says("pod_security", **rdma).ok, "without IPC_LOCK"
+
+
+def test_the_restricted_level_meets_the_operators_own_container() -> None:
+    check = Cluster(objects=level("restricted")).says("pod_security")
     assert check.stops and "--pytorch-init-container-template-file" in str(check.fix)
     assert {e.text.partition(":")[0] for e in check.evidence} == {"worker"}
 
@@ -584,7 +601,128 @@ def test_openshifts_constraints_are_told_by_a_dry_run() -> None:
     kinds = [PYTORCHJOB, "security.openshift.io/v1/SecurityContextConstraints"]
     assert Cluster(kinds=kinds, refuses=refuses).says("scc").stops
     assert Cluster(kinds=kinds).says("scc").ok
-    assert Cluster(kinds=kinds, denied=[("create", "pods")]).says("scc").ok is None
+    blind = Cluster(kinds=kinds, denied=[("create", "pods")])
+    assert blind.says("scc", security="restricted").ok, "by its rules"
+    told = blind.says("scc", host_network=True)
+    assert told.ok is False and not told.stops, "another constraint may be bound"
+    assert "master" in told.evidence[0].object and told.evidence[0].text == "hostNetwork: true"
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "words"),
+    [
+        ({"securityContext": {"runAsUser": 1000}}, {}, "runAsUser 1000"),
+        ({"securityContext": {"runAsUser": 1000}}, {USERS: "1000680000/10000"}, "runAsUser 1000"),
+        ({"securityContext": {"runAsUser": 1000680005}}, {USERS: "1000680000/10000"}, None),
+        ({"securityContext": {"runAsUser": 1000690000}}, {USERS: "1000680000/10000"}, "runAsUser"),
+        ({"securityContext": {"fsGroup": 0}}, {GROUPS: "1000680000/10000"}, "fsGroup 0"),
+        ({"securityContext": {"fsGroup": 7}}, {GROUPS: "1-9"}, None),
+        ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, {}, "seccompProfile"),
+        ({"hostNetwork": True}, {}, "hostNetwork"),
+        ({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, {}, "hostPath"),
+        ({"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]}, {}, "hostPort"),
+        ({"containers": [{"name": "c", "securityContext": {"privileged": True}}]}, {}, "privileged"),
+        (
+            {"initContainers": [{"name": "i", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}]},
+            {},
+            "IPC_LOCK",
+        ),
+        ({"containers": [{"name": "c", "securityContext": {"runAsUser": "x"}}]}, {}, "runAsUser x"),
+    ],
+)
+def test_what_the_constraint_of_every_account_refuses(
+    spec: Json, annotations: Json, words: str | None
+) -> None:
+    found = openshift.violations(spec, annotations)
+    assert len(found) == (words is not None) and all(str(words) in text for text in found)
+
+
+# --- devices, disruptions
+
+CLAIMS: Json = {"resources": {"gpu": 2, "device_class": "gpu.nvidia.com"}, "workers": 2}
+DRA = "resource.k8s.io/v1/"
+DRA_KINDS = [PYTORCHJOB, *(DRA + kind for kind in ("ResourceClaimTemplate", "DeviceClass", "ResourceSlice"))]
+CLASS = named(
+    "gpu.nvidia.com",
+    spec={"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
+)
+
+
+def slices(*devices: int, driver: str = "gpu.nvidia.com") -> list[Json]:
+    return [
+        {"metadata": {"name": f"s{n}"}, "spec": {"driver": driver, "nodeName": f"n{n}", "devices": [{}] * k}}
+        for n, k in enumerate(devices)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "there", "ok", "words"),
+    [
+        ([], [], False, "does not exist"),
+        ([CLASS], [], False, "no node offers devices of gpu.nvidia.com"),
+        ([CLASS], slices(1, 1), False, "a node has 1 at most"),
+        ([CLASS], slices(2), False, "the nodes have 2 at most"),
+        ([CLASS], slices(2, 2), True, "nodes have 4 devices"),
+        ([CLASS], slices(8, driver="x"), False, "no node offers"),
+        ([named("gpu.nvidia.com")], slices(8), None, "cannot be told"),
+    ],
+)
+def test_devices_that_members_claim(
+    classes: list[Json], there: list[Json], ok: bool | None, words: str
+) -> None:
+    check = Cluster(kinds=DRA_KINDS, objects=devices(classes, there)).says("device_class", **CLAIMS)
+    assert check.ok is ok and words in check.summary
+    assert check.stops == (words == "does not exist")
+
+
+def devices(classes: list[Json], there: list[Json]) -> Json:
+    return {"deviceclasses.resource.k8s.io": classes, "resourceslices.resource.k8s.io": there}
+
+
+def test_devices_that_may_not_be_looked_at_are_unknown() -> None:
+    known = devices([CLASS], slices(1))
+    for denied, words in (
+        (("get", "deviceclasses"), "may not be looked at"),
+        (("list", "resourceslices"), "what nodes have may not be read"),
+    ):
+        check = Cluster(kinds=DRA_KINDS, objects=known, denied=[denied]).says("device_class", **CLAIMS)
+        assert check.ok is None and words in check.summary
+
+
+def budget(name: str, selector: Json | None = None, **spec: Any) -> Json:
+    ours = {"matchLabels": {"app.kubernetes.io/managed-by": "allaboard"}}
+    return named(name, spec={"selector": ours if selector is None else selector, **spec})
+
+
+@pytest.mark.parametrize(
+    ("budgets", "ok", "words"),
+    [
+        ([], True, "lets them go at once"),
+        ([budget("web", {"matchLabels": {"app": "web"}})], True, "lets them go at once"),
+        ([budget("keep", maxUnavailable=1)], True, "keep selects the members"),
+        ([budget("keep", maxUnavailable=0)], False, "keep allows no eviction"),
+        ([budget("keep", {}, minAvailable="100%")], False, "keep allows no eviction"),
+        ([budget("a", minAvailable=1), budget("b", {}, minAvailable=1)], False, "a, b select the same pods"),
+        (
+            [budget("in", {"matchExpressions": [{"key": "allaboard.io/job", "operator": "Exists"}]})],
+            True,
+            "in selects the members",
+        ),
+        (
+            [budget("not", {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]})],
+            True,
+            "lets them go at once",
+        ),
+    ],
+)
+def test_budgets_that_hold_a_drain(budgets: list[Json], ok: bool, words: str) -> None:
+    check = Cluster(objects={"poddisruptionbudgets.policy": budgets}).says("disruption_budget")
+    assert check.ok is ok and words in check.summary and not check.stops
+
+
+def test_budgets_that_may_not_be_read_are_unknown() -> None:
+    cluster = Cluster(denied=[("list", "poddisruptionbudgets")])
+    assert cluster.says("disruption_budget").ok is None
 
 
 # --- nodes

@@ -21,6 +21,7 @@ from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     DEPLOYMENTS,
     LEASES,
+    NAMESPACES,
     NODES,
     PODGROUPS,
     PODGROUPS_ALPHA,
@@ -39,6 +40,7 @@ from allaboard.backends.kubernetes.discovery.components import (
     Component,
 )
 from allaboard.backends.kubernetes.discovery.definitions import lacking_fields
+from allaboard.backends.kubernetes.discovery.pod_security import level_of
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
@@ -116,8 +118,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``lacking``, ``topology_levels``, ``priorities``, ``queue_priorities``: as in `ClusterFacts`. ``nodes``:
-    None when they may not be read.
+    ``lacking``, ``topology_levels``, ``priorities``, ``queue_priorities``, ``pod_security``: as in
+    `ClusterFacts`. ``nodes``: None when they may not be read.
     """
 
     server: str
@@ -131,6 +133,7 @@ class Survey:
     topology_levels: frozenset[str] = frozenset()
     priorities: frozenset[str] | None = None
     queue_priorities: frozenset[str] | None = None
+    pod_security: str | None = None
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -151,6 +154,7 @@ class Survey:
             topology_levels=self.topology_levels,
             priorities=self.priorities,
             queue_priorities=self.queue_priorities,
+            pod_security=self.pod_security,
             silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
         )
@@ -203,6 +207,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         topology_levels=(yield from _topology_levels(kinds, may)),
         priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
         queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
+        pod_security=(yield from _pod_security(namespace)),
         nodes=nodes,
     )
 
@@ -223,6 +228,7 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
         topology_levels=(yield from _topology_levels(kinds, may)),
+        pod_security=(yield from _pod_security(base.namespace)),
     )
 
 
@@ -252,6 +258,14 @@ def _names_of(resource: Resource, kinds: frozenset[str] | None, may: May) -> Ope
 
 def _kind_of(resource: Resource) -> str:
     return f"{resource.api_version}/{resource.kind}"
+
+
+def _pod_security(namespace: str) -> Operation[str | None]:
+    """The level that the namespace enforces; None: it may not be read, or is not there."""
+    try:
+        return level_of((yield from effects.get(NAMESPACES, namespace)))
+    except (Forbidden, Missing):
+        return None
 
 
 def _silent_gangs(kinds: frozenset[str], may: May, now: float) -> Operation[frozenset[str]]:

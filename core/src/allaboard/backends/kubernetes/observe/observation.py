@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
+from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, refusal, when
@@ -290,6 +291,7 @@ def _of_job(
         waiting = _waiting(job, gang_view, events)
         obstacle = _obstacle(engine, job, read, gang_view, nodes)
     flags = list(report.flags) if report is not None else []
+    flags += [images.DIFFER] if images.differ(pods, engine.CONTAINER) else []
     held = None if job is None or ended or not read.suspended else _held(job, workload, now)
     if held is not None:
         waiting = held.text

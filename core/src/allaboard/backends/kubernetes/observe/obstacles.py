@@ -459,6 +459,8 @@ def _unplaced(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
     if "persistentvolumeclaim" in said.lower():
         yield from _claims(member, pod, said)
         return
+    if "device class" in said or "resourceclaim" in said or "all claims" in said:
+        yield from _devices(member, pod, said)
     if scene.nodes is None:
         return
     if (reason := impossible(pod.get("spec") or {}, scene.nodes)) is not None:
@@ -497,6 +499,23 @@ def _claims_of(pod: Json) -> Iterator[str]:
             yield str(claim.get("claimName"))
         elif volume.get("ephemeral"):
             yield f"{(pod.get('metadata') or {}).get('name')}-{volume.get('name')}"
+
+
+_NO_CLASS = re.compile(r"device class (\S{1,253}) does not exist")
+
+
+def _devices(member: str, pod: Json, said: str) -> Iterator[Obstacle]:
+    """Claims of devices (DRA), which are no resources of nodes (kube-scheduler, dynamicresources.go)."""
+    where = "conditions.PodScheduled"
+    if (absent := _NO_CLASS.search(said)) is not None:
+        text = f"{member} cannot start: device class {absent[1]} does not exist"
+        yield _made(member, pod, where, said, "gpu_not_advertised", text, True)
+    elif "cannot allocate all claims" in said:
+        text = f"{member} waits for devices: no node has as many as it claims that are free and fit its class"
+        yield _made(member, pod, where, said, "insufficient_gpu", text, False)
+    elif "resourceclaim" in said:
+        text = f"{member} waits for the claim of its devices"
+        yield _made(member, pod, where, said, "insufficient_gpu", text, False)
 
 
 def may_grow(node: Node) -> bool:

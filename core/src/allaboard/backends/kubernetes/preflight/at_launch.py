@@ -30,7 +30,8 @@ from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.preflight import checks
-from allaboard.backends.kubernetes.preflight.checks import Facts, Lookup
+from allaboard.backends.kubernetes.preflight.checks import Facts
+from allaboard.backends.kubernetes.preflight.lookup import Lookup
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:

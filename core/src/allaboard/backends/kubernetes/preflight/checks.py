@@ -8,26 +8,26 @@ it, else a warning. None: not permitted, or inconclusive.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
+from allaboard.backends.kubernetes.discovery import pod_security as podsecurity
 from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_for, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.preflight import gpu_nodes
-from allaboard.backends.kubernetes.preflight import pod_security as podsecurity
+from allaboard.backends.kubernetes.preflight import budgets, device_classes, gpu_nodes, openshift
 from allaboard.backends.kubernetes.preflight.admission import judge
+from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, DryRunResult, Json, Lookup
 from allaboard.diagnosis import Evidence
 from allaboard.engines import Engine, engine_of_object
-from allaboard.errors import AllaboardError, Problem
+from allaboard.errors import Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import MULTIKUEUE
@@ -35,35 +35,17 @@ from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
 
-Json = Mapping[str, Any]
 LONGEST_NAME = 63
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Another object that the job names. ``body``: None when it is not there; ``known``: whether it may be
-    read.
-    """
-
-    body: Json | None = None
-    known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DryRunResult:
-    """A dry run of the creation of an object, and what the API server said to it."""
-
-    what: str
-    error: AllaboardError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that the checks look at. ``allowed``: what this user may do, of all that will be done;
-    ``helpful``: what lets these checks see more. ``quotas``, ``limits``: None when they may not be read.
-    ``admission_checks``: those of the ClusterQueue; ``worker_clusters``: their MultiKueueConfigs;
-    ``pods_tried``: None when pods may not be created, not even dry. ``own_claims``: those that are made with
-    the job; ``storage_classes``: None when they may not be read, or need not.
+    ``helpful``: what lets these checks see more. ``quotas``, ``limits``, ``slices`` (of devices),
+    ``budgets`` (of disruptions): None when they may not be read. ``admission_checks``: those of the
+    ClusterQueue; ``worker_clusters``: their MultiKueueConfigs; ``pods_tried``: None when pods may not be
+    created, not even dry. ``own_claims``: those that are made with the job; ``storage_classes``: None when
+    they may not be read, or need not.
     """
 
     survey: Survey
@@ -71,7 +53,7 @@ class Facts:
     resources: Sequence[Resource]
     gang: GangPlan
     user: str | None = None
-    namespace: Lookup = Lookup(known=False)
+    namespace: Lookup = HIDDEN
     allowed: Mapping[Access, bool] = field(default_factory=dict)
     helpful: Mapping[Access, bool] = field(default_factory=dict)
     quotas: Sequence[Json] | None = None
@@ -88,6 +70,9 @@ class Facts:
     flavors: Mapping[str, Lookup] = field(default_factory=dict)
     admission_checks: Mapping[str, Lookup] = field(default_factory=dict)
     worker_clusters: Mapping[str, Lookup] = field(default_factory=dict)
+    device_classes: Mapping[str, Lookup] = field(default_factory=dict)
+    slices: Sequence[Json] | None = None
+    budgets: Sequence[Json] | None = None
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
 
@@ -283,11 +268,17 @@ def blind_spots(facts: Facts) -> Iterator[Check]:
 # --- what admission says to the pods ------------------------------------------------------------------------
 
 
-_SECURE = (
-    "say it in the job: pod: {{spec: {{securityContext: {{runAsNonRoot: true, seccompProfile: "
-    "{{type: RuntimeDefault}}}}, containers: [{{name: {container}, securityContext: "
-    "{{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}}}]}}}}"
+_SECURE = "say security: restricted in the job, and take out of pod what contradicts it"
+_OF_NODES = (
+    ("hostNetwork", "take host_network out, or use a namespace that enforces privileged"),
+    ("IPC_LOCK", "say pod_security in the facts of the cluster, or use a namespace that enforces privileged"),
+    (
+        "hostPath",
+        "a folder of the node is refused: say ephemeral: {size: ..., storage_class: ...} in place of "
+        "host_path (node-local SSD), a claim, or empty_dir: disk",
+    ),
 )
+"""Part of a violation -> what helps, where no securityContext does."""
 
 
 def pod_security(facts: Facts) -> Iterator[Check]:
@@ -309,24 +300,17 @@ def pod_security(facts: Facts) -> Iterator[Check]:
     yield Check("pod_security", False, words, said, fix)
 
 
-_NODE_FOLDER = (
-    "a folder of the node is refused: say ephemeral: {size: ..., storage_class: ...} in place of host_path "
-    "(node-local SSD), or empty_dir: disk"
-)
-
-
-def _how_to_secure(violations: Iterable[str], engine: Engine) -> str:
+def _how_to_secure(violations: Collection[str], engine: Engine) -> str:
     """What helps against violations of a Pod Security level: of what the job says first, then of what its
     operator adds.
     """
-    violations = [*violations]
-    if any(text.endswith(": hostPath") for text in violations):
-        others = [text for text in violations if not text.endswith(": hostPath") and "hostPath" not in text]
-        return "; ".join([_NODE_FOLDER, *([_how_to_secure(others, engine)] if others else [])])
     guilty = [next((one for one in engine.ADDED if one.name in text), None) for text in violations]
     added = next((one for one in guilty if one is not None), None)
     if None in guilty or added is None:
-        return _SECURE.format(container=engine.CONTAINER)
+        mine = [text for text, one in zip(violations, guilty, strict=True) if one is None]
+        others = [text for text in mine if not any(word in text for word, _ in _OF_NODES)]
+        fixes = [fix for word, fix in _OF_NODES if any(word in text for text in mine)]
+        return "; ".join([*fixes, *([_SECURE] if others else [])])
     return f"the operator adds the container {added.name} without a securityContext: {added.remedy}"
 
 
@@ -344,9 +328,7 @@ def scc(facts: Facts) -> Iterator[Check]:
         fix = "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC to its service account"
         yield Check("scc", False, "no SecurityContextConstraint of OpenShift fits the members", said, fix)
     elif facts.pods_tried is None:
-        yield _unknown(
-            "scc", "whether a SecurityContextConstraint fits the members cannot be told without a dry run"
-        )
+        yield from openshift.without_dry_run(facts.pods, facts.namespace)
     else:
         yield _is_well("scc", "a SecurityContextConstraint fits the members")
 
@@ -609,7 +591,7 @@ def admission_checks(facts: Facts) -> Iterator[Check]:
 def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
     """What MultiKueue does with a job: it makes the job object anew on another cluster, and nothing else."""
     config = ((body.get("spec") or {}).get("parameters") or {}).get("name")
-    found = facts.worker_clusters.get(str(config), Lookup(known=False)).body
+    found = facts.worker_clusters.get(str(config), HIDDEN).body
     clusters = [str(name) for name in ((found or {}).get("spec") or {}).get("clusters") or ()]
     where = f"one of the clusters {', '.join(clusters)}" if len(clusters) > 1 else "another cluster"
     where = f"cluster {clusters[0]}" if len(clusters) == 1 else where
@@ -654,7 +636,7 @@ def volumes(facts: Facts) -> Iterator[Check]:
     own = {claim["metadata"]["name"]: claim for claim in facts.own_claims}
     wrong = False
     for name, (members, writes) in wanted.items():
-        sought = facts.claims.get(name, Lookup(known=False))
+        sought = facts.claims.get(name, HIDDEN)
         for check in _claim(name, members, writes, sought, own.get(name), facts):
             wrong = True
             yield check
@@ -870,6 +852,16 @@ def gpu_labels(facts: Facts) -> Iterator[Check]:
     yield from gpu_nodes.sharing(facts.pods, known_nodes)
 
 
+def devices(facts: Facts) -> Iterator[Check]:
+    """The classes of devices are there that members claim, and enough devices."""
+    yield from device_classes.judge(facts.manifests, facts.pods, facts.device_classes, facts.slices)
+
+
+def disruptions(facts: Facts) -> Iterator[Check]:
+    """What keeps members where they are when a node is emptied."""
+    yield from budgets.judge(facts.pods, facts.budgets)
+
+
 def _grows(labels: Mapping[str, str]) -> bool:
     """Whether nodes of this sort are made on demand: what is not there now may come."""
     return any(key.startswith("karpenter.sh/") or "autoscal" in key for key in labels)
@@ -1041,6 +1033,8 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     secrets,
     nodes,
     gpu_labels,
+    devices,
+    disruptions,
     quota,
     limit_range,
     pod_security,

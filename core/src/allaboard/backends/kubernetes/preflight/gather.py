@@ -15,7 +15,9 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import (
+    BUDGETS,
     CONFIGMAPS,
+    DEVICE_CLASSES,
     LIMITRANGES,
     NAMESPACES,
     PODS,
@@ -24,6 +26,7 @@ from allaboard.backends.kubernetes.client.resources import (
     RESOURCEQUOTAS,
     SECRETS,
     SERVICEACCOUNTS,
+    SLICES,
     STORAGECLASSES,
     Resource,
     resource_of,
@@ -42,7 +45,9 @@ from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
-from allaboard.backends.kubernetes.preflight.checks import DryRunResult, Facts, Lookup, examine, sends_away
+from allaboard.backends.kubernetes.preflight import device_classes
+from allaboard.backends.kubernetes.preflight.checks import Facts, examine, sends_away
+from allaboard.backends.kubernetes.preflight.lookup import DryRunResult, Lookup
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BackendUnreachable
 
@@ -70,6 +75,7 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     if ready.gang.local_queue:
         kinds += [(each.group, each.plural) for each in (KUEUE_WORKLOADS, LOCALQUEUES)]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
+    claimed = device_classes.classes(ready.manifests)
     there = namespace.body is not None or not namespace.known
     queue = yield from _queue(ready, permitted)
     above = yield from _cluster_queue(queue, ready, permitted)
@@ -100,6 +106,9 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         cluster_queue=above,
         admission_checks=asked,
         worker_clusters=(yield from _look_up_each(MULTIKUEUE_CONFIGS, _configs(asked), permitted)),
+        device_classes=(yield from _look_up_each(DEVICE_CLASSES, claimed, permitted)),
+        slices=(yield from _list_permitted(SLICES, permitted)) if claimed else None,
+        budgets=(yield from _list_permitted(BUDGETS, permitted)),
         flavors=(yield from _look_up_each(FLAVORS, _flavors(above), permitted)),
         tried=(yield from _dry_run_objects(ready, claims, resources, survey)) if there else (),
         pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
