@@ -423,9 +423,9 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
 
     assert asyncio.run(watched())["status"] == "ended"
     assert state_of(backend.observe(handle.run)) is State.SUCCEEDED
-    waits = [line for line in lines if "waits for" in line]
+    waits = [line for line in lines if "holds it back" in line]
     assert len(waits) == len(set(waits)) >= 2, "each reason once"
-    assert all(holds.run in line for line in waits)
+    assert all(holds.run in line for line in waits), waits
 
 
 class Log:

@@ -140,7 +140,8 @@ def _how_to_install(component: Component, openshift: bool) -> Iterator[str]:
         return
     ways = guide.fitting(openshift)
     release = "of the cluster's catalog" if "openshift" in ways else guide.version
-    yield f"  {component.title}, {release}, as of {guide.checked:%Y-%m}"
+    since = f"as of {guide.checked:%Y-%m}" if guide.checked is not None else None
+    yield f"  {', '.join(filter(None, (component.title, release, since)))}"
     for number, (way, lines) in enumerate(ways.items()):
         yield f"    {'or ' if number else ''}with {WAYS[way]}:"
         for line in lines:

@@ -38,7 +38,7 @@ def test_every_component_has_a_guide_and_every_guide_a_component() -> None:
 def test_a_guide_is_complete(name: str) -> None:
     guide = guide_of(name)
     assert guide is not None and guide.ways and set(guide.ways) <= set(WAYS)
-    assert isinstance(guide.checked, date) and guide.checked.year >= 2026
+    assert guide.checked is not None and guide.checked.year >= 2026 and guide.version is not None
     assert guide.sources, "nothing here is from memory"
     for lines in guide.fitting(openshift=False).values():
         assert lines and any(guide.version.removeprefix("v") in line for line in lines), "a release is named"
@@ -53,6 +53,7 @@ def test_the_releases_are_those_of_the_cluster_of_the_tests() -> None:
         wanted = (GO / folder / "go.mod").read_text()
         pinned = re.search(rf"^(?:require |\t){re.escape(module)} (v\S+)", wanted, re.MULTILINE)
         assert guide is not None and pinned is not None
+        assert guide.version is not None
         assert pinned[1] == guide.version or pinned[1].startswith(f"{guide.version}."), name
 
 
@@ -99,7 +100,7 @@ def test_an_old_kind_is_installed_with_the_release_that_knew_it() -> None:
 
 
 def test_a_guide_in_json() -> None:
-    guide = Guide("v1", date(2026, 11, 1), {"helm": ("helm install x",)})
+    guide = Guide({"helm": ("helm install x",)}, "v1", date(2026, 11, 1))
     assert guide.to_dict() == {
         "version": "v1",
         "checked": "2026-11-01",

@@ -163,6 +163,10 @@ def test_a_gang_that_waits_says_for_what(pool: Pool) -> None:
         "this machine holds it back, next in line: it needs 0.5 more cores, which run first uses"
     )
     assert pool.view().why_waiting(second.name, needs[0], ROOM) is None
+    small = admitted(pool, cpu(0.5))
+    assert (
+        pool.view().why_waiting(small.name, needs[0], ROOM) == "this machine has room for it, and it starts"
+    )
 
 
 def test_who_has_room_and_waits_for_those_before_it_is_told_so(pool: Pool) -> None:

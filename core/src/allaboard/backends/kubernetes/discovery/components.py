@@ -40,16 +40,18 @@ VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue",
 @dataclass(frozen=True, slots=True)
 class Component:
     """``kinds``: each of them shows that it is installed; ``home``: the namespace where it lives when it was
-    installed as its guide says; ``gang``: the name by which a job asks for it, when it makes members start
-    together. ``exact``: other versions of these kinds are another's; ``makes_gangs``: whether it is an
-    operator that may make members start together by itself. ``probes``: by kind, an object that its own
-    webhook refuses and nothing else does: a dry run of one tells whether it is alive.
+    installed as its guide says; ``install``: as of `Operator`; ``gang``: the name by which a job asks for it,
+    when it makes members start together. ``exact``: other versions of these kinds are another's;
+    ``makes_gangs``: whether it is an operator that may make members start together by itself. ``probes``: by
+    kind, an object that its own webhook refuses and nothing else does: a dry run of one tells whether it is
+    alive.
     """
 
     id: str
     title: str
     kinds: tuple[Resource, ...]
     home: str
+    install: tuple[str, ...] = ()
     gang: str | None = None
     exact: bool = False
     makes_gangs: bool = False
@@ -63,7 +65,7 @@ class Component:
     @property
     def guide(self) -> Guide | None:
         """How it is installed; None: nobody has written it down here."""
-        return guide_of(self.id)
+        return guide_of(self.id) or (Guide({"commands": self.install}) if self.install else None)
 
 
 def _probe(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -87,6 +89,7 @@ def operators(engines: Iterable[Engine]) -> Iterator[Component]:
             operator.title,
             tuple(resource_for(engine) for engine in of_it),
             operator.home,
+            operator.install,
             exact=operator.exact,
             makes_gangs=any(engine.NATIVELY for engine in of_it),
             probes={

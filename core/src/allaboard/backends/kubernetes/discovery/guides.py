@@ -15,20 +15,21 @@ WAYS: Mapping[str, str] = {
     "kubectl": "kubectl",
     "helm": "Helm",
     "flags": "flags of the control plane",
+    "commands": "its own commands",
 }
 """The ways to install, and what they are called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """``version``: the release that the lines install; ``checked``: the day on which they were compared with
-    ``sources``; ``needs``: what must be there or be known before, in sentences; ``ways``: a name of `WAYS` ->
-    lines to paste.
+    """``ways``: a name of `WAYS` -> lines to paste; ``version``: the release that they install; ``checked``:
+    the day on which they were compared with ``sources``; None: not known; ``needs``: what must be there or be
+    known before, in sentences.
     """
 
-    version: str
-    checked: date
     ways: Mapping[str, tuple[str, ...]]
+    version: str | None = None
+    checked: date | None = None
     needs: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -46,7 +47,7 @@ class Guide:
     def to_dict(self) -> dict[str, Any]:
         return {
             "version": self.version,
-            "checked": self.checked.isoformat(),
+            "checked": self.checked.isoformat() if self.checked is not None else None,
             "needs": list(self.needs),
             "ways": {name: list(lines) for name, lines in self.ways.items()},
             "sources": list(self.sources),
@@ -76,9 +77,9 @@ def _guide(row: Mapping[str, Any]) -> Guide:
         )
 
     return Guide(
+        {name: filled(row[name]) for name in row if name in WAYS},
         version,
         row["checked"],
-        {name: filled(row[name]) for name in row if name in WAYS},
         tuple(row.get("needs", ())),
         tuple(row.get("sources", ())),
     )

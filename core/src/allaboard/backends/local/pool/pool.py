@@ -54,7 +54,7 @@ from allaboard.backends.local.host.processes import Identity
 from allaboard.backends.local.pool.admission import Allotment, Claim, Used, decide, fit
 from allaboard.backends.local.pool.admission import Need as Need
 from allaboard.backends.local.pool.admission import Request as Request
-from allaboard.backends.local.pool.waiting import Holder, places, start_of, why_waiting
+from allaboard.backends.local.pool.waiting import STARTS, Holder, places, start_of, why_waiting
 from allaboard.errors import BadInput, SiteError
 from allaboard.units import show_bytes
 from allaboard.untrusted import Limits, Unreadable, parse_json
@@ -763,7 +763,9 @@ class PoolView:
     _names: list[str]
 
     def why_waiting(self, name: str, asked: Need, capacity: Capacity) -> str | None:
-        """Why the ticket ``name``, which needs ``asked`` to start, waits; None if it no longer waits."""
+        """Why the ticket ``name``, which needs ``asked`` to start, waits; None if it left the queue."""
+        if any(name == gang for _, gang in self._seen.gangs):
+            return STARTS  # its supervisor has not written so yet
         return _why(name, asked, capacity, self._seen, self._names) if name in self._names else None
 
 

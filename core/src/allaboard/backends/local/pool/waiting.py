@@ -12,6 +12,7 @@ from allaboard.backends.local.pool.admission import Claim, Need, Used
 from allaboard.units import place_in_line, show_bytes
 
 FIRST_COME = "slots of one machine go to whoever came first"
+STARTS = "this machine has room for it, and it starts"
 _NAMED = 3
 """Number of holders that are named."""
 
@@ -52,7 +53,7 @@ def why_waiting(asked: Need, capacity: Capacity, used: Used, holders: Sequence[H
         return f"{line}: it needs {', '.join(lacks.values())}, which {_who(having)}"
     if before:
         return f"{line}: there is room for it, and it would delay {'that one' if before == 1 else 'those'}"
-    return f"{line}: there is room for it"
+    return STARTS
 
 
 def _lacking(asked: Need, capacity: Capacity, used: Used) -> Mapping[str, str]:
