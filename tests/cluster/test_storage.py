@@ -84,6 +84,8 @@ def test_a_claim_goes_with_the_record_and_one_for_always_stays(
     ab("run", appending(ab, kept, scratch), "--key", "one")
     run = ab.run_of()
     assert {*claims(plane, namespace)} == {"digits-ckpt", f"{run}-scratch"}
+    # A pod that is over holds its claim, too.
+    plane.api.delete("kubeflow.org/v1", "PyTorchJob", run, namespace)
     plane.api.delete("v1", "ConfigMap", f"allaboard-{run}", namespace)
     until("the claim to go", lambda: {*claims(plane, namespace)} == {"digits-ckpt"})
     said = ab("run", appending(ab, kept), "--key", "two")
