@@ -9,12 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
-from allaboard.backends.kubernetes.discovery import capacity
+from allaboard.backends.kubernetes.client.effects import run_sync
+from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.discovery import capacity, rbac
+from allaboard.backends.kubernetes.discovery.installed import complete_facts
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of
 from allaboard.backends.kubernetes.preflight import budgets
 from allaboard.engines import ENGINES
 from allaboard.observation import Obstacle
+from allaboard.render import devices
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.pod_template import sample_pod
 from tests.cluster.api import ApiError, Object, until
@@ -121,10 +127,24 @@ def test_a_namespace_that_enforces_restricted_takes_the_members_of_every_engine(
     said = {name: value for name, value in fields.items() if value is not None or name == "workers"}
     for ways in ({"security": "restricted"}, {"pod_security": "restricted"}):
         for role, pod in members(namespace, engine, **said, **ways)[1].items():
-            plane.api.dry_run(pod), role
+            assert plane.api.dry_run(pod), role
     for pod in members(namespace, engine, **said)[1].values():
         with pytest.raises(ApiError, match="violates PodSecurity"):
             plane.api.dry_run(pod)
+
+
+def test_whoever_has_our_roles_knows_the_level_of_the_namespace(plane: ControlPlane, namespace: str) -> None:
+    space = plane.api.get("v1", "Namespace", namespace)
+    assert space is not None
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    plane.api.patch(space, {"metadata": {"labels": label}})
+    for document in yaml.safe_load_all(rbac.manifest("submitter", namespace)):
+        plane.api.apply([document])
+    account = plane.kubeconfig_for_account(namespace, "allaboard-submitter")
+    with Access(str(account), None, namespace, environ={}).api(Patience(budget=5.0)) as api:
+        facts = run_sync(complete_facts(replace(ASSUMED, namespace=namespace)), api)
+    assert facts.pod_security == "restricted"
+    assert facts.serves(devices.KIND)
 
 
 def test_an_eviction_meets_the_budgets_that_preflight_tells_of(

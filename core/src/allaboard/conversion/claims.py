@@ -45,12 +45,16 @@ def _claim(
     pod = holder.get("pod")
     spec = pod.get("spec") if isinstance(pod, dict) else None
     claims = spec.get("resourceClaims") if isinstance(spec, dict) else None
-    if not isinstance(spec, dict) or not isinstance(claims, list) or len(claims) != 1:
+    if not isinstance(pod, dict) or not isinstance(spec, dict):
+        return
+    if not isinstance(claims, list) or len(claims) != 1:
         return
     claim = claims[0] if isinstance(claims[0], Mapping) else {}
     said = _fields(templates.get(str(claim.get("resourceClaimTemplateName")), {}))
     containers = spec.get("containers")
-    trains = [c for c in containers if c.get("name") in names] if isinstance(containers, list) else []
+    if not isinstance(containers, list):
+        return
+    trains = [c for c in containers if c.get("name") in names]
     if said is None or len(trains) != 1 or {*claim} != {"name", "resourceClaimTemplateName"}:
         return
     resources = trains[0].get("resources")

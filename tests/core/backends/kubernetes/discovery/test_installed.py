@@ -149,10 +149,18 @@ def test_a_deployment_that_is_available_is_a_sign() -> None:
 def test_what_may_not_be_read_is_not_tried() -> None:
     denied = [("list", "leases"), ("list", "deployments"), ("create", "pytorchjobs"), ("list", "pytorchjobs")]
     denied += [("list", "nodes"), ("list", "pods"), ("list", "events"), ("list", "priorityclasses")]
+    denied += [("get", "namespaces")]
     answers = Answers([PYTORCHJOB], denied=denied)
     found = look(answers)
     assert found.part("training-operator").alive is None and found.nodes is None
     assert not {verb for verb, _ in answers.asked} & {"list", "get"}
+
+
+def test_the_level_that_the_namespace_enforces_is_known_where_it_may_be_read() -> None:
+    enforce = {"pod-security.kubernetes.io/enforce": "restricted"}
+    space = {"namespaces": [{"metadata": {"name": "research", "labels": enforce}}]}
+    assert look(Answers([PYTORCHJOB], space)).pod_security == "restricted"
+    assert look(Answers([PYTORCHJOB], space, denied=[("get", "namespaces")])).pod_security is None
 
 
 def test_an_operator_that_wrote_lately_is_alive() -> None:

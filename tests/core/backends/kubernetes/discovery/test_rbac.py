@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from allaboard.backends.kubernetes.watch import informer
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.pytorchjob import PyTorchJob
 from allaboard.errors import SiteError
+from allaboard.render import devices
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
@@ -74,7 +76,7 @@ def words(found: Iterable[Access]) -> list[str]:
 
 def facts_with(engine: Engine, gang: str) -> ClusterFacts:
     kind = f"{engine.API_VERSION}/{engine.KIND}"
-    return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang]}))
+    return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang], devices.KIND}))
 
 
 def grouped(cluster: FakeCluster) -> None:
@@ -87,8 +89,14 @@ def grouped(cluster: FakeCluster) -> None:
 def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str, framework: str = "") -> None:
     """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
     backend = cluster.backend(facts=facts_with(engine, gang))
-    job = {"framework": framework or engine.FRAMEWORKS[0], "engine": engine.NAME, "gang": {"scheduler": gang}}
+    job: dict[str, Any] = {
+        "framework": framework or engine.FRAMEWORKS[0],
+        "engine": engine.NAME,
+        "gang": {"scheduler": gang},
+    }
     job["policy"] = {"restart": "never"}
+    if engine.FRAMEWORKS[0] == "pytorch":
+        job["resources"] = {"gpu": 1, "device_class": "gpu.nvidia.com"}
     plan = a_plan_with_code(folder, **job)
     handle = backend.launch(replace(plan, key=f"{engine.NAME} {gang}"), ME)
     running(cluster, backend, handle.run)

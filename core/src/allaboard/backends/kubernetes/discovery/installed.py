@@ -207,7 +207,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         topology_levels=(yield from _topology_levels(kinds, may)),
         priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
         queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
-        pod_security=(yield from _pod_security(namespace)),
+        pod_security=(yield from _pod_security(namespace, may)),
         nodes=nodes,
     )
 
@@ -228,7 +228,7 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
         topology_levels=(yield from _topology_levels(kinds, may)),
-        pod_security=(yield from _pod_security(base.namespace)),
+        pod_security=(yield from _pod_security(base.namespace, may)),
     )
 
 
@@ -260,8 +260,10 @@ def _kind_of(resource: Resource) -> str:
     return f"{resource.api_version}/{resource.kind}"
 
 
-def _pod_security(namespace: str) -> Operation[str | None]:
+def _pod_security(namespace: str, may: May) -> Operation[str | None]:
     """The level that the namespace enforces; None: it may not be read, or is not there."""
+    if not (yield from may.do("get", NAMESPACES)):
+        return None
     try:
         return level_of((yield from effects.get(NAMESPACES, namespace)))
     except (Forbidden, Missing):
@@ -379,7 +381,9 @@ class May:
         self, verb: str, resource: Resource, *, namespace: str | None = None, sub: str = ""
     ) -> Operation[bool]:
         """``namespace``: another one than ours; ``""``: all of them."""
-        where = "" if not resource.namespaced else self.namespace if namespace is None else namespace
+        # A namespace is within itself, so that a Role of it may allow to read it.
+        within = resource.namespaced or resource == NAMESPACES
+        where = "" if not within else self.namespace if namespace is None else namespace
         question = (verb, resource.group, resource.plural, sub, where)
         if question not in self._answers:
             self._answers[question] = yield from may(verb, resource.group, resource.plural, sub, where)
