@@ -196,11 +196,13 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
             PENDING, f"Kueue has room for it in queue {queue}, and it {_not_admitted(workload)}{more}"
         )
     reason, message = _reason(conditions, "QuotaReserved"), _message(conditions, "QuotaReserved")
-    if evicted and message == _message(conditions, "Evicted"):
+    late = _reason(conditions, "Evicted") == "PodsReadyTimeout"
+    if evicted and message and message == _message(conditions, "Evicted"):
         # What it lacks now is not looked at yet.
-        return Held(PENDING, f"Kueue has taken it back into queue {queue}{_place(position)}: {after}")
+        code = NOT_READY if late else PENDING
+        return Held(code, f"Kueue has taken it back into queue {queue}{_place(position)}: {after}")
     code, why, never = _why_no_quota(reason, message)
-    if _reason(conditions, "Evicted") == "PodsReadyTimeout" and code == PENDING:
+    if late and code == PENDING:
         code = NOT_READY
     place = "" if never else _place(position)
     return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}", never)
