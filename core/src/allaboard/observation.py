@@ -292,10 +292,11 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Objects:
     """The objects behind an observation, in our words. None: nobody looked for that kind; ``now``: the time of
-    the look.
+    the look; not ``is_exact``: it is only known that it was then or later.
     """
 
     now: float | None = None
+    is_exact: bool = True
     job: ObjectSeen | None = None
     refused: Refused | None = None
     pods: tuple[PodSeen, ...] = ()

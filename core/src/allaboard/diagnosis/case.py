@@ -139,7 +139,13 @@ class Case:
         return self.objects.now if self.objects.now is not None else self.seen.finished
 
     def age(self, since: float | None) -> float | None:
+        """Seconds since then, or more."""
         return None if since is None or self.now is None else self.now - since
+
+    def is_younger(self, since: float | None, seconds: float) -> bool:
+        """Whether it is known to have been less than that ago."""
+        age = self.age(since)
+        return self.objects.is_exact and age is not None and 0 <= age < seconds
 
     # --- what the job asks for ---------------------------------------------------------------------------
 

@@ -206,7 +206,7 @@ def _silent_save(case: Case) -> Iterator[Finding]:
     if not saving or len(saving) < len(readings(case)):
         return
     last = max((one.log.last_time or 0.0 for one, _ in saving), default=0.0)
-    if last and case.now is not None and case.now - last < 300:
+    if last and case.is_younger(last, 300):
         return
     one, text = saving[0]
     yield Finding("checkpoint_write_nfs_lock", f"all members are silent since they began to save: {quote(text)}", log_evidence(one.pod, text), one.pod.name, last or None, confidence=0.75, from_object=False, who=one.pod.name)

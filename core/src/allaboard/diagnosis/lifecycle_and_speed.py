@@ -42,7 +42,7 @@ def process_not_exiting(case: Case) -> Iterator[Finding]:
         later = one.log.last(_PROGRESS)
         if later is not None and later.position > hit.position:
             continue
-        if case.now is not None and hit.time is not None and 0 <= case.now - hit.time < 60 and not one.log.has(words(r"destroy_process_group")):
+        if case.is_younger(hit.time, 60) and not one.log.has(words(r"destroy_process_group")):
             continue
         yield Finding("process_not_exiting", f"{one.pod.name} is done and does not end: {quote(hit.text)}", log_evidence(one.pod, hit.text), one.pod.name, hit.time, confidence=0.85, from_object=False, who=one.pod.name)
 

@@ -268,8 +268,7 @@ def _absent_queue(case: Case, name: str) -> Iterator[Finding]:
         evidence = Evidence(case.job_name, "queue", f"{name} is not among the queues: {there}")
         yield Finding("queue_misconfigured", f"queue {name} does not exist here; there are: {there}", (evidence,), f"queue {name}")
     elif labelled and case.objects.workloads == () and case.is_suspended and not case.objects.pods:
-        age = case.age(job.created)
-        if age is None or age > 60:
+        if not case.is_younger(job.created, 60):
             evidence = Evidence(case.job_name, "metadata.labels", f"queue {name}, and no Workload was made")
             yield Finding("queue_misconfigured", f"Kueue has made no Workload of it (queue {name}): does it manage {job.kind}s?", (evidence,), f"queue {name}", confidence=0.8)
 
@@ -530,8 +529,7 @@ def gang_scheduler_missing(case: Case) -> Iterator[Finding]:
             continue
         if any(g.facts.get("status.phase") or g.conditions for g in case.objects.groups or ()):
             continue
-        age = case.age(pod.created)
-        if age is not None and 0 < age < 30:
+        if case.is_younger(pod.created, 30):
             continue
         name = pod.facts.get("schedulerName", "")
         yield Finding(

@@ -187,8 +187,7 @@ def operator_not_running(case: Case) -> Iterator[Finding]:
         return
     if any(e.name == job.name and e.kind in (job.kind, "") for e in case.events):
         return
-    # Without a second time to compare with, its age is not known: an empty status is still all there is.
-    if age is not None and 0 < age < SETTLED:
+    if case.is_younger(job.created, SETTLED):
         return
     since = f" for {age:.0f} s" if age else ""
     yield Finding(

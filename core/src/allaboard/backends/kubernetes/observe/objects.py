@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import Engine
 from allaboard.observation import (
     Condition,
@@ -273,6 +274,22 @@ def _node(node: Json) -> NodeSeen:
         conditions=_conditions(at(status, "conditions")),
         capacity=texts(at(status, "capacity")),
         allocatable=texts(at(status, "allocatable")),
+    )
+
+
+def from_nodes(nodes: Iterable[Node] | None) -> tuple[NodeSeen, ...] | None:
+    """The same of nodes that were read for the places on them; they have told no conditions."""
+    if nodes is None:
+        return None
+    return tuple(
+        NodeSeen(
+            name=node.name,
+            labels=node.labels,
+            taints=tuple(f"{t.get('key')}={t.get('value') or ''}:{t.get('effect')}" for t in node.taints),
+            cordoned=node.cordoned,
+            allocatable=node.allocatable,
+        )
+        for node in nodes
     )
 
 

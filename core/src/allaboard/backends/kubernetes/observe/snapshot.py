@@ -50,8 +50,9 @@ def read_snapshot(snapshot: Mapping[str, Any]) -> Observation:
         claims=snapshot.get("pvcs"),
         engine=engine,
     )
-    now = moment(snapshot.get("taken")) or _newest(latest(objects), logs)
-    objects = replace(objects, now=now)
+    taken = moment(snapshot.get("taken"))
+    now = taken if taken is not None else _newest(latest(objects), logs)
+    objects = replace(objects, now=now, is_exact=taken is not None)
     seen = _seen(job, engine, snapshot, now)
     return replace(seen, objects=objects, tails=logs)
 
@@ -119,3 +120,23 @@ def _of_observation(own: Mapping[str, Any], snapshot: Mapping[str, Any]) -> Obse
     except (TypeError, ValueError, KeyError, AttributeError):
         return Observation(run="", tails=_logs(snapshot.get("logs")))
     return replace(seen, tails=_logs(snapshot.get("logs")) or dict(texts(own.get("tails"))))
+
+
+_KINDS = {"Pod": "pods", "Event": "events", "Node": "nodes", "PodGroup": "podgroups", "Workload": "workloads"}
+_QUEUES = frozenset({"Queue", "LocalQueue", "ClusterQueue"})
+
+
+def sort_objects(value: Json) -> dict[str, Any]:
+    """A snapshot of what kubectl prints: one object, or a List of them."""
+    found: dict[str, Any] = {}
+    every = dicts(value) if isinstance(value.get("items"), list) else [value]
+    for thing in every:
+        kind = text(thing.get("kind"))
+        part = _KINDS.get(kind) or ("queues" if kind in _QUEUES else "pvcs" if kind == "PersistentVolumeClaim" else "")
+        if part:
+            found.setdefault(part, []).append(thing)
+        elif kind == "Status":
+            found["submit_error"] = thing
+        elif "job" not in found or (engine_of_object(found["job"]) is None and engine_of_object(thing) is not None):
+            found["job"] = thing
+    return found
