@@ -48,7 +48,7 @@ def native_crash(case: Case) -> Iterator[Finding]:
         if signal is None or any(f.who == pod.name for f in found):
             continue
         victim = log is not None and log.has(SECONDARY)
-        level = Level.SYMPTOM if victim and code == 134 else Level.CAUSE
+        level = Level.NOISE if victim and code == 134 else Level.CAUSE
         yield Finding("native_crash", f"{pod.name} crashed ({signal})", exit_evidence(pod), pod.name, case.went_bad(pod), level, 0.75, generic=True)
 
 

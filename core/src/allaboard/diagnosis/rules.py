@@ -114,15 +114,7 @@ def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> lis
     if top.code in ("healthy", "unknown"):
         own = [d for d in told if d.code != "unknown"]
         return [*own, *(found if not own else ())] if not own or top.code == "unknown" else [*found, *own]
-    # The backend's own sentence knows more of the whole gang, where both mean the same.
-    better = {d.code: d for d in told}
-    merged = [
-        replace(d, summary=better[d.code].summary, evidence=better[d.code].evidence or d.evidence)
-        if d.code in better
-        else d
-        for d in found
-    ]
-    return [*merged, *(d for d in told if d.code not in {m.code for m in merged} and d.code != "unknown")]
+    return [*found, *(d for d in told if d.code not in {f.code for f in found} and d.code != "unknown")]
 
 
 def examine(seen: Observation) -> list[Diagnosis]:

@@ -302,7 +302,7 @@ def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: 
 # --- what it needs of the cluster -------------------------------------------------------------------------------------
 
 _LACKING = re.compile(
-    r"(secret|configmap)s? \"?[\w./-]+\"? not found|couldn't find key \S+ in (ConfigMap|Secret)|"
+    r"(secret|configmap)s? \"?[\w./-]+\"? not found|couldn't find key \S+ in (ConfigMap|Secret) \S+|"
     r"references non-existent (secret|config) key|object \"[^\"]+\"/\"[^\"]+\" not registered",
     re.IGNORECASE,
 )
@@ -346,8 +346,8 @@ def _object_in(text: str) -> str:
     match = re.search(r"(secret|configmap)s? \"?([\w./-]+?)\"?( not found|$)", text, re.IGNORECASE)
     if match is not None:
         return f"{match[1]} {match[2]}"
-    match = re.search(r"in (ConfigMap|Secret)", text, re.IGNORECASE)
-    return quote(text) if match is not None else ""
+    match = re.search(r"in (ConfigMap|Secret) (\S+)", text, re.IGNORECASE)
+    return f"{match[1]} {match[2]}" if match is not None else ""
 
 
 @rule(
