@@ -30,6 +30,8 @@ from allaboard.status import state_of
 
 SHOWN = 300
 """Characters of a quotation."""
+SEARCHED, SHORTEST, WHOLE = 4 << 20, 3 << 10, 16
+"""Characters of all logs that are searched, of each one at least, and how many of more are looked at whole."""
 MEMBER_PHASES = {
     "pending": "Pending",
     "running": "Running",
@@ -99,6 +101,11 @@ class Case:
         return (*self.objects.pods, *rest)
 
     @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """Member -> its rank."""
+        return {member.name: member.rank for member in self.seen.members}
+
+    @cached_property
     def by_name(self) -> Mapping[str, PodSeen]:
         return {pod.pod or pod.name: pod for pod in self.pods}
 
@@ -128,7 +135,15 @@ class Case:
     @cached_property
     def logs(self) -> Mapping[str, Log]:
         year = _dt.datetime.fromtimestamp(self.now or 0, _dt.UTC).year if self.now is not None else 1970
-        return {name: Log(text, year) for name, text in self.seen.tails.items() if text}
+        logs = {name: text for name, text in self.seen.tails.items() if text}
+        if sum(map(len, logs.values())) <= SEARCHED:
+            return {name: Log(text, year) for name, text in logs.items()}
+        # Of very many, those whole that ended first; of the others the ends, where a process says why.
+        bad = {pod.name: at for pod in self.pods if (at := self.went_bad(pod)) is not None}
+        order = sorted(logs, key=lambda name: bad.get(name, float("inf")))
+        share = max(SEARCHED // len(order), SHORTEST)
+        whole = SEARCHED // WHOLE
+        return {name: Log(logs[name], year, whole if n < WHOLE else share) for n, name in enumerate(order)}
 
     def log(self, pod: PodSeen) -> Log | None:
         return self.logs.get(pod.name)

@@ -366,11 +366,14 @@ def _shorten(text: str) -> str:
 
 def _only_exit_codes(case: Case) -> Iterator[Finding]:
     """Members that ended with a plain code and said nothing that is known."""
+    looked_at = {one.pod.name for one in readings(case)}
     for pod in case.pods:
         code = exit_code(pod)
         if code is None or code > 125 or code <= 0 or not has_run(pod):
             continue
         log = case.log(pod)
+        if log is not None and pod.name not in looked_at:
+            continue
         if log is not None and (log.has(SECONDARY) or log.has(MEETING)):
             continue
         yield Finding(

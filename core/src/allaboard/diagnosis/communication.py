@@ -44,8 +44,7 @@ def _is_master(case: Case, pod: PodSeen) -> bool:
     role = pod.labels.get("training.kubeflow.org/job-role", "") or pod.labels.get("training.kubeflow.org/replica-type", "")
     if role in ("master", "chief"):
         return True
-    own = next((m.rank for m in case.seen.members if m.name == pod.member), None)
-    return own == 0
+    return case.ranks.get(pod.member or "") == 0
 
 
 def master_of(case: Case) -> PodSeen | None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import datetime as _dt
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from allaboard.diagnosis.tracebacks import (
+    Line,
     RaisedException,
     find_exceptions,
     last_of_each_rank,
@@ -26,6 +28,10 @@ MOST_HITS = 12
 PARSED = 128 << 10
 """Characters of the end of a log in which tracebacks are read."""
 LONGEST_LINE = 2000
+OFTEN, KEPT = 12, 4
+"""Lines of one shape that are many, and how many of their beginning and of their end are searched then."""
+_NO_DIGITS = str.maketrans("", "", "0123456789.")
+_TELLS = re.compile(r'raceback|File "|rror|xception')
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +57,31 @@ class Words:
 @lru_cache(maxsize=1024)
 def words(pattern: str) -> Words:
     """A pattern, whatever its case. Alternatives stand between bars at its top level."""
-    hints = [_hint(alternative) for alternative in _alternatives(pattern)]
-    known = tuple(hint for hint in hints if hint is not None)
-    return Words(re.compile(pattern, re.IGNORECASE), known if len(known) == len(hints) else ())
+    return Words(re.compile(pattern, re.IGNORECASE), tuple(dict.fromkeys(_hints(pattern) or ())))
+
+
+def _hints(pattern: str) -> list[str] | None:
+    """Pieces of which whatever it finds has at least one; None: none is known."""
+    found: list[str] = []
+    for alternative in _alternatives(pattern):
+        own = _hint(alternative)
+        inner = None if own is not None else _group_hints(alternative)
+        if own is None and inner is None:
+            return None
+        found += [own] if own is not None else inner or []
+    return found
+
+
+def _group_hints(alternative: str) -> list[str] | None:
+    """Of its first group, where it must be there and each of its own alternatives has a hint."""
+    match = re.match(r"\((?!\?)", alternative)
+    depth = 0
+    for n, c in enumerate(alternative if match is not None else ""):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            optional = alternative[n + 1 : n + 2] in ("?", "*", "{")
+            return None if optional else _hints(alternative[1:n])
+    return None
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
@@ -106,7 +134,7 @@ def _hint(alternative: str) -> str | None:
             run += literal
         n += 1
     best = max([*runs, run], key=len)
-    return best.lower() if len(best) >= 3 else None
+    return best.lower() if len(best) >= 3 or (len(best) == 2 and not best.isalnum()) else None
 
 
 _GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?")
@@ -117,17 +145,34 @@ LOOK_BACK = 2000
 
 @dataclass(frozen=True)
 class Log:
-    """One member's log. ``year``: of its times that do not tell theirs."""
+    """One member's log. ``year``: of its times that do not tell theirs; ``most``: characters of it that are
+    searched."""
 
     text: str
     year: int = 1970
+    most: int = HEAD + TAIL
 
     @cached_property
     def body(self) -> str:
-        """What is searched of it."""
-        if len(self.text) <= HEAD + TAIL:
-            return self.text
-        return f"{self.text[:HEAD]}\n{self.text[-TAIL:]}"
+        """What is searched of it: of lines that differ in their numbers alone, as a training prints them by the
+        thousand, the first and the last."""
+        text, head = self.text, self.most // 8
+        if len(text) > self.most:
+            text = f"{text[:head]}\n{text[head - self.most :]}"
+        shapes = text.translate(_NO_DIGITS).split("\n")
+        counts = Counter(shapes)
+        often = {shape for shape, n in counts.items() if n > OFTEN and not _TELLS.search(shape)}
+        if not often:
+            return text
+        seen: Counter[str] = Counter()
+        kept = []
+        for line, shape in zip(text.split("\n"), shapes, strict=True):
+            if shape in often:
+                seen[shape] += 1
+                if KEPT < seen[shape] <= counts[shape] - KEPT:
+                    continue
+            kept.append(line)
+        return "\n".join(kept)
 
     @cached_property
     def _lower(self) -> str:
@@ -139,13 +184,27 @@ class Log:
         """Lines that fit, in their order; of very many the first."""
         found: list[Hit] = []
         for begin, end in self._candidates(wanted):
-            line = strip_prefixes(self.body[begin : min(end, begin + 2 * LONGEST_LINE)])
+            line = self._line(begin, end)
             match = wanted.pattern.search(line.text)
             if match is not None:
                 found.append(Hit(line.text.strip(), begin, match, line.rank, self.time_at(begin)))
                 if len(found) >= most:
                     break
         return found
+
+    @cached_property
+    def shape(self) -> int:
+        """The same of logs that differ in numbers alone."""
+        return hash(self.body.translate(_NO_DIGITS))
+
+    def _line(self, begin: int, end: int) -> Line:
+        if begin not in self._lines:
+            self._lines[begin] = strip_prefixes(self.body[begin : min(end, begin + 2 * LONGEST_LINE)])
+        return self._lines[begin]
+
+    @cached_property
+    def _lines(self) -> dict[int, Line]:
+        return {}
 
     def has(self, wanted: Words) -> bool:
         return bool(self.hits(wanted, 1))

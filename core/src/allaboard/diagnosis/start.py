@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote, waiting
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.queue import unplaced
+from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
 from allaboard.diagnosis.start_errors import why_not_started
 from allaboard.observation import ContainerSeen, EventSeen, PodSeen, Try
@@ -223,9 +224,9 @@ def exec_format_error(case: Case) -> Iterator[Finding]:
         if "exec format error" in said:
             yield _not_started(case, pod, one, said, "exec_format_error")
             return
-    for pod in case.pods:
-        log = case.log(pod)
-        hit = log.last(_EXEC_FORMAT) if log is not None else None
+    for reading in readings(case):
+        pod = reading.pod
+        hit = reading.log.last(_EXEC_FORMAT)
         if hit is not None and (exit_code(pod) is not None or not pod.containers):
             node = case.nodes.get(pod.node)
             arch = node.labels.get("kubernetes.io/arch", "") if node is not None else ""
@@ -576,11 +577,11 @@ def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
         if boxes and _is_preparing(pod):
             yield _broken(pod, Evidence(pod_object(pod), "events.FailedCreatePodSandBox", quote(boxes[-1].message)), boxes[-1].time)
             return
-    for pod in case.pods:
-        log = case.log(pod)
-        hits = log.hits(_NOT_READY, 1) if log is not None else []
+    for reading in readings(case):
+        pod, log = reading.pod, reading.log
+        hits = log.hits(_NOT_READY, 1)
         hit = next((h for h in hits), None)
-        if hit is None and log is not None and exit_code(pod) is not None:
+        if hit is None and exit_code(pod) is not None:
             early = log.hits(_AT_START_NVML, 1)
             hit = early[0] if early and early[0].position < 4000 and not log.has(words(r"\bstep\b|\bepoch\b")) else None
         if hit is not None:

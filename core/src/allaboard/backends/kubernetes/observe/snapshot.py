@@ -27,6 +27,8 @@ PARTS = (
 )  # fmt: skip
 LONGEST_LOG = 4 << 20
 MOST_LOGS = 2000
+MOST_CLOCKS = 100
+"""Logs whose last times are looked at."""
 
 
 def read_snapshot(snapshot: Mapping[str, Any]) -> Observation:
@@ -83,7 +85,7 @@ def _newest(objects: float | None, logs: Mapping[str, str]) -> float | None:
     if objects is not None:
 
         year = _dt.datetime.fromtimestamp(objects, _dt.UTC).year
-    times = [t for log in logs.values() if (t := Log(log[-4000:], year).last_time) is not None]
+    times = [t for log in [*logs.values()][:MOST_CLOCKS] if (t := Log(log[-600:], year).last_time) is not None]
     near = [t for t in times if objects is None or 0 < t - objects < 30 * 86400]
     return max([*near, *([objects] if objects is not None else [])], default=None)
 
