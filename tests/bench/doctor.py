@@ -22,9 +22,16 @@ def large() -> dict[str, Any]:
     for n in range(PODS):
         lines = "".join(step.format(k % 60, n, k) for k in range(each // 90))
         logs[f"worker-{n}"] = lines + watchdog(n + 1)
-    logs[f"worker-{PODS // 2}"] = logs[f"worker-{PODS // 2}"][:-600] + traceback("torch.OutOfMemoryError: CUDA out of memory.", rank=PODS // 2 + 1)
-    pods = [pod(f"worker-{n}", "Failed", exit_code=1, ended=40 if n != PODS // 2 else 30, node=f"n{n}") for n in range(PODS)]
-    return snapshot(job("Created", FAILED, workers=PODS), *pods, nodes=[node(f"n{n}") for n in range(PODS)], logs=logs)
+    logs[f"worker-{PODS // 2}"] = logs[f"worker-{PODS // 2}"][:-600] + traceback(
+        "torch.OutOfMemoryError: CUDA out of memory.", rank=PODS // 2 + 1
+    )
+    pods = [
+        pod(f"worker-{n}", "Failed", exit_code=1, ended=40 if n != PODS // 2 else 30, node=f"n{n}")
+        for n in range(PODS)
+    ]
+    return snapshot(
+        job("Created", FAILED, workers=PODS), *pods, nodes=[node(f"n{n}") for n in range(PODS)], logs=logs
+    )
 
 
 def main(rounds: int) -> None:
@@ -36,5 +43,8 @@ def main(rounds: int) -> None:
         found = diagnose(read_snapshot(whole), thorough=True)
         seconds.append(time.perf_counter() - begun)
     top = found[0]
-    print(f"doctor: {PODS} pods, {size / 1e6:.1f} MB of logs: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s (promised: below {LIMIT:.0f} s)")
+    print(
+        f"doctor: {PODS} pods, {size / 1e6:.1f} MB of logs: median {statistics.median(seconds):.2f} s, "
+        f"worst {max(seconds):.2f} s (promised: below {LIMIT:.0f} s)"
+    )
     print(f"        said {top.code} of {top.blame} ({top.confidence:.0%})")

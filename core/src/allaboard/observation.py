@@ -189,7 +189,8 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSeen:
-    """One container of a pod. ``role``: main (it trains), init or sidecar; ``last``: the try before this one."""
+    """One container of a pod. ``role``: main (it trains), init or sidecar; ``last``: the try before this
+    one."""
 
     name: str
     role: str = "main"
@@ -291,8 +292,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects behind an observation, in our words. None: nobody looked for that kind; ``now``: the time of
-    the look; not ``is_exact``: it is only known that it was then or later.
+    """The objects behind an observation, in our words. None: nobody looked for that kind; ``now``: the
+    time of the look; not ``is_exact``: it is only known that it was then or later.
     """
 
     now: float | None = None

@@ -12,7 +12,11 @@ from click.testing import CliRunner, Result
 from allaboard.cli import app
 from tests.core.diagnosis.building import job, pod, snapshot, traceback
 
-FAILED = snapshot(job("Created", "Failed"), pod("master-0", "Failed", exit_code=1), logs={"master-0": traceback("KeyError: 'lr'")})
+FAILED = snapshot(
+    job("Created", "Failed"),
+    pod("master-0", "Failed", exit_code=1),
+    logs={"master-0": traceback("KeyError: 'lr'")},
+)
 
 
 def ask(*args: str, given: str | None = None) -> Result:
@@ -58,7 +62,11 @@ def test_secrets_are_not_quoted() -> None:
     leaky = snapshot(
         job("Created", "Failed"),
         pod("master-0", "Failed", exit_code=1),
-        logs={"master-0": traceback("ValueError: no bucket at https://u:hunter2hunter2@minio.lab/x?X-Amz-Signature=abcdef0123456789")},
+        logs={
+            "master-0": traceback(
+                "ValueError: no bucket at https://u:hunter2hunter2@minio.lab/x?X-Amz-Signature=abcdef0123456789"
+            )
+        },
     )
     text = ask("--snapshot", "-", "--json", given=json.dumps(leaky)).stdout
     assert "hunter2" not in text and "abcdef0123456789" not in text

@@ -1,4 +1,5 @@
-"""Snapshots for the doctor, in few words: a job, its pods, events, nodes and logs. Times are minutes after noon."""
+"""Snapshots for the doctor, in few words: a job, its pods, events, nodes and logs. Times are minutes after
+noon."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from typing import Any
 
 Json = dict[str, Any]
 REGISTRY = "registry.lab/ml/train:7"
-CONTAINERS = {"PyTorchJob": "pytorch", "MPIJob": "mpi", "TFJob": "tensorflow", "TrainJob": "node", "JAXJob": "jax"}
+CONTAINERS = {
+    "PyTorchJob": "pytorch",
+    "MPIJob": "mpi",
+    "TFJob": "tensorflow",
+    "TrainJob": "node",
+    "JAXJob": "jax",
+}
 
 
 def at(minutes: float) -> str:
@@ -14,8 +21,16 @@ def at(minutes: float) -> str:
     return f"2026-05-20T{12 + seconds // 3600:02d}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}Z"
 
 
-def condition(kind: str, status: str = "True", reason: str = "", message: str = "", since: float = 1.0) -> Json:
-    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at(since)}
+def condition(
+    kind: str, status: str = "True", reason: str = "", message: str = "", since: float = 1.0
+) -> Json:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": at(since),
+    }
 
 
 def job(
@@ -29,15 +44,27 @@ def job(
     age: float = 0.0,
 ) -> Json:
     """A job ``net``. Words are conditions that are True."""
-    version = {"TrainJob": "trainer.kubeflow.org/v1alpha1", "MPIJob": "kubeflow.org/v2beta1"}.get(kind, "kubeflow.org/v1")
-    own = {"name": container or CONTAINERS.get(kind, "main"), "image": REGISTRY, **(template or {}).pop("container", {})}
+    version = {"TrainJob": "trainer.kubeflow.org/v1alpha1", "MPIJob": "kubeflow.org/v2beta1"}.get(
+        kind, "kubeflow.org/v1"
+    )
+    own = {
+        "name": container or CONTAINERS.get(kind, "main"),
+        "image": REGISTRY,
+        **(template or {}).pop("container", {}),
+    }
     pods = {"template": {"spec": {"containers": [own], **(template or {})}}}
     body: Json = {"runPolicy": {}}
     if kind == "PyTorchJob":
-        roles = {"Master": {"replicas": 1, **pods}, **({"Worker": {"replicas": workers, **pods}} if workers else {})}
+        roles = {
+            "Master": {"replicas": 1, **pods},
+            **({"Worker": {"replicas": workers, **pods}} if workers else {}),
+        }
         body["pytorchReplicaSpecs"] = roles
     elif kind == "MPIJob":
-        body["mpiReplicaSpecs"] = {"Launcher": {"replicas": 1, **pods}, "Worker": {"replicas": workers, **pods}}
+        body["mpiReplicaSpecs"] = {
+            "Launcher": {"replicas": 1, **pods},
+            "Worker": {"replicas": workers, **pods},
+        }
     elif kind == "TFJob":
         body["tfReplicaSpecs"] = {"Worker": {"replicas": workers, **pods}}
     elif kind == "TrainJob":
@@ -46,13 +73,24 @@ def job(
     return {
         "apiVersion": version,
         "kind": kind,
-        "metadata": {"name": "net", "namespace": "ml", "uid": "u-job", "creationTimestamp": at(age), "labels": labels or {}},
+        "metadata": {
+            "name": "net",
+            "namespace": "ml",
+            "uid": "u-job",
+            "creationTimestamp": at(age),
+            "labels": labels or {},
+        },
         "spec": {**body, **(spec or {})},
         **({"status": {"conditions": made}} if made else {}),
     }
 
 
-FAILED = condition("Failed", reason="PyTorchJobFailed", message="PyTorchJob net is failed because 1 Worker replica(s) failed.", since=40)
+FAILED = condition(
+    "Failed",
+    reason="PyTorchJobFailed",
+    message="PyTorchJob net is failed because 1 Worker replica(s) failed.",
+    since=40,
+)
 
 
 def pod(
@@ -87,13 +125,40 @@ def pod(
     """The pod ``net-NAME``."""
     role, _, index = name.rpartition("-")
     if exit_code is not None:
-        state: Json = {"terminated": {"exitCode": exit_code, "reason": reason, "message": said, "startedAt": at(begun), "finishedAt": at(ended)}}
+        state: Json = {
+            "terminated": {
+                "exitCode": exit_code,
+                "reason": reason,
+                "message": said,
+                "startedAt": at(begun),
+                "finishedAt": at(ended),
+            }
+        }
     elif waiting is not None:
         state = {"waiting": {"reason": waiting, "message": message}}
     else:
         state = {"running": {"startedAt": at(begun)}}
-    before = {"terminated": {"exitCode": last, "reason": last_reason, "message": said, "startedAt": at(begun), "finishedAt": at(ended)}} if last is not None else {}
-    main = {"name": container, "image": REGISTRY, "imageID": f"{REGISTRY}@{digest}", "restartCount": restarts, "state": state, "lastState": before}
+    before = (
+        {
+            "terminated": {
+                "exitCode": last,
+                "reason": last_reason,
+                "message": said,
+                "startedAt": at(begun),
+                "finishedAt": at(ended),
+            }
+        }
+        if last is not None
+        else {}
+    )
+    main = {
+        "name": container,
+        "image": REGISTRY,
+        "imageID": f"{REGISTRY}@{digest}",
+        "restartCount": restarts,
+        "state": state,
+        "lastState": before,
+    }
     conditions = [condition("PodScheduled", "True", since=0.2)] if node and not silent else []
     if unschedulable is not None:
         conditions, node = [condition("PodScheduled", "False", "Unschedulable", unschedulable, 0.2)], None
@@ -101,8 +166,18 @@ def pod(
         conditions.append(condition("DisruptionTarget", "True", *disruption, since=ended))
     if phase == "Running" and exit_code is None and waiting is None:
         conditions.append(condition("Ready", "True", since=begun))
-    runs = unschedulable is None and not silent and (status or {}).get("containerStatuses") is None and phase != "Rejected"
-    own = {"name": container, "image": REGISTRY, "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}, **((spec or {}).pop("container", {}))}
+    runs = (
+        unschedulable is None
+        and not silent
+        and (status or {}).get("containerStatuses") is None
+        and phase != "Rejected"
+    )
+    own = {
+        "name": container,
+        "image": REGISTRY,
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+        **((spec or {}).pop("container", {})),
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -122,7 +197,11 @@ def pod(
         },
         "spec": {
             "containers": [own, *([{"name": sidecar["name"], "image": "x"}] if sidecar else [])],
-            **({"initContainers": [{"name": init["name"], "image": init.get("image", "alpine:3.10")}]} if init else {}),
+            **(
+                {"initContainers": [{"name": init["name"], "image": init.get("image", "alpine:3.10")}]}
+                if init
+                else {}
+            ),
             **({"nodeName": node} if node else {}),
             "schedulerName": "default-scheduler",
             **(spec or {}),
@@ -137,12 +216,32 @@ def pod(
     }
 
 
-def event(reason: str, message: str, on: str = "pod/worker-0", *, when: float = 5.0, kind: str | None = None, type: str = "Warning", count: int = 1) -> Json:
+def event(
+    reason: str,
+    message: str,
+    on: str = "pod/worker-0",
+    *,
+    when: float = 5.0,
+    kind: str | None = None,
+    type: str = "Warning",
+    count: int = 1,
+) -> Json:
     what, _, name = on.partition("/")
-    word = {"pod": "Pod", "node": "Node", "job": "PyTorchJob", "pvc": "PersistentVolumeClaim", "podgroup": "PodGroup", "workload": "Workload"}.get(what, what)
+    word = {
+        "pod": "Pod",
+        "node": "Node",
+        "job": "PyTorchJob",
+        "pvc": "PersistentVolumeClaim",
+        "podgroup": "PodGroup",
+        "workload": "Workload",
+    }.get(what, what)
     name = f"net-{name}" if what == "pod" else name
     return {
-        "involvedObject": {"kind": kind or word, "name": name or "net", **({"uid": f"u-{on.partition('/')[2]}"} if what == "pod" else {})},
+        "involvedObject": {
+            "kind": kind or word,
+            "name": name or "net",
+            **({"uid": f"u-{on.partition('/')[2]}"} if what == "pod" else {}),
+        },
         "type": type,
         "reason": reason,
         "message": message,
@@ -152,33 +251,79 @@ def event(reason: str, message: str, on: str = "pod/worker-0", *, when: float = 
     }
 
 
-def node(name: str = "n1", *, gpus: int | None = 8, full: int | None = None, ready: str = "True", taints: tuple[str, ...] = (), labels: Json | None = None, cordoned: bool = False, conditions: tuple[Json, ...] = ()) -> Json:
+def node(
+    name: str = "n1",
+    *,
+    gpus: int | None = 8,
+    full: int | None = None,
+    ready: str = "True",
+    taints: tuple[str, ...] = (),
+    labels: Json | None = None,
+    cordoned: bool = False,
+    conditions: tuple[Json, ...] = (),
+) -> Json:
     own = {} if gpus is None else {"nvidia.com/gpu": str(gpus)}
     whole = {} if (full or gpus) is None else {"nvidia.com/gpu": str(full if full is not None else gpus)}
     told = "Kubelet stopped posting node status." if ready == "Unknown" else "kubelet is posting ready status"
     return {
         "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
-        "spec": {"taints": [dict(zip(("key", "value", "effect"), t.split("="), strict=True)) for t in taints], **({"unschedulable": True} if cordoned else {})},
-        "status": {"allocatable": {"cpu": "90", **own}, "capacity": {"cpu": "96", **whole}, "conditions": [condition("Ready", ready, "NodeStatusUnknown" if ready == "Unknown" else "KubeletReady", told, 20), *conditions]},
+        "spec": {
+            "taints": [dict(zip(("key", "value", "effect"), t.split("="), strict=True)) for t in taints],
+            **({"unschedulable": True} if cordoned else {}),
+        },
+        "status": {
+            "allocatable": {"cpu": "90", **own},
+            "capacity": {"cpu": "96", **whole},
+            "conditions": [
+                condition(
+                    "Ready", ready, "NodeStatusUnknown" if ready == "Unknown" else "KubeletReady", told, 20
+                ),
+                *conditions,
+            ],
+        },
     }
 
 
 def workload(*conditions: Json, queue: str = "team-a", active: bool = True) -> Json:
-    return {"kind": "Workload", "metadata": {"name": "pytorchjob-net-1a2b3", "namespace": "ml", "creationTimestamp": at(0)}, "spec": {"queueName": queue, "active": active}, "status": {"conditions": [*conditions]}}
+    return {
+        "kind": "Workload",
+        "metadata": {"name": "pytorchjob-net-1a2b3", "namespace": "ml", "creationTimestamp": at(0)},
+        "spec": {"queueName": queue, "active": active},
+        "status": {"conditions": [*conditions]},
+    }
 
 
-def podgroup(phase: str = "Pending", *conditions: Json, queue: str = "research", members: int = 3, gpus: str = "24") -> Json:
-    return {"kind": "PodGroup", "metadata": {"name": "net"}, "spec": {"minMember": members, "queue": queue, "minResources": {"nvidia.com/gpu": gpus}}, "status": {"phase": phase, "conditions": [*conditions]}}
+def podgroup(
+    phase: str = "Pending", *conditions: Json, queue: str = "research", members: int = 3, gpus: str = "24"
+) -> Json:
+    return {
+        "kind": "PodGroup",
+        "metadata": {"name": "net"},
+        "spec": {"minMember": members, "queue": queue, "minResources": {"nvidia.com/gpu": gpus}},
+        "status": {"phase": phase, "conditions": [*conditions]},
+    }
 
 
 def snapshot(job: Json | None = None, *pods: Json, **parts: Any) -> Json:
     """``logs``: member -> text."""
     logs = {f"net-{name}": text for name, text in parts.pop("logs", {}).items()}
-    return {**({"job": job} if job is not None else {}), "pods": [*pods], "events": parts.pop("events", []), "logs": logs, **parts}
+    return {
+        **({"job": job} if job is not None else {}),
+        "pods": [*pods],
+        "events": parts.pop("events", []),
+        "logs": logs,
+        **parts,
+    }
 
 
-def traceback(error: str, where: str = "/app/train.py", line: int = 42, rank: int | None = None, library: str | None = None) -> str:
+def traceback(
+    error: str,
+    where: str = "/app/train.py",
+    line: int = 42,
+    rank: int | None = None,
+    library: str | None = None,
+) -> str:
     frames = [f'  File "{where}", line {line}, in main', "    step(batch)"]
     if library is not None:
         frames += [f'  File "/usr/lib/python3.11/site-packages/{library}", line 9, in call', "    raise"]
@@ -187,10 +332,14 @@ def traceback(error: str, where: str = "/app/train.py", line: int = 42, rank: in
 
 
 WATCHDOG = (
-    "[rank{rank}]:[E520 12:{minute}:00.{fraction} ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum={number}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600048 milliseconds before timing out."
+    "[rank{rank}]:[E520 12:{minute}:00.{fraction} ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog "
+    "caught collective operation timeout: "
+    "WorkNCCL(SeqNum={number}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran "
+    "for 600048 milliseconds before timing out."
 )
 
 
 def watchdog(rank: int, number: int = 812, op: str = "ALLREDUCE", numel: int = 4096, minute: int = 40) -> str:
-    return WATCHDOG.format(rank=rank, number=number, op=op, numel=numel, minute=minute, fraction="123456789").replace("[E520", "[E0520")
+    return WATCHDOG.format(
+        rank=rank, number=number, op=op, numel=numel, minute=minute, fraction="123456789"
+    ).replace("[E520", "[E0520")

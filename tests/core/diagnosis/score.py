@@ -3,7 +3,8 @@
     python -m tests.core.diagnosis.score FOLDER
 
 A file is a snapshot with `expected`: `cause`, and as far as it matters `also_accept`, `must_not`, `blame`,
-`retryable`. Printed are the shares, each miss with what was said instead, and how well the confidence was meant.
+`retryable`. Printed are the shares, each miss with what was said instead, and how well the confidence was
+meant.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def main(folder: str) -> int:
     print()
     for v in verdicts:
         if not v.code:
-            print(f"{v.name}: wanted {v.wanted}, said {v.found.code} ({v.found.confidence}); then {', '.join(v.others) or '-'}")
+            print(
+                f"{v.name}: wanted {v.wanted}, said {v.found.code} ({v.found.confidence}); then "
+                f"{', '.join(v.others) or '-'}"
+            )
             print(f"    {v.found.summary}")
         elif not (v.retryable and v.blame):
             what = ", ".join(w for w in ("retryable", "blame") if not getattr(v, w))

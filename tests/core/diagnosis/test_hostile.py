@@ -1,4 +1,5 @@
-"""Whatever a snapshot holds, the doctor answers: truncated, contradictory, of the wrong kinds, huge, binary."""
+"""Whatever a snapshot holds, the doctor answers: truncated, contradictory, of the wrong kinds, huge,
+binary."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.core.diagnosis.building import job, pod, snapshot
 from tests.core.diagnosis.cases import CASES
 
 WRONG: list[Any] = [
-    None, "", "x" * 5000, -1, 2**80, 1.5, True, [], {}, [[]], {"a": {"b": []}}, ["x", 3, None], "\x00\xff\u2028\ud800", "9999-99-99T99:99:99Z",
+    None, "", "x" * 5000, -1, 2**80, 1.5, True, [], {}, [[]], {"a": {"b": []}}, ["x", 3, None], "\x00\xff\u2028\ud800",
+    "9999-99-99T99:99:99Z",
     "0001-01-01T00:00:00Z", float("nan"),
 ]  # fmt: skip
 
@@ -72,7 +74,10 @@ def test_parts_of_different_snapshots() -> None:
         looked_at({**one, **{k: v for k, v in other.items() if rng.random() < 0.5}})
 
 
-@pytest.mark.parametrize("part", ["job", "pods", "events", "nodes", "podgroups", "workloads", "queues", "pvcs", "logs", "submit_error"])
+@pytest.mark.parametrize(
+    "part",
+    ["job", "pods", "events", "nodes", "podgroups", "workloads", "queues", "pvcs", "logs", "submit_error"],
+)
 @pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
 def test_a_part_of_the_wrong_kind(part: str, wrong: Any) -> None:
     looked_at({**snapshot(job("Created"), pod("master-0")), part: wrong})
@@ -100,7 +105,9 @@ def test_nothing_at_all_is_unknown() -> None:
     ids=range(10),
 )
 def test_hostile_logs(log: str) -> None:
-    looked_at(snapshot(job("Created", "Failed"), pod("master-0", "Failed", exit_code=1), logs={"master-0": log}))
+    looked_at(
+        snapshot(job("Created", "Failed"), pod("master-0", "Failed", exit_code=1), logs={"master-0": log})
+    )
 
 
 def test_hints_are_in_what_patterns_find() -> None:
@@ -109,4 +116,8 @@ def test_hints_are_in_what_patterns_find() -> None:
         assert SECONDARY.pattern.search(text)
         assert any(hint in text.lower() for hint in SECONDARY.hints)
     assert [*_alternatives(r"a(b|c)|d\|e|[f|g]")] == [r"a(b|c)", r"d\|e", "[f|g]"]
-    assert _hint(r"exitcode\s*: -9") == "exitcode" and _hint(r"colou?r of it") == "r of it" and _hint(r"\d+") is None
+    assert (
+        _hint(r"exitcode\s*: -9") == "exitcode"
+        and _hint(r"colou?r of it") == "r of it"
+        and _hint(r"\d+") is None
+    )

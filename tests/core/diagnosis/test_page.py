@@ -20,6 +20,10 @@ def test_every_cause_has_its_section() -> None:
     assert sections.keys() == RULES.keys()
     for code, one in RULES.items():
         cause = one.cause
-        assert cause.means in sections[code] and cause.looks in sections[code] and cause.fix[1:] in sections[code]
+        assert (
+            cause.means in sections[code]
+            and cause.looks in sections[code]
+            and cause.fix[1:] in sections[code]
+        )
         assert cause.room in ROOMS
         assert cause.needs or code == "unknown"

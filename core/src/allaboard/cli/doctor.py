@@ -22,7 +22,8 @@ Examples:
   allaboard doctor --snapshot case.json        what `allaboard snapshot` has written
   kubectl get pods -o json | allaboard doctor --snapshot -
 
-Exit code 0 whenever it could look, whatever it found; 2 when there is no such run, or the snapshot cannot be read.
+Exit code 0 whenever it could look, whatever it found; 2 when there is no such run, or the snapshot cannot
+be read.
 """
 WIDTH = 100
 MOST_QUOTES = 4
@@ -36,8 +37,8 @@ COLOURS = {"healthy": "green", "unknown": "yellow"}
 @place_options
 @json_option
 def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: bool) -> None:
-    """Say why a run waits, fails or looks wrong: the cause first, with what shows it, whom to blame, whether trying
-    again helps, and what to do."""
+    """Say why a run waits, fails or looks wrong: the cause first, with what shows it, whom to blame,
+    whether trying again helps, and what to do."""
     if causes:
         from allaboard.diagnosis.page import page
 
@@ -66,7 +67,9 @@ def read_file(file: str) -> Observation:
 
     name = display_name(file)
     try:
-        value = parse_json(read_text(file, ANSWERS), ANSWERS, nonfinite=True, spelling=False, any_text=True, unique=False)
+        value = parse_json(
+            read_text(file, ANSWERS), ANSWERS, nonfinite=True, spelling=False, any_text=True, unique=False
+        )
     except Unreadable as error:
         raise BadInput(f"{name} {error}") from None
     return read_snapshot(_as_snapshot(value, name))
@@ -77,7 +80,9 @@ def _as_snapshot(value: Any, name: str) -> Mapping[str, Any]:
     from allaboard.backends.kubernetes.observe.snapshot import PARTS, sort_objects
 
     if not isinstance(value, Mapping):
-        raise BadInput(f"{name} holds no snapshot: it must be one JSON object with {', '.join(PARTS[:5])}, ...")
+        raise BadInput(
+            f"{name} holds no snapshot: it must be one JSON object with {', '.join(PARTS[:5])}, ..."
+        )
     if any(part in value for part in PARTS):
         return value
     if isinstance(value.get("kind"), str):
@@ -121,7 +126,9 @@ def _how_sure(confidence: float) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """With a capital letter, unless it begins with a name."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.strip(",:;").isalpha() else text
 
 
 def _quote(evidence: Evidence, ink: Ink) -> Iterator[str]:

@@ -21,8 +21,8 @@ Examples:
   allaboard snapshot digits -o digits.json && allaboard doctor --snapshot digits.json
   allaboard snapshot pytorchjob/resnet | gzip > case.json.gz
 
-Plain Kubernetes objects and the ends of logs; of a run of this machine what was seen of it. Secrets, tokens and signed
-URLs are replaced by ***; look through the file before you give it away all the same.
+Plain Kubernetes objects and the ends of logs; of a run of this machine what was seen of it. Secrets,
+tokens and signed URLs are replaced by ***; look through the file before you give it away all the same.
 """
 LONGEST_LOG = 256 << 10
 """Characters of a log's end that are kept."""
@@ -31,7 +31,9 @@ MOST_EVENTS, MOST_LOGS = 5000, 500
 
 @click.command(epilog=EPILOG)
 @click.argument("run", metavar="RUN")
-@click.option("-o", "--output", metavar="FILE", default="-", help="Write to FILE, overwriting it. Default: stdout.")
+@click.option(
+    "-o", "--output", metavar="FILE", default="-", help="Write to FILE, overwriting it. Default: stdout."
+)
 @place_options
 @json_option
 def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
@@ -46,7 +48,9 @@ def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
     body = {**parts, "logs": _logs(seen)}
     if isinstance(body.get("events"), list):
         body["events"] = body["events"][-MOST_EVENTS:]
-    data = json.dumps(without_secrets(body, backend.secrets_of(seen.run)), indent=1, ensure_ascii=False, default=str)
+    data = json.dumps(
+        without_secrets(body, backend.secrets_of(seen.run)), indent=1, ensure_ascii=False, default=str
+    )
     if output == "-":
         sys.stdout.write(data + "\n")
         return
@@ -57,7 +61,10 @@ def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
     if as_json:
         show_json({"snapshot": output, "run": seen.run})
         return
-    say(f"{output}: {len(body.get('pods') or seen.members)} members, {len(body['logs'])} logs, {len(data) >> 10} KiB")
+    say(
+        f"{output}: {len(body.get('pods') or seen.members)} members, {len(body['logs'])} logs, "
+        f"{len(data) >> 10} KiB"
+    )
 
 
 def _logs(seen: Observation) -> dict[str, str]:

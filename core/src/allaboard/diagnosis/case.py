@@ -31,7 +31,8 @@ from allaboard.status import state_of
 SHOWN = 300
 """Characters of a quotation."""
 SEARCHED, SHORTEST, WHOLE = 4 << 20, 3 << 10, 16
-"""Characters of all logs that are searched, of each one at least, and how many of more are looked at whole."""
+"""Characters of all logs that are searched, of each one at least, and how many of more are looked at
+whole."""
 MEMBER_PHASES = {
     "pending": "Pending",
     "running": "Running",
@@ -257,9 +258,9 @@ def has_run(pod: PodSeen) -> bool:
         return False
     never = ("StartError", "ContainerCannotRun")
     tries = [one for one in (main.now, main.last) if one is not None]
-    return any(t.state == "running" or (t.state == "terminated" and t.reason not in never) for t in tries) or (
-        main.restarts > 0
-    )
+    return any(
+        t.state == "running" or (t.state == "terminated" and t.reason not in never) for t in tries
+    ) or (main.restarts > 0)
 
 
 def exit_code(pod: PodSeen) -> int | None:
@@ -284,7 +285,7 @@ def exit_evidence(pod: PodSeen) -> tuple[Evidence, ...]:
     return () if code is None else (Evidence(pod_object(pod), "exit_code", str(code)),)
 
 
-# --- a run of this machine --------------------------------------------------------------------------------------
+# --- a run of this machine ---------------------------------------------------------------------------------
 
 
 def _told_as_objects(seen: Observation) -> Objects:

@@ -13,7 +13,9 @@ from allaboard.observation import Condition, PodSeen, Try
 
 _NEEDS = (Need.PODS, Need.EVENTS)
 _LOG_NEEDS = (Need.PODS, Need.LOGS)
-HARDWARE_XID = frozenset({46, 48, 56, 57, 58, 62, 63, 64, 74, 78, 79, 92, 94, 95, 110, 119, 120, 121, 123, 140, 143, 149})
+HARDWARE_XID = frozenset(
+    {46, 48, 56, 57, 58, 62, 63, 64, 74, 78, 79, 92, 94, 95, 110, 119, 120, 121, 123, 140, 143, 149}
+)
 """Xids of NVIDIA's driver that tell of hardware; 13, 31, 43 and 45 are mostly faults of the program."""
 
 
@@ -28,7 +30,14 @@ def _said(pod: PodSeen) -> str:
 
 
 def _disrupted(
-    case: Case, pod: PodSeen, code: str, words_: str, *, blame: str | None = None, confidence: float = 0.95, retryable: bool | None = None
+    case: Case,
+    pod: PodSeen,
+    code: str,
+    words_: str,
+    *,
+    blame: str | None = None,
+    confidence: float = 0.95,
+    retryable: bool | None = None,
 ) -> Finding:
     c = disruption(pod)
     if c is not None:
@@ -36,25 +45,41 @@ def _disrupted(
     else:
         evidence = Evidence(pod_object(pod), "status.reason", quote(f"{pod.reason}: {pod.message}"))
     at = c.since if c is not None and c.since is not None else case.went_bad(pod)
-    return Finding(code, words_, (evidence, *exit_evidence(pod)), blame or pod.name, at, confidence=confidence, retryable=retryable)
+    return Finding(
+        code,
+        words_,
+        (evidence, *exit_evidence(pod)),
+        blame or pod.name,
+        at,
+        confidence=confidence,
+        retryable=retryable,
+    )
 
 
-# --- memory ---------------------------------------------------------------------------------------------------------
+# --- memory ------------------------------------------------------------------------------------------------
 
 _KILLED_LOG = words(
-    r"exitcode\s*: -9|exited on signal 9|DataLoader worker \(pid[^)]*\) (exited unexpectedly|is killed by signal: Killed)|"
-    r"worker process .{0,60}terminated.{0,40}out of memory|Out of memory: Killed process|Memory cgroup out of memory|"
-    r"received signal 9|died with <Signals\.SIGKILL: 9>|process was killed.{0,40}(memory|OOM)|\bSIGKILL\b.{0,60}(memory|OOM)"
+    r"exitcode\s*: -9|exited on signal 9|DataLoader worker \(pid[^)]*\) (exited unexpectedly|is killed "
+    r"by signal: Killed)|"
+    r"worker process .{0,60}terminated.{0,40}out of memory|Out of memory: Killed process|Memory cgroup "
+    r"out of memory|"
+    r"received signal 9|died with <Signals\.SIGKILL: 9>|process was killed.{0,40}(memory|OOM)|"
+    r"\bSIGKILL\b.{0,60}(memory|OOM)"
 )
-_MEMORY_ERROR = words(r"^MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: (can't allocate memory|not enough memory)")
+_MEMORY_ERROR = words(
+    r"^MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: (can't allocate memory|"
+    r"not enough memory)"
+)
 
 
 @rule(
     "oom_killed",
     "It used more memory than its limit",
-    means="The kernel killed the container's process, or one of its children, because the memory limit was reached. A "
+    means="The kernel killed the container's process, or one of its children, because the memory limit "
+    "was reached. A "
     "launcher or data loader may survive its child and hide it behind exit code 1. /dev/shm counts, too.",
-    looks="terminated.reason OOMKilled with exit 137; torchrun `exitcode: -9`, mpirun `exited on signal 9`, `DataLoader "
+    looks="terminated.reason OOMKilled with exit 137; torchrun `exitcode: -9`, mpirun `exited on "
+    "signal 9`, `DataLoader "
     "worker .. Killed`; node event OOMKilling. OOMKilled beside exit 143 or 0 is stale.",
     fix="raise resources.memory, or use fewer data loader workers and smaller buffers",
     needs=(*_NEEDS, Need.LOGS),
@@ -73,11 +98,21 @@ def oom_killed(case: Case) -> Iterator[Finding]:
                 yield Finding(
                     "oom_killed",
                     f"{init}{pod.name} used more memory than there is",
-                    (Evidence(pod_object(pod), "reason" if case.is_local else f"containerStatuses[{container.name}].terminated.reason", f"OOMKilled (exit {one.exit_code})"),),
+                    (
+                        Evidence(
+                            pod_object(pod),
+                            "reason"
+                            if case.is_local
+                            else f"containerStatuses[{container.name}].terminated.reason",
+                            f"OOMKilled (exit {one.exit_code})",
+                        ),
+                    ),
                     pod.name,
                     one.ended,
                     confidence=0.95,
-                    fix=f"give {container.name} more memory (pod.spec.initContainers), or have it read less" if container.role == "init" else None,
+                    fix=f"give {container.name} more memory (pod.spec.initContainers), or have it read less"
+                    if container.role == "init"
+                    else None,
                 )
                 break
     yield from _hidden_oom(case)
@@ -90,7 +125,12 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
         if disruption(pod) is not None or pod.reason == "Evicted" or exit_code(pod) == 143:
             continue
         hits = [h for h in one.log.hits(_KILLED_LOG) if "SIGTERM" not in h.text]
-        if not hits or (one.speaks and one.fatal is not None and not _KILLED_LOG.pattern.search(one.fatal.text) and "ProcessExited" not in one.fatal.type):
+        if not hits or (
+            one.speaks
+            and one.fatal is not None
+            and not _KILLED_LOG.pattern.search(one.fatal.text)
+            and "ProcessExited" not in one.fatal.type
+        ):
             continue
         hit = hits[0]
         node = next((e for e in on_node if e.name == pod.node), None)
@@ -98,7 +138,8 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
         who = _banner_rank(one.log.body, hit.position)
         yield Finding(
             "oom_killed",
-            f"a process of {author(case, pod, hit.rank if hit.rank is not None else who)} was killed (SIGKILL), most likely for its memory: {quote(hit.text)}",
+            f"a process of {author(case, pod, hit.rank if hit.rank is not None else who)} was killed "
+            f"(SIGKILL), most likely for its memory: {quote(hit.text)}",
             (*log_evidence(pod, hit.text), *more),
             pod.name,
             hit.time or case.went_bad(pod),
@@ -108,11 +149,30 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
         )
     for e in on_node:
         if "Memory cgroup out of memory" in e.message or e.reason == "OOMKilling":
-            pod_on = case.first_pod(lambda p, name=e.name: p.node == name and (exit_code(p) in (1, 137) or p.phase == "Running"))  # type: ignore[misc]
+            pod_on = case.first_pod(
+                lambda p, name=e.name: p.node == name and (exit_code(p) in (1, 137) or p.phase == "Running")
+            )  # type: ignore[misc]
             if pod_on is not None and exit_code(pod_on) is not None:
-                evidence = (Evidence(f"node/{e.name}", f"events.{e.reason}", quote(e.message)), *exit_evidence(pod_on))
-                yield Finding("oom_killed", f"a process on {pod_on.name}'s node was killed for its memory", evidence, pod_on.name, e.time, confidence=0.75)
-    yield from from_logs(case, "oom_killed", _MEMORY_ERROR, "it used more memory than there is", but=words(r"CUDA|cuda|/dev/shm|shared memory"), confidence=0.7)
+                evidence = (
+                    Evidence(f"node/{e.name}", f"events.{e.reason}", quote(e.message)),
+                    *exit_evidence(pod_on),
+                )
+                yield Finding(
+                    "oom_killed",
+                    f"a process on {pod_on.name}'s node was killed for its memory",
+                    evidence,
+                    pod_on.name,
+                    e.time,
+                    confidence=0.75,
+                )
+    yield from from_logs(
+        case,
+        "oom_killed",
+        _MEMORY_ERROR,
+        "it used more memory than there is",
+        but=words(r"CUDA|cuda|/dev/shm|shared memory"),
+        confidence=0.7,
+    )
 
 
 def _banner_rank(text: str, position: int) -> int | None:
@@ -121,10 +181,11 @@ def _banner_rank(text: str, position: int) -> int | None:
     return int(match[1]) if match else None
 
 
-# --- evictions ------------------------------------------------------------------------------------------------------
+# --- evictions ---------------------------------------------------------------------------------------------
 
 _LIMIT = re.compile(
-    r"ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit|Usage of EmptyDir volume|"
+    r"ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit|Usage of "
+    r"EmptyDir volume|"
     r"Container \S+ exceeded its local ephemeral",
     re.IGNORECASE,
 )
@@ -164,7 +225,8 @@ def _is_ephemeral(pod: PodSeen, text: str) -> bool:
 @rule(
     "evicted_node_pressure",
     "Its node ran short and evicted it",
-    means="The node ran out of memory, disk or process ids, and its kubelet evicted pods, those first that use more than "
+    means="The node ran out of memory, disk or process ids, and its kubelet evicted pods, those first "
+    "that use more than "
     "they requested.",
     looks="Pod reason Evicted, `The node was low on resource: memory`, `node had condition: [DiskPressure]`.",
     fix="set requests to what it really uses, or take another node",
@@ -178,21 +240,37 @@ def evicted_node_pressure(case: Case) -> Iterator[Finding]:
             continue
         found = True
         evidence = Evidence(pod_object(pod), "status.reason", quote(f"Evicted: {text}"))
-        yield Finding("evicted_node_pressure", f"{pod.name} was evicted, its node ran short: {quote(text)}", (evidence, *exit_evidence(pod)), pod.name, at, confidence=0.95)
+        yield Finding(
+            "evicted_node_pressure",
+            f"{pod.name} was evicted, its node ran short: {quote(text)}",
+            (evidence, *exit_evidence(pod)),
+            pod.name,
+            at,
+            confidence=0.95,
+        )
     if found or any(True for _ in _evictions(case)):
         return
     for c in case.conditions:
         if "Evicted" in c.reason and c.status == "True":
             evicted = re.search(r"\b([\w-]*worker-\d+)\b", c.message)
             evidence = Evidence(case.job_name, f"conditions.{c.type}", quote(f"{c.reason}: {c.message}"))
-            yield Finding("evicted_node_pressure", f"a member was evicted: {quote(c.message)}", (evidence,), evicted[1] if evicted else case.job_name, c.since, confidence=0.75)
+            yield Finding(
+                "evicted_node_pressure",
+                f"a member was evicted: {quote(c.message)}",
+                (evidence,),
+                evicted[1] if evicted else case.job_name,
+                c.since,
+                confidence=0.75,
+            )
 
 
 @rule(
     "evicted_ephemeral_storage",
     "It wrote more to its node's disk than it may",
-    means="A container, an emptyDir volume or the pod as a whole passed its limit of ephemeral storage, and was evicted.",
-    looks="Evicted with `ephemeral local storage usage exceeds`, `Usage of EmptyDir volume \"X\" exceeds the limit`.",
+    means="A container, an emptyDir volume or the pod as a whole passed its limit of ephemeral "
+    "storage, and was evicted.",
+    looks='Evicted with `ephemeral local storage usage exceeds`, `Usage of EmptyDir volume "X" exceeds '
+    "the limit`.",
     fix="write to a claim, or raise limits.ephemeral-storage or the emptyDir's sizeLimit",
     needs=_NEEDS,
 )
@@ -200,16 +278,27 @@ def evicted_ephemeral_storage(case: Case) -> Iterator[Finding]:
     for pod, text, at in _evictions(case):
         if _is_ephemeral(pod, text):
             evidence = Evidence(pod_object(pod), "status.reason", quote(f"Evicted: {text}"))
-            yield Finding("evicted_ephemeral_storage", f"{pod.name} was evicted, it wrote more to its node's disk than it may: {quote(text)}", (evidence, *exit_evidence(pod)), pod.name, at, confidence=0.95)
+            yield Finding(
+                "evicted_ephemeral_storage",
+                f"{pod.name} was evicted, it wrote more to its node's disk than it may: {quote(text)}",
+                (evidence, *exit_evidence(pod)),
+                pod.name,
+                at,
+                confidence=0.95,
+            )
 
 
-# --- nodes and whoever takes pods away ------------------------------------------------------------------------------------
+# --- nodes and whoever takes pods away ---------------------------------------------------------------------
 
-_SHUTDOWN = re.compile(r"imminent node shutdown|NodeShutdown|node (is )?shutting down|node shutdown", re.IGNORECASE)
+_SHUTDOWN = re.compile(
+    r"imminent node shutdown|NodeShutdown|node (is )?shutting down|node shutdown", re.IGNORECASE
+)
 _SPOT = re.compile(
-    r"aws-node-termination|impending-node-termination|SpotInterrupted|SpotInterruption|spot interruption|spot instance|"
+    r"aws-node-termination|impending-node-termination|SpotInterrupted|SpotInterruption|spot "
+    r"interruption|spot instance|"
     r"spot-itn|scheduled-maintenance|RebalanceRecommendation|preemptible.{0,40}(preempt|terminat)|"
-    r"node\.cloudprovider\.kubernetes\.io/shutdown|compute\.instances\.preempted|PreemptScheduled|VMEventScheduled|"
+    r"node\.cloudprovider\.kubernetes\.io/shutdown|compute\.instances\.preempted|PreemptScheduled|"
+    r"VMEventScheduled|"
     r"ScheduledEvent.{0,40}Preempt|TerminationNotice",
     re.IGNORECASE,
 )
@@ -222,7 +311,11 @@ def _spot_node(case: Case, name: str) -> Evidence | None:
         if _SPOT.search(taint):
             return Evidence(f"node/{name}", "spec.taints", taint)
     for e in case.events:
-        if e.kind == "Node" and e.name == name and (_SPOT.search(f"{e.reason} {e.message}") or e.reason in ("Shutdown", "NodeShutdown")):
+        if (
+            e.kind == "Node"
+            and e.name == name
+            and (_SPOT.search(f"{e.reason} {e.message}") or e.reason in ("Shutdown", "NodeShutdown"))
+        ):
             return Evidence(f"node/{name}", f"events.{e.reason}", quote(e.message))
     return None
 
@@ -230,9 +323,11 @@ def _spot_node(case: Case, name: str) -> Evidence | None:
 @rule(
     "node_lost",
     "Its node is gone",
-    means="The node's kubelet stopped answering: it crashed, lost its network or was removed. Its pods stay Terminating "
+    means="The node's kubelet stopped answering: it crashed, lost its network or was removed. Its pods "
+    "stay Terminating "
     "and the job may wait for them for ever.",
-    looks="Node Ready=Unknown `Kubelet stopped posting node status`, DisruptionTarget DeletionByTaintManager or "
+    looks="Node Ready=Unknown `Kubelet stopped posting node status`, DisruptionTarget "
+    "DeletionByTaintManager or "
     "DeletionByPodGC, event NodeNotReady, a pod whose deletionTimestamp is long over.",
     fix="force-delete the pod, or set the out-of-service taint, then start the job again: it resumes",
     needs=(*_NEEDS, Need.NODES),
@@ -245,7 +340,9 @@ def node_lost(case: Case) -> Iterator[Finding]:
         c = disruption(pod)
         evidence: list[Evidence] = []
         if c is not None and c.reason in ("DeletionByTaintManager", "DeletionByPodGC"):
-            evidence.append(Evidence(pod_object(pod), "conditions.DisruptionTarget", quote(f"{c.reason}: {c.message}")))
+            evidence.append(
+                Evidence(pod_object(pod), "conditions.DisruptionTarget", quote(f"{c.reason}: {c.message}"))
+            )
         elif c is not None:
             continue
         if pod.reason == "NodeLost":
@@ -256,20 +353,42 @@ def node_lost(case: Case) -> Iterator[Finding]:
         if node is not None and (dead or any("node.kubernetes.io/unreachable" in t for t in node.taints)):
             words_ = f"{ready.reason}: {ready.message}" if ready is not None else "unreachable"
             evidence.append(Evidence(f"node/{pod.node}", "conditions.Ready", quote(words_)))
-        told = [e for e in case.events_of(pod) if e.reason in ("NodeNotReady", "TaintManagerEviction", "NodeControllerEviction")]
-        own = [e for e in case.events if e.kind == "Node" and e.name == pod.node and e.reason in ("NodeNotReady", "RemovingNode", "DeletingNode")]
+        told = [
+            e
+            for e in case.events_of(pod)
+            if e.reason in ("NodeNotReady", "TaintManagerEviction", "NodeControllerEviction")
+        ]
+        own = [
+            e
+            for e in case.events
+            if e.kind == "Node"
+            and e.name == pod.node
+            and e.reason in ("NodeNotReady", "RemovingNode", "DeletingNode")
+        ]
         stays = pod.deleted is not None and pod.phase == "Running" and (case.age(pod.deleted) or 0) > 30
-        unknown = any(t.reason == "ContainerStatusUnknown" for k in pod.containers for t in (k.now, k.last) if t)
+        unknown = any(
+            t.reason == "ContainerStatusUnknown" for k in pod.containers for t in (k.now, k.last) if t
+        )
         if told or own:
             e = (told or own)[-1]
             if evidence or stays or unknown or exit_code(pod) is None or pod.phase == "Unknown":
                 ready_since = pod.condition("Ready")
-                later = ready_since is not None and ready_since.status == "True" and (ready_since.since or 0) > (e.time or 0)
+                later = (
+                    ready_since is not None
+                    and ready_since.status == "True"
+                    and (ready_since.since or 0) > (e.time or 0)
+                )
                 if not later or evidence:
-                    evidence.append(Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message)))
+                    evidence.append(
+                        Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message))
+                    )
         if not evidence:
             continue
-        at = [c.since if c is not None else None, ready.since if dead and ready is not None else None, *(e.time for e in told)]
+        at = [
+            c.since if c is not None else None,
+            ready.since if dead and ready is not None else None,
+            *(e.time for e in told),
+        ]
         yield Finding(
             "node_lost",
             f"node {pod.node or 'of it'} does not answer any more, and {pod.name} is lost with it",
@@ -284,7 +403,8 @@ def node_lost(case: Case) -> Iterator[Finding]:
     "preempted_by_priority",
     "Something of higher priority took its place",
     means="A scheduler or queue took the job's resources for a more important one.",
-    looks="DisruptionTarget PreemptionByScheduler, event Preempted or Evict, Workload Evicted with reason Preempted and the "
+    looks="DisruptionTarget PreemptionByScheduler, event Preempted or Evict, Workload Evicted with "
+    "reason Preempted and the "
     "job suspended again.",
     fix="it resumes from its checkpoint when there is room; a higher priority keeps its place",
     needs=(*_NEEDS, Need.QUEUES),
@@ -293,33 +413,68 @@ def node_lost(case: Case) -> Iterator[Finding]:
 def preempted_by_priority(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
         c = disruption(pod)
-        if (c is not None and c.reason == "PreemptionByScheduler") or pod.reason == "Preempting" or (c is not None and "preempt" in c.message.lower() and "critical" in c.message.lower()):
-            yield _disrupted(case, pod, "preempted_by_priority", f"{pod.name} was preempted by a pod of higher priority")
+        if (
+            (c is not None and c.reason == "PreemptionByScheduler")
+            or pod.reason == "Preempting"
+            or (c is not None and "preempt" in c.message.lower() and "critical" in c.message.lower())
+        ):
+            yield _disrupted(
+                case, pod, "preempted_by_priority", f"{pod.name} was preempted by a pod of higher priority"
+            )
         elif c is None:
             for e in case.events_of(pod):
                 # Volcano writes Evict; of kube-scheduler the victim's event is Preempted.
-                if e.reason in ("Preempted", "Evict", "Preempting") and not _SPOT.search(e.message) and pod.phase != "Succeeded":
+                if (
+                    e.reason in ("Preempted", "Evict", "Preempting")
+                    and not _SPOT.search(e.message)
+                    and pod.phase != "Succeeded"
+                ):
                     evidence = Evidence(pod_object(pod), f"events.{e.reason}", quote(e.message))
-                    yield Finding("preempted_by_priority", f"{pod.name} was preempted: {quote(e.message)}", (evidence, *exit_evidence(pod)), pod.name, e.time)
+                    yield Finding(
+                        "preempted_by_priority",
+                        f"{pod.name} was preempted: {quote(e.message)}",
+                        (evidence, *exit_evidence(pod)),
+                        pod.name,
+                        e.time,
+                    )
                     break
     known = {pod.pod for pod in case.pods}
     for e in case.events:
-        if e.kind == "Pod" and e.name not in known and (e.reason == "Preempted" or (e.reason == "Evict" and "preempt" in e.message.lower())):
-            yield Finding("preempted_by_priority", f"{e.name} was preempted: {quote(e.message)}", (Evidence(f"pod/{e.name}", f"events.{e.reason}", quote(e.message)),), e.name, e.time)
+        if (
+            e.kind == "Pod"
+            and e.name not in known
+            and (e.reason == "Preempted" or (e.reason == "Evict" and "preempt" in e.message.lower()))
+        ):
+            yield Finding(
+                "preempted_by_priority",
+                f"{e.name} was preempted: {quote(e.message)}",
+                (Evidence(f"pod/{e.name}", f"events.{e.reason}", quote(e.message)),),
+                e.name,
+                e.time,
+            )
     from allaboard.diagnosis.queue import _evicted
 
     if case.running or case.succeeded:
         return
     said = _evicted(case, re.compile(r"\bPreempt"))
     if said is not None and "PodsReady" not in f"{said.reason} {said.text}":
-        yield Finding("preempted_by_priority", f"its queue took it back for another job: {quote(said.text or said.reason)}", said.evidence, said.object, said.time, confidence=0.95)
+        yield Finding(
+            "preempted_by_priority",
+            f"its queue took it back for another job: {quote(said.text or said.reason)}",
+            said.evidence,
+            said.object,
+            said.time,
+            confidence=0.95,
+        )
 
 
 @rule(
     "spot_or_node_shutdown",
     "Its node was taken back or shut down",
-    means="A spot or preemptible machine was reclaimed, or the node was shut down in order; the pods got a short grace.",
-    looks="Pod reason Terminated `imminent node shutdown`, NodeShutdown, DisruptionTarget TerminationByKubelet with that "
+    means="A spot or preemptible machine was reclaimed, or the node was shut down in order; the pods "
+    "got a short grace.",
+    looks="Pod reason Terminated `imminent node shutdown`, NodeShutdown, DisruptionTarget "
+    "TerminationByKubelet with that "
     "message; taints and events of termination handlers.",
     fix="start it again: it resumes from its newest checkpoint (spot.tolerate, spot.grace)",
     needs=(*_NEEDS, Need.NODES),
@@ -329,14 +484,31 @@ def spot_or_node_shutdown(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
         if _SHUTDOWN.search(_said(pod)):
             node = f" ({pod.node})" if pod.node else ""
-            yield _disrupted(case, pod, "spot_or_node_shutdown", f"the node of {pod.name} was shut down{node}")
+            yield _disrupted(
+                case, pod, "spot_or_node_shutdown", f"the node of {pod.name} was shut down{node}"
+            )
             continue
         c = disruption(pod)
-        broken = c is not None or exit_code(pod) is not None or pod.deleted is not None or pod.phase in ("Failed", "Unknown")
-        if not broken or (c is not None and c.reason in ("PreemptionByScheduler", "EvictionByEvictionAPI") and not _spot_node(case, pod.node)) or pod.reason == "Evicted":
+        broken = (
+            c is not None
+            or exit_code(pod) is not None
+            or pod.deleted is not None
+            or pod.phase in ("Failed", "Unknown")
+        )
+        if (
+            not broken
+            or (
+                c is not None
+                and c.reason in ("PreemptionByScheduler", "EvictionByEvictionAPI")
+                and not _spot_node(case, pod.node)
+            )
+            or pod.reason == "Evicted"
+        ):
             continue
         told = next((e for e in case.events_of(pod) if _SPOT.search(f"{e.reason} {e.message}")), None)
-        evidence = _spot_node(case, pod.node) or (Evidence(pod_object(pod), f"events.{told.reason}", quote(told.message)) if told else None)
+        evidence = _spot_node(case, pod.node) or (
+            Evidence(pod_object(pod), f"events.{told.reason}", quote(told.message)) if told else None
+        )
         if evidence is not None:
             yield Finding(
                 "spot_or_node_shutdown",
@@ -365,10 +537,11 @@ def drained_by_eviction_api(case: Case) -> Iterator[Finding]:
             yield _disrupted(case, pod, "drained_by_eviction_api", f"{pod.name} was drained{where}")
 
 
-# --- devices ---------------------------------------------------------------------------------------------------------
+# --- devices -----------------------------------------------------------------------------------------------
 
 _HARDWARE = words(
-    r"uncorrectable (NVLink|ECC)|uncorrectable ECC error|GPU has fallen off the bus|GPU is lost|double.bit ECC|"
+    r"uncorrectable (NVLink|ECC)|uncorrectable ECC error|GPU has fallen off the bus|GPU is lost|"
+    r"double.bit ECC|"
     r"row remap(ping)? (fail|pending)|NVLink.{0,60}(error|failure|fatal)|cudaErrorECCUncorrectable|"
     r"GPU requires reset|CUDA_ERROR_ECC|hardware failure|Unable to determine the device handle for GPU|"
     r"NVSwitch.{0,60}fatal|contained (ECC )?error|GSP.{0,40}timeout|RmInitAdapter failed|CUDA_ERROR_NVLINK"
@@ -379,9 +552,11 @@ _XID = words(r"\bXid\b[^\n]{0,80}?[:)]\s*\d{1,3}\b|\bXid (\(PCI[^)]*\)[: ]*)?\d{
 @rule(
     "gpu_hardware_error",
     "A GPU is sick",
-    means="Memory errors, a lost bus or NVLink, or the driver's Xid of hardware. Xid 13, 31 and 43 alone are mostly "
+    means="Memory errors, a lost bus or NVLink, or the driver's Xid of hardware. Xid 13, 31 and 43 "
+    "alone are mostly "
     "faults of the program, and so is a device-side assert.",
-    looks="`uncorrectable ECC error`, `GPU has fallen off the bus`, `GPU is lost`, Xid 48, 63, 64, 74, 79, 94, 95, 119; the "
+    looks="`uncorrectable ECC error`, `GPU has fallen off the bus`, `GPU is lost`, Xid 48, 63, 64, 74, "
+    "79, 94, 95, 119; the "
     "node's allocatable GPUs below its capacity; a condition of a node problem detector.",
     fix="cordon the node, start again elsewhere from the checkpoint, have the GPU checked",
     needs=(*_LOG_NEEDS, Need.NODES, Need.EVENTS),
@@ -391,12 +566,37 @@ def gpu_hardware_error(case: Case) -> Iterator[Finding]:
     def where(pod: PodSeen, text: str) -> str:
         return f"{pod.name} on node {pod.node}" if pod.node else pod.name
 
-    yield from from_logs(case, "gpu_hardware_error", _HARDWARE, "a GPU is sick", anywhere=True, running=True, blame=where, secondary=True, confidence=0.95)
+    yield from from_logs(
+        case,
+        "gpu_hardware_error",
+        _HARDWARE,
+        "a GPU is sick",
+        anywhere=True,
+        running=True,
+        blame=where,
+        secondary=True,
+        confidence=0.95,
+    )
     for one in readings(case):
         for hit in one.log.hits(_XID):
-            number = int((re.findall(r"\d{1,3}", re.sub(r"\([^)]*\)", "", hit.text[hit.match.start() : hit.match.end()])) or ["0"])[-1])
+            number = int(
+                (
+                    re.findall(
+                        r"\d{1,3}", re.sub(r"\([^)]*\)", "", hit.text[hit.match.start() : hit.match.end()])
+                    )
+                    or ["0"]
+                )[-1]
+            )
             if number in HARDWARE_XID:
-                yield Finding("gpu_hardware_error", f"a GPU is sick ({author(case, one.pod, hit.rank)}), Xid {number}", log_evidence(one.pod, hit.text), where(one.pod, ""), hit.time or case.went_bad(one.pod), from_object=False, who=one.pod.name)
+                yield Finding(
+                    "gpu_hardware_error",
+                    f"a GPU is sick ({author(case, one.pod, hit.rank)}), Xid {number}",
+                    log_evidence(one.pod, hit.text),
+                    where(one.pod, ""),
+                    hit.time or case.went_bad(one.pod),
+                    from_object=False,
+                    who=one.pod.name,
+                )
                 break
     yield from _sick_nodes(case)
 
@@ -418,22 +618,39 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
         where = "conditions"
         for c in node.conditions if node is not None else ():
             healthy = "Healthy" in c.type or c.type.endswith("Ready")
-            if c.type not in ("Ready",) and _SICK_CONDITION.search(c.type) and c.status == ("False" if healthy else "True"):
+            if (
+                c.type not in ("Ready",)
+                and _SICK_CONDITION.search(c.type)
+                and c.status == ("False" if healthy else "True")
+            ):
                 text, at, where = f"{c.type}: {c.message or c.reason}", c.since, f"conditions.{c.type}"
         for e in case.events:
             if e.kind == "Node" and e.name == pod.node:
                 match = _XID_EVENT.search(f"{e.reason} {e.message}")
-                if (match is not None and int(match[1]) in HARDWARE_XID) or _HARDWARE.pattern.search(e.message):
+                if (match is not None and int(match[1]) in HARDWARE_XID) or _HARDWARE.pattern.search(
+                    e.message
+                ):
                     text, at, where = f"{e.reason}: {e.message}", e.time, f"events.{e.reason}"
         log = case.log(pod)
-        broken = log is not None and log.has(words(r"unspecified launch failure|CUDA error|cudaError|misaligned address|an illegal instruction"))
+        broken = log is not None and log.has(
+            words(
+                r"unspecified launch failure|CUDA error|cudaError|misaligned address|an illegal instruction"
+            )
+        )
         if not text and node is not None and broken:
             for resource, full in node.capacity.items():
                 left = node.allocatable.get(resource, "0")
                 if "gpu" in resource and full.isdigit() and left.isdigit() and int(left[:9]) < int(full[:9]):
                     text, where = f"{resource}: allocatable {left} of {full}", "status.allocatable"
         if text:
-            yield Finding("gpu_hardware_error", f"a GPU of {pod.name}'s node {pod.node} is sick: {quote(text)}", (Evidence(f"node/{pod.node}", where, quote(text)), *exit_evidence(pod)), f"{pod.name} on node {pod.node}", at or case.went_bad(pod), confidence=0.85)
+            yield Finding(
+                "gpu_hardware_error",
+                f"a GPU of {pod.name}'s node {pod.node} is sick: {quote(text)}",
+                (Evidence(f"node/{pod.node}", where, quote(text)), *exit_evidence(pod)),
+                f"{pod.name} on node {pod.node}",
+                at or case.went_bad(pod),
+                confidence=0.85,
+            )
 
 
 _NVML = words(r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown")
@@ -442,7 +659,8 @@ _NVML = words(r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown")
 @rule(
     "gpu_lost_in_container",
     "A running container lost its GPUs",
-    means="A reload of the node's services took away the container's rights to its devices: what runs on goes on, what "
+    means="A reload of the node's services took away the container's rights to its devices: what runs "
+    "on goes on, what "
     "starts anew finds no GPU.",
     looks="`Failed to initialize NVML: Unknown Error`, no CUDA device, hours after a good start.",
     fix="delete the pod so that a new one is made; for good: the CDI mode or the cgroupfs driver",
@@ -454,7 +672,9 @@ def gpu_lost_in_container(case: Case) -> Iterator[Finding]:
         hit = next(iter(one.log.hits(_NVML, 1)), None)
         if hit is None:
             continue
-        worked = re.search(r"(?i)\bstep\b|\bepoch\b|\biter|it/s|loss", one.log.body[: hit.position]) is not None
+        worked = (
+            re.search(r"(?i)\bstep\b|\bepoch\b|\biter|it/s|loss", one.log.body[: hit.position]) is not None
+        )
         if not worked:
             continue
         yield Finding(
@@ -468,23 +688,28 @@ def gpu_lost_in_container(case: Case) -> Iterator[Finding]:
         )
 
 
-# --- disks -----------------------------------------------------------------------------------------------------------------
+# --- disks -------------------------------------------------------------------------------------------------
 
 _SHM = words(
-    r"insufficient shared memory|out of shared memory|/dev/shm.{0,200}No space left|No space left.{0,200}/dev/shm|nccl-shm-|/dev/shm/nccl|"
+    r"insufficient shared memory|out of shared memory|/dev/shm.{0,200}No space left|No space "
+    r"left.{0,200}/dev/shm|nccl-shm-|/dev/shm/nccl|"
     r"Bus error|exitcode\s*: -7|SIGBUS|shared memory \(shm\)|torch_\d+_\d+.{0,80}No space left"
 )
 _DISK = words(
-    r"No space left on device|Disk quota exceeded|storage_full|StorageFull|PytorchStreamWriter failed writing|"
-    r"inline_container.{0,200}unexpected pos|\[?Errno 28\]?|\[?Errno 122\]?|disk quota|file write failed.{0,60}space"
+    r"No space left on device|Disk quota exceeded|storage_full|StorageFull|PytorchStreamWriter failed "
+    r"writing|"
+    r"inline_container.{0,200}unexpected pos|\[?Errno 28\]?|\[?Errno 122\]?|disk quota|file write "
+    r"failed.{0,60}space"
 )
 
 
 @rule(
     "disk_full",
     "The disk is full",
-    means="A volume or a store has no room: often checkpoints that nobody prunes. What was written last is truncated.",
-    looks="`No space left on device`, `Disk quota exceeded`, `PytorchStreamWriter failed writing file`, `unexpected pos` on a "
+    means="A volume or a store has no room: often checkpoints that nobody prunes. What was written "
+    "last is truncated.",
+    looks="`No space left on device`, `Disk quota exceeded`, `PytorchStreamWriter failed writing "
+    "file`, `unexpected pos` on a "
     "checkpoint's path.",
     fix="free space or prune checkpoints (checkpoints.keep); the newest complete checkpoint is kept",
     needs=_LOG_NEEDS,
@@ -501,9 +726,11 @@ def disk_full(case: Case) -> Iterator[Finding]:
 @rule(
     "killed_externally",
     "Somebody killed it from outside",
-    means="A process ended by SIGKILL or SIGTERM, and neither memory nor an eviction explains it: a deletion, an "
+    means="A process ended by SIGKILL or SIGTERM, and neither memory nor an eviction explains it: a "
+    "deletion, an "
     "administrator, a script. Members that are torn down after a peer look the same.",
-    looks="Exit 143 or 137 without OOMKilled, DisruptionTarget or eviction; `Received 15 death signal`; a deletion.",
+    looks="Exit 143 or 137 without OOMKilled, DisruptionTarget or eviction; `Received 15 death "
+    "signal`; a deletion.",
     fix="find out who killed it (out of memory? an administrator?), then start again: it resumes",
     needs=(*_NEEDS, Need.LOGS),
     retryable=True,
@@ -512,7 +739,13 @@ def killed_externally(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
         code = exit_code(pod)
         one: Try | None = pod.main.ended_try if pod.main is not None else None
-        if code not in (137, 143) or one is None or one.reason in ("OOMKilled", "DeadlineExceeded") and code == 137 or disruption(pod) is not None or pod.reason in ("Evicted", "Terminated"):
+        if (
+            code not in (137, 143)
+            or one is None
+            or (one.reason in ("OOMKilled", "DeadlineExceeded") and code == 137)
+            or disruption(pod) is not None
+            or pod.reason in ("Evicted", "Terminated")
+        ):
             continue
         signal = "SIGKILL" if code == 137 else "SIGTERM"
         told = [e for e in case.events_of(pod) if e.reason in ("Killing", "ExceededGracePeriod")]
@@ -520,18 +753,64 @@ def killed_externally(case: Case) -> Iterator[Finding]:
         if told:
             evidence.append(Evidence(pod_object(pod), f"events.{told[-1].reason}", quote(told[-1].message)))
         alone = [p for p in case.pods if exit_code(p) == code and p is not pod]
-        victim = code == 143 and bool(alone) and case.went_bad(pod) is not None and min((t for p in alone if (t := case.went_bad(p)) is not None), default=float("inf")) < (case.went_bad(pod) or 0)
+        victim = (
+            code == 143
+            and bool(alone)
+            and case.went_bad(pod) is not None
+            and min((t for p in alone if (t := case.went_bad(p)) is not None), default=float("inf"))
+            < (case.went_bad(pod) or 0)
+        )
         log = case.log(pod)
         lost = log is not None and log.has(SECONDARY)
         level = Level.SYMPTOM if code == 143 or lost or victim else Level.CAUSE
-        yield Finding("killed_externally", f"{pod.name} was killed from outside ({signal})", tuple(evidence), pod.name, case.went_bad(pod), level, 0.7, generic=True)
+        yield Finding(
+            "killed_externally",
+            f"{pod.name} was killed from outside ({signal})",
+            tuple(evidence),
+            pod.name,
+            case.went_bad(pod),
+            level,
+            0.7,
+            generic=True,
+        )
     hits = words(r"Received 15 death signal|Received Signals\.SIGTERM death signal|got signal: 15")
-    yield from from_logs(case, "killed_externally", hits, "it was ended from outside", level=Level.SYMPTOM, confidence=0.6, secondary=True)
+    yield from from_logs(
+        case,
+        "killed_externally",
+        hits,
+        "it was ended from outside",
+        level=Level.SYMPTOM,
+        confidence=0.6,
+        secondary=True,
+    )
     for e in case.events:
         if e.reason in ("JobDeleted", "Deleted") or "deleted by user" in e.message.lower():
-            yield Finding("killed_externally", f"somebody deleted it: {quote(e.message)}", (Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message)),), e.name, e.time, Level.SYMPTOM, 0.6)
+            yield Finding(
+                "killed_externally",
+                f"somebody deleted it: {quote(e.message)}",
+                (Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message)),),
+                e.name,
+                e.time,
+                Level.SYMPTOM,
+                0.6,
+            )
     if case.job is None or case.is_over:
         return
     for pod in case.objects.pods:
-        if pod.deleted is not None and disruption(pod) is None and exit_code(pod) is None and pod.reason == "" and (case.age(pod.deleted) or 0) <= 30:
-            yield Finding("killed_externally", f"{pod.name} is being deleted", (Evidence(pod_object(pod), "metadata.deletionTimestamp", "set"),), pod.name, pod.deleted, Level.SYMPTOM, 0.5, generic=True)
+        if (
+            pod.deleted is not None
+            and disruption(pod) is None
+            and exit_code(pod) is None
+            and pod.reason == ""
+            and (case.age(pod.deleted) or 0) <= 30
+        ):
+            yield Finding(
+                "killed_externally",
+                f"{pod.name} is being deleted",
+                (Evidence(pod_object(pod), "metadata.deletionTimestamp", "set"),),
+                pod.name,
+                pod.deleted,
+                Level.SYMPTOM,
+                0.5,
+                generic=True,
+            )

@@ -1,4 +1,5 @@
-"""The logs of members as rules search them: fast over megabytes, within bounds, each hit with its rank and time.
+"""The logs of members as rules search them: fast over megabytes, within bounds, each hit with its rank and
+time.
 
 A pattern is searched only where a literal piece of it occurs, so that seventy rules over ten megabytes cost
 less than a second. Values in, values out.
@@ -47,8 +48,8 @@ class Hit:
 
 @dataclass(frozen=True)
 class Words:
-    """A pattern of one line. ``hints``: lower-case pieces of which each match has at least one; empty: none is
-    known."""
+    """A pattern of one line. ``hints``: lower-case pieces of which each match has at least one; empty:
+    none is known."""
 
     pattern: re.Pattern[str]
     hints: tuple[str, ...]
@@ -154,8 +155,8 @@ class Log:
 
     @cached_property
     def body(self) -> str:
-        """What is searched of it: of lines that differ in their numbers alone, as a training prints them by the
-        thousand, the first and the last."""
+        """What is searched of it: of lines that differ in their numbers alone, as a training prints them
+        by the thousand, the first and the last."""
         text, head = self.text, self.most // 8
         if len(text) > self.most:
             text = f"{text[:head]}\n{text[head - self.most :]}"
@@ -178,7 +179,9 @@ class Log:
     def _lower(self) -> str:
         # Of some characters the lower case is longer, and every position behind them would be off.
         lower = self.body.lower()
-        return lower if len(lower) == len(self.body) else self.body.encode("ascii", "replace").decode().lower()
+        return (
+            lower if len(lower) == len(self.body) else self.body.encode("ascii", "replace").decode().lower()
+        )
 
     def hits(self, wanted: Words, most: int = MOST_HITS) -> list[Hit]:
         """Lines that fit, in their order; of very many the first."""

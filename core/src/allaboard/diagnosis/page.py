@@ -9,10 +9,11 @@ from allaboard.diagnosis.rule import RULES, Cause
 _HEAD = """\
 # What `allaboard doctor` says
 
-`allaboard doctor RUN` looks at a run's objects, events, nodes and logs, and says why it waits, failed or looks wrong:
-the first cause in time, with what shows it, whom to look at, and what to do. The codes stay: alerts may match them. They
-stand in `status --json`, in the exception of an Airflow task and in the error of a KFP step, too. **Again** says whether the
-same job, unchanged, may succeed later; a finding may know better.
+`allaboard doctor RUN` looks at a run's objects, events, nodes and logs, and says why it waits, failed or
+looks wrong: the first cause in time, with what shows it, whom to look at, and what to do. The codes stay:
+alerts may match them. They stand in `status --json`, in the exception of an Airflow task and in the error
+of a KFP step, too. **Again** says whether the same job, unchanged, may succeed later; a finding may know
+better.
 
 This page is written from the rules: `make docs`.
 """
@@ -30,7 +31,10 @@ ROOMS: Mapping[str, str] = {
 
 def page() -> str:
     """Markdown: a table of all codes, then each cause."""
-    return "\n".join([_HEAD, *_tables(), *(line for one in RULES.values() for line in _section(one.cause))]) + "\n"
+    return (
+        "\n".join([_HEAD, *_tables(), *(line for one in RULES.values() for line in _section(one.cause))])
+        + "\n"
+    )
 
 
 def _tables() -> Iterator[str]:

@@ -18,7 +18,7 @@ SCALING = 900.0
 """Seconds for which a node that is being added is waited for."""
 
 
-# --- what the queue says ------------------------------------------------------------------------------------------
+# --- what the queue says -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,11 @@ class Queued:
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        return (Evidence(self.object, self.field, quote(f"{self.reason}: {self.text}" if self.text else self.reason)),)
+        return (
+            Evidence(
+                self.object, self.field, quote(f"{self.reason}: {self.text}" if self.text else self.reason)
+            ),
+        )
 
 
 def queue_name(case: Case) -> str:
@@ -78,12 +82,16 @@ def _read_queue_texts(case: Case) -> Iterator[Queued]:
     if workload is not None:
         for c in workload.conditions:
             if c.type in ("QuotaReserved", "Admitted") and c.status != "True":
-                yield Queued(f"workload/{workload.name}", f"conditions.{c.type}", c.reason, c.message, c.since)
+                yield Queued(
+                    f"workload/{workload.name}", f"conditions.{c.type}", c.reason, c.message, c.since
+                )
     for group in case.objects.groups or ():
         if group.facts.get("status.phase", "Pending") in ("Pending", ""):
             for c in group.conditions:
                 if c.status != "False":
-                    yield Queued(f"podgroup/{group.name}", f"conditions.{c.type}", c.reason, c.message, c.since)
+                    yield Queued(
+                        f"podgroup/{group.name}", f"conditions.{c.type}", c.reason, c.message, c.since
+                    )
     # Newer states are on the object itself; what the events add are the words of queues that write no other.
     for e in case.events:
         if e.kind in ("Workload", "PodGroup") or e.reason in ("Pending", "ErrWorkloadCompose"):
@@ -154,7 +162,8 @@ def job_suspended(case: Case) -> Iterator[Finding]:
     "queue_quota_pending",
     "Its queue has no free quota now",
     means="The queue would admit the job, and others hold what it needs: it starts when they give it back.",
-    looks="Kueue: QuotaReserved=False, `insufficient unused quota for R in flavor F, N more needed`. Volcano: PodGroup "
+    looks="Kueue: QuotaReserved=False, `insufficient unused quota for R in flavor F, N more needed`. "
+    "Volcano: PodGroup "
     "Pending, `queue resource quota insufficient`, no pods.",
     fix="wait, raise the job's priority, or take another queue",
     needs=_QUEUE_NEEDS,
@@ -166,14 +175,24 @@ def queue_quota_pending(case: Case) -> Iterator[Finding]:
         return
     for said in texts:
         if _PENDING.search(f"{said.reason} {said.text}"):
-            yield _queue_finding(case, "queue_quota_pending", said, f"{_named(case)} has no free quota now: {quote(said.text or said.reason)}")
+            yield _queue_finding(
+                case,
+                "queue_quota_pending",
+                said,
+                f"{_named(case)} has no free quota now: {quote(said.text or said.reason)}",
+            )
             return
     workload = _workload(case)
     reserved = workload.condition("QuotaReserved") if workload is not None else None
     evicted = workload.condition("Evicted") if workload is not None else None
     waits = reserved is None or reserved.status != "True"
     if workload is not None and waits and not _started(case) and not (evicted and evicted.status == "True"):
-        said = Queued(f"workload/{workload.name}", "conditions.QuotaReserved", reserved.reason if reserved else "Pending", reserved.message if reserved else "")
+        said = Queued(
+            f"workload/{workload.name}",
+            "conditions.QuotaReserved",
+            reserved.reason if reserved else "Pending",
+            reserved.message if reserved else "",
+        )
         yield _queue_finding(case, "queue_quota_pending", said, f"{_named(case)} has not admitted it yet")
 
 
@@ -185,8 +204,10 @@ def _is_never(case: Case, said: Queued) -> bool:
 @rule(
     "queue_quota_impossible",
     "Its queue can never hold the job",
-    means="The job asks for more of a resource than the queue may ever have, or for one that the queue does not know.",
-    looks="Kueue: `insufficient quota ... > maximum capacity` (without the word unused), `resource R unavailable in "
+    means="The job asks for more of a resource than the queue may ever have, or for one that the queue "
+    "does not know.",
+    looks="Kueue: `insufficient quota ... > maximum capacity` (without the word unused), `resource R "
+    "unavailable in "
     "ClusterQueue`, reasons ExceedsMaxQuota, NoMatchingFlavor. Volcano: capability below minResources.",
     fix="shrink the job, or have the queue's nominalQuota raised or the resource added",
     needs=_QUEUE_NEEDS,
@@ -194,7 +215,12 @@ def _is_never(case: Case, said: Queued) -> bool:
 def queue_quota_impossible(case: Case) -> Iterator[Finding]:
     for said in _queue_texts(case):
         if _is_never(case, said):
-            yield _queue_finding(case, "queue_quota_impossible", said, f"{_named(case)} can never hold the job: {quote(said.text or said.reason)}")
+            yield _queue_finding(
+                case,
+                "queue_quota_impossible",
+                said,
+                f"{_named(case)} can never hold the job: {quote(said.text or said.reason)}",
+            )
             return
     yield from _above_capability(case)
 
@@ -220,16 +246,23 @@ def _above_capability(case: Case) -> Iterator[Finding]:
                     Evidence(f"podgroup/{group.name}", path, wanted),
                     Evidence(f"queue/{queue.name}", f"spec.capability.{resource}", most),
                 )
-                yield Finding("queue_quota_impossible", f"queue {queue.name} can never hold the job: {text}", evidence, f"queue {queue.name}")
+                yield Finding(
+                    "queue_quota_impossible",
+                    f"queue {queue.name} can never hold the job: {text}",
+                    evidence,
+                    f"queue {queue.name}",
+                )
                 return
 
 
 @rule(
     "queue_misconfigured",
     "The queue that the job names does not work",
-    means="The queue does not exist, is stopped or inactive, does not admit this namespace, or the queueing system does "
+    means="The queue does not exist, is stopped or inactive, does not admit this namespace, or the "
+    "queueing system does "
     "not manage this kind of job.",
-    looks="`LocalQueue X doesn't exist`, `ClusterQueue X is inactive`, ClusterQueue Active=False; Volcano `unable to "
+    looks="`LocalQueue X doesn't exist`, `ClusterQueue X is inactive`, ClusterQueue Active=False; "
+    "Volcano `unable to "
     "find queue`, state Closed; a queue label and no Workload at all.",
     fix="correct the job's queue label, or have the queue repaired: kubectl get localqueues,clusterqueues",
     needs=_QUEUE_NEEDS,
@@ -237,22 +270,42 @@ def _above_capability(case: Case) -> Iterator[Finding]:
 def queue_misconfigured(case: Case) -> Iterator[Finding]:
     for said in _queue_texts(case):
         if _MISCONFIGURED.search(f"{said.reason} {said.text}"):
-            yield _queue_finding(case, "queue_misconfigured", said, f"{_named(case)} does not admit jobs: {quote(said.text or said.reason)}")
+            yield _queue_finding(
+                case,
+                "queue_misconfigured",
+                said,
+                f"{_named(case)} does not admit jobs: {quote(said.text or said.reason)}",
+            )
             return
     if _started(case):
         return
     name = queue_name(case)
-    relevant = [q for q in case.objects.queues or () if not name or q.name == name or q.kind == "ClusterQueue"]
+    relevant = [
+        q for q in case.objects.queues or () if not name or q.name == name or q.kind == "ClusterQueue"
+    ]
     for queue in relevant:
         active = queue.condition("Active")
         state = queue.facts.get("status.state", "")
         if active is not None and active.status == "False":
-            said = Queued(f"{queue.kind.lower()}/{queue.name}", "conditions.Active", active.reason, active.message, active.since)
-            yield _queue_finding(case, "queue_misconfigured", said, f"{queue.kind} {queue.name} is not active: {quote(active.message or active.reason)}")
+            said = Queued(
+                f"{queue.kind.lower()}/{queue.name}",
+                "conditions.Active",
+                active.reason,
+                active.message,
+                active.since,
+            )
+            yield _queue_finding(
+                case,
+                "queue_misconfigured",
+                said,
+                f"{queue.kind} {queue.name} is not active: {quote(active.message or active.reason)}",
+            )
             return
         if state in ("Closed", "Closing", "Unknown"):
             said = Queued(f"queue/{queue.name}", "status.state", state, "")
-            yield _queue_finding(case, "queue_misconfigured", said, f"queue {queue.name} is {state.lower()}: it admits nothing")
+            yield _queue_finding(
+                case, "queue_misconfigured", said, f"queue {queue.name} is {state.lower()}: it admits nothing"
+            )
             return
     yield from _absent_queue(case, name)
 
@@ -266,19 +319,33 @@ def _absent_queue(case: Case, name: str) -> Iterator[Finding]:
     if queues and all(q.name != name for q in queues):
         there = ", ".join(sorted(q.name for q in queues)[:5])
         evidence = Evidence(case.job_name, "queue", f"{name} is not among the queues: {there}")
-        yield Finding("queue_misconfigured", f"queue {name} does not exist here; there are: {there}", (evidence,), f"queue {name}")
-    elif labelled and case.objects.workloads == () and case.is_suspended and not case.objects.pods:
-        if not case.is_younger(job.created, 60):
-            evidence = Evidence(case.job_name, "metadata.labels", f"queue {name}, and no Workload was made")
-            yield Finding("queue_misconfigured", f"Kueue has made no Workload of it (queue {name}): does it manage {job.kind}s?", (evidence,), f"queue {name}", confidence=0.8)
+        yield Finding(
+            "queue_misconfigured",
+            f"queue {name} does not exist here; there are: {there}",
+            (evidence,),
+            f"queue {name}",
+        )
+        return
+    unseen = labelled and case.objects.workloads == () and case.is_suspended and not case.objects.pods
+    if unseen and not case.is_younger(job.created, 60):
+        evidence = Evidence(case.job_name, "metadata.labels", f"queue {name}, and no Workload was made")
+        yield Finding(
+            "queue_misconfigured",
+            f"Kueue has made no Workload of it (queue {name}): does it manage {job.kind}s?",
+            (evidence,),
+            f"queue {name}",
+            confidence=0.8,
+        )
 
 
 @rule(
     "queue_pods_ready_timeout",
     "Its queue took it back because its members were not ready in time",
-    means="Kueue admits a job and gives its quota back when not all of its pods are ready within a time; a slow image "
+    means="Kueue admits a job and gives its quota back when not all of its pods are ready within a "
+    "time; a slow image "
     "or a pod without a node is the usual reason.",
-    looks="Workload Evicted with reason PodsReadyTimeout, `Exceeded the PodsReady timeout`, RequeuingLimitExceeded.",
+    looks="Workload Evicted with reason PodsReadyTimeout, `Exceeded the PodsReady timeout`, "
+    "RequeuingLimitExceeded.",
     fix="find out what kept the member from starting (pre-pull its image), or have the timeout raised",
     needs=(*_QUEUE_NEEDS, Need.PODS),
     retryable=True,
@@ -302,7 +369,12 @@ def _evicted(case: Case, pattern: re.Pattern[str]) -> Queued | None:
     workload = _workload(case)
     for kind in ("Evicted", "Preempted", "Requeued"):
         c: Condition | None = workload.condition(kind) if workload is not None else None
-        if c is not None and c.status == "True" and pattern.search(f"{c.reason} {c.message}") and workload is not None:
+        if (
+            c is not None
+            and c.status == "True"
+            and pattern.search(f"{c.reason} {c.message}")
+            and workload is not None
+        ):
             return Queued(f"workload/{workload.name}", f"conditions.{kind}", c.reason, c.message, c.since)
     for e in reversed(case.events):
         if e.kind not in ("Pod", "Node") and pattern.search(f"{e.reason} {e.message}"):
@@ -317,24 +389,31 @@ def _slowest(case: Case) -> tuple[str, Evidence] | None:
             reason = next((c.now.reason for c in pod.containers if c.now.reason), pod.phase)
             return pod.name, Evidence(pod_object(pod), f"status.{reason}", pod.phase)
     begun = {e.name for e in case.events if e.kind == "Pod" and e.reason in ("Started", "Pulled")}
-    slow = [e for e in case.events if e.kind == "Pod" and e.name not in begun and e.reason not in ("Killing", "Scheduled")]
+    slow = [
+        e
+        for e in case.events
+        if e.kind == "Pod" and e.name not in begun and e.reason not in ("Killing", "Scheduled")
+    ]
     if not slow:
         return None
     last = max(slow, key=lambda e: e.time or 0.0)
     return last.name, Evidence(f"pod/{last.name}", f"events.{last.reason}", quote(last.message))
 
 
-# --- what the scheduler says ----------------------------------------------------------------------------------------
+# --- what the scheduler says -------------------------------------------------------------------------------
 
 
 _HEAD = re.compile(r"\d+/(\d+) nodes are (?:un)?available\b:?\s*(.*)", re.DOTALL)
 _REASON = re.compile(r"(\d+) (.*?)(?=, \d+ |$)", re.DOTALL)
 _CONSTRAINT = re.compile(
     r"taint|didn't match|didn't satisfy|volume node affinity|PersistentVolume's node affinity|"
-    r"available volume zone|topology spread|anti-affinity|too many pods|free ports|were unschedulable|max volume count",
+    r"available volume zone|topology spread|anti-affinity|too many pods|free ports|were unschedulable|"
+    r"max volume count",
     re.IGNORECASE,
 )
-_GPU = re.compile(r"Insufficient (\S*(?:gpu|mig-|npu|tpu|neuron|gaudi|hccl|mlu|dcu|xpu|habana|ascend)\S*)", re.IGNORECASE)
+_GPU = re.compile(
+    r"Insufficient (\S*(?:gpu|mig-|npu|tpu|neuron|gaudi|hccl|mlu|dcu|xpu|habana|ascend)\S*)", re.IGNORECASE
+)
 
 
 def unplaced(case: Case) -> list[tuple[PodSeen, str]]:
@@ -360,7 +439,8 @@ def _unplaced(case: Case) -> Iterator[tuple[PodSeen, str]]:
 
 
 def reasons_of(text: str) -> dict[str, int]:
-    """``0/12 nodes are available: 4 node(s) had taint, 8 Insufficient cpu.`` -> each reason with its count."""
+    """``0/12 nodes are available: 4 node(s) had taint, 8 Insufficient cpu.`` -> each reason with its
+    count."""
     match = _HEAD.search(text)
     if match is None:
         return {}
@@ -383,7 +463,11 @@ def _asks(pod: PodSeen, resource: str) -> int:
         if path.startswith("containers[") and path.endswith(f".resources.limits.{resource}"):
             total += int(amount(value) or 0)
     if not total:
-        total = sum(int(amount(v) or 0) for k, v in pod.facts.items() if k.startswith("containers[") and k.endswith(f".resources.requests.{resource}"))
+        total = sum(
+            int(amount(v) or 0)
+            for k, v in pod.facts.items()
+            if k.startswith("containers[") and k.endswith(f".resources.requests.{resource}")
+        )
     return total
 
 
@@ -401,7 +485,11 @@ def _is_scaling(case: Case) -> EventLike | None:
             newest = e if newest is None or (e.time or 0) >= (newest.time or 0) else newest
     if newest is None:
         return None
-    failed = [e for e in case.events if e.reason in ("NotTriggerScaleUp", "ScaleUpFailed", "FailedToScaleUpGroup", "ScaleUpTimedOut")]
+    failed = [
+        e
+        for e in case.events
+        if e.reason in ("NotTriggerScaleUp", "ScaleUpFailed", "FailedToScaleUpGroup", "ScaleUpTimedOut")
+    ]
     if any((e.time or 0) > (newest.time or 0) for e in failed):
         return None
     age = case.age(newest.time)
@@ -419,8 +507,14 @@ class EventLike:
 
 
 def _has_gang(case: Case) -> bool:
-    return bool(case.objects.groups) or any(not _default_scheduled(pod) for pod in case.objects.pods) or any(
-        "pod-group" in k or "group-name" in k or "podgroup" in k.lower() for pod in case.objects.pods for k in pod.labels
+    return (
+        bool(case.objects.groups)
+        or any(not _default_scheduled(pod) for pod in case.objects.pods)
+        or any(
+            "pod-group" in k or "group-name" in k or "podgroup" in k.lower()
+            for pod in case.objects.pods
+            for k in pod.labels
+        )
     )
 
 
@@ -431,10 +525,13 @@ def _is_never_bound(text: str) -> bool:
 @rule(
     "gang_partial_scheduling",
     "Some members run and idle while others have no place",
-    means="Without a gang scheduler pods are placed one by one: some hold their GPUs and wait in the rendezvous for "
+    means="Without a gang scheduler pods are placed one by one: some hold their GPUs and wait in the "
+    "rendezvous for "
     "others that do not fit. Two such jobs can block each other for ever.",
-    looks="Some pods Running, others Pending with `Insufficient nvidia.com/gpu`, default scheduler, no PodGroup.",
-    fix="delete the job to give its places back, and let a gang scheduler start all of it or nothing (gang.scheduler)",
+    looks="Some pods Running, others Pending with `Insufficient nvidia.com/gpu`, default scheduler, no "
+    "PodGroup.",
+    fix="delete the job to give its places back, and let a gang scheduler start all of it or nothing "
+    "(gang.scheduler)",
     needs=(*_POD_NEEDS, Need.QUEUES),
     retryable=True,
 )
@@ -461,17 +558,26 @@ def gang_partial_scheduling(case: Case) -> Iterator[Finding]:
     "gang_unschedulable",
     "The gang as a whole finds no room",
     means="A gang scheduler knows the members as one gang, and there is no room for all of them at once.",
-    looks="PodGroup Unschedulable, NotEnoughResources, `n/m tasks in gang unschedulable: pod group is not ready`, "
+    looks="PodGroup Unschedulable, NotEnoughResources, `n/m tasks in gang unschedulable: pod group is "
+    "not ready`, "
     "`PodGroup X gets rejected`, `cannot find enough sibling pods`.",
-    fix="free capacity or ask for fewer members; with too few pods look at minAvailable and at what makes the pods",
+    fix="free capacity or ask for fewer members; with too few pods look at minAvailable and at what "
+    "makes the pods",
     needs=(*_POD_NEEDS, Need.QUEUES),
     retryable=True,
 )
 def gang_unschedulable(case: Case) -> Iterator[Finding]:
     if case.is_over:
         return
-    few = re.compile(r"NotEnoughTasks|sibling pods|not enough (tasks|pods)|NotEnoughPods|less than minMember", re.IGNORECASE)
-    gang = re.compile(r"in gang unschedulable|pod group is not ready|PodGroup \S+ gets rejected|NotEnoughResources|gang.{0,40}unschedulable|minAvailable", re.IGNORECASE)
+    few = re.compile(
+        r"NotEnoughTasks|sibling pods|not enough (tasks|pods)|NotEnoughPods|less than minMember",
+        re.IGNORECASE,
+    )
+    gang = re.compile(
+        r"in gang unschedulable|pod group is not ready|PodGroup \S+ gets rejected|NotEnoughResources|"
+        r"gang.{0,40}unschedulable|minAvailable",
+        re.IGNORECASE,
+    )
     for object_, where, text, time in _gang_texts(case):
         if "quota insufficient" in text or _MISCONFIGURED.search(text):
             continue
@@ -480,7 +586,9 @@ def gang_unschedulable(case: Case) -> Iterator[Finding]:
             continue
         if not too_few and len(case.running) >= case.expected > 0:
             continue
-        summary = "fewer members exist than its gang needs" if too_few else "the gang as a whole finds no room"
+        summary = (
+            "fewer members exist than its gang needs" if too_few else "the gang as a whole finds no room"
+        )
         name = next((g.name for g in case.objects.groups or ()), "")
         blame = f"PodGroup {name}" if name else object_
         yield Finding(
@@ -500,7 +608,10 @@ def _gang_texts(case: Case) -> Iterator[tuple[str, str, str, float | None]]:
         if group.facts.get("status.phase") in ("Running", "Completed"):
             continue
         for c in group.conditions:
-            if c.type in ("Unschedulable", "PodGroupInitiallyScheduled", "PodGroupScheduled") or c.reason in ("NotEnoughResources", "NotEnoughTasks"):
+            if c.type in ("Unschedulable", "PodGroupInitiallyScheduled", "PodGroupScheduled") or c.reason in (
+                "NotEnoughResources",
+                "NotEnoughTasks",
+            ):
                 scheduled = c.type.endswith("cheduled") and c.type != "Unschedulable"
                 if c.status == ("False" if scheduled else "True"):
                     text = f"{c.reason}: {c.message}"
@@ -509,7 +620,9 @@ def _gang_texts(case: Case) -> Iterator[tuple[str, str, str, float | None]]:
         if text:
             yield pod_object(pod), "conditions.PodScheduled", text, None
     for e in case.events:
-        if e.kind == "PodGroup" and e.type != "Normal" or e.reason in ("Unschedulable", "FailedScheduling") and e.kind == "PodGroup":
+        if (e.kind == "PodGroup" and e.type != "Normal") or (
+            e.reason in ("Unschedulable", "FailedScheduling") and e.kind == "PodGroup"
+        ):
             yield f"podgroup/{e.name}", f"events.{e.reason}", f"{e.reason}: {e.message}", e.time
 
 
@@ -517,13 +630,19 @@ def _gang_texts(case: Case) -> Iterator[tuple[str, str, str, float | None]]:
     "gang_scheduler_missing",
     "No scheduler serves these pods",
     means="The pods name a scheduler that is not running here: nobody looks at them, and nothing is said.",
-    looks="Pods Pending with neither a PodScheduled condition nor any event; schedulerName is not default-scheduler.",
+    looks="Pods Pending with neither a PodScheduled condition nor any event; schedulerName is not "
+    "default-scheduler.",
     fix="start that scheduler, or correct schedulerName (gang.scheduler): `allaboard preflight` looks for it",
     needs=_POD_NEEDS,
 )
 def gang_scheduler_missing(case: Case) -> Iterator[Finding]:
     for pod, text in unplaced(case):
-        if text or _default_scheduled(pod) or pod.condition("PodScheduled") is not None or case.events_of(pod):
+        if (
+            text
+            or _default_scheduled(pod)
+            or pod.condition("PodScheduled") is not None
+            or case.events_of(pod)
+        ):
             continue
         if any(key.startswith("schedulingGates") for key in pod.facts):
             continue
@@ -564,7 +683,8 @@ def _lacks_gpu_altogether(case: Case, text: str) -> str | None:
 @rule(
     "insufficient_gpu",
     "No node has enough free GPUs",
-    means="All nodes that could hold a member have their GPUs in use; or a member asks for more than any node has.",
+    means="All nodes that could hold a member have their GPUs in use; or a member asks for more than "
+    "any node has.",
     looks="All pods Pending, FailedScheduling or PodScheduled=False with `n Insufficient nvidia.com/gpu`.",
     fix="wait until others give GPUs back, or ask for fewer per member",
     needs=_POD_NEEDS,
@@ -575,12 +695,21 @@ def insufficient_gpu(case: Case) -> Iterator[Finding]:
         return
     for pod, text in unplaced(case):
         resource = _gpu_resource(text)
-        if resource is None or _is_never_bound(text) or _lacks_gpu_altogether(case, text) or _constrained(case, pod, text):
+        if (
+            resource is None
+            or _is_never_bound(text)
+            or _lacks_gpu_altogether(case, text)
+            or _constrained(case, pod, text)
+        ):
             continue
         if _GANG_ONLY.search(text) and _has_gang(case):
             continue
         never = _never_fits(case, pod, text)
-        words = f"{pod.name} can never start here: {never}" if never else f"no node has enough free {resource} for {pod.name}"
+        words = (
+            f"{pod.name} can never start here: {never}"
+            if never
+            else f"no node has enough free {resource} for {pod.name}"
+        )
         yield Finding(
             "insufficient_gpu",
             words,
@@ -592,15 +721,19 @@ def insufficient_gpu(case: Case) -> Iterator[Finding]:
         return
 
 
-_GANG_ONLY = re.compile(r"in gang unschedulable|pod group is not ready|PodGroup \S+ gets rejected|sibling pods")
+_GANG_ONLY = re.compile(
+    r"in gang unschedulable|pod group is not ready|PodGroup \S+ gets rejected|sibling pods"
+)
 
 
 @rule(
     "gpu_not_advertised",
     "Nodes have GPUs and do not offer them",
-    means="No node has the resource in its allocatable: the device plugin or GPU operator is down, or the resource has "
+    means="No node has the resource in its allocatable: the device plugin or GPU operator is down, or "
+    "the resource has "
     "another name (a MIG profile).",
-    looks="`Insufficient nvidia.com/gpu` while every node lacks `nvidia.com/gpu` in status.allocatable, or has 0.",
+    looks="`Insufficient nvidia.com/gpu` while every node lacks `nvidia.com/gpu` in "
+    "status.allocatable, or has 0.",
     fix="repair the device plugin or GPU operator, or ask for the resource that the nodes offer",
     needs=_POD_NEEDS,
 )
@@ -611,14 +744,20 @@ def gpu_not_advertised(case: Case) -> Iterator[Finding]:
             continue
         hosts = [n for n in case.nodes.values() if _has_gpu_hardware(n.labels, n.capacity)]
         node = next(iter(hosts or case.nodes.values()))
-        offered = sorted({k for n in case.nodes.values() for k in n.allocatable if "/" in k and "hugepages" not in k})
+        offered = sorted(
+            {k for n in case.nodes.values() for k in n.allocatable if "/" in k and "hugepages" not in k}
+        )
         instead = f"; they offer {', '.join(offered[:4])}" if offered else ""
         yield Finding(
             "gpu_not_advertised",
             f"no node offers {resource}{instead}",
             (
                 Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),
-                Evidence(f"node/{node.name}", f"status.allocatable[{resource}]", node.allocatable.get(resource, "absent")),
+                Evidence(
+                    f"node/{node.name}",
+                    f"status.allocatable[{resource}]",
+                    node.allocatable.get(resource, "absent"),
+                ),
             ),
             f"node {', '.join(n.name for n in (hosts or [node])[:3])}",
             confidence=0.9,
@@ -643,13 +782,21 @@ def _constrained(case: Case, pod: PodSeen, text: str) -> bool:
         return False
     if not case.nodes:
         return False
-    able = [n for n in case.nodes.values() if int(amount(n.allocatable.get(resource, "0")) or 0) >= max(1, _asks(pod, resource))]
+    able = [
+        n
+        for n in case.nodes.values()
+        if int(amount(n.allocatable.get(resource, "0")) or 0) >= max(1, _asks(pod, resource))
+    ]
     if not able:
         return False
     lacking = sum(n for reason, n in reasons.items() if resource in reason)
-    # Nodes without that GPU at all are counted as lacking it; what is left of the count are full nodes that could.
+    # Nodes without that GPU are counted as lacking it; what is left are full nodes that could.
     without = len([n for n in case.nodes.values() if int(amount(n.allocatable.get(resource, "0")) or 0) == 0])
-    closed = [n for n in able if n.cordoned or any(not _tolerates(pod, taint) for taint in n.taints) or not _selected(pod, n.labels)]
+    closed = [
+        n
+        for n in able
+        if n.cordoned or any(not _tolerates(pod, taint) for taint in n.taints) or not _selected(pod, n.labels)
+    ]
     if closed and len(closed) == len(able):
         return True
     return not closed and lacking <= without - closing
@@ -676,17 +823,22 @@ def _tolerates(pod: PodSeen, taint: str) -> bool:
 
 
 def _selected(pod: PodSeen, labels: Mapping[str, str]) -> bool:
-    wanted = {k.removeprefix("nodeSelector."): v for k, v in pod.facts.items() if k.startswith("nodeSelector.")}
+    wanted = {
+        k.removeprefix("nodeSelector."): v for k, v in pod.facts.items() if k.startswith("nodeSelector.")
+    }
     return all(labels.get(k) == v for k, v in wanted.items())
 
 
 @rule(
     "unschedulable_constraints",
     "The pod's own conditions exclude the nodes that have room",
-    means="A taint that is not tolerated, a selector, the zone of a volume, spread or affinity rules keep the pod off "
+    means="A taint that is not tolerated, a selector, the zone of a volume, spread or affinity rules "
+    "keep the pod off "
     "the nodes that could hold it.",
-    looks="`untolerated taint(s)`, `didn't match Pod's node affinity/selector`, `volume node affinity conflict`, "
-    "`topology spread`, `anti-affinity`, `Too many pods`. The reason on nodes that could otherwise fit decides, not "
+    looks="`untolerated taint(s)`, `didn't match Pod's node affinity/selector`, `volume node affinity "
+    "conflict`, "
+    "`topology spread`, `anti-affinity`, `Too many pods`. The reason on nodes that could otherwise fit "
+    "decides, not "
     "the largest count.",
     fix="add the toleration, correct nodeSelector or affinity, or move the claim to the zone of the nodes",
     needs=_POD_NEEDS,
@@ -699,7 +851,11 @@ def unschedulable_constraints(case: Case) -> Iterator[Finding]:
             continue
         reasons = reasons_of(text)
         other = [r for r in reasons if r.startswith("Insufficient") and not _GPU.search(r)]
-        if _constrained(case, pod, text) or (other and not _gpu_resource(text)) or (_CONSTRAINT.search(text) and not _gpu_resource(text)):
+        if (
+            _constrained(case, pod, text)
+            or (other and not _gpu_resource(text))
+            or (_CONSTRAINT.search(text) and not _gpu_resource(text))
+        ):
             closing = [r for r in reasons if _CONSTRAINT.search(r)] or list(reasons) or [text]
             yield Finding(
                 "unschedulable_constraints",

@@ -17,24 +17,34 @@ from allaboard.observation import PodSeen
 
 SECONDARY = words(
     r"Connection closed by (remote )?peer|Connection reset by (remote )?peer|Broken pipe|remote process exit|"
-    r"there was a network error|ncclRemoteError|Socket recv failed while polling|Connection closed by localRank|"
+    r"there was a network error|ncclRemoteError|Socket recv failed while polling|Connection closed by "
+    r"localRank|"
     r"Some NCCL operations have failed or timed out|taking the entire process down|Watchdog caught|"
-    r"watchdog thread terminated|store->get\('0'\) got error|got signal: 15|closing signal SIGTERM|RendezvousClosedError|"
-    r"lost communication with a remote daemon|mpirun noticed that process rank|processes exited with non-zero status|"
+    r"watchdog thread terminated|store->get\('0'\) got error|got signal: 15|closing signal SIGTERM|"
+    r"RendezvousClosedError|"
+    r"lost communication with a remote daemon|mpirun noticed that process rank|processes exited with "
+    r"non-zero status|"
     r"exited with non-zero status|heartbeat timeout|Shutdown barrier|coordination service.{0,80}UNAVAILABLE|"
     r"failed to connect to all addresses|UnavailableError|HorovodInternalError|has been shut down|"
-    r"closed connection|recvValue failed|failed to recv, got 0 bytes|ProcessGroup.{0,80}(reset|closed)|NCCL communicator was aborted|"
-    r"ncclInternalError|peer .{0,60}(closed|disconnected)|DistNetworkError|Application timeout caused pair closure"
+    r"closed connection|recvValue failed|failed to recv, got 0 bytes|ProcessGroup.{0,80}(reset|closed)|"
+    r"NCCL communicator was aborted|"
+    r"ncclInternalError|peer .{0,60}(closed|disconnected)|DistNetworkError|Application timeout caused "
+    r"pair closure"
 )
 OPAQUE = re.compile(
-    r"(^|\.)(RuntimeError|DistBackendError|DistNetworkError|DistStoreError|DistError|HorovodInternalError|UnavailableError|"
-    r"ChildFailedError|CalledProcessError|SignalException|InternalError|XlaRuntimeError|AcceleratorError|SystemExit|"
-    r"ProcessExitedException|ProcessRaisedException|OSError|Exception|TimeoutError|ClientError|S3UploadFailedError)$"
+    r"(^|\.)(RuntimeError|DistBackendError|DistNetworkError|DistStoreError|DistError|"
+    r"HorovodInternalError|UnavailableError|"
+    r"ChildFailedError|CalledProcessError|SignalException|InternalError|XlaRuntimeError|"
+    r"AcceleratorError|SystemExit|"
+    r"ProcessExitedException|ProcessRaisedException|OSError|Exception|TimeoutError|ClientError|"
+    r"S3UploadFailedError)$"
 )
 """Types that say little of why: what stands around them is read, too."""
 MEETING = words(
-    r"RendezvousTimeoutError|RendezvousConnectionError|DistStoreError|DistNetworkError|clients joined|client socket has (timed out|failed)|"
-    r"(c10d|TCPStore|rendezvous|init_process_group).{0,200}(timed out|refused|reset|Name or service)|Barrier timed out|"
+    r"RendezvousTimeoutError|RendezvousConnectionError|DistStoreError|DistNetworkError|clients joined|"
+    r"client socket has (timed out|failed)|"
+    r"(c10d|TCPStore|rendezvous|init_process_group).{0,200}(timed out|refused|reset|Name or service)|"
+    r"Barrier timed out|"
     r"gai error|ConnectionRefusedError"
 )
 """What an exception says that ended a member which never met the others: a symptom, with rules of its own."""
@@ -46,8 +56,8 @@ NEAR = 6000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A pod's log. ``ended``: its process ended without success, as far as is known; ``fatal``: what ended it,
-    the first that is not about a peer; ``speaks``: whether that says why."""
+    """A pod's log. ``ended``: its process ended without success, as far as is known; ``fatal``: what ended
+    it, the first that is not about a peer; ``speaks``: whether that says why."""
 
     pod: PodSeen
     log: Log
@@ -137,9 +147,9 @@ def from_logs(
     blame: Callable[[PodSeen, str], str] | None = None,
     secondary: bool = False,
 ) -> Iterator[Finding]:
-    """A finding for each pod whose log shows a pattern. ``but``: what a line must not say, too; ``running``: also
-    while its process goes on; ``anywhere``: also where an exception ended it that says something else;
-    ``secondary``: lines that also tell of a lost peer count."""
+    """A finding for each pod whose log shows a pattern. ``but``: what a line must not say, too;
+    ``running``: also while its process goes on; ``anywhere``: also where an exception ended it that says
+    something else; ``secondary``: lines that also tell of a lost peer count."""
     for one in readings(case):
         found = _first(one, pattern, but, running, anywhere, secondary)
         if found is None:
@@ -185,15 +195,21 @@ def _first(
     last = one.log.fatal
     for exception in last:
         if fits(exception.text):
-            hit = next(iter(one.log.hits(Words(re.compile(re.escape(exception.text[:120])), (exception.text[:60].lower(),)), 1)), None)
+            hit = next(
+                iter(
+                    one.log.hits(
+                        Words(re.compile(re.escape(exception.text[:120])), (exception.text[:60].lower(),)), 1
+                    )
+                ),
+                None,
+            )
             return exception.text, exception, hit
     for exception in one.log.before_fatal:
         if fits(exception.text):
             return exception.text, exception, None
-    if not one.ended and not running:
-        # A process that hangs after its exception has not ended; one that goes on has dealt with it.
-        if one.fatal is None or went_on(one.log):
-            return None
+    # A process that hangs after its exception has not ended; one that goes on has dealt with it.
+    if not one.ended and not running and (one.fatal is None or went_on(one.log)):
+        return None
     hits = [h for h in one.log.hits(pattern) if fits(h.text)]
     if not one.ended and hits:
         # What it has got over is no trouble.
@@ -201,7 +217,9 @@ def _first(
         hits = [h for h in hits if goes is None or goes.position < h.position]
     if one.speaks and not anywhere:
         after = one.log.body.rfind(one.fatal.type) if one.fatal is not None else -1
-        hits = [h for h in hits if after >= 0 and after - 200 <= h.position <= after + NEAR and h.position > after]
+        hits = [
+            h for h in hits if after >= 0 and after - 200 <= h.position <= after + NEAR and h.position > after
+        ]
     if not hits:
         return None
     return hits[0].text, None, hits[0]

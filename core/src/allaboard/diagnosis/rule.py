@@ -1,8 +1,8 @@
 """What a rule of the doctor is, and what it finds.
 
 A rule belongs to one cause of failure: its code is stable, its words become a page (`allaboard doctor
---causes`), ``needs`` says which evidence it reads. It is a small function of the `Case` and yields a `Finding`
-for each place where the cause shows; it yields nothing without evidence that it can quote.
+--causes`), ``needs`` says which evidence it reads. It is a small function of the `Case` and yields a
+`Finding` for each place where the cause shows; it yields nothing without evidence that it can quote.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One place where a cause shows. ``at``: when, epoch seconds; ``generic``: it says that something broke and
-    little of why; ``summary``, ``fix`` and ``retryable`` of None: the cause's own. ``from_object``: an object
-    says so, not a log.
+    """One place where a cause shows. ``at``: when, epoch seconds; ``generic``: it says that something
+    broke and little of why; ``summary``, ``fix`` and ``retryable`` of None: the cause's own.
+    ``from_object``: an object says so, not a log.
     """
 
     code: str

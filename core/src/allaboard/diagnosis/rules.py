@@ -1,9 +1,10 @@
 """From an observation to its diagnoses: every rule looks, and what is found is ranked.
 
 The ranking is the principle of the first failing rank: the first failure in time wins over the loudest, the
-last and the one that the job names. What an object says outranks what a log suggests at about the same time, what
-is specific outranks what is generic; a victim's words, a launcher's wrapper and what the rest of a gang says when a
-peer went away never come first while a cause lies below. Without evidence the diagnosis is ``unknown``.
+last and the one that the job names. What an object says outranks what a log suggests at about the same
+time, what is specific outranks what is generic; a victim's words, a launcher's wrapper and what the rest
+of a gang says when a peer went away never come first while a cause lies below. Without evidence the
+diagnosis is ``unknown``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from allaboard.diagnosis import (  # noqa: F401  (their rules register themselves, in this order)
-    submit,
+    code_and_data,
+    communication,
+    infrastructure,
+    lifecycle_and_speed,
     queue,
     start,
-    infrastructure,
-    communication,
-    code_and_data,
-    lifecycle_and_speed,
+    submit,
 )
 from allaboard.diagnosis.case import Case, quote
 from allaboard.diagnosis.reading import readings
@@ -39,17 +40,30 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
     for winner, losers in (
         ("gang_partial_scheduling", "insufficient_gpu unschedulable_constraints rendezvous_timeout"),
         ("gang_unschedulable", "insufficient_gpu unschedulable_constraints"),
-        ("capacity_scaling_up", "insufficient_gpu unschedulable_constraints gang_partial_scheduling gang_unschedulable"),
-        ("resource_quota_exceeded", "gang_partial_scheduling gang_unschedulable operator_not_running insufficient_gpu"),
+        (
+            "capacity_scaling_up",
+            "insufficient_gpu unschedulable_constraints gang_partial_scheduling gang_unschedulable",
+        ),
+        (
+            "resource_quota_exceeded",
+            "gang_partial_scheduling gang_unschedulable operator_not_running insufficient_gpu",
+        ),
         ("queue_quota_pending", "gang_unschedulable operator_not_running job_suspended"),
-        ("queue_quota_impossible", "gang_unschedulable operator_not_running job_suspended queue_quota_pending"),
+        (
+            "queue_quota_impossible",
+            "gang_unschedulable operator_not_running job_suspended queue_quota_pending",
+        ),
         ("queue_misconfigured", "gang_unschedulable operator_not_running job_suspended queue_quota_pending"),
         (
             "queue_pods_ready_timeout",
-            "queue_quota_pending queue_misconfigured job_suspended preempted_by_priority killed_externally image_pull_network",
+            "queue_quota_pending queue_misconfigured job_suspended preempted_by_priority "
+            "killed_externally image_pull_network",
         ),
         ("preempted_by_priority", "queue_quota_pending job_suspended killed_externally node_lost"),
-        ("spot_or_node_shutdown", "node_lost drained_by_eviction_api killed_externally evicted_node_pressure"),
+        (
+            "spot_or_node_shutdown",
+            "node_lost drained_by_eviction_api killed_externally evicted_node_pressure",
+        ),
         ("drained_by_eviction_api", "node_lost killed_externally oom_killed"),
         ("node_lost", "killed_externally"),
         ("evicted_ephemeral_storage", "evicted_node_pressure killed_externally oom_killed disk_full"),
@@ -81,7 +95,8 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
         (
             "partial_restart_hang",
             "oom_killed python_exception native_crash killed_externally nccl_timeout cuda_oom node_lost "
-            "rendezvous_timeout port_in_use master_unreachable_network gpu_hardware_error network_fabric_error",
+            "rendezvous_timeout port_in_use master_unreachable_network gpu_hardware_error "
+            "network_fabric_error",
         ),
         ("collective_mismatch", "nccl_timeout"),
         ("world_size_mismatch", "rendezvous_timeout duplicate_gpu_mapping"),
@@ -91,12 +106,15 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
 
 
 def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, ...]:
-    """All diagnoses, the cause first. Empty for a healthy run; with ``thorough`` it is `healthy` or `unknown` that
-    is told then, and a run that goes on is looked at as closely as one that failed: what the doctor does when it
-    is asked.
+    """All diagnoses, the cause first. Empty for a healthy run; with ``thorough`` it is `healthy` or
+    `unknown` that is told then, and a run that goes on is looked at as closely as one that failed: what
+    the doctor does when it is asked.
     """
     state = state_of(seen)
-    first = [*_ending_diagnoses(seen, state, thorough), *(_obstacle_diagnoses(seen) if not state.is_final else ())]
+    first = [
+        *_ending_diagnoses(seen, state, thorough),
+        *(_obstacle_diagnoses(seen) if not state.is_final else ()),
+    ]
     warnings = [*_warning_diagnoses(seen)]
     if thorough:
         diagnoses = _thorough(seen, state, [*first, *warnings])
@@ -136,15 +154,19 @@ def _told(case: Case, found: Sequence[Finding]) -> list[Diagnosis]:
     if case.succeeded and good:
         return [_diagnosis(good[0], ())]
     if not causes:
-        return [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_unknown(case, bad)]
+        return (
+            [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_unknown(case, bad)]
+        )
     order = sorted(causes, key=lambda f: _rank(case, f))
     firsts: dict[str, Finding] = {}
     for finding in order:
         firsts.setdefault(finding.code, finding)
     top, *others = firsts.values()
     rest = [f for f in (*order[1:], *(f for f in found if f not in order)) if f.code != "healthy"]
-    beside = [f for f in others if f.level in (Level.REFUSED, Level.CAUSE, Level.WRAPPER)]
-    return [_diagnosis(top, rest), *(_diagnosis(f, ()) for f in beside[: MOST - 1])]
+    beside = [f for f in others if f.level in (Level.REFUSED, Level.CAUSE, Level.WRAPPER)][: MOST - 1]
+    told = {f.code for f in beside}
+    rest = [f for f in rest if f.code not in told]
+    return [_diagnosis(top, rest), *(_diagnosis(f, ()) for f in beside)]
 
 
 def _without_explained(found: Sequence[Finding]) -> list[Finding]:
@@ -152,7 +174,9 @@ def _without_explained(found: Sequence[Finding]) -> list[Finding]:
     codes = {f.code for f in found if f.level in (Level.REFUSED, Level.CAUSE)}
     explained = {loser for code in codes for loser in _EXPLAINS.get(code, ())}
     specific = {f.who or f.blame for f in found if f.level is Level.CAUSE and not f.generic}
-    return [f for f in found if f.code not in explained and not (f.generic and (f.who or f.blame) in specific)]
+    return [
+        f for f in found if f.code not in explained and not (f.generic and (f.who or f.blame) in specific)
+    ]
 
 
 def _rank(case: Case, finding: Finding) -> tuple[float, float, float, int]:
@@ -170,7 +194,11 @@ def _diagnosis(finding: Finding, others: Sequence[Finding]) -> Diagnosis:
     cause = RULES[finding.code].cause
     also: dict[str, None] = {}
     for other in others:
-        if other is not finding and other.evidence and (other.code != finding.code or other.blame != finding.blame):
+        if (
+            other is not finding
+            and other.evidence
+            and (other.code != finding.code or other.blame != finding.blame)
+        ):
             also.setdefault(f"{other.code}: {quote(other.evidence[0].text)} ({other.evidence[0].object})")
     return Diagnosis(
         code=finding.code,
@@ -190,10 +218,17 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
     if refused is not None:
         text, evidence = refused.message, (Evidence(case.job_name, "submit_error", quote(refused.message)),)
     elif failed is not None:
-        text, evidence = failed.message or failed.reason, (Evidence(case.job_name, "conditions.Failed", quote(failed.message)),)
+        text, evidence = (
+            failed.message or failed.reason,
+            (Evidence(case.job_name, "conditions.Failed", quote(failed.message)),),
+        )
     else:
         text, evidence = "nothing that was looked at explains it", ()
-    also = tuple(dict.fromkeys(f"{f.code}: {quote(f.evidence[0].text)} ({f.evidence[0].object})" for f in others if f.evidence))
+    also = tuple(
+        dict.fromkeys(
+            f"{f.code}: {quote(f.evidence[0].text)} ({f.evidence[0].object})" for f in others if f.evidence
+        )
+    )
     run = case.seen.run
     fix = "`allaboard logs` and `allaboard events` show what was seen" if run else RULES["unknown"].cause.fix
     return Diagnosis("unknown", quote(text), evidence, None, False, fix, 0.5, also[:MOST_ALSO])
@@ -262,7 +297,12 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
     evidence = [Evidence(obstacle.object, obstacle.field, obstacle.said)] if obstacle.said else []
     if obstacle.field.startswith("initContainerStatuses"):
         case = Case(seen)
-        last = [text for one in readings(case) if one.pod.member == obstacle.member for text in one.log.last_lines[-1:]]
+        last = [
+            text
+            for one in readings(case)
+            if one.pod.member == obstacle.member
+            for text in one.log.last_lines[-1:]
+        ]
         evidence += [Evidence(f"log/{obstacle.member}", "text", text) for text in last]
         if obstacle.code == "oom_killed":
             fix = "give that init container more memory (pod.spec.initContainers), or have it read less"

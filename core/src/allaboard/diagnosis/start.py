@@ -24,7 +24,7 @@ START_REASONS = frozenset({"StartError", "ContainerCannotRun", "RunContainerErro
 TRANSIENT = 2
 """Events of one kind that a start may show before it succeeds."""
 
-# --- images ---------------------------------------------------------------------------------------------------------
+# --- images ------------------------------------------------------------------------------------------------
 
 _LIMITED = re.compile(r"\b429\b|toomanyrequests|too many requests|pull rate limit", re.IGNORECASE)
 _DENIED = re.compile(
@@ -35,7 +35,8 @@ _DENIED = re.compile(
 )
 _NETWORK = re.compile(
     r"i/o timeout|no such host|connection refused|TLS handshake|connection reset|network is unreachable|"
-    r"context deadline exceeded|server misbehaving|unexpected EOF|\bEOF$|x509|RegistryUnavailable|no route to host|"
+    r"context deadline exceeded|server misbehaving|unexpected EOF|\bEOF$|x509|RegistryUnavailable|no "
+    r"route to host|"
     r"Client\.Timeout|\b50[0234]\b|proxyconnect|Temporary failure in name resolution",
     re.IGNORECASE,
 )
@@ -76,8 +77,15 @@ def _read_pulls(case: Case) -> Iterator[tuple[str, PodSeen, ContainerSeen, str]]
             if now.reason not in IMAGE_REASONS:
                 continue
             text = now.message
-            said = [e.message for e in case.events_of(pod) if "pull" in e.message.lower() and e.type != "Normal"]
-            telling = [t for t in [text, *said] if _image_code("", t) and (not container.image or container.image.split("@")[0] in t or t == text)]
+            said = [
+                e.message for e in case.events_of(pod) if "pull" in e.message.lower() and e.type != "Normal"
+            ]
+            telling = [
+                t
+                for t in [text, *said]
+                if _image_code("", t)
+                and (not container.image or container.image.split("@")[0] in t or t == text)
+            ]
             best = max(telling, key=len, default=text)
             code = _image_code(now.reason, best) or "image_pull_network"
             yield code, pod, container, f"{now.reason}: {best}" if best else now.reason
@@ -104,9 +112,11 @@ def _pull_findings(case: Case, code: str, why: str) -> Iterator[Finding]:
 @rule(
     "image_pull_auth",
     "The registry refuses the image",
-    means="The node has no credentials that the registry accepts for this image, or the repository does not exist: "
+    means="The node has no credentials that the registry accepts for this image, or the repository "
+    "does not exist: "
     "registries often tell both in the same words.",
-    looks="ErrImagePull or ImagePullBackOff with `401 Unauthorized`, `403 Forbidden`, `pull access denied`, `no basic "
+    looks="ErrImagePull or ImagePullBackOff with `401 Unauthorized`, `403 Forbidden`, `pull access "
+    "denied`, `no basic "
     "auth credentials`.",
     fix="give the job the registry's credentials (pod.spec.imagePullSecrets), or correct the image's name",
     needs=_NEEDS,
@@ -137,13 +147,16 @@ def image_not_found(case: Case) -> Iterator[Finding]:
     retryable=True,
 )
 def image_pull_rate_limited(case: Case) -> Iterator[Finding]:
-    yield from _pull_findings(case, "image_pull_rate_limited", "the registry limits how often it may be pulled")
+    yield from _pull_findings(
+        case, "image_pull_rate_limited", "the registry limits how often it may be pulled"
+    )
 
 
 @rule(
     "image_pull_network",
     "The node does not reach the registry",
-    means="Name resolution, a firewall, a proxy or the registry itself fails. In clusters without a way out it is often "
+    means="Name resolution, a firewall, a proxy or the registry itself fails. In clusters without a "
+    "way out it is often "
     "the image of an init container that the operator adds.",
     looks="`dial tcp .. i/o timeout`, `no such host`, `connection refused`, `TLS handshake timeout`.",
     fix="mirror the image where the nodes reach it, or open the way to the registry",
@@ -154,13 +167,16 @@ def image_pull_network(case: Case) -> Iterator[Finding]:
     yield from _pull_findings(case, "image_pull_network", "its registry cannot be reached from the node")
 
 
-# --- the program ----------------------------------------------------------------------------------------------------
+# --- the program -------------------------------------------------------------------------------------------
 
 _EXEC_FORMAT = words(r"exec format error|cannot execute binary file")
 _NO_PROGRAM = words(
-    r"executable file not found in \$PATH|: (command )?not found\s*$|can't open file|No such file or directory: '?torchrun|"
-    r"exec: .{1,200}: (no such file or directory|not found)|exec .{1,200}: no such file or directory|OCI runtime exec failed|"
-    r"bash: .{1,200}: (No such file or directory|Permission denied)|sh: .{0,20}.{1,200}: (not found|Permission denied)|"
+    r"executable file not found in \$PATH|: (command )?not found\s*$|can't open file|No such file or "
+    r"directory: '?torchrun|"
+    r"exec: .{1,200}: (no such file or directory|not found)|exec .{1,200}: no such file or directory|"
+    r"OCI runtime exec failed|"
+    r"bash: .{1,200}: (No such file or directory|Permission denied)|sh: .{0,20}.{1,200}: (not found|"
+    r"Permission denied)|"
     r"exec .{1,200}: permission denied|/entrypoint\S*: .{0,80}(No such file|Permission denied)"
 )
 
@@ -175,9 +191,18 @@ def _start_failures(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, s
                 failed = one.reason in START_REASONS or (one.exit_code == 128 and one.message != "")
                 if not failed or _config_text(one):
                     continue
-                said = one.message or next(
-                    (t.message for t in (container.last, container.now) if t and t.message and "back-off" not in t.message), ""
-                ) or _event_text(case, pod, ("Failed", "FailedCreatePodContainer", "StartError"))
+                said = (
+                    one.message
+                    or next(
+                        (
+                            t.message
+                            for t in (container.last, container.now)
+                            if t and t.message and "back-off" not in t.message
+                        ),
+                        "",
+                    )
+                    or _event_text(case, pod, ("Failed", "FailedCreatePodContainer", "StartError"))
+                )
                 yield pod, container, one, said
                 break
     for pod in case.pods:
@@ -216,7 +241,8 @@ def _event_text(case: Case, pod: PodSeen, reasons: tuple[str, ...]) -> str:
     "The program is built for another processor",
     means="The image's program does not fit the node's architecture, or a script has no #! line.",
     looks="`exec format error`; exit 1 or 255 within a second of the start, again and again.",
-    fix="build the image for the nodes' architecture, or choose nodes by kubernetes.io/arch; begin scripts with #!",
+    fix="build the image for the nodes' architecture, or choose nodes by kubernetes.io/arch; begin "
+    "scripts with #!",
     needs=(*_NEEDS, Need.LOGS, Need.NODES),
 )
 def exec_format_error(case: Case) -> Iterator[Finding]:
@@ -233,7 +259,8 @@ def exec_format_error(case: Case) -> Iterator[Finding]:
             more = (Evidence(f"node/{pod.node}", "kubernetes.io/arch", arch),) if arch else ()
             yield Finding(
                 "exec_format_error",
-                f"{pod.name} cannot run: its program was built for another processor than that of its node{f' ({arch})' if arch else ''}",
+                f"{pod.name} cannot run: its program was built for another processor than that of its "
+                f"node{f' ({arch})' if arch else ''}",
                 (Evidence(f"log/{pod.name}", "text", quote(hit.text)), *exit_evidence(pod), *more),
                 pod.name,
                 case.went_bad(pod),
@@ -300,7 +327,7 @@ def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: 
     )
 
 
-# --- what it needs of the cluster -------------------------------------------------------------------------------------
+# --- what it needs of the cluster --------------------------------------------------------------------------
 
 _LACKING = re.compile(
     r"(secret|configmap)s? \"?[\w./-]+\"? not found|couldn't find key \S+ in (ConfigMap|Secret) \S+|"
@@ -316,9 +343,11 @@ def _config_text(one: Try) -> bool:
 @rule(
     "container_config_missing",
     "A Secret or ConfigMap that the pod uses is not there",
-    means="The kubelet cannot make the container: a Secret, a ConfigMap or one of their keys does not exist in the "
+    means="The kubelet cannot make the container: a Secret, a ConfigMap or one of their keys does not "
+    "exist in the "
     "job's namespace.",
-    looks='CreateContainerConfigError `secret "X" not found`, `couldn\'t find key K in ConfigMap`; FailedMount with the '
+    looks='CreateContainerConfigError `secret "X" not found`, `couldn\'t find key K in ConfigMap`; '
+    "FailedMount with the "
     "same words.",
     fix="create it in the job's namespace, or correct its name in the job",
     needs=_NEEDS,
@@ -366,7 +395,8 @@ def run_as_nonroot_violation(case: Case) -> Iterator[Finding]:
             if "runAsNonRoot" in said or "non-root" in said:
                 yield Finding(
                     "run_as_nonroot_violation",
-                    f"container {container.name} of {pod.name} cannot start: it may not run as root, and its image does",
+                    f"container {container.name} of {pod.name} cannot start: it may not run as root, "
+                    f"and its image does",
                     (Evidence(pod_object(pod), f"containerStatuses[{container.name}].waiting", quote(said)),),
                     f"{pod.name} container {container.name}",
                     confidence=0.95,
@@ -376,8 +406,14 @@ def run_as_nonroot_violation(case: Case) -> Iterator[Finding]:
 
 def _is_preparing(pod: PodSeen) -> bool:
     """Whether none of its containers has ever run."""
-    return bool(pod.node) and pod.phase in ("Pending", "") and not any(
-        c.now.state in ("running", "terminated") or c.restarts for c in pod.containers if c.role != "sidecar"
+    return (
+        bool(pod.node)
+        and pod.phase in ("Pending", "")
+        and not any(
+            c.now.state in ("running", "terminated") or c.restarts
+            for c in pod.containers
+            if c.role != "sidecar"
+        )
     )
 
 
@@ -385,7 +421,9 @@ def _mount_events(case: Case, pod: PodSeen) -> list[EventSeen]:
     """Of a pod that still prepares; the ones that name the trouble first."""
     if not _is_preparing(pod):
         return []
-    found = [e for e in case.events_of(pod) if e.reason in ("FailedMount", "FailedMapVolume", "FailedAttachVolume")]
+    found = [
+        e for e in case.events_of(pod) if e.reason in ("FailedMount", "FailedMapVolume", "FailedAttachVolume")
+    ]
     return sorted(found, key=lambda e: "timed out waiting" in e.message or "unmounted volumes" in e.message)
 
 
@@ -395,7 +433,8 @@ _SANDBOX = re.compile(r"no runtime for|nvidia-container|RuntimeHandler|runtime h
 @rule(
     "pod_sandbox_failed",
     "The node cannot set up the pod's network",
-    means="Before any container, the node makes a sandbox with an address; its network plugin fails, again and again.",
+    means="Before any container, the node makes a sandbox with an address; its network plugin fails, "
+    "again and again.",
     looks="FailedCreatePodSandBox: `failed to assign an IP address`, errors of the CNI plugin.",
     fix="another node may do; else tell who runs the nodes' network",
     needs=_NEEDS,
@@ -432,9 +471,11 @@ _CLAIM = re.compile(r"persistentvolumeclaim \"?([\w.-]+)\"? (not found|is being 
 @rule(
     "pvc_not_bound",
     "A claim has no volume",
-    means="A pod waits for a PersistentVolumeClaim that does not exist or for which no volume is made: no storage class, "
+    means="A pod waits for a PersistentVolumeClaim that does not exist or for which no volume is made: "
+    "no storage class, "
     "or a provisioner that fails. A claim that waits for its first consumer is no trouble.",
-    looks='FailedScheduling `unbound immediate PersistentVolumeClaims`, `persistentvolumeclaim "X" not found`; claim '
+    looks='FailedScheduling `unbound immediate PersistentVolumeClaims`, `persistentvolumeclaim "X" not '
+    "found`; claim "
     "Pending with ProvisioningFailed.",
     fix="create the claim, or correct its storage class: kubectl describe pvc says why",
     needs=(*_NEEDS, Need.CLAIMS),
@@ -442,20 +483,46 @@ _CLAIM = re.compile(r"persistentvolumeclaim \"?([\w.-]+)\"? (not found|is being 
 def pvc_not_bound(case: Case) -> Iterator[Finding]:
     for pod, text in unplaced(case):
         absent = _CLAIM.search(text)
-        if absent is None and "unbound immediate" not in text and "unbound PersistentVolumeClaims" not in text:
+        if (
+            absent is None
+            and "unbound immediate" not in text
+            and "unbound PersistentVolumeClaims" not in text
+        ):
             continue
         claim = absent[1] if absent else _pending_claim(case, pod)
         words_ = f"claim {claim} does not exist" if absent else f"claim {claim or 'of it'} has no volume"
-        evidence = [Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)), *_provisioning(case, claim)]
-        yield Finding("pvc_not_bound", f"{pod.name} cannot start: {words_}", tuple(evidence), f"PVC {claim or pod.name}", confidence=0.95)
+        evidence = [
+            Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),
+            *_provisioning(case, claim),
+        ]
+        yield Finding(
+            "pvc_not_bound",
+            f"{pod.name} cannot start: {words_}",
+            tuple(evidence),
+            f"PVC {claim or pod.name}",
+            confidence=0.95,
+        )
         return
     for event in case.events:
-        if event.kind == "PersistentVolumeClaim" and event.reason in ("ProvisioningFailed", "FailedBinding") and not case.running:
+        if (
+            event.kind == "PersistentVolumeClaim"
+            and event.reason in ("ProvisioningFailed", "FailedBinding")
+            and not case.running
+        ):
             claim_seen = next((c for c in case.objects.claims or () if c.name == event.name), None)
             if claim_seen is not None and claim_seen.facts.get("status.phase") == "Bound":
                 continue
-            evidence = [Evidence(f"persistentvolumeclaim/{event.name}", f"events.{event.reason}", quote(event.message))]
-            yield Finding("pvc_not_bound", f"claim {event.name} gets no volume: {quote(event.message)}", tuple(evidence), f"PVC {event.name}")
+            evidence = [
+                Evidence(
+                    f"persistentvolumeclaim/{event.name}", f"events.{event.reason}", quote(event.message)
+                )
+            ]
+            yield Finding(
+                "pvc_not_bound",
+                f"claim {event.name} gets no volume: {quote(event.message)}",
+                tuple(evidence),
+                f"PVC {event.name}",
+            )
             return
 
 
@@ -475,10 +542,13 @@ def _provisioning(case: Case, claim: str) -> Iterator[Evidence]:
 @rule(
     "volume_multi_attach",
     "A volume is attached to another node",
-    means="A ReadWriteOnce volume can be on one node. Replicas of the same job that share it can never all start; one "
+    means="A ReadWriteOnce volume can be on one node. Replicas of the same job that share it can never "
+    "all start; one "
     "that a lost node still holds comes free later.",
-    looks="FailedAttachVolume `Multi-Attach error ... already used by pod(s) X`, `already exclusively attached`.",
-    fix="use a claim of ReadWriteMany or one per replica; of a stale attachment wait, or remove the pod on the lost node",
+    looks="FailedAttachVolume `Multi-Attach error ... already used by pod(s) X`, `already exclusively "
+    "attached`.",
+    fix="use a claim of ReadWriteMany or one per replica; of a stale attachment wait, or remove the "
+    "pod on the lost node",
     needs=(*_NEEDS, Need.CLAIMS),
 )
 def volume_multi_attach(case: Case) -> Iterator[Finding]:
@@ -488,11 +558,18 @@ def volume_multi_attach(case: Case) -> Iterator[Finding]:
                 continue
             by = re.search(r"used by pod\(s\) (.+?)(?:$|\.|\n)", e.message)
             holders = [name for name in re.split(r"[,\s]+", by[1]) if name] if by else []
-            own = [h for h in holders if h in case.by_name and case.by_name[h].deleted is None and h != pod.pod]
+            own = [
+                h for h in holders if h in case.by_name and case.by_name[h].deleted is None and h != pod.pod
+            ]
             volume = re.search(r'volume "([^"]+)"', e.message)
-            claim = next((v for k, v in pod.facts.items() if k.endswith("persistentVolumeClaim.claimName")), "")
+            claim = next(
+                (v for k, v in pod.facts.items() if k.endswith("persistentVolumeClaim.claimName")), ""
+            )
             name = volume[1] if volume else claim
-            shared = bool(own) or any(h.rsplit("-", 2)[0] == (pod.pod or "").rsplit("-", 2)[0] != "" and h in case.by_name for h in holders)
+            shared = bool(own) or any(
+                h.rsplit("-", 2)[0] == (pod.pod or "").rsplit("-", 2)[0] != "" and h in case.by_name
+                for h in holders
+            )
             why = f"{own[0]} of the same job has it" if own else "another node still holds it"
             yield Finding(
                 "volume_multi_attach",
@@ -507,7 +584,8 @@ def volume_multi_attach(case: Case) -> Iterator[Finding]:
 
 
 _FINAL_MOUNT = re.compile(
-    r"access denied|no such file or directory|does not exist|type check failed|not a directory|permission denied|"
+    r"access denied|no such file or directory|does not exist|type check failed|not a directory|"
+    r"permission denied|"
     r"wrong fs type|unknown filesystem|bad option|is not a block device|Operation not permitted",
     re.IGNORECASE,
 )
@@ -516,9 +594,11 @@ _FINAL_MOUNT = re.compile(
 @rule(
     "volume_mount_failed",
     "A volume cannot be mounted",
-    means="The node reaches the claim's or server's volume, and the mount fails: the server does not answer, refuses "
+    means="The node reaches the claim's or server's volume, and the mount fails: the server does not "
+    "answer, refuses "
     "this node, or has no such path.",
-    looks="FailedMount `mount failed: exit status 32`, `Connection timed out`, `access denied by server`, `No such file "
+    looks="FailedMount `mount failed: exit status 32`, `Connection timed out`, `access denied by "
+    "server`, `No such file "
     "or directory`; the pod stays ContainerCreating.",
     fix="look at the volume's server, its export and firewall; correct the path in the job",
     needs=_NEEDS,
@@ -527,9 +607,16 @@ _FINAL_MOUNT = re.compile(
 def volume_mount_failed(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
         for e in _mount_events(case, pod):
-            if _LACKING.search(e.message) or "Multi-Attach" in e.message or "exclusively attached" in e.message or _CLAIM.search(e.message):
+            if (
+                _LACKING.search(e.message)
+                or "Multi-Attach" in e.message
+                or "exclusively attached" in e.message
+                or _CLAIM.search(e.message)
+            ):
                 continue
-            volume = re.search(r'volume "([^"]+)"', e.message) or re.search(r"unmounted volumes=\[([^\],\s]+)", e.message)
+            volume = re.search(r'volume "([^"]+)"', e.message) or re.search(
+                r"unmounted volumes=\[([^\],\s]+)", e.message
+            )
             name = volume[1] if volume else "of it"
             final = _FINAL_MOUNT.search(e.message) is not None and "timed out" not in e.message
             yield Finding(
@@ -548,20 +635,30 @@ _RUNTIME = re.compile(
     r"nvidia-container-runtime|failed to (inject|generate) CDI|unresolvable CDI devices",
     re.IGNORECASE,
 )
-_NOT_READY = words(r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|Error 802")
-_AT_START_NVML = words(r"Failed to initialize NVML|Driver/library version mismatch|libcuda\.so.{0,60}cannot open shared object")
+_NOT_READY = words(
+    r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|Error 802"
+)
+_AT_START_NVML = words(
+    r"Failed to initialize NVML|Driver/library version mismatch|libcuda\.so.{0,60}cannot open shared object"
+)
 
 
 def _runtime_is_broken(text: str) -> bool:
-    return _RUNTIME.search(text) is not None and "requirement error" not in text and "unsatisfied condition" not in text
+    return (
+        _RUNTIME.search(text) is not None
+        and "requirement error" not in text
+        and "unsatisfied condition" not in text
+    )
 
 
 @rule(
     "gpu_runtime_broken",
     "The node's GPU runtime does not work",
-    means="The container runtime cannot give the container its GPUs: the driver is not loaded, does not fit its library, "
+    means="The container runtime cannot give the container its GPUs: the driver is not loaded, does "
+    "not fit its library, "
     "the nvidia runtime is not configured, or the fabric manager is not up.",
-    looks="StartError with `nvidia-container-cli: initialization error`, `no runtime for \"nvidia\"`; in the script "
+    looks='StartError with `nvidia-container-cli: initialization error`, `no runtime for "nvidia"`; in '
+    "the script "
     "`Error 802: system not yet initialized`.",
     fix="tell who runs the node (cordon it, repair its driver); another node may do",
     needs=(*_NEEDS, Need.LOGS),
@@ -573,9 +670,17 @@ def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
             yield _broken(pod, Evidence(pod_object(pod), "containerStatuses", quote(said)), one.ended)
             return
     for pod in case.pods:
-        boxes = [e for e in case.events_of(pod) if e.reason == "FailedCreatePodSandBox" and _RUNTIME.search(e.message)]
+        boxes = [
+            e
+            for e in case.events_of(pod)
+            if e.reason == "FailedCreatePodSandBox" and _RUNTIME.search(e.message)
+        ]
         if boxes and _is_preparing(pod):
-            yield _broken(pod, Evidence(pod_object(pod), "events.FailedCreatePodSandBox", quote(boxes[-1].message)), boxes[-1].time)
+            yield _broken(
+                pod,
+                Evidence(pod_object(pod), "events.FailedCreatePodSandBox", quote(boxes[-1].message)),
+                boxes[-1].time,
+            )
             return
     for reading in readings(case):
         pod, log = reading.pod, reading.log
@@ -583,27 +688,42 @@ def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
         hit = next((h for h in hits), None)
         if hit is None and exit_code(pod) is not None:
             early = log.hits(_AT_START_NVML, 1)
-            hit = early[0] if early and early[0].position < 4000 and not log.has(words(r"\bstep\b|\bepoch\b")) else None
+            hit = (
+                early[0]
+                if early and early[0].position < 4000 and not log.has(words(r"\bstep\b|\bepoch\b"))
+                else None
+            )
         if hit is not None:
-            yield _broken(pod, Evidence(f"log/{pod.name}", "text", quote(hit.text)), hit.time or case.went_bad(pod))
+            yield _broken(
+                pod, Evidence(f"log/{pod.name}", "text", quote(hit.text)), hit.time or case.went_bad(pod)
+            )
             return
 
 
 def _broken(pod: PodSeen, evidence: Evidence, at: float | None) -> Finding:
     where = f"node {pod.node}" if pod.node else pod.name
-    return Finding("gpu_runtime_broken", f"{pod.name} cannot use its GPUs: the GPU runtime of {where} does not work", (evidence,), f"{where} ({pod.name})", at)
+    return Finding(
+        "gpu_runtime_broken",
+        f"{pod.name} cannot use its GPUs: the GPU runtime of {where} does not work",
+        (evidence,),
+        f"{where} ({pod.name})",
+        at,
+    )
 
 
 REJECTED = re.compile(
-    r"UnexpectedAdmissionError|OutOf\w+|NodeAffinity|NodePorts|TaintToleration|TopologyAffinityError|InvalidNodeInfo|"
-    r"PodOSNotSupported|PodFeatureUnsupported|VolumeAttachmentLimitExceeded|NodeSelectorMismatching|AppArmor|OutOf\S+"
+    r"UnexpectedAdmissionError|OutOf\w+|NodeAffinity|NodePorts|TaintToleration|TopologyAffinityError|"
+    r"InvalidNodeInfo|"
+    r"PodOSNotSupported|PodFeatureUnsupported|VolumeAttachmentLimitExceeded|NodeSelectorMismatching|"
+    r"AppArmor|OutOf\S+"
 )
 
 
 @rule(
     "kubelet_admission_rejected",
     "The node rejected the pod after it was placed there",
-    means="The scheduler chose a node, and its kubelet did not take the pod: a device is gone, its resources are taken, "
+    means="The scheduler chose a node, and its kubelet did not take the pod: a device is gone, its "
+    "resources are taken, "
     "its topology does not fit. No container ever ran, and operators count it as a failure.",
     looks="Pod Failed with reason UnexpectedAdmissionError, OutOfnvidia.com/gpu, OutOfcpu, NodeAffinity, "
     "TopologyAffinityError, and no container status.",
@@ -614,7 +734,12 @@ REJECTED = re.compile(
 def kubelet_admission_rejected(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
         told = REJECTED.fullmatch(pod.reason) is not None or pod.message.startswith("Pod was rejected")
-        if pod.phase != "Failed" or not told or has_run(pod) or "shutdown" in f"{pod.reason} {pod.message}".lower():
+        if (
+            pod.phase != "Failed"
+            or not told
+            or has_run(pod)
+            or "shutdown" in f"{pod.reason} {pod.message}".lower()
+        ):
             continue
         yield Finding(
             "kubelet_admission_rejected",

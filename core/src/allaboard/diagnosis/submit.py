@@ -1,7 +1,7 @@
 """Submit and admission: the API server, an operator or a policy says no. Often no pod exists.
 
-One text is of one cause: `WORDS` is read in its order, the specific before the general, and each rule takes the
-texts that fall to it.
+One text is of one cause: `WORDS` is read in its order, the specific before the general, and each rule
+takes the texts that fall to it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
 SETTLED = 60.0
 """Seconds after which a job that no operator has written to counts as unattended."""
 _NEEDS = (Need.REFUSAL, Need.JOB, Need.EVENTS)
-_OURS = r"kubeflow|training-operator|trainer\.|trainjob|pytorchjob|tfjob|xgboostjob|paddlejob|jaxjob|mpijob|mpi-operator|jobset"
+_OURS = (
+    r"kubeflow|training-operator|trainer\.|trainjob|pytorchjob|tfjob|xgboostjob|paddlejob|jaxjob|"
+    r"mpijob|mpi-operator|jobset"
+)
 WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (code, re.compile(pattern, re.IGNORECASE | re.DOTALL))
     for code, pattern in (
-        ("webhook_unavailable", r"failed calling webhook|failed to call webhook|could not (get|reach) .{0,40}webhook"),
+        (
+            "webhook_unavailable",
+            r"failed calling webhook|failed to call webhook|could not (get|reach) .{0,40}webhook",
+        ),
         (
             "wrong_container_name",
             r"must have at least one container (with name|named)|no container (with name|named)|"
@@ -43,8 +49,10 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "pod_reference_missing",
-            r"error looking up service account|no PriorityClass with name|serviceaccounts? \"[^\"]+\" not found|"
-            r"priorityclass(es)?(\.\S+)? \"[^\"]+\" not found|(runtimeclass|resourceclaimtemplate)\S* \"[^\"]+\" not found",
+            r"error looking up service account|no PriorityClass with name|serviceaccounts? \"[^\"]+\" "
+            r"not found|"
+            r"priorityclass(es)?(\.\S+)? \"[^\"]+\" not found|(runtimeclass|resourceclaimtemplate)\S* "
+            r"\"[^\"]+\" not found",
         ),
         (
             "crd_missing",
@@ -59,13 +67,16 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "job_spec_invalid",
-            r"denied the request| is invalid:|Invalid value|Required value|Unsupported value|Forbidden: .{0,80}immutable|"
+            r"denied the request| is invalid:|Invalid value|Required value|Unsupported value|Forbidden: "
+            r".{0,80}immutable|"
             r"strict decoding error|unknown field|must be specified|is not valid|validation (failed|error)|"
             r"ValidationError|field is immutable|cannot be handled as a|DNS-?1(035|123)",
         ),
     )
 )
-_REFUSING = re.compile(r"Fail|Error|Denied|Forbidden|Invalid|Reject|ReplicaSetCreate|ResourcesCreation", re.IGNORECASE)
+_REFUSING = re.compile(
+    r"Fail|Error|Denied|Forbidden|Invalid|Reject|ReplicaSetCreate|ResourcesCreation", re.IGNORECASE
+)
 
 
 def code_of(text: str) -> str | None:
@@ -85,7 +96,9 @@ def _refusals(case: Case) -> Iterator[tuple[str, Said]]:
     for said in case.said:
         if said.field == "submit_error":
             refused = case.objects.refused
-            code = code_of(said.text) or _by_status(refused.code if refused else None, refused.reason if refused else "")
+            code = code_of(said.text) or _by_status(
+                refused.code if refused else None, refused.reason if refused else ""
+            )
             if code is not None:
                 yield code, said
             continue
@@ -153,9 +166,10 @@ def _group(pattern: str, text: str, n: int = 1) -> str:
 @rule(
     "crd_missing",
     "The cluster does not know this kind of job",
-    means="The API server serves no such kind in this version: the operator's definitions are not installed, or the "
+    means="The API server serves no such kind in this version: the operator's definitions are not "
+    "installed, or the "
     "manifest names another version than the one that is.",
-    looks="`could not find the requested resource` (404) or `no matches for kind \"X\" in version \"Y\"`.",
+    looks='`could not find the requested resource` (404) or `no matches for kind "X" in version "Y"`.',
     fix="install the operator, or correct apiVersion: `allaboard cluster` shows what is served",
     needs=_NEEDS,
 )
@@ -170,7 +184,8 @@ def crd_missing(case: Case) -> Iterator[Finding]:
 @rule(
     "operator_not_running",
     "No operator takes up the job",
-    means="The job object exists, and no controller has written to it: the operator is down, or does not watch this "
+    means="The job object exists, and no controller has written to it: the operator is down, or does "
+    "not watch this "
     "namespace.",
     looks="No conditions, no events, no pods a minute after the job was made.",
     fix="start the operator and look at its log and namespaces: `allaboard cluster` shows it",
@@ -203,7 +218,8 @@ def operator_not_running(case: Case) -> Iterator[Finding]:
 @rule(
     "webhook_unavailable",
     "An admission webhook does not answer",
-    means="The API server must ask a webhook before it accepts the object, and cannot reach it: its pod is down, has "
+    means="The API server must ask a webhook before it accepts the object, and cannot reach it: its "
+    "pod is down, has "
     "no endpoints, or its certificate is not accepted. That is an outage, no decision.",
     looks='`failed calling webhook "N"` with `connection refused`, `no endpoints available`, '
     "`context deadline exceeded` or `x509`.",
@@ -216,7 +232,9 @@ def webhook_unavailable(case: Case) -> Iterator[Finding]:
     name = _group(r'webhook "([^"]+)"', text)
     service = _group(r"https?://([\w.-]+\.svc)", text)
     blame = f"webhook {name}" + (f" ({service})" if service else "")
-    yield from _told(case, "webhook_unavailable", f"the admission webhook {name or 'asked'} does not answer", blame)
+    yield from _told(
+        case, "webhook_unavailable", f"the admission webhook {name or 'asked'} does not answer", blame
+    )
 
 
 @rule(
@@ -240,9 +258,11 @@ def rbac_forbidden(case: Case) -> Iterator[Finding]:
 @rule(
     "wrong_container_name",
     "The container that trains has another name than the operator expects",
-    means="Each kind expects one container of a fixed name (pytorch, tensorflow, mpi, ...). Without it the webhook "
+    means="Each kind expects one container of a fixed name (pytorch, tensorflow, mpi, ...). Without it "
+    "the webhook "
     "refuses the job, or an older operator injects nothing and the script misses its environment.",
-    looks="`must have at least one container with name pytorch`; or WORLD_SIZE, MASTER_ADDR or TF_CONFIG missing in "
+    looks="`must have at least one container with name pytorch`; or WORLD_SIZE, MASTER_ADDR or "
+    "TF_CONFIG missing in "
     "a pod whose containers have other names.",
     fix="rename the container in the job's pod templates: spec.*.template.spec.containers[].name",
     needs=(*_NEEDS, Need.PODS, Need.LOGS),
@@ -265,9 +285,11 @@ _EXPECTED = {
     "MPIJob": "mpi",
 }
 _INJECTED = re.compile(
-    r"KeyError: '(WORLD_SIZE|RANK|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|TF_CONFIG|COORDINATOR_ADDRESS|PROCESS_ID)'|"
+    r"KeyError: '(WORLD_SIZE|RANK|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|TF_CONFIG|COORDINATOR_ADDRESS|"
+    r"PROCESS_ID)'|"
     r"environment variable (WORLD_SIZE|RANK|MASTER_ADDR|MASTER_PORT) expected|"
-    r"(TF_CONFIG|WORLD_SIZE|MASTER_ADDR|RANK|COORDINATOR_ADDRESS)\S* .{0,30}(not set|is missing|not found|not defined|unset|is None)",
+    r"(TF_CONFIG|WORLD_SIZE|MASTER_ADDR|RANK|COORDINATOR_ADDRESS)\S* .{0,30}(not set|is missing|not "
+    r"found|not defined|unset|is None)",
     re.IGNORECASE,
 )
 
@@ -302,7 +324,8 @@ def _not_injected(case: Case, blame: str) -> Iterator[Finding]:
 @rule(
     "runtime_ref_not_found",
     "The training runtime that a TrainJob names is not there",
-    means="A TrainJob refers to a TrainingRuntime or ClusterTrainingRuntime by name, kind and API group, and there is "
+    means="A TrainJob refers to a TrainingRuntime or ClusterTrainingRuntime by name, kind and API "
+    "group, and there is "
     "none. Right after one was made, its webhook may lag some seconds.",
     looks="`specified (Cluster)TrainingRuntime must be created before the TrainJob`, reason "
     "TrainingRuntimeNotSupported, event TrainJobResourcesCreationFailed.",
@@ -316,9 +339,15 @@ def runtime_ref_not_found(case: Case) -> Iterator[Finding]:
     summary = f"the runtime {name or 'that it names'} does not exist or is not supported"
     blame = f"{case.job_name} spec.runtimeRef" + (f" {name}" if name else "")
     yield from _told(case, "runtime_ref_not_found", summary, blame)
-    conditions = [c for c in case.conditions if c.reason == "TrainingRuntimeNotSupported" and c.status == "True"]
+    conditions = [
+        c for c in case.conditions if c.reason == "TrainingRuntimeNotSupported" and c.status == "True"
+    ]
     if conditions and not text:
-        said = Evidence(case.job_name, f"conditions.{conditions[0].type}", quote(conditions[0].message or conditions[0].reason))
+        said = Evidence(
+            case.job_name,
+            f"conditions.{conditions[0].type}",
+            quote(conditions[0].message or conditions[0].reason),
+        )
         yield Finding("runtime_ref_not_found", summary, (said,), blame, conditions[0].since)
 
 
@@ -350,10 +379,12 @@ def _core(text: str) -> str:
 @rule(
     "pod_security_denied",
     "The namespace's Pod Security level refuses the pods",
-    means="The namespace enforces a Pod Security Standard, and a container breaks it; often one that an operator or a "
+    means="The namespace enforces a Pod Security Standard, and a container breaks it; often one that "
+    "an operator or a "
     "service mesh adds, as init-pytorch.",
     looks='`violates PodSecurity "restricted:latest"` with the container and the field.',
-    fix="set what it names in securityContext of that container, or in the operator's template of its init container",
+    fix="set what it names in securityContext of that container, or in the operator's template of its "
+    "init container",
     needs=_NEEDS,
 )
 def pod_security_denied(case: Case) -> Iterator[Finding]:
@@ -369,29 +400,40 @@ def pod_security_denied(case: Case) -> Iterator[Finding]:
 @rule(
     "openshift_scc_denied",
     "No security context constraint of OpenShift admits the pods",
-    means="OpenShift tries each constraint that the service account may use; none admits the user, group or volumes "
+    means="OpenShift tries each constraint that the service account may use; none admits the user, "
+    "group or volumes "
     "that the pod asks for.",
-    looks="`unable to validate against any security context constraint: [...]`; of its entries those of a constraint "
+    looks="`unable to validate against any security context constraint: [...]`; of its entries those "
+    "of a constraint "
     "that may be used tell the field, `not usable by user or serviceaccount` is noise.",
-    fix="drop runAsUser, fsGroup and hostPath from the pod template, or bind a constraint to the service account",
+    fix="drop runAsUser, fsGroup and hostPath from the pod template, or bind a constraint to the "
+    "service account",
     needs=_NEEDS,
 )
 def openshift_scc_denied(case: Case) -> Iterator[Finding]:
     text = _text(case, "openshift_scc_denied")
     fields = dict.fromkeys(
-        m[1] for m in re.finditer(r"\b(runAs\w+|fsGroup\w*|supplementalGroups|hostPath|hostNetwork|hostIPC|hostPID|hostPorts?|privileged|capabilities\S*|seLinux\w*|allowPrivilegeEscalation|volumes\[\d+\])", text)
+        m[1]
+        for m in re.finditer(
+            r"\b(runAs\w+|fsGroup\w*|supplementalGroups|hostPath|hostNetwork|hostIPC|hostPID|hostPorts?|"
+            r"privileged|capabilities\S*|seLinux\w*|allowPrivilegeEscalation|volumes\[\d+\])",
+            text,
+        )
     )
     scc = dict.fromkeys(m[1] for m in re.finditer(r"provider \"?([\w-]+)\"?: \.", text))
     what = "/".join(list(fields)[:4]) or "what the pod asks for"
     of = f" by {', '.join(list(scc)[:2])}" if scc else ""
     blame = " ".join([*list(scc)[:2], what])
-    yield from _told(case, "openshift_scc_denied", f"OpenShift does not admit its pods: {what} is not allowed{of}", blame)
+    yield from _told(
+        case, "openshift_scc_denied", f"OpenShift does not admit its pods: {what} is not allowed{of}", blame
+    )
 
 
 @rule(
     "limitrange_denied",
     "A LimitRange of the namespace refuses the pods' resources",
-    means="What a container asks for is above the maximum, below the minimum, or its limit too far from its request.",
+    means="What a container asks for is above the maximum, below the minimum, or its limit too far "
+    "from its request.",
     looks="`maximum memory usage per Container is X, but limit is Y`, `max limit to request ratio`.",
     fix="change resources of the pod template to what the LimitRange allows",
     needs=_NEEDS,
@@ -400,13 +442,16 @@ def limitrange_denied(case: Case) -> Iterator[Finding]:
     text = _text(case, "limitrange_denied")
     what = _group(r"((?:maximum|minimum) \S+ usage per \w+ is [^,]+, but \w+ is [^.,\]]+)", text)
     blame = f"{case.job_name} pod spec: resources"
-    yield from _told(case, "limitrange_denied", f"a LimitRange refuses its pods: {what or 'resources'}", blame)
+    yield from _told(
+        case, "limitrange_denied", f"a LimitRange refuses its pods: {what or 'resources'}", blame
+    )
 
 
 @rule(
     "admission_webhook_denied",
     "A policy of the cluster refuses it",
-    means="An admission webhook or policy that is not the operator's own (Gatekeeper, Kyverno, ...) decided against "
+    means="An admission webhook or policy that is not the operator's own (Gatekeeper, Kyverno, ...) "
+    "decided against "
     "the object.",
     looks='`admission webhook "N" denied the request: ...` with its reason.',
     fix="follow its message, or ask who owns that policy",
@@ -414,19 +459,24 @@ def limitrange_denied(case: Case) -> Iterator[Finding]:
 )
 def admission_webhook_denied(case: Case) -> Iterator[Finding]:
     text = _text(case, "admission_webhook_denied")
-    name = _group(r'admission webhook "([^"]+)"', text) or _group(r"ValidatingAdmissionPolicy '([^']+)'", text)
+    name = _group(r'admission webhook "([^"]+)"', text) or _group(
+        r"ValidatingAdmissionPolicy '([^']+)'", text
+    )
     reason = _group(r"denied (?:the )?request: (.*)$", text)
     summary = f"the policy {name} refuses it" + (f": {quote(reason)}" if reason else "")
     yield from _told(case, "admission_webhook_denied", summary, f"webhook {name}")
 
 
-_QUOTA = re.compile(r"exceeded quota: (\S+?),? requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL | re.IGNORECASE)
+_QUOTA = re.compile(
+    r"exceeded quota: (\S+?),? requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL | re.IGNORECASE
+)
 
 
 @rule(
     "resource_quota_exceeded",
     "A ResourceQuota of the namespace leaves no room",
-    means="Pods cannot be made because the namespace's quota is used up by others; some replicas may exist while the "
+    means="Pods cannot be made because the namespace's quota is used up by others; some replicas may "
+    "exist while the "
     "rest never appears. When the request alone is above the limit, waiting does not help.",
     looks="`exceeded quota: Q, requested: .., used: .., limited: ..`, or `failed quota: Q: must specify`.",
     fix="wait until others give back what the quota counts, ask for less, or for more quota",
@@ -456,7 +506,18 @@ def _never_fits(requested: str, limited: str) -> bool:
     return any(value > limits.get(name, value) for name, value in _amounts(requested).items())
 
 
-_UNITS = {"": 1, "m": Decimal("0.001"), "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_UNITS = {
+    "": 1,
+    "m": Decimal("0.001"),
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 
 
 def amount(text: str) -> Decimal | None:
@@ -492,5 +553,12 @@ def pod_reference_missing(case: Case) -> Iterator[Finding]:
     text = _text(case, "pod_reference_missing")
     account = _group(r"service ?accounts? \"?([\w./-]+)\"?", text)
     priority = _group(r"PriorityClass with name (\S+)", text)
-    what = f"PriorityClass {priority}" if priority else f"service account {account}" if account else "an object"
-    yield from _told(case, "pod_reference_missing", f"{what} that its pods name does not exist", f"{case.job_name} pod spec: {what}")
+    what = (
+        f"PriorityClass {priority}" if priority else f"service account {account}" if account else "an object"
+    )
+    yield from _told(
+        case,
+        "pod_reference_missing",
+        f"{what} that its pods name does not exist",
+        f"{case.job_name} pod spec: {what}",
+    )

@@ -1,5 +1,6 @@
-"""Objects of a cluster in the words of an observation (`allaboard.observation.Objects`). Whatever is missing or
-of the wrong kind is left out: nothing here raises, whoever wrote the objects. Values in, values out.
+"""Objects of a cluster in the words of an observation (`allaboard.observation.Objects`). Whatever is
+missing or of the wrong kind is left out: nothing here raises, whoever wrote the objects. Values in, values
+out.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def objects_of(
     )
 
 
-# --- hostile values --------------------------------------------------------------------------------------------
+# --- hostile values ----------------------------------------------------------------------------------------
 
 
 def dicts(value: Any, most: int = MOST_ITEMS) -> list[Json]:
@@ -142,7 +143,7 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
             yield from _leaves(inner, f"{path}[{n}]", depth + 1)
 
 
-# --- objects ---------------------------------------------------------------------------------------------------
+# --- objects -----------------------------------------------------------------------------------------------
 
 
 def _conditions(value: Any) -> tuple[Condition, ...]:
@@ -329,6 +330,8 @@ def _times(objects: Objects) -> Iterator[float]:
         yield from (t for t in (thing.created, *(c.since for c in thing.conditions)) if t is not None)
     for pod in objects.pods:
         every = [pod.created, *(c.since for c in pod.conditions)]
-        every += [t for c in pod.containers for one in (c.now, c.last) if one for t in (one.started, one.ended)]
+        every += [
+            t for c in pod.containers for one in (c.now, c.last) if one for t in (one.started, one.ended)
+        ]
         yield from (t for t in every if t is not None)
     yield from (e.time for e in objects.events if e.time is not None)

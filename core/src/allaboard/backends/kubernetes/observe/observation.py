@@ -49,7 +49,17 @@ from allaboard.gangs.placement import (
     unnoticed_reason,
 )
 from allaboard.layout import Layout
-from allaboard.observation import PHASES, Event, MemberSeen, Objects, Observation, Obstacle, Progress, Stop, in_order
+from allaboard.observation import (
+    PHASES,
+    Event,
+    MemberSeen,
+    Objects,
+    Observation,
+    Obstacle,
+    Progress,
+    Stop,
+    in_order,
+)
 from allaboard.render import labels
 from allaboard.reportline import decode
 from allaboard.spec.job import TrainingJob

@@ -1,9 +1,9 @@
-"""A snapshot: one JSON object of plain Kubernetes objects, each part optional, read as an observation with its
-evidence. What is missing, truncated or of the wrong kind is left out: whatever was written, there is an
+"""A snapshot: one JSON object of plain Kubernetes objects, each part optional, read as an observation with
+its evidence. What is missing, truncated or of the wrong kind is left out: whatever was written, there is an
 observation. Values in, values out.
 
-    {"job": {}, "pods": [], "events": [], "nodes": [], "podgroups": [], "workloads": [], "queues": [], "pvcs": [],
-     "logs": {"pod": "text"}, "submit_error": {}, "taken": "2026-11-25T01:00:00Z"}
+    {"job": {}, "pods": [], "events": [], "nodes": [], "podgroups": [], "workloads": [], "queues": [],
+    "pvcs": [], "logs": {"pod": "text"}, "submit_error": {}, "taken": "2026-11-25T01:00:00Z"}
 
 A snapshot of a run of this machine has `observation` in place of objects: its members are processes.
 """
@@ -15,7 +15,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from allaboard.backends.kubernetes.observe.objects import Json, at, dicts, latest, moment, objects_of, text, texts
+from allaboard.backends.kubernetes.observe.objects import (
+    Json,
+    at,
+    dicts,
+    latest,
+    moment,
+    objects_of,
+    text,
+    texts,
+)
 from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.diagnosis.logs import Log
 from allaboard.engines import Engine, engine_of_object
@@ -23,7 +32,8 @@ from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.observation import Observation
 
 PARTS = (
-    "job", "pods", "events", "nodes", "podgroups", "workloads", "queues", "pvcs", "logs", "submit_error", "observation",
+    "job", "pods", "events", "nodes", "podgroups", "workloads", "queues", "pvcs", "logs", "submit_error",
+    "observation",
 )  # fmt: skip
 LONGEST_LOG = 4 << 20
 MOST_LOGS = 2000
@@ -75,7 +85,9 @@ def _logs(value: Any) -> dict[str, str]:
             log = "\n".join(texts(log).values())
         if isinstance(log, str) and log:
             key = str(name)[:300]
-            found[key] = log if len(log) <= LONGEST_LOG else f"{log[: LONGEST_LOG // 4]}\n{log[-LONGEST_LOG // 2 :]}"
+            found[key] = (
+                log if len(log) <= LONGEST_LOG else f"{log[: LONGEST_LOG // 4]}\n{log[-LONGEST_LOG // 2 :]}"
+            )
     return found
 
 
@@ -83,14 +95,17 @@ def _newest(objects: float | None, logs: Mapping[str, str]) -> float | None:
     """The newest time in it; of logs only what is within a month of the objects' own."""
     year = 1970
     if objects is not None:
-
         year = _dt.datetime.fromtimestamp(objects, _dt.UTC).year
-    times = [t for log in [*logs.values()][:MOST_CLOCKS] if (t := Log(log[-600:], year).last_time) is not None]
+    times = [
+        t for log in [*logs.values()][:MOST_CLOCKS] if (t := Log(log[-600:], year).last_time) is not None
+    ]
     near = [t for t in times if objects is None or 0 < t - objects < 30 * 86400]
     return max([*near, *([objects] if objects is not None else [])], default=None)
 
 
-def _seen(job: Json | None, engine: Engine | None, snapshot: Mapping[str, Any], now: float | None) -> Observation:
+def _seen(
+    job: Json | None, engine: Engine | None, snapshot: Mapping[str, Any], now: float | None
+) -> Observation:
     """The job as its engine reads it; less where it cannot."""
     name = text(at(job, "metadata", "name"))
     less = Observation(run=name, job=name, uid=text(at(job, "metadata", "uid")) or None)
@@ -134,11 +149,15 @@ def sort_objects(value: Json) -> dict[str, Any]:
     every = dicts(value) if isinstance(value.get("items"), list) else [value]
     for thing in every:
         kind = text(thing.get("kind"))
-        part = _KINDS.get(kind) or ("queues" if kind in _QUEUES else "pvcs" if kind == "PersistentVolumeClaim" else "")
+        part = _KINDS.get(kind) or (
+            "queues" if kind in _QUEUES else "pvcs" if kind == "PersistentVolumeClaim" else ""
+        )
         if part:
             found.setdefault(part, []).append(thing)
         elif kind == "Status":
             found["submit_error"] = thing
-        elif "job" not in found or (engine_of_object(found["job"]) is None and engine_of_object(thing) is not None):
+        elif "job" not in found or (
+            engine_of_object(found["job"]) is None and engine_of_object(thing) is not None
+        ):
             found["job"] = thing
     return found

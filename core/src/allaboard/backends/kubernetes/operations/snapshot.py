@@ -1,6 +1,6 @@
 """A snapshot of a run: its objects as the API server has them, for who looks at them elsewhere or later
-(`observe.snapshot` reads it). What may not be read is left out. Nothing is hidden here: `allaboard.redaction` is the
-business of who writes it.
+(`observe.snapshot` reads it). What may not be read is left out. Nothing is hidden here:
+`allaboard.redaction` is the business of who writes it.
 """
 
 from __future__ import annotations
@@ -99,5 +99,9 @@ def _without_bulk(part: Any) -> Any:
     if not isinstance(part, dict) or "metadata" not in part:
         return part
     metadata = {k: v for k, v in part["metadata"].items() if k != "managedFields"}
-    images = {"status": {k: v for k, v in part["status"].items() if k != "images"}} if part.get("kind") == "Node" and isinstance(part.get("status"), dict) else {}
+    images = (
+        {"status": {k: v for k, v in part["status"].items() if k != "images"}}
+        if part.get("kind") == "Node" and isinstance(part.get("status"), dict)
+        else {}
+    )
     return {**part, "metadata": metadata, **images}
