@@ -2355,3 +2355,545 @@ case(
     "python_exception",
     "network_fabric_error",
 )
+
+# --- the same causes in other words -----------------------------------------------------------------------------------
+
+
+def a_trainjob(*conditions: Any, **more: Any) -> Json:
+    return job(*conditions, kind="TrainJob", **more)
+
+
+case(
+    "nccl_init_mismatch",
+    "hang, no words",
+    False,
+    "net-worker-1",
+    snapshot(
+        RUNNING,
+        pod("master-0"),
+        pod("worker-0"),
+        pod("worker-1", digest="sha256:bb"),
+        logs={"master-0": "model loaded\nstep 0"},
+    ),
+)
+case(
+    "rendezvous_timeout",
+    "jax",
+    True,
+    "net",
+    snapshot(
+        job("Created", FAILED, kind="PyTorchJob"),
+        pod("master-0", "Failed", exit_code=1),
+        pod("worker-0"),
+        pod("worker-1"),
+        logs={
+            "master-0": "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: PjRT_Client_Connect. # of tasks reached: 2/3"
+        },
+    ),
+)
+case(
+    "clock_skew",
+    "pull x509",
+    True,
+    "n1",
+    snapshot(
+        CREATED,
+        pod(
+            "master-0",
+            "Pending",
+            waiting="ErrImagePull",
+            message='failed to do request: Head "https://registry.lab/v2/": tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2023-01-01T00:00:00Z is before 2026-01-01T00:00:00Z',
+        ),
+    ),
+)
+case(
+    "deadline_exceeded",
+    "trainjob",
+    False,
+    "net",
+    snapshot(
+        a_trainjob(
+            condition("Failed", reason="DeadlineExceeded", message="TrainJob exceeded its active deadline")
+        )
+    ),
+)
+case(
+    "queue_quota_pending",
+    "deadline but never ran",
+    True,
+    "team-a",
+    snapshot(
+        QUEUED,
+        workloads=[
+            workload(
+                condition(
+                    "QuotaReserved",
+                    "False",
+                    "Pending",
+                    "couldn't assign flavors to pod set worker: insufficient unused quota for nvidia.com/gpu in flavor h100, 8 more needed",
+                )
+            )
+        ],
+    ),
+)
+case(
+    "node_lost",
+    "terminating forever",
+    True,
+    "net-worker-0",
+    snapshot(
+        job("Created", "Restarting"),
+        pod("master-0"),
+        pod("worker-0", deleted=10, node="n2"),
+        nodes=[node(), node("n2", ready="Unknown")],
+        events=[event("NodeNotReady", "Node is not ready", when=8)],
+    ),
+)
+case(
+    "killed_externally",
+    "deleted by somebody",
+    True,
+    "net-worker-0",
+    snapshot(
+        job("Created", "Restarting"),
+        pod("master-0", "Failed", exit_code=1, ended=31),
+        pod("worker-0", "Failed", exit_code=143),
+        events=[event("Killing", "Stopping container pytorch", type="Normal", when=29)],
+        logs={"master-0": PEER, "worker-0": "Received 15 death signal, shutting down workers\nstep 4"},
+    ),
+)
+case(
+    "oom_killed",
+    "loader, goes on",
+    False,
+    "net-worker-0",
+    snapshot(
+        RUNNING,
+        pod("master-0"),
+        pod("worker-0"),
+        logs={"worker-0": "RuntimeError: DataLoader worker (pid(s) 512) exited unexpectedly\n"},
+        events=[
+            event("OOMKilling", "Memory cgroup out of memory: Killed process 512 (pt_data_worker)", "node/n1")
+        ],
+    ),
+)
+case(
+    "partial_restart_hang",
+    "recreated",
+    True,
+    "net-worker-1",
+    snapshot(
+        job("Created", "Running"),
+        pod("master-0"),
+        pod("worker-0"),
+        pod("worker-1", made=50, begun=51),
+        logs={"master-0": "step 400 loss 1.1", "worker-1": "Init process group, waiting"},
+    ),
+)
+case(
+    "checkpoint_write_nfs_lock",
+    "silent",
+    False,
+    "net",
+    snapshot(
+        RUNNING,
+        pod("master-0"),
+        pod("worker-0"),
+        pvcs=[
+            {
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "s"},
+                "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "nfs"},
+            }
+        ],
+        logs={
+            "master-0": "step 100\nSaving checkpoint to /mnt/ckpt/step-100",
+            "worker-0": "step 100\nSaving checkpoint to /mnt/ckpt/step-100",
+        },
+    ),
+)
+case(
+    "master_unreachable_dns",
+    "init stuck",
+    True,
+    "net-worker-0",
+    snapshot(
+        RUNNING,
+        pod("master-0"),
+        pod(
+            "worker-0",
+            "Pending",
+            waiting="PodInitializing",
+            init={"name": "init-pytorch", "state": {"running": {}}},
+        ),
+        logs={
+            "worker-0": "nslookup: can't resolve 'net-master-0'\nwaiting for master\nnslookup: can't resolve 'net-master-0'\nwaiting for master"
+        },
+    ),
+)
+case(
+    "insufficient_gpu",
+    "worker init waits for pending master",
+    True,
+    "scheduler",
+    snapshot(
+        CREATED,
+        pod("master-0", "Pending", unschedulable=FULL),
+        pod("worker-0", "Pending", unschedulable=FULL),
+    ),
+)
+case(
+    "world_size_mismatch",
+    "nnodes arg",
+    False,
+    "net",
+    snapshot(
+        job("Created", FAILED, workers=1),
+        pod("master-0", "Failed", exit_code=1, spec={"container": {"args": ["--nnodes=4", "train.py"]}}),
+        pod("worker-0"),
+        logs={"master-0": traceback("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")},
+    ),
+)
+case(
+    "data_not_found",
+    "initializer",
+    False,
+    "net",
+    snapshot(
+        a_trainjob(
+            condition(
+                "Failed",
+                reason="FailedJobs",
+                message="jobset failed due to one or more job failures (first failed job: net-dataset-initializer-0)",
+            )
+        ),
+        pod("dataset-initializer-0", "Failed", exit_code=1, container="dataset-initializer"),
+        logs={
+            "dataset-initializer-0": traceback(
+                "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error."
+            )
+        },
+    ),
+)
+case(
+    "python_exception",
+    "torchrun record",
+    False,
+    "net-worker-0",
+    failed(
+        '[default3]:[rank3]: Traceback (most recent call last):\n[default3]:[rank3]:   File "/app/t.py", line 3, in f\n[default3]:[rank3]:     x\n[default3]:[rank3]: TypeError: bad\n'
+        + BANNER.replace("-9", "1").replace("Signal 9 (SIGKILL)", "x"),
+        peers=PEER,
+    ),
+)
+case(
+    "missing_dependency",
+    "undefined symbol",
+    False,
+    "net-worker-0",
+    failed(traceback("ImportError: /opt/x/flash_attn_2_cuda.so: undefined symbol: _ZN3c10")),
+)
+case(
+    "native_crash",
+    "torchrun -11",
+    False,
+    "net-worker-0",
+    failed(BANNER.replace("-9", "-11").replace("Signal 9 (SIGKILL)", "Signal 11 (SIGSEGV)"), peers=PEER),
+)
+case(
+    "cuda_oom",
+    "tf",
+    False,
+    "net-worker-0",
+    failed(
+        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[512,1024]"
+    ),
+)
+case(
+    "gpu_hardware_error",
+    "xid in log",
+    True,
+    "n1",
+    failed(
+        "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.\n"
+        + traceback("RuntimeError: CUDA error: unknown error")
+    ),
+)
+case(
+    "python_exception",
+    "xid 31 illegal access",
+    False,
+    "net-worker-0",
+    failed(
+        "NVRM: Xid (PCI:0000:17:00): 31, pid=1, MMU Fault\n"
+        + traceback("RuntimeError: CUDA error: an illegal memory access was encountered")
+    ),
+)
+case(
+    "disk_full",
+    "quota",
+    False,
+    "net-worker-0",
+    failed(traceback("OSError: [Errno 122] Disk quota exceeded: '/home/u/ckpt'")),
+)
+case(
+    "filesystem_permission_denied",
+    "mkdir shell",
+    False,
+    "net-worker-0",
+    failed("mkdir: cannot create directory '/.cache': Permission denied\n"),
+)
+case(
+    "tf_config_error",
+    "json",
+    False,
+    "TF_CONFIG",
+    snapshot(
+        job("Created", FAILED, kind="TFJob"),
+        pod(
+            "worker-0",
+            "Failed",
+            exit_code=1,
+            container="tensorflow",
+            spec={"container": {"env": [{"name": "TF_CONFIG", "value": "{bad"}]}},
+        ),
+        logs={
+            "worker-0": traceback(
+                "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+            )
+        },
+    ),
+)
+case("image_pull_auth", "ecr", False, "net-master-0", pulling("no basic auth credentials"))
+case(
+    "evicted_node_pressure",
+    "mpi cond",
+    True,
+    "worker",
+    snapshot(
+        job(
+            "Created",
+            condition("Failed", reason="MPIJobEvicted", message="1/4 workers are evicted"),
+            kind="MPIJob",
+        ),
+        pod(
+            "worker-0",
+            "Failed",
+            container="mpi",
+            status={"reason": "Evicted", "message": "The node had condition: [DiskPressure]. "},
+        ),
+        pod("worker-1", container="mpi"),
+    ),
+)
+case(
+    "preempted_by_priority",
+    "volcano",
+    True,
+    "net-worker-0",
+    snapshot(
+        job("Created", "Restarting"),
+        pod("master-0"),
+        pod("worker-0", "Failed", exit_code=137),
+        events=[event("Evict", "Pod is evicted, because of preempt")],
+    ),
+)
+case(
+    "sidecar_blocks_completion",
+    "fluentbit",
+    False,
+    "fluent",
+    snapshot(
+        RUNNING,
+        pod(
+            "master-0",
+            exit_code=0,
+            reason="Completed",
+            sidecar={"name": "fluent-bit", "state": {"running": {}}},
+        ),
+    ),
+)
+case(
+    "bad_entrypoint",
+    "126",
+    False,
+    "net-master-0",
+    snapshot(
+        LOST_JOB,
+        pod("master-0", "Failed", exit_code=126),
+        logs={"master-0": "/bin/bash: /app/run.sh: Permission denied"},
+    ),
+)
+case(
+    "volume_mount_failed",
+    "no such dir",
+    False,
+    "data",
+    snapshot(
+        CREATED,
+        pod("master-0", "Pending", waiting="ContainerCreating"),
+        events=[
+            event(
+                "FailedMount",
+                'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32\nOutput: mount.nfs: mounting nas:/x failed, reason given by server: No such file or directory',
+                "pod/master-0",
+            )
+        ],
+    ),
+)
+case(
+    "pvc_not_bound",
+    "provisioning",
+    False,
+    "data",
+    snapshot(
+        CREATED,
+        pod(
+            "master-0",
+            "Pending",
+            unschedulable="0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: x",
+        ),
+        pvcs=[
+            {"kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "status": {"phase": "Pending"}}
+        ],
+        events=[event("ProvisioningFailed", "failed to provision volume: quota", "pvc/data")],
+    ),
+)
+case(
+    "gang_unschedulable",
+    "coscheduling",
+    True,
+    "net",
+    snapshot(
+        CREATED,
+        pod(
+            "master-0",
+            "Pending",
+            unschedulable="0/6 nodes are available: 4 Insufficient nvidia.com/gpu.",
+            spec={"schedulerName": "scheduler-plugins-scheduler"},
+        ),
+        pod(
+            "worker-0",
+            "Pending",
+            unschedulable="PodGroup ml/net gets rejected due to Pod net-worker-1 is unschedulable even after PostFilter",
+            spec={"schedulerName": "scheduler-plugins-scheduler"},
+        ),
+    ),
+)
+case(
+    "nccl_interface",
+    "docker0",
+    False,
+    "NCCL_SOCKET_IFNAME",
+    failed(
+        "net-worker-0:1:1 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\nnet-worker-0:1:1 [0] socket.cc:500 NCCL WARN Connect to 172.17.0.2<4000> failed : Connection refused\n"
+        + traceback("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error")
+    ),
+)
+case(
+    "backoff_limit_exceeded",
+    "jobset",
+    False,
+    "net",
+    snapshot(
+        a_trainjob(
+            condition(
+                "Failed",
+                reason="FailedJobs",
+                message="jobset failed due to one or more job failures (first failed job: net-node-0)",
+            )
+        )
+    ),
+)
+case(
+    "mpi_ssh_unreachable",
+    "timed out",
+    True,
+    "net-worker-0",
+    snapshot(
+        MPI,
+        pod("launcher-0", "Failed", exit_code=255, container="mpi"),
+        pod("worker-0", container="mpi"),
+        logs={"launcher-0": "ssh: connect to host net-worker-0.net port 22: Connection timed out"},
+    ),
+)
+case(
+    "job_suspended",
+    "jobset",
+    False,
+    "net",
+    snapshot(
+        a_trainjob(
+            condition("Suspended", message="TrainJob is suspended"),
+            spec={"suspend": True, "trainer": {"numNodes": 2}, "runtimeRef": {"name": "t"}},
+        )
+    ),
+)
+case(
+    "operator_not_running",
+    "trainjob managed",
+    False,
+    "net",
+    snapshot(
+        a_trainjob(
+            spec={"managedBy": "trainer.kubeflow.org/trainjob-controller", "runtimeRef": {"name": "t"}}
+        )
+    ),
+)
+case(
+    "exec_format_error",
+    "in status",
+    False,
+    "net-master-0",
+    snapshot(
+        RUNNING,
+        pod("master-0", waiting="CrashLoopBackOff", last=1, restarts=4),
+        logs={"master-0": "standard_init_linux.go:228: exec user process caused: exec format error"},
+    ),
+)
+case(
+    "healthy",
+    "running, no logs",
+    None,
+    "",
+    snapshot(RUNNING, pod("master-0"), pod("worker-0"), pod("worker-1")),
+)
+case("shm_too_small", "135", False, "net-worker-0", failed("step 1", exit_code=135))
+case(
+    "data_endpoint_unreachable",
+    "timeout",
+    True,
+    "net-worker-0",
+    failed(
+        traceback(
+            "requests.exceptions.ConnectTimeout: HTTPSConnectionPool(host='s3.lab', port=443): Max retries exceeded with url: / (Caused by ConnectTimeoutError('Connection to s3.lab timed out. (connect timeout=60)'))"
+        )
+    ),
+)
+case(
+    "nan_loss",
+    "user",
+    False,
+    "net-worker-0",
+    failed("step 4 loss nan\n" + traceback("ValueError: Loss is nan, stopping training")),
+)
+case(
+    "checkpoint_mismatch",
+    "opt",
+    False,
+    "net-worker-0",
+    failed(
+        traceback(
+            "ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+        )
+    ),
+)
+case(
+    "network_fabric_error",
+    "timeout between live",
+    True,
+    "n1",
+    failed(
+        "NCCL WARN Call to recv from 10.0.0.2<1> failed : Connection timed out\n"
+        + traceback("torch.distributed.DistBackendError: NCCL error: unhandled system error")
+    ),
+)

@@ -17,7 +17,8 @@ from tests.core.diagnosis.building import job, pod, snapshot
 from tests.core.diagnosis.cases import CASES
 
 WRONG: list[Any] = [
-    None, "", "x" * 5000, -1, 2**80, 1.5, True, [], {}, [[]], {"a": {"b": []}}, ["x", 3, None], "\x00\xff\u2028\ud800",
+    None, "", "x" * 5000, -1, 2**80, 1.5, True, [], {}, [[]], {"a": {"b": []}}, ["x", 3, None],
+    "\x00\xff\u2028\ud800",
     "9999-99-99T99:99:99Z",
     "0001-01-01T00:00:00Z", float("nan"),
 ]  # fmt: skip
@@ -60,16 +61,16 @@ def looked_at(snap: dict[str, Any]) -> None:
         assert len(one.summary) < 2000 and all(len(e.text) < 5000 for e in one.evidence)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_broken_snapshots(seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(150):
+    for _ in range(60):
         looked_at(broken(rng, rng.choice(CASES).snapshot))
 
 
 def test_parts_of_different_snapshots() -> None:
     rng = random.Random(7)
-    for _ in range(150):
+    for _ in range(60):
         one, other = rng.choice(CASES).snapshot, rng.choice(CASES).snapshot
         looked_at({**one, **{k: v for k, v in other.items() if rng.random() < 0.5}})
 
@@ -91,8 +92,8 @@ def test_nothing_at_all_is_unknown() -> None:
 @pytest.mark.parametrize(
     "log",
     [
-        "A" * 3_000_000,
-        "Error: " * 300_000,
+        "A" * 1_000_000,
+        "Error: " * 100_000,
         "Traceback (most recent call last):\n" * 20_000,
         '  File "' * 50_000,
         "\x00\x01\xff\n" * 100_000,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as _dt
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -222,9 +222,6 @@ class Case:
             if e.kind not in ("Pod", "Node", "PersistentVolumeClaim")
         ]
         return found
-
-    def first_pod(self, wanted: Callable[[PodSeen], bool]) -> PodSeen | None:
-        return next((pod for pod in self.pods if wanted(pod)), None)
 
     @cached_property
     def last_ready(self) -> float | None:

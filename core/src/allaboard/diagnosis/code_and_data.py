@@ -331,12 +331,11 @@ _SAVED = re.compile(r"\b(saved|done|finished|complete|wrote)\b", re.IGNORECASE)
 
 def _silent_save(case: Case) -> Iterator[Finding]:
     """All members run, and the last that each says is that it saves."""
-    shared = [
-        c
+    shared = any(
+        "nfs" in " ".join(c.facts.values()).lower() or "ReadWriteMany" in c.facts.values()
         for c in case.objects.claims or ()
-        if any("ReadWriteMany" in v for v in c.facts.values()) or "nfs" in " ".join(c.facts.values()).lower()
-    ]
-    nfs = shared or [p for p in case.objects.pods if any(".nfs." in k for k in p.facts)]
+    )
+    nfs = shared or any(".nfs." in path for pod in case.objects.pods for path in pod.facts)
     if not nfs or case.is_over:
         return
     saving = []
@@ -530,6 +529,17 @@ def clock_skew(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case, "clock_skew", pattern, "the clock of its node is wrong", blame=blame, anywhere=True
     )
+    for pod in case.pods:
+        for container in pod.containers:
+            said = container.now.message
+            if "not yet valid" in said and " is before " in said:
+                evidence = Evidence(
+                    pod_object(pod), f"containerStatuses[{container.name}].waiting", quote(said)
+                )
+                yield Finding(
+                    "clock_skew", f"the clock of {pod.name}'s node is wrong", (evidence,), blame(pod, "")
+                )
+                return
 
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b(?!\w)(: .*)?$")

@@ -566,19 +566,18 @@ def nccl_init_mismatch(case: Case) -> Iterator[Finding]:
     trained = any(
         one.log.has(words(r"\bstep\b[ =:#]*[1-9]\d*|\bepoch\b[ =:#]*[1-9]\d*")) for one in readings(case)
     )
-    if not stuck or trained:
+    if trained or any(one.speaks for one in readings(case)):
+        return
+    # One tag, several digests: it moved between two pulls. No more has to be said where no step was made.
+    digests = {pod.name: pod.main.image_id for pod in pods if pod.main is not None}
+    tags = {pod.main.image for pod in pods if pod.main is not None}
+    moved = len(tags) == 1 and not any(case.is_younger(pod.created, 300) for pod in pods)
+    if not stuck and not moved:
         return
     for what, values in (
-        (
-            "image digest",
-            {
-                pod.name: (pod.main.image_id if pod.main is not None else "")
-                for pod in pods
-                if pod.main is not None and pod.main.image == pods[0].main.image
-            },
-        ),  # type: ignore[union-attr]
-        ("NCCL version", {pod.name: _nccl_version(case, pod) for pod in pods}),
-        ("driver", {pod.name: _driver(case, pod) for pod in pods}),
+        ("image digest", digests if len(tags) == 1 else {}),
+        ("NCCL version", {pod.name: _nccl_version(case, pod) for pod in pods} if stuck else {}),
+        ("driver", {pod.name: _driver(case, pod) for pod in pods} if stuck else {}),
     ):
         known = {name: value for name, value in values.items() if value}
         if len(set(known.values())) > 1:
@@ -596,7 +595,7 @@ def nccl_init_mismatch(case: Case) -> Iterator[Finding]:
                 odd,
                 None,
                 Level.CAUSE,
-                0.85,
+                0.85 if stuck else 0.7,
             )
             return
 

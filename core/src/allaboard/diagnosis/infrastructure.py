@@ -59,7 +59,7 @@ def _disrupted(
 # --- memory ------------------------------------------------------------------------------------------------
 
 _KILLED_LOG = words(
-    r"exitcode\s*: -9|exited on signal 9|DataLoader worker \(pid[^)]*\) (exited unexpectedly|is killed "
+    r"exitcode\s*: -9|exited on signal 9|DataLoader worker \(pid.{0,60}\) (exited unexpectedly|is killed "
     r"by signal: Killed)|"
     r"worker process .{0,60}terminated.{0,40}out of memory|Out of memory: Killed process|Memory cgroup "
     r"out of memory|"
@@ -149,10 +149,11 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
         )
     for e in on_node:
         if "Memory cgroup out of memory" in e.message or e.reason == "OOMKilling":
-            pod_on = case.first_pod(
-                lambda p, name=e.name: p.node == name and (exit_code(p) in (1, 137) or p.phase == "Running")
-            )  # type: ignore[misc]
-            if pod_on is not None and exit_code(pod_on) is not None:
+            spoke = {one.pod.name for one in readings(case) if one.fatal is not None}
+            own = [
+                p for p in case.pods if p.node == e.name and exit_code(p) in (1, 137) and p.name not in spoke
+            ]
+            for pod_on in own[:1]:
                 evidence = (
                     Evidence(f"node/{e.name}", f"events.{e.reason}", quote(e.message)),
                     *exit_evidence(pod_on),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from allaboard.diagnosis.case import Case, exit_code, is_running, pod_object, quote
 from allaboard.diagnosis.logs import words
@@ -281,12 +281,12 @@ def slow_socket_fallback(case: Case) -> Iterator[Finding]:
         return
 
 
-def _rdma_of(labels: dict[str, str] | object, allocatable: dict[str, str] | object) -> str:
-    for name, value in [*dict(labels).items(), *dict(allocatable).items()]:  # type: ignore[call-overload]
-        if re.search(r"rdma|infiniband|hca|mlnx|efa\b|roce", name, re.IGNORECASE) and str(value) not in (
-            "false",
-            "0",
-        ):
+_RDMA = re.compile(r"rdma|infiniband|\bhca|mlnx|efa\b|\broce", re.IGNORECASE)
+
+
+def _rdma_of(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> str:
+    for name, value in [*labels.items(), *allocatable.items()]:
+        if _RDMA.search(name) and value not in ("false", "0"):
             return f"{name}={value}"
     return ""
 

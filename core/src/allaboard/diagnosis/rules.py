@@ -215,6 +215,7 @@ def _diagnosis(finding: Finding, others: Sequence[Finding]) -> Diagnosis:
 def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
     failed = next((c for c in case.conditions if c.type == "Failed" and c.status == "True"), None)
     refused = case.objects.refused
+    evidence: tuple[Evidence, ...]
     if refused is not None:
         text, evidence = refused.message, (Evidence(case.job_name, "submit_error", quote(refused.message)),)
     elif failed is not None:

@@ -7,7 +7,7 @@ takes the texts that fall to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import cast
 
@@ -506,7 +506,7 @@ def _never_fits(requested: str, limited: str) -> bool:
     return any(value > limits.get(name, value) for name, value in _amounts(requested).items())
 
 
-_UNITS = {
+_UNITS: Mapping[str, Decimal | int] = {
     "": 1,
     "m": Decimal("0.001"),
     "k": 10**3,
