@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from allaboard.diagnosis.rule import RULES, Cause
+from allaboard.diagnosis.rule import Cause
+from allaboard.diagnosis.rules import all_rules
 
 _HEAD = """\
 # What `allaboard doctor` says
@@ -32,7 +33,9 @@ ROOMS: Mapping[str, str] = {
 def page() -> str:
     """Markdown: a table of all codes, then each cause."""
     return (
-        "\n".join([_HEAD, *_tables(), *(line for one in RULES.values() for line in _section(one.cause))])
+        "\n".join(
+            [_HEAD, *_tables(), *(line for one in all_rules().values() for line in _section(one.cause))]
+        )
         + "\n"
     )
 
@@ -43,7 +46,7 @@ def _tables() -> Iterator[str]:
         yield ""
         yield "| Code | Says | Again |"
         yield "|---|---|---|"
-        for one in RULES.values():
+        for one in all_rules().values():
             if one.cause.room == room:
                 yield f"| [`{one.cause.code}`](#{one.cause.code}) | {one.cause.title} | {_again(one.cause)} |"
         yield ""

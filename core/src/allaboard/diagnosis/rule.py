@@ -7,7 +7,7 @@ A rule belongs to one cause of failure: its code is stable, its words become a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
@@ -118,7 +118,7 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
-"""Code -> rule, in the order of the reference: by where it happens, then by how specific it is."""
+"""Code -> rule, as far as its module was imported: `allaboard.diagnosis.rules.all_rules` has all."""
 
 
 def rule(
@@ -141,7 +141,3 @@ def rule(
         return check
 
     return register
-
-
-def causes() -> Mapping[str, Cause]:
-    return {code: one.cause for code, one in RULES.items()}

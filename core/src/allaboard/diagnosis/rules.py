@@ -11,23 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 
-from allaboard.diagnosis import (  # noqa: F401  (their rules register themselves, in this order)
-    code_and_data,
-    communication,
-    infrastructure,
-    lifecycle_and_speed,
-    queue,
-    start,
-    submit,
-)
 from allaboard.diagnosis.case import Case, quote
 from allaboard.diagnosis.reading import readings
-from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level
+from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level, Rule
 from allaboard.observation import Observation, State
 from allaboard.redaction import redact_text
 from allaboard.status import CLOCK_IDLE, state_of
 
+ROOMS = (
+    "submit",
+    "queue",
+    "start",
+    "infrastructure",
+    "communication",
+    "code_and_data",
+    "lifecycle_and_speed",
+)
+"""The modules of the rules, in the order in which a job meets them."""
 MOST_ALSO = 8
 """Other findings that a diagnosis mentions."""
 MOST = 6
@@ -105,6 +107,14 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
 """Cause -> what it explains where both are found: neighbours that see the same trouble from further away."""
 
 
+def all_rules() -> Mapping[str, Rule]:
+    """Code -> rule, by where it happens. They are read when the first run is to be explained: a DAG file or a
+    follower of healthy runs needs none of their patterns."""
+    for room in ROOMS:
+        import_module(f"{__package__}.{room}")
+    return RULES
+
+
 def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, ...]:
     """All diagnoses, the cause first. Empty for a healthy run; with ``thorough`` it is `healthy` or
     `unknown` that is told then, and a run that goes on is looked at as closely as one that failed: what
@@ -138,7 +148,7 @@ def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> lis
 def examine(seen: Observation) -> list[Diagnosis]:
     """What the rules find, the cause first; `healthy` or `unknown` where they find no cause."""
     case = Case(seen)
-    found = [finding for one in RULES.values() for finding in one.check(case)]
+    found = [finding for one in all_rules().values() for finding in one.check(case)]
     return _told(case, found)
 
 
