@@ -604,7 +604,6 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 pod.name,
                 case.went_bad(pod),
                 confidence=0.8,
-                fix=fix,
                 generic=True,
                 from_object=False,
                 who=pod.name,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from allaboard.backends.kubernetes.client import effects
@@ -53,7 +53,7 @@ def _whole(
     pods: Sequence[Json],
     events: Sequence[Json],
     groups: Sequence[Json],
-    workload: Json | None,
+    workload: Mapping[str, Any] | None,
     now: float,
 ) -> Operation[dict[str, Any]]:
     nodes = yield from _nodes(pods)
