@@ -403,9 +403,11 @@ def _short(line: str) -> str:
 def first_failing(outcome: Outcome) -> str | None:
     """The member that the diagnosis blames, else the first to fail."""
     seen = outcome.seen
-    blamed = outcome.diagnoses[0].blame if outcome.diagnoses else None
-    if blamed in {m.name for m in seen.members}:
-        return blamed
+    blamed = (outcome.diagnoses[0].blame or "").split() if outcome.diagnoses else []
+    names = {m.name for m in seen.members}
+    member = next((name for word in blamed if (name := word.strip("()")) in names), None)
+    if member is not None:
+        return member
     failed = [m for m in seen.members if m.exit_code not in (None, 0)]
     return min(failed, key=lambda m: (m.ended or float("inf"), m.rank)).name if failed else None
 

@@ -38,6 +38,8 @@ VERBS = {
     "delete": Verb("delete:delete", "Run", "remove a run and its logs"),
     "list": Verb("listing:list_runs", "Watch", "the runs here, and who holds slots"),
     "status": Verb("status:status", "Watch", "how a run stands, and why"),
+    "doctor": Verb("doctor:doctor", "Watch", "why a run waits, fails or looks wrong, with the proof"),
+    "snapshot": Verb("snapshot:snapshot", "Watch", "a run's objects and logs in one file, for the doctor"),
     "follow": Verb("follow:follow", "Watch", "watch a run to its end, without owning it"),
     "logs": Verb("logs:logs", "Watch", "what the members wrote, every try of it"),
     "report": Verb("report:report", "Watch", "one page about a run, to look at and to keep"),

@@ -203,7 +203,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> l
 
 def first_failing(outcome: Outcome) -> MemberSeen | None:
     """The member that the diagnosis blames, else the first that failed."""
-    blamed = [d.blame for d in outcome.diagnoses[:1]]
+    blamed = [name.strip("()") for d in outcome.diagnoses[:1] for name in (d.blame or "").split()]
     failed = [m for m in outcome.seen.members if m.exit_code not in (None, 0)]
     failed.sort(key=lambda m: (m.name not in blamed, m.ended or float("inf"), m.rank))
     return failed[0] if failed else None

@@ -31,6 +31,7 @@ from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
+from allaboard.backends.kubernetes.observe.objects import from_nodes, objects_of
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, refusal, when
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen, restarts_in_all
@@ -55,6 +56,7 @@ from allaboard.observation import (
     Condition,
     Event,
     MemberSeen,
+    Objects,
     Observation,
     Obstacle,
     Progress,
@@ -200,6 +202,7 @@ def observation(
         notes=(*base.notes, *notes),
         tails=dict(tails or {}),
         handed_over=record.handed_over,
+        objects=None if tails is None else _objects(engine, job, pods, events, groups, nodes, workload, now),
     )
     if job is not None:
         return seen
@@ -245,7 +248,34 @@ def of_object(
         raise KeyError(f"{job.get('apiVersion')}/{job.get('kind')}")
     seen = _of_job(engine, job, pods, events, groups, None, None, now, workload=workload)
     name = str(job["metadata"]["name"])
-    return replace(seen, run=name, job=name, uid=job["metadata"].get("uid"), tails=dict(tails or {}))
+    objects = None if tails is None else _objects(engine, job, pods, events, groups, None, workload, now)
+    uid = job["metadata"].get("uid")
+    return replace(seen, run=name, job=name, uid=uid, tails=dict(tails or {}), objects=objects)
+
+
+def _objects(
+    engine: Engine,
+    job: Json | None,
+    pods: Sequence[Json],
+    events: Sequence[Json],
+    groups: Sequence[Json],
+    nodes: Sequence[Node] | None,
+    workload: WorkloadSeen | None,
+    now: float,
+) -> Objects:
+    """The objects in the words of the rules; members' pods are called as the members."""
+    workloads = None if workload is None else [*([workload.body] if workload.body is not None else ())]
+    found = objects_of(
+        now=now,
+        job=job,
+        pods=[*_by_member(engine, pods).values()],
+        events=events,
+        groups=groups,
+        workloads=workloads,
+        engine=engine,
+        by_member=True,
+    )
+    return replace(found, nodes=from_nodes(nodes))
 
 
 def _engine(record: RunRecord, job: Json | None, layout: Layout | None) -> Engine:
