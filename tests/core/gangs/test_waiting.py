@@ -235,6 +235,19 @@ SENTENCES: dict[str, tuple[str, GangView, str | None]] = {
         "the PodGroup of this gang is not there, and Volcano passes its members over; was it deleted?",
     ),
     "volcano: placed": ("volcano", look(*(a_pod(n) for n in ALL), groups=[volcano("Running")]), None),
+    "yunikorn: no places": (
+        "yunikorn",
+        look(*(silent(n, scheduler="yunikorn") for n in ALL), now=91),
+        "YuniKorn has not placed the gang for 90 s: its placeholders have no 3 places together, or it is not "
+        "running",
+    ),
+    "yunikorn: a moment ago": ("yunikorn", look(*(silent(n, scheduler="yunikorn") for n in ALL)), None),
+    "yunikorn: refused": (
+        "yunikorn",
+        look(*(waits(n, NO_GPU) for n in ALL)),
+        f"YuniKorn finds no 3 places together: {SHORT}",
+    ),
+    "yunikorn: placed": ("yunikorn", look(*(a_pod(n) for n in ALL)), None),
     "workload: placed": ("workload", look(*(a_pod(n) for n in ALL), groups=GROUP), None),
 }
 

@@ -16,7 +16,8 @@ class GangPlan:
     ``local_queue``: that of Kueue which admits the job, whoever places it then; ``require`` and ``prefer``:
     the domain within which all members are placed; ``placed_by_queue``: the annotations of members by which
     Kueue sees to that; ``annotations``: what the job says of its job object; ``elsewhere``: something else
-    than the job says who places its pods.
+    than the job says who places its pods; ``constrained``: its object may name the required domain; ``pods``:
+    role -> the spec of its pods, without marks, with the containers that their operator may add.
     """
 
     gang: str
@@ -37,6 +38,20 @@ class GangPlan:
     groups: Mapping[str, int] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     elsewhere: bool = False
+    constrained: bool = False
+    pods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def least(self) -> dict[str, int]:
+        """Role -> how many of its members must have a place: all; of an elastic gang the last roles, whose
+        members come and go, have fewer, and one at least.
+        """
+        left, counts = self.total - self.members, dict(self.groups)
+        for role in reversed(counts):
+            fewer = min(left, max(0, counts[role] - 1))
+            counts[role] -= fewer
+            left -= fewer
+        return counts
 
 
 @dataclass(frozen=True, slots=True)

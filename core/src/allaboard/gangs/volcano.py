@@ -27,6 +27,7 @@ from allaboard.gangs.base import GangPlan, GangView
 NAME = "volcano"
 TITLE = "Volcano"
 KINDS: tuple[str, ...] = ("scheduling.volcano.sh/v1beta1/PodGroup",)
+COMPOSITE: tuple[str, ...] = ()
 NAMED_BY: str | None = None
 SCHEDULER: str | None = "volcano"
 AUTO: int | None = 10
@@ -52,12 +53,18 @@ def marks(plan: GangPlan, role: str) -> Mapping[str, Any]:
 
 
 def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
-    """One PodGroup. ``minTaskMember`` says of each role that all of it starts; of an elastic gang any members
-    are enough.
+    """One PodGroup. ``minTaskMember`` says of each role how many of it start: all; of an elastic gang the
+    master is among the least number.
+
+    Without minResources, by which a group is let in or not: Volcano counts them of every group that is let in
+    and whose members are not there, also of a run that has ended or is suspended, and lets nobody else in for
+    them (pkg/scheduler/plugins/overcommit, framework/session.go). The Training Operator deletes its PodGroups
+    then. The limits of the queue are kept when members are placed.
     """
     spec: dict[str, Any] = {"minMember": plan.members, "queue": plan.queue or DEFAULT_QUEUE}
-    if plan.members == plan.total:
-        spec["minTaskMember"] = dict(plan.groups)
+    least = plan.least
+    if plan.members == plan.total or (len(least) > 1 and sum(least.values()) == plan.members):
+        spec["minTaskMember"] = least
     if plan.priority is not None:
         spec["priorityClassName"] = plan.priority
     for mode, tier in (("soft", plan.prefer), ("hard", plan.require)):

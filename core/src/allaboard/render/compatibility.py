@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
-from allaboard.gangs import GANGS, Gang, kueue
+from allaboard.gangs import GANGS, Gang, is_gang_scheduler, kueue
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.topology import LABELS, label_of
 from allaboard.names import (
@@ -62,9 +62,9 @@ def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUM
             f"the operator of {engine.KIND} makes gangs by {operators} here "
             f"(its {engine.OPERATOR.gang_flag}); leave gang.scheduler to auto, or say {operators}",
         )
-    if not gang.KINDS:
+    if not is_gang_scheduler(gang):
         return Pair("none")
-    if _kind(gang, facts) is None:
+    if gang.KINDS and _kind(gang, facts) is None:
         reason = f"this cluster does not serve {one_of(gang.KINDS)}; {gang.TITLE} is not installed"
         return Pair("refused", reason)
     if gang.POD_FIELD is not None and gang.POD_FIELD in facts.lacking.get(engine.NAME, ()):
@@ -85,6 +85,20 @@ def _operators(engine: Engine, facts: ClusterFacts) -> str | None:
 def _kind(gang: Gang, facts: ClusterFacts) -> str | None:
     """The kind of object to make: the preferred one that is served; the preferred one if unknown."""
     return next((kind for kind in gang.KINDS if facts.serves(kind) is not False), None)
+
+
+def _kind_of_job(gang: Gang, layout: Layout, facts: ClusterFacts) -> str:
+    """The same for this job: of an elastic one of several roles, what makes one gang of several."""
+    several = layout.elastic is not None and layout.elastic.min < layout.total and len(layout.groups) > 1
+    if several and _has_composites(gang, facts):
+        return gang.COMPOSITE[0]
+    return _kind(gang, facts) or ""
+
+
+def _has_composites(gang: Gang, facts: ClusterFacts) -> bool:
+    """Whether the cluster is known to serve its gangs of gangs, and their members as they are written."""
+    needed = (*gang.COMPOSITE, *gang.KINDS[:1])
+    return bool(gang.COMPOSITE) and all(facts.serves(kind) for kind in needed)
 
 
 def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
@@ -142,7 +156,9 @@ def plan_gang(
     written = job.get("gang") or {}
     own = written.get("scheduler", AUTO)
     elsewhere = own == AUTO and engine.brings_scheduler(layout)
-    asked = "none" if elsewhere else own if own != AUTO else facts.gang or AUTO
+    in_order = engine.starts_in_order(layout)
+    alone = elsewhere or (own == AUTO and in_order is not None)
+    asked = "none" if alone else own if own != AUTO else facts.gang or AUTO
     schedulers = named_schedulers(job, layout)
     name = choose(engine, layout.total, facts, schedulers) if asked == AUTO else asked
     gang = GANGS[name]
@@ -154,6 +170,12 @@ def plan_gang(
     elif written.get("require") and pairing.how == "none" and layout.total > 1:
         words = "nothing here starts its members together; install a gang scheduler, or take it out"
         problems.append(Problem("gang.require", words))
+    if in_order is not None and pairing.how in ("marks", "natively"):
+        words = (
+            f"{gang.TITLE} starts all members together, and by this some are made when others are ready: "
+            "they would wait for each other for ever; take it out, or say gang: {scheduler: none}"
+        )
+        problems.append(Problem(in_order, words))
     queue = written.get("queue")
     by_kueue = "queue" not in gang.UNDERSTANDS and any(facts.serves(kind) for kind in kueue.QUEUES)
     local_queue = queue if by_kueue else None
@@ -171,7 +193,7 @@ def plan_gang(
         namespace=facts.namespace,
         members=layout.elastic.min if layout.elastic else layout.total,
         total=layout.total,
-        kind=_kind(gang, facts) or "",
+        kind=_kind_of_job(gang, layout, facts),
         scheduler=facts.schedulers.get(name, gang.SCHEDULER) if pairing.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=queue,
@@ -183,8 +205,11 @@ def plan_gang(
         groups=groups,
         annotations=(job.get("metadata") or {}).get("annotations") or {},
         elsewhere=elsewhere,
+        constrained=_has_composites(gang, facts),
     )
     notes = [*_notes(written, plan, facts, asked, schedulers, engine)]
+    if in_order is not None and own == AUTO:
+        notes.append(f"members start one after the other, as {in_order} says, and in no gang")
     if elsewhere and layout.total > 1:
         words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
         notes.append(words)
@@ -271,6 +296,12 @@ def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iter
     if own and len(topology) > 1 and not any("/" in domain for domain in topology.values()):
         words = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
         yield Problem("gang.topology.prefer", words)
+    if gang.NAME == "yunikorn" and "require" in topology:
+        words = (
+            "YuniKorn reserves places with pods of its own, which know no affinity to others: members might "
+            "have none where they must be; take it out, or take another gang scheduler"
+        )
+        yield Problem("gang.topology.require", words)
     for name, domain in topology.items():
         if not own and label_of(domain) is None:
             words = (

@@ -35,7 +35,7 @@ from allaboard.engines.base import JobSeen, restarts_in_all
 from allaboard.engines.kubeflow import NOT_STARTED
 from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of_trainer
 from allaboard.follow.run_record import RunRecord
-from allaboard.gangs import GANGS
+from allaboard.gangs import GANGS, is_gang_scheduler
 from allaboard.gangs.base import GangView
 from allaboard.gangs.kueue import PENDING, Held, WorkloadSeen, why_held
 from allaboard.gangs.placement import (
@@ -448,7 +448,7 @@ def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequen
     """The code of what keeps it from starting, where that is more than a moment of every start."""
     at = gang_places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
-    is_gang = gang is not None and bool(gang.KINDS)
+    is_gang = gang is not None and is_gang_scheduler(gang)
     if is_gang and cannot_rejoin_reason(gang_view, at, "") is not None:
         return "gang_bereft"
     if has_half_started(gang_view):

@@ -17,7 +17,7 @@ from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
+from allaboard.backends.kubernetes.discovery.capacity import Pods, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
@@ -29,6 +29,7 @@ from allaboard.diagnosis import Evidence
 from allaboard.engines import Engine, engine_of_object
 from allaboard.errors import AllaboardError, Problem
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.requests import amount, requested
 from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
