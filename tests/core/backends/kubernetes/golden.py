@@ -226,7 +226,7 @@ def allowed_pairs(gang: str) -> Iterator[tuple[str, str]]:
             yield name, "marks"
 
 
-def pair(engine: str, gang: str, how: str = "marks", **fields: Any) -> Rendered:
+def pair(engine: str, gang: str, how: str = "marks", namespace: str = "default", **fields: Any) -> Rendered:
     """A small job of this engine whose members this gang scheduler starts together."""
     groups: dict[str, Any] = {role: 1 for role in KINDS[engine].get("groups", ())}
     groups = {**groups, "worker": 2} if groups else {}
@@ -236,9 +236,8 @@ def pair(engine: str, gang: str, how: str = "marks", **fields: Any) -> Rendered:
         "scheduler": gang,
         **({"queue": "research"} if "queue" in GANGS[gang].UNDERSTANDS else {}),
     }
-    facts = (
-        replace(ASSUMED, operator_gangs={ENGINES[engine].OPERATOR.id: gang}) if how == "natively" else ASSUMED
-    )
+    operators = {ENGINES[engine].OPERATOR.id: gang} if how == "natively" else {}
+    facts = replace(ASSUMED, namespace=namespace, operator_gangs=operators)
     size = {"workers": None, "groups": groups} if groups else {"workers": 3}
     return made(a_job(**{"resources": {"cpu": 1}, **own, **size, "gang": said, **fields}), facts)
 
@@ -250,7 +249,7 @@ COMPOSITE = replace(
 """A cluster with gangs of gangs."""
 
 
-def composite(**fields: Any) -> Rendered:
+def composite(namespace: str = "default", **fields: Any) -> Rendered:
     """An elastic job with a master, on that cluster."""
     topology = {"require": "topology.example.com/rack"}
     own = {
@@ -261,7 +260,7 @@ def composite(**fields: Any) -> Rendered:
     }
     return made(
         a_job(**{"image": "lab/train:1", "resources": {"cpu": 1}, "workers": None, **own, **fields}),
-        COMPOSITE,
+        replace(COMPOSITE, namespace=namespace),
     )
 
 
