@@ -58,7 +58,8 @@ class GangPlan:
 class GangView:
     """The present state of a gang: the pod of each member that has one, by member name; the objects that hold
     it together; events of the pods and these objects, oldest first. ``needed`` of ``total`` members start
-    together. ``rivals``: pods of other runs, by run, if they were read.
+    together. ``rivals``: pods of other runs, by run, if they were read; ``queue``: the queue of the gang
+    scheduler that the gang is in, if it may be read.
     """
 
     needed: int
@@ -68,3 +69,4 @@ class GangView:
     groups: Sequence[Mapping[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
     rivals: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    queue: Mapping[str, Any] | None = None

@@ -149,6 +149,7 @@ def observation(
     rivals: Sequence[Json] = (),
     nodes: Sequence[Node] | None = None,
     workload: WorkloadSeen | None = None,
+    queue: Json | None = None,
     layout: Layout | None = None,
     report: ProgressState | None = None,
     memory: Memory | None = None,
@@ -158,13 +159,15 @@ def observation(
     """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
-    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``layout``: what the job
+    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``queue``: that of the
+    gang scheduler; ``layout``: what the job
     was made from, for who its members are when it is gone; ``report``: None when rank 0's log is not read;
     ``memory``: of `remembered`, this look included.
     """
     engine = _engine(record, job, layout)
     gone = layout.name if layout is not None else ""
-    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone, nodes, workload)
+    beside = (gone, nodes, workload, queue)
+    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, *beside)
     stop = record.stop or base.stop
     seen = replace(
         base,
@@ -255,6 +258,7 @@ def _of_job(
     gone: str = "",
     nodes: Sequence[Node] | None = None,
     workload: WorkloadSeen | None = None,
+    queue: Json | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
@@ -263,7 +267,7 @@ def _of_job(
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
     gang_view, waiting, obstacle = None, None, None
     if job is not None and not ended and not read.suspended:
-        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals)
+        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals, queue)
         waiting = _waiting(job, gang_view, events)
         obstacle = _obstacle(engine, job, read, gang_view, nodes)
     flags = list(report.flags) if report is not None else []
@@ -388,6 +392,7 @@ def _read_gang(
     groups: Sequence[Json],
     now: float,
     rivals: Sequence[Json],
+    queue: Json | None,
 ) -> GangView:
     others: dict[str, list[Json]] = {}
     for pod in rivals:
@@ -400,6 +405,7 @@ def _read_gang(
         groups=groups,
         events=events,
         rivals=others,
+        queue=queue,
     )
 
 
