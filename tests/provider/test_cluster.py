@@ -93,13 +93,17 @@ def running(cluster: FakeCluster) -> str:
 
 
 @contextmanager
-def log_lines(monkeypatch: pytest.MonkeyPatch, cls: Any) -> Iterator[list[str]]:
-    """What triggers of this class say in the task log meanwhile."""
+def log_lines(monkeypatch: pytest.MonkeyPatch, cls: Any, only: str = "") -> Iterator[list[str]]:
+    """What triggers or operators of this class say in the task log meanwhile; ``only``: at this level."""
     lines: list[str] = []
 
     class Log:
         def __getattr__(self, level: str) -> Callable[..., None]:
-            return lambda text, *arguments, **_: lines.append(text % arguments if arguments else text)
+            def say(text: str, *arguments: Any, **_: Any) -> None:
+                if only in ("", level):
+                    lines.append(text % arguments if arguments else text)
+
+            return say
 
     with monkeypatch.context() as here:
         here.setattr(cls, "log", Log())
@@ -119,6 +123,16 @@ def test_a_synchronous_task_follows_its_run_to_the_end(cluster: FakeCluster) -> 
     assert (address["namespace"], address["connection"]) == ("default", "cluster")
     record = stored(cluster).record
     assert record.owner == Owner(str(context["ti"].id), "worker", "orchestrated") and record.handed_over
+
+
+def test_a_job_whose_members_nobody_starts_together_is_a_warning_in_the_task_log(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.operator.trains_for = 20
+    cluster.shows = (PYTORCHJOBS,)
+    with log_lines(monkeypatch, TrainingJobOperator, "warning") as warnings:
+        an_operator(deferrable=False, job={**JOB, "workers": 3}).execute(a_context())
+    assert any(words.startswith("members start one by one") for words in warnings), warnings
 
 
 def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(cluster: FakeCluster) -> None:

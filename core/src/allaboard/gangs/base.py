@@ -16,7 +16,8 @@ class GangPlan:
     ``local_queue``: that of Kueue which admits the job, whoever places it then; ``require`` and ``prefer``:
     the domain within which all members are placed; ``placed_by_queue``: the annotations of members by which
     Kueue sees to that; ``annotations``: what the job says of its job object; ``elsewhere``: something else
-    than the job says who places its pods; ``constrained``: its object may name the required domain; ``pods``:
+    than the job says who places its pods; ``alone``: why its members start one by one, where the job has not
+    asked for that; ``constrained``: its object may name the required domain; ``pods``:
     role -> the spec of its pods, without marks, with the containers that their operator may add.
     """
 
@@ -38,6 +39,7 @@ class GangPlan:
     groups: Mapping[str, int] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     elsewhere: bool = False
+    alone: str | None = None
     constrained: bool = False
     pods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -12,7 +12,7 @@ or column by being there:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from allaboard import units
@@ -207,9 +207,12 @@ def plan_gang(
         elsewhere=elsewhere,
         constrained=_has_composites(gang, facts),
     )
-    notes = [*_notes(written, plan, facts, asked, schedulers, engine)]
+    notes = [*_notes(written, plan, facts, engine)]
     if in_order is not None and own == AUTO:
         notes.append(f"members start one after the other, as {in_order} says, and in no gang")
+    if asked == AUTO and (why := _why_alone(plan, facts, schedulers)) is not None:
+        plan = replace(plan, alone=why)
+        notes.append(why)
     if elsewhere and layout.total > 1:
         words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
         notes.append(words)
@@ -228,14 +231,7 @@ def _topology_request(
     return kueue.topology_request(labels_of.get("require"), labels_of.get("prefer"), groups) or {}
 
 
-def _notes(
-    written: Mapping[str, Any],
-    plan: GangPlan,
-    facts: ClusterFacts,
-    asked: str,
-    schedulers: Collection[str],
-    engine: Engine,
-) -> Iterator[str]:
+def _notes(written: Mapping[str, Any], plan: GangPlan, facts: ClusterFacts, engine: Engine) -> Iterator[str]:
     name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
     understood = {*gang.UNDERSTANDS, *(("queue",) if plan.local_queue else ())}
     void = [f"gang.{n}" for n in ("queue", "timeout") if n in written and n not in understood]
@@ -249,19 +245,28 @@ def _notes(
         yield from _notes_on_kueue(plan, engine)
     if name in facts.silent and plan.how != "none":
         yield f"gang.scheduler: {gang.TITLE} is installed and does not answer; nothing starts until it does"
-    if asked == AUTO and name == "none" and schedulers and total > 1:
-        yield (
+
+
+def _why_alone(plan: GangPlan, facts: ClusterFacts, schedulers: Collection[str]) -> str | None:
+    """Why nobody starts the members of a job together that left it open; None: somebody does, or the cluster
+    is not known.
+    """
+    if plan.gang != "none" or plan.total == 1:
+        return None
+    if schedulers:
+        return (
             f"members start one by one: their pods name {' and '.join(sorted(schedulers))} as scheduler, and "
             "no gang scheduler is known to act so here; say gang.scheduler, or leave the name out"
         )
-    elif asked == AUTO and name == "none" and (away := _silent_titles(facts)) and total > 1:
+    if away := _silent_titles(facts):
         words = "; say gang.scheduler to wait for it" if len(away) == 1 else ""
-        yield f"members start one by one: {' and '.join(away)} is installed here and does not answer{words}"
-    elif asked == AUTO and name == "none" and facts.kinds is not None and total > 1:
-        yield (
-            "members start one by one: this cluster has no gang scheduler that jobs of this engine are given "
-            "by themselves (`allaboard cluster` lists what there is)"
-        )
+        return f"members start one by one: {' and '.join(away)} is installed here and does not answer{words}"
+    if facts.kinds is None:
+        return None
+    return (
+        "members start one by one: this cluster has no gang scheduler that jobs of this engine are given by "
+        "themselves (`allaboard cluster` lists what there is)"
+    )
 
 
 def _silent_titles(facts: ClusterFacts) -> list[str]:
