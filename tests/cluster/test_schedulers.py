@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from allaboard.gangs import GANGS
+from allaboard.gangs.base import GangView
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.manifests import Rendered
 from allaboard.testing import a_job
@@ -173,7 +174,7 @@ def submit(
             pod = a_pod(namespace, f"{role.lower()}-{index}", cpu="1", **where)
             own = {
                 name: template["spec"][name]
-                for name in ("schedulingGroup", "affinity")
+                for name in ("schedulingGroup", "affinity", "schedulerName")
                 if name in template["spec"]
             }
             pod["metadata"]["labels"] |= template["metadata"]["labels"]
@@ -217,3 +218,51 @@ def test_a_required_domain_is_sought_where_all_members_fit(
     submit(plane, namespace, composites, racks, **{**(ELASTIC if elastic else {}), "gang": gang})
     nodes = until("all to be bound", lambda: len(found := placed(plane, namespace)) == 4 and found, 30)
     assert {*nodes.values()} == {f"{namespace}-large"}
+
+
+# The affinity of the pods alone, as every scheduler of pods knows it.
+
+GANG_SCHEDULERS = [pytest.param("coscheduling", marks=pytest.mark.needs("coscheduling")), "workload"]
+
+
+def in_a_rack(
+    plane: ControlPlane, namespace: str, racks: Object, gang: str, workers: int
+) -> dict[str, Object]:
+    """Submits a master and this many workers that must be in one rack; their pods by name."""
+    asked = {"scheduler": gang, "topology": {"require": RACK}}
+    submit(plane, namespace, ClusterFacts(), racks, groups={"master": 1, "worker": workers}, gang=asked)
+    return {pod["metadata"]["name"]: pod for pod in plane.api.list("v1", "Pod", namespace)}
+
+
+@pytest.mark.needs("kube-scheduler")
+@pytest.mark.parametrize("gang", GANG_SCHEDULERS)
+def test_members_that_must_be_in_one_rack_are(
+    plane: ControlPlane, namespace: str, racks: Object, gang: str
+) -> None:
+    in_a_rack(plane, namespace, racks, gang, 3)
+    nodes = until("all to be bound", lambda: len(found := placed(plane, namespace)) == 4 and found, 60)
+    assert {*nodes.values()} == {f"{namespace}-large"}
+
+
+@pytest.mark.needs("kube-scheduler")
+@pytest.mark.parametrize("gang", [*GANG_SCHEDULERS, "none"])
+def test_members_that_must_be_in_one_rack_wait_where_none_has_room(
+    plane: ControlPlane, namespace: str, racks: Object, gang: str
+) -> None:
+    """Both racks together have six places, and five are needed. Without a gang scheduler those that fit stay in
+    the rack that the first of them has chosen.
+    """
+    in_a_rack(plane, namespace, racks, gang, 4)
+
+    def told() -> bool:
+        pods = plane.api.list("v1", "Pod", namespace)
+        members = {pod["metadata"]["name"]: pod for pod in pods}
+        events = plane.api.list("v1", "Event", namespace)
+        groups = [{"kind": "PodGroup"}]
+        view = GangView(5, 5, time.time(), members, groups=groups, events=events)
+        said = GANGS[gang].read(view) or ""
+        head = "of 5 members hold places and idle" if gang == "none" else "finds no 5 places together"
+        return head in said and "Insufficient cpu" in said and "affinity" in said
+
+    until("the reason", told, 60)
+    assert len({*placed(plane, namespace).values()}) == (1 if gang == "none" else 0)
