@@ -249,8 +249,8 @@ def test_members_that_must_be_in_one_rack_are(
 def test_members_that_must_be_in_one_rack_wait_where_none_has_room(
     plane: ControlPlane, namespace: str, racks: Object, gang: str
 ) -> None:
-    """Both racks together have six places, and five are needed. Without a gang scheduler those that fit stay in
-    the rack that the first of them has chosen.
+    """Both racks together have six places, and five are needed. Without a gang scheduler those that fit stay
+    in the rack that the first of them has chosen.
     """
     in_a_rack(plane, namespace, racks, gang, 4)
 
