@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.serde import deserialize, serialize
 
+from allaboard.backends.base import Handle
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import AsyncApi
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
 from allaboard.backends.kubernetes.state import records
@@ -93,13 +96,17 @@ def running(cluster: FakeCluster) -> str:
 
 
 @contextmanager
-def log_lines(monkeypatch: pytest.MonkeyPatch, cls: Any) -> Iterator[list[str]]:
-    """What triggers of this class say in the task log meanwhile."""
+def log_lines(monkeypatch: pytest.MonkeyPatch, cls: Any, only: str = "") -> Iterator[list[str]]:
+    """What triggers or operators of this class say in the task log meanwhile; ``only``: at this level."""
     lines: list[str] = []
 
     class Log:
         def __getattr__(self, level: str) -> Callable[..., None]:
-            return lambda text, *arguments, **_: lines.append(text % arguments if arguments else text)
+            def say(text: str, *arguments: Any, **_: Any) -> None:
+                if only in ("", level):
+                    lines.append(text % arguments if arguments else text)
+
+            return say
 
     with monkeypatch.context() as here:
         here.setattr(cls, "log", Log())
@@ -157,6 +164,21 @@ def test_the_clock_of_the_queue_itself_ends_a_task(cluster: FakeCluster) -> None
     with pytest.raises(AirflowException, match=r"phase admitted took longer than its clock of 30 s"):
         operator.execute_complete(context, event)
     assert state(cluster) == "timed_out" and cluster.all(PODS) == []
+
+
+def test_what_nobody_may_overlook_is_a_warning_in_the_task_log(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.operator.trains_for = 20
+    launch = KubernetesBackend.launch
+
+    def launched(backend: KubernetesBackend, *given: Any) -> Handle:
+        return replace(launch(backend, *given), warnings=("members start one by one",))
+
+    monkeypatch.setattr(KubernetesBackend, "launch", launched)
+    with log_lines(monkeypatch, TrainingJobOperator, "warning") as warnings:
+        an_operator(deferrable=False).execute(a_context())
+    assert "members start one by one" in warnings
 
 
 def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(cluster: FakeCluster) -> None:

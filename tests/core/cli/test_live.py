@@ -171,11 +171,13 @@ def test_the_view_stays_at_the_end_and_says_what_is_next(capsys: pytest.CaptureF
     screen = io.StringIO()
     console = Console(file=screen, width=100, height=40, force_terminal=True, color_system=None)
     view = LiveView(lambda: [], console=console)
-    view.launched(Handle("digits-00000000", 2, 1, "u1", notes=("the job has changed: workers: 1 -> 2",)))
+    notes, warnings = ("the job has changed: workers: 1 -> 2",), ("members start one by one",)
+    view.launched(Handle("digits-00000000", 2, 1, "u1", notes=notes, warnings=warnings))
     view.seen(TRAINING)
     ended = replace(TRAINING, conditions=seen(State.SUCCEEDED).conditions, finished=50.0)
     view.ended(Outcome(ended))
     view.close()
+    assert "warning: members start one by one" in screen.getvalue()
     assert "the job has changed: workers: 1 -> 2" in screen.getvalue() and "✓" in screen.getvalue()
     assert "\x1b[?25h" in screen.getvalue(), "the cursor is back"
     assert "allaboard logs digits-00000000" in capsys.readouterr().out

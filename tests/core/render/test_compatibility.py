@@ -418,12 +418,12 @@ def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> N
 def test_check_knows_the_names() -> None:
     (problem,) = check(a_job(gang={"scheduler": "coschedulin"}))
     assert problem.path == "gang.scheduler" and problem.suggestion == "coscheduling"
-    assert "known: auto, coscheduling, kai, none, volcano or workload" in problem.message
+    assert "known: auto, coscheduling, kai, none, volcano, workload or yunikorn" in problem.message
 
 
 NEW_GANG = """
 NAME, TITLE, KINDS, SCHEDULER, AUTO = "toy", "the toy gang", ("toy.io/v1/Band",), "toy-scheduler", 1
-POD_FIELD, UNDERSTANDS, REFUSES = None, frozenset({"queue"}), {}
+POD_FIELD, COMPOSITE, UNDERSTANDS, REFUSES = None, (), frozenset({"queue"}), {}
 def marks(plan, role):
     return {"metadata": {"labels": {"toy.io/band": plan.name}}, "spec": {"schedulerName": plan.scheduler}}
 def objects(plan):

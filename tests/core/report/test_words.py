@@ -246,6 +246,13 @@ def test_progress_is_one_line_every_five_seconds_and_the_last(capsys: pytest.Cap
     assert said == [f"step {n}/20 ({n / 20:.0%})" for n in (1, 6, 11, 16, 20)]
 
 
+def test_what_nobody_may_overlook_is_a_warning_before_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a step of a pipeline says it, too."""
+    handle = Handle("digits-1", 1, 1, "u", notes=("a note",), warnings=("members start one by one",))
+    PlainView(lambda: []).launched(handle)
+    assert told(capsys)[1:] == ["warning: members start one by one", "a note"]
+
+
 def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainView(lambda: [])
     member = a_member("master-0")

@@ -40,7 +40,7 @@ from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending_lines
-from allaboard.report.plain import launch_lines
+from allaboard.report.plain import WARNING, launch_lines
 from allaboard.report.terminal import say, shown
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
@@ -72,7 +72,7 @@ class LiveView:
         lines = launch_lines(handle)
         # These lines stand above the frame. The frame itself shows that a run was started.
         for line in lines if handle.adopted or handle.hand_over else lines[1:]:
-            self.console.print(_text(line, "dim"))
+            self.console.print(_text(line, "bold yellow" if line.startswith(WARNING) else "dim"))
             self.frame.printed.add(line)
         if not self.live.is_started:
             self.live.start()

@@ -70,6 +70,7 @@ def render(
     from allaboard.cli.place import site
     from allaboard.engines import ENGINES
     from allaboard.render.cluster_facts import assumed_facts
+    from allaboard.report.plain import WARNING
 
     named = is_cluster(backend) or kubeconfig or context
     if facts_file is not None and (backend or kubeconfig or context):
@@ -100,7 +101,7 @@ def render(
     else:
         click.echo(to_yaml([*made.claims, *made.manifests]), nl=False)
     for note in made.notes:
-        say(note, to_stderr=True)
+        say(f"{WARNING}{note}" if note == made.gang.alone else note, to_stderr=True)
     say(_basis_line(server, facts.namespace, ENGINES[made.layout.engine], made.gang), to_stderr=True)
     return 0
 

@@ -184,6 +184,12 @@ class JobSet:
         """No: the job names it."""
         return False
 
+    def starts_in_order(self, layout: Layout) -> str | None:
+        """Where the job says it and there are several groups."""
+        policy = layout.engine_spec.get("startupPolicy") or {}
+        waits = policy.get("startupPolicyOrder") == "InOrder" and len(layout.groups) > 1
+        return "engine_spec.startupPolicy" if waits else None
+
     def brings_image(self, layout: Layout) -> bool:
         """No: the job names it."""
         return False

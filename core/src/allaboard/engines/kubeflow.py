@@ -125,6 +125,10 @@ class KubeflowEngine:
         """No: the job names it."""
         return False
 
+    def starts_in_order(self, layout: Layout) -> str | None:
+        """None: its operator makes all members at once."""
+        return None
+
     def brings_image(self, layout: Layout) -> bool:
         """No: the job names it."""
         return False

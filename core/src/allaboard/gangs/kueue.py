@@ -200,7 +200,7 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
     if evicted and message and message == _message(conditions, "Evicted"):
         # What it lacks now is not looked at yet.
         code = NOT_READY if late else PENDING
-        return Held(code, f"Kueue has taken it back into queue {queue}{_place(position)}: {after}")
+        return Held(code, f"Kueue has taken it back into queue {queue}{place_in_line(position)}: {after}")
     code, why, never = _why_no_quota(reason, message)
     if late and code == PENDING:
         code = NOT_READY

@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from allaboard.engines import ENGINES
+from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import PRIORITY_CLASS, QUEUE
 from allaboard.gangs.topology import affinity, label_of
-from allaboard.layout import Layout
+from allaboard.layout import Group, Layout
 from allaboard.render import devices, labels, pod_template
 from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ClusterFacts
@@ -86,8 +86,9 @@ def render(
     _raise_problems(job, problems)
     keys = _keys(files)
     own = {labels.LAUNCH: launch, labels.SPEC_HASH: spec_hash, labels.GANG: plan.gang}
-    templates = {
-        group.role: pod_template.pod_template(
+
+    def template_of(group: Group, gang: Mapping[str, Any]) -> dict[str, Any]:
+        return pod_template.pod_template(
             job,
             layout,
             group,
@@ -96,10 +97,13 @@ def render(
             metadata={"labels": labels.labels(layout), "annotations": {labels.LAUNCH: launch}},
             code=labels.code_name(layout.name) if files else None,
             files=keys,
-            gang=_gang_marks(plan, layout, group.role),
+            gang=gang,
         )
-        for group in layout.groups
-    }
+
+    if plan.how == "marks":
+        specs = {group.role: template_of(group, {})["spec"] for group in layout.groups}
+        plan = replace(plan, pods={role: _with_added(engine, spec) for role, spec in specs.items()})
+    templates = {g.role: template_of(g, _gang_marks(plan, layout, g.role)) for g in layout.groups}
     extras: list[Mapping[str, Any]] = [*_code(layout, facts, files, keys)]
     extras += devices.objects(layout, facts.namespace)
     if plan.how == "marks":
@@ -134,6 +138,12 @@ def _of_queue(plan: GangPlan) -> Iterator[tuple[str, str]]:
         yield QUEUE, plan.local_queue
     if plan.queue_priority:
         yield PRIORITY_CLASS, plan.queue_priority
+
+
+def _with_added(engine: Engine, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of a pod with all init containers that the operator may add."""
+    added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in engine.ADDED]
+    return {**spec, "initContainers": [*(spec.get("initContainers") or ()), *added]} if added else dict(spec)
 
 
 def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:

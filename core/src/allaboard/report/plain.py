@@ -20,6 +20,9 @@ NEWS_EVERY = 60.0
 LATE = 2.0
 """An event older than this many seconds is printed with its own time."""
 
+WARNING = "warning: "
+"""Before what nobody may overlook."""
+
 
 class PlainView:
     """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that continues
@@ -144,7 +147,13 @@ def launch_lines(handle: Handle) -> list[str]:
         how = "runs already; following it"
     else:
         how = f"attempt {handle.attempt}" if handle.attempt > 1 else "is on its way"
-    return [f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}", *handle.notes]
+    first = f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}"
+    return [first, *warning_lines(handle), *handle.notes]
+
+
+def warning_lines(handle: Handle) -> list[str]:
+    """What nobody may overlook."""
+    return [f"{WARNING}{words}" for words in handle.warnings]
 
 
 def _comparable(seen: Observation) -> tuple[object, ...]:

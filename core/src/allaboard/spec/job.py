@@ -123,7 +123,7 @@ class Gang(TypedDict, total=False):
     scheduler: Annotated[
         str,
         "text",
-        "auto, none, or a gang scheduler: coscheduling, volcano, workload",
+        "auto, none, or a gang scheduler: coscheduling, kai, volcano, workload, yunikorn",
         "coscheduling",
         "auto",
     ]

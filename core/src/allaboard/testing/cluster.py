@@ -387,7 +387,8 @@ class FakeCluster:
             changed = False
             living = {o["metadata"]["uid"]: o for o in self.objects.values()}
             for (group, plural, namespace, name), body in list(self.objects.items()):
-                resource = next((r for r in SERVED if (r.group, r.plural) == (group, plural)), PODS)
+                known = (*SERVED, *self.served)
+                resource = next((r for r in known if (r.group, r.plural) == (group, plural)), PODS)
                 metadata = body["metadata"]
                 owners = [living.get(ref["uid"]) for ref in metadata.get("ownerReferences", [])]
                 orphaned = owners and not any(owners)

@@ -253,25 +253,50 @@ def allowed_pairs(gang: str) -> Iterator[tuple[str, str]]:
             yield name, "marks"
 
 
-def pair(engine: str, gang: str, how: str = "marks", **fields: Any) -> Rendered:
+def pair(engine: str, gang: str, how: str = "marks", namespace: str = "default", **fields: Any) -> Rendered:
     """A small job of this engine whose members this gang scheduler starts together."""
     groups: dict[str, Any] = {role: 1 for role in KINDS[engine].get("groups", ())}
     groups = {**groups, "worker": 2} if groups else {}
     own = {"framework": KINDS[engine]["framework"], "engine": engine, "image": "lab/train:1"}
-    said = {**GANG, "scheduler": gang, **({"queue": "research"} if gang in ("kai", "volcano") else {})}
-    facts = (
-        replace(ASSUMED, operator_gangs={ENGINES[engine].OPERATOR.id: gang}) if how == "natively" else ASSUMED
-    )
+    said = {
+        **GANG,
+        "scheduler": gang,
+        **({"queue": "research"} if "queue" in GANGS[gang].UNDERSTANDS else {}),
+    }
+    operators = {ENGINES[engine].OPERATOR.id: gang} if how == "natively" else {}
+    facts = replace(ASSUMED, namespace=namespace, operator_gangs=operators)
     size = {"workers": None, "groups": groups} if groups else {"workers": 3}
     return made(a_job(**{"resources": {"cpu": 1}, **own, **size, "gang": said, **fields}), facts)
 
 
+COMPOSITE = replace(
+    ASSUMED,
+    kinds=frozenset({"kubeflow.org/v1/PyTorchJob", *GANGS["workload"].KINDS, *GANGS["workload"].COMPOSITE}),
+)
+"""A cluster with gangs of gangs."""
+
+
+def composite(namespace: str = "default", **fields: Any) -> Rendered:
+    """An elastic job with a master, on that cluster."""
+    topology = {"require": "topology.example.com/rack"}
+    own = {
+        "groups": {"master": 1, "worker": 3},
+        "elastic": {"min": 3, "max": 6},
+        "command": ["torchrun", "train.py"],
+        "gang": {**GANG, "scheduler": "workload", "topology": topology},
+    }
+    return made(
+        a_job(**{"image": "lab/train:1", "resources": {"cpu": 1}, "workers": None, **own, **fields}),
+        replace(COMPOSITE, namespace=namespace),
+    )
+
+
 def of_gang(gang: str) -> str:
     """What the API server gets for a job of each engine that goes with it."""
-    return "".join(
-        f"# {engine}, {how}\n{to_yaml(pair(engine, gang, how).manifests)}"
-        for engine, how in allowed_pairs(gang)
-    )
+    each = [(f"{engine}, {how}", pair(engine, gang, how)) for engine, how in allowed_pairs(gang)]
+    if GANGS[gang].COMPOSITE:
+        each.append(("pytorchjob, elastic, a gang for each role", composite()))
+    return "".join(f"# {what}\n{to_yaml(rendered.manifests)}" for what, rendered in each)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.base import Plan, Selection, handle_of
+from allaboard.backends.base import Handle, Plan, Selection, handle_of
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import resource_for
+from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.components import (
     CLUSTERQUEUES,
@@ -27,6 +28,7 @@ from allaboard.backends.kubernetes.watch import informer
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.pytorchjob import PyTorchJob
 from allaboard.errors import SiteError
+from allaboard.gangs import GANGS as WHOLE_GANGS
 from allaboard.render import devices
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
@@ -38,7 +40,10 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 BEYOND = {"namespaces"}
 """Looked at to tell a misspelt one; nothing fails without it."""
 VERBS = {"replace": "update"}
-OF_THE_CLUSTER = (Access("get", "kueue.x-k8s.io", "clusterqueues"),)
+OF_THE_CLUSTER = (
+    Access("get", "kueue.x-k8s.io", "clusterqueues"),
+    Access("get", "scheduling.volcano.sh", "queues"),
+)
 """What no Role of a namespace can allow: without it a queue tells less."""
 BY_PREFLIGHT = {*OF_THE_CLUSTER, Access("list", "", "resourcequotas")}
 GANGS = {
@@ -77,6 +82,23 @@ def words(found: Iterable[Access]) -> list[str]:
 def facts_with(engine: Engine, gang: str) -> ClusterFacts:
     kind = f"{engine.API_VERSION}/{engine.KIND}"
     return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang], devices.KIND}))
+
+
+def a_gang_of_gangs(cluster: FakeCluster, folder: Path) -> tuple[KubernetesBackend, Handle]:
+    """An elastic job with a master, on a cluster that serves what holds its two gangs together."""
+    native = WHOLE_GANGS["workload"]
+    facts = ClusterFacts(
+        namespace="default",
+        kinds=frozenset({"kubeflow.org/v1/PyTorchJob", *native.KINDS, *native.COMPOSITE}),
+    )
+    groups, elastic = {"master": 1, "worker": 2}, {"min": 2, "max": 3}
+    job = {"groups": groups, "workers": None, "elastic": elastic, "command": ["torchrun", "x.py"]}
+    plan = a_plan_with_code(folder, gang={"scheduler": "workload"}, **job)
+    for kind in (*native.KINDS, *native.COMPOSITE):
+        version, _, name = kind.rpartition("/")
+        cluster.served = (*cluster.served, resource_of({"apiVersion": version, "kind": name}))
+    backend = cluster.backend(facts=facts)
+    return backend, backend.launch(replace(plan, key="gangs"), ME)
 
 
 def grouped(cluster: FakeCluster) -> None:
@@ -166,13 +188,23 @@ def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> Non
     cluster = FakeCluster()
     for engine, gang in zip(ENGINES.values(), cycle(GANGS)):
         a_life(cluster, tmp_path, engine, gang)
+    backend, handle = a_gang_of_gangs(cluster, tmp_path)
+    cluster.tick(3)
+    backend.observe(handle.run, evidence=True)
+    backend.stop(handle, ME, "ann", "enough", kill=True)
+    cluster.tick(40)
+    backend.delete(handle.run)
+    cluster.refuse(PYTORCHJOBS, Forbidden("exceeded quota", status=403))
+    with pytest.raises(SiteError, match="was not started"):
+        a_gang_of_gangs(cluster, tmp_path)
+    cluster.refusals.clear()
     backend = cluster.backend()
     backend.observe(backend.launch(in_a_queue(tmp_path), ME).run, evidence=True)
     done = asked(cluster)
     a_local_queue(cluster)
     backend.queues()
     done |= asked(cluster) - BY_PREFLIGHT
-    assert words(done) == words(rbac.wanted_accesses("submitter"))
+    assert words(done - {*OF_THE_CLUSTER}) == words(rbac.wanted_accesses("submitter"))
 
 
 @pytest.mark.parametrize(("engine", "roles"), [("jobset", ["submitter", "mpi"]), ("trainjob", ["submitter"])])
@@ -214,6 +246,7 @@ def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> 
         cluster.tick(3)
         cluster.say(f"{handle.run}-{backend.observe(handle.run).members[0].name}", "up")
     grouped(cluster)
+    a_gang_of_gangs(cluster, tmp_path)
     cluster.backend().launch(in_a_queue(tmp_path), ME)
     cluster.requests.clear()
     backend = cluster.backend()
@@ -225,4 +258,5 @@ def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> 
     done = asked(cluster)
     a_local_queue(cluster)
     backend.queues()
-    assert words(done | asked(cluster)) == words([*rbac.wanted_accesses("viewer"), *OF_THE_CLUSTER])
+    done = (done | asked(cluster)) - {*OF_THE_CLUSTER}
+    assert words(done) == words(rbac.wanted_accesses("viewer"))

@@ -15,7 +15,7 @@ from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery import capacity, rbac
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
+from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey_cluster
 from allaboard.backends.kubernetes.discovery.pod_security import violations
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
@@ -25,6 +25,7 @@ from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.preflight.openshift import GROUPS, USERS
 from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable
+from allaboard.gangs.requests import amount
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from allaboard.testing import a_job

@@ -271,7 +271,12 @@ def _make(stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | N
         yield from _undo(stored, before)
         raise _refusal(error, stored, ready) from error
     stored = yield from _confirm(stored, job)
-    return replace(handle_of(stored.record), notes=(*ready.notes, *notes))
+    alone = ready.gang.alone
+    return replace(
+        handle_of(stored.record),
+        notes=tuple(note for note in (*ready.notes, *notes) if note != alone),
+        warnings=(alone,) if alone is not None else (),
+    )
 
 
 def _ensure_claims(stored: Stored, ready: PreparedAttempt) -> Operation[list[str]]:

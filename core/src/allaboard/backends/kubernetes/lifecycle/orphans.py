@@ -167,8 +167,8 @@ def _extra_kinds() -> set[Resource]:
     """Code, and every kind of object that a gang scheduler or a job of ours is given, but Secrets: who may
     list them reads those of others. They go with the start that they are part of.
     """
-    kinds = [kind for gang in GANGS.values() if gang.NAMED_BY is None for kind in gang.KINDS]
-    named = (kind.rpartition("/")[::2] for kind in kinds)
+    ours = [gang for gang in GANGS.values() if gang.NAMED_BY is None]
+    named = (kind.rpartition("/")[::2] for gang in ours for kind in (*gang.KINDS, *gang.COMPOSITE))
     of_gangs = (resource_of({"apiVersion": version, "kind": kind}) for version, kind in named)
     return {CONFIGMAPS, *extra_kinds(), *of_gangs} - {SECRETS}
 

@@ -38,7 +38,7 @@ from allaboard.engines.base import JobSeen, restarts_in_all
 from allaboard.engines.kubeflow import NOT_STARTED
 from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of_trainer
 from allaboard.follow.run_record import RunRecord
-from allaboard.gangs import GANGS
+from allaboard.gangs import GANGS, is_gang_scheduler
 from allaboard.gangs.base import GangView
 from allaboard.gangs.kueue import PENDING, Held, WorkloadSeen, sent_away, waited_since, why_held
 from allaboard.gangs.placement import (
@@ -170,6 +170,7 @@ def observation(
     rivals: Sequence[Json] = (),
     nodes: Sequence[Node] | None = None,
     workload: WorkloadSeen | None = None,
+    queue: Json | None = None,
     layout: Layout | None = None,
     report: ProgressState | None = None,
     memory: Memory | None = None,
@@ -179,13 +180,15 @@ def observation(
     """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
-    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``layout``: what the job
+    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``queue``: that of the
+    gang scheduler; ``layout``: what the job
     was made from, for who its members are when it is gone; ``report``: None when rank 0's log is not read;
     ``memory``: of `remembered`, this look included.
     """
     engine = _engine(record, job, layout)
     gone = layout.name if layout is not None else ""
-    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone, nodes, workload)
+    beside = (gone, nodes, workload, queue)
+    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, *beside)
     stop = record.stop or base.stop
     seen = replace(
         base,
@@ -304,6 +307,7 @@ def _of_job(
     gone: str = "",
     nodes: Sequence[Node] | None = None,
     workload: WorkloadSeen | None = None,
+    queue: Json | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
@@ -317,7 +321,7 @@ def _of_job(
         # No pod of it is here, and that says nothing.
         members = tuple(replace(m, phase="unknown") if m.phase in _NOT_HERE else m for m in members)
     elif job is not None and not ended and not read.suspended:
-        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals)
+        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals, queue)
         waiting = _waiting(job, gang_view, events)
         obstacle = _obstacle(engine, job, read, gang_view, nodes)
     flags = list(report.flags) if report is not None else []
@@ -465,6 +469,7 @@ def _read_gang(
     groups: Sequence[Json],
     now: float,
     rivals: Sequence[Json],
+    queue: Json | None,
 ) -> GangView:
     others: dict[str, list[Json]] = {}
     for pod in rivals:
@@ -477,6 +482,7 @@ def _read_gang(
         groups=groups,
         events=events,
         rivals=others,
+        queue=queue,
     )
 
 
@@ -525,7 +531,7 @@ def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequen
     """The code of what keeps it from starting, where that is more than a moment of every start."""
     at = gang_places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
-    is_gang = gang is not None and bool(gang.KINDS)
+    is_gang = gang is not None and is_gang_scheduler(gang)
     if is_gang and cannot_rejoin_reason(gang_view, at, "") is not None:
         return "gang_bereft"
     if has_half_started(gang_view):

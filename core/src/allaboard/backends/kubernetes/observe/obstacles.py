@@ -21,6 +21,7 @@ from allaboard.diagnosis.start_errors import last_clause, why_not_started
 from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition
+from allaboard.gangs.requests import amount, requested
 from allaboard.names import nearest
 from allaboard.observation import Obstacle
 from allaboard.units import counted, from_rfc3339
@@ -399,7 +400,7 @@ def _amounts(text: str) -> dict[str, Decimal]:
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         try:
-            amounts[name] = capacity.amount(value)
+            amounts[name] = amount(value)
         except (ValueError, ArithmeticError):
             continue
     return amounts
@@ -529,14 +530,12 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
     """
     if not nodes:
         return None
-    asked = {name: value for name, value in capacity.requested(spec).items() if value > 0}
+    asked = {name: value for name, value in requested(spec).items() if value > 0}
     for name, value in asked.items():
-        most = max((capacity.amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
+        most = max((amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
         device = "/" in name
         if device and not most:
-            offered = sorted(
-                {r for n in nodes for r, v in n.allocatable.items() if "/" in r and capacity.amount(v)}
-            )
+            offered = sorted({r for n in nodes for r, v in n.allocatable.items() if "/" in r and amount(v)})
             near = nearest(name, offered)
             meant = f"; did you mean {near}?" if near else ""
             return "gpu_not_advertised", f"no node offers {name}, of which it asks for {value}{meant}"
@@ -570,7 +569,7 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
         return
     pod = scene.pods[waits[0]]
     said = str((condition(pod, "PodScheduled") or {}).get("message") or "")
-    gpus = any("/" in name for group in groups for name in capacity.requested(group.spec))
+    gpus = any("/" in name for group in groups for name in requested(group.spec))
     text = (
         f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
     )

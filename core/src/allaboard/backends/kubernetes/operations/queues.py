@@ -20,7 +20,6 @@ from allaboard.backends.kubernetes.client.resources import (
     RESOURCEQUOTAS,
     Resource,
 )
-from allaboard.backends.kubernetes.discovery.capacity import amount
 from allaboard.backends.kubernetes.discovery.components import (
     CLUSTERQUEUES,
     KUEUE_WORKLOADS,
@@ -32,6 +31,7 @@ from allaboard.backends.kubernetes.observe.queues import read_positions
 from allaboard.gangs import volcano
 from allaboard.gangs.base import GangView
 from allaboard.gangs.kueue import condition_of, why_held
+from allaboard.gangs.requests import amount
 from allaboard.queues import Amount, Queue, Waiter
 from allaboard.units import from_rfc3339
 

@@ -33,6 +33,7 @@ from allaboard.backends.kubernetes.preflight import checks
 from allaboard.backends.kubernetes.preflight.checks import Facts
 from allaboard.backends.kubernetes.preflight.lookup import Lookup
 from allaboard.errors import AllaboardError
+from allaboard.gangs.requests import requested
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -145,7 +146,7 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
 
 def _is_particular(spec: Mapping[str, Any]) -> bool:
     """Whether not every node will do. The little that the operator's own container asks for is not meant."""
-    asks = capacity.requested({"containers": spec.get("containers")})
+    asks = requested({"containers": spec.get("containers")})
     return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 
 

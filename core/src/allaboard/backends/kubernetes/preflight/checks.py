@@ -17,7 +17,7 @@ from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery import pod_security as podsecurity
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
+from allaboard.backends.kubernetes.discovery.capacity import Pods, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_for, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
@@ -31,6 +31,7 @@ from allaboard.errors import Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import MULTIKUEUE
+from allaboard.gangs.requests import amount, requested
 from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
 from allaboard.units import counted

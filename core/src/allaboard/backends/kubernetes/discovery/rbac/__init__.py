@@ -114,7 +114,8 @@ def _is_of_jobs(access: Access) -> bool:
     """Whether it is about a kind of jobs, about what holds a gang together, or about a queue of Kueue."""
     if access.group.endswith("kueue.x-k8s.io"):
         return True
-    gangs = (kind.rpartition("/")[::2] for gang in GANGS.values() for kind in gang.KINDS)
+    every = (kind for gang in GANGS.values() for kind in (*gang.KINDS, *gang.COMPOSITE))
+    gangs = (kind.rpartition("/")[::2] for kind in every)
     kinds = [
         *job_kinds(),
         *extra_kinds(),
