@@ -82,15 +82,15 @@ def test_no_clock_and_no_deadline_of_a_step_counts_what_a_queue_takes(
     cluster: FakeCluster, artifacts: Of, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a phase that an earlier one holds. The queue takes longer than the deadline."""
-    cluster.operator.queued_for, cluster.operator.trains_for = 400.0, 30
-    policy = {"restart": "never", "clocks": {"scheduled": "10s", "image": "10s"}, "deadline": "5m"}
+    cluster.operator.queued_for, cluster.operator.trains_for = 100.0, 30
+    policy = {"restart": "never", "clocks": {"scheduled": "10s", "image": "10s"}, "deadline": "1m"}
     trained(artifacts, job={**QUEUED, "policy": policy})
     assert record(cluster).outcome.state == "succeeded"
     output = capsys.readouterr().out
     assert "queued: Kueue holds it back in queue team: it needs 2 more cpu" in output
     # The clock of the queue itself, where the job has one.
     with pytest.raises(SystemExit) as ended:
-        trained(artifacts, job={**QUEUED, "name": "late", "policy": {"clocks": {"admitted": "5m"}}})
+        trained(artifacts, job={**QUEUED, "name": "late", "policy": {"clocks": {"admitted": "30s"}}})
     assert ended.value.code == 4
 
 

@@ -47,6 +47,7 @@ STARTS, RUNS, ENDS = Step(State.STARTING), Step(State.RUNNING), Step(State.SUCCE
 SHORT = "it needs [12] more cpu in flavor any, which others use"
 STOPPED, DRAINED = "LocalQueue team is (inactive|stopped)", " \\(its queue was stopped\\)"
 CLUSTER_STOPPED = "ClusterQueue cores is (inactive|stopped)"
+ROOM = "Kueue has room for it in queue team, and it waits for admission check budget"
 PENDING, MISCONFIGURED = "queue_quota_pending", "queue_misconfigured"
 STORIES: dict[str, list[Step]] = {
     "admitted": [STARTS, RUNS, ENDS],
@@ -108,9 +109,35 @@ STORIES: dict[str, list[Step]] = {
         RUNS,
         ENDS,
     ],
-    "checked": [],
-    "rejected": [],
-    "overtime": [],
+    "checked": [
+        Step(State.QUEUED, f"{ROOM} \\(Pending\\)", PENDING),
+        Step(State.QUEUED, f"{ROOM} \\(Pending: the budget is counted\\)", PENDING),
+        Step(State.QUEUED, f"{ROOM} \\(Retry: no budget before noon\\)", PENDING),
+        STARTS,
+        RUNS,
+        ENDS,
+    ],
+    "rejected": [
+        Step(State.QUEUED, f"{ROOM} \\(Pending\\)", PENDING),
+        Step(State.QUEUED, f"{ROOM} \\(Rejected: over the budget of research\\)", PENDING),
+        Step(
+            State.QUEUED,
+            "Kueue has taken it out of queue team: "
+            'an admission check has rejected it: "budget" \\(over the budget of research\\)',
+            MISCONFIGURED,
+            never=True,
+        ),
+    ],
+    "overtime": [
+        STARTS,
+        RUNS,
+        Step(
+            State.QUEUED,
+            "Kueue has taken it out of queue team: it ran longer than its longest time",
+            "deadline_exceeded",
+            never=True,
+        ),
+    ],
 }
 """Story -> its steps. What Kueue does in a moment may be seen or not (`PASSING`), and is left out."""
 PASSING = [
@@ -119,10 +146,13 @@ PASSING = [
         r"has not looked at it yet \(queue \w+\)",
         r"has admitted it to queue \w+, and it starts now",
         r"takes it back into queue \w+: .*",
+        r"has taken it back into queue \w+: .*",
+        r"holds it back in queue \w+: ClusterQueue doesn't exist",
         r"has room for it in queue \w+, and it is not admitted yet.*",
         r"holds it back in queue \w+: it has not said why yet.*",
     )
 ]
+PASSING.append(re.compile(r"[0-9] members? held back by the scheduling gate that a queue set"))
 
 
 def troubles(story: Story, steps: Sequence[Step]) -> Iterator[str]:
@@ -186,7 +216,7 @@ class Waits:
         spent = {name: seconds for name, seconds in seen.phases.items() if seconds is not None}
         if not moment.state.is_final and abs(spent.get("admitted", 0.0) - waited) > 1.0:
             yield f"it was in its queue for {waited} s, and {spent} is said"
-        if moment.state is State.QUEUED:
+        if moment.state is State.QUEUED and suspended:
             if {*spent} != {"admitted"}:
                 yield f"it waits, and its phases are {spent}"
             clocks = {name: 0.001 for name in PHASES if name != "admitted"}

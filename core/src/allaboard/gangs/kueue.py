@@ -184,7 +184,7 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
     conditions = {str(c.get("type")): c for c in (workload.get("status") or {}).get("conditions") or ()}
     evicted = _evicted(conditions)
     if (workload.get("spec") or {}).get("active") is False:
-        return _given_up(queue, _reason(conditions, "Evicted"), evicted)
+        return _given_up(queue, conditions, evicted)
     after = "; ".join([*([evicted] if evicted else ()), *_put_off(workload, now)])
     more = f" ({after})" if after else ""
     if _holds(conditions, "QuotaReserved"):
@@ -196,15 +196,28 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
             PENDING, f"Kueue has room for it in queue {queue}, and it {_not_admitted(workload)}{more}"
         )
     reason, message = _reason(conditions, "QuotaReserved"), _message(conditions, "QuotaReserved")
+    late = _reason(conditions, "Evicted") == "PodsReadyTimeout"
+    if evicted and message and message == _message(conditions, "Evicted"):
+        # What it lacks now is not looked at yet.
+        code = NOT_READY if late else PENDING
+        return Held(code, f"Kueue has taken it back into queue {queue}{_place(position)}: {after}")
     code, why, never = _why_no_quota(reason, message)
-    if _reason(conditions, "Evicted") == "PodsReadyTimeout" and code == PENDING:
+    if late and code == PENDING:
         code = NOT_READY
     place = "" if never else _place(position)
     return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}", never)
 
 
-def _given_up(queue: str, reason: str, evicted: str) -> Held:
-    """Of one that is out of its queue: by Kueue, which does not take it back, or by a person."""
+def _given_up(queue: str, conditions: Mapping[str, Json], evicted: str) -> Held:
+    """Of one that is out of its queue: by Kueue, which does not take it back, or by a person. Kueue says why
+    in DeactivationTarget before it says it in Evicted.
+    """
+    reason = _reason(conditions, "Evicted") if evicted else ""
+    if not evicted and _holds(conditions, "DeactivationTarget"):
+        reason = f"DeactivatedDueTo{_reason(conditions, 'DeactivationTarget')}"
+        evicted = _EVICTED.get(reason) or _cut(_message(conditions, "DeactivationTarget"))
+        checks = _CHECKS.search(_message(conditions, "DeactivationTarget"))
+        evicted += f": {_cut(checks[1])}" if checks else ""
     by_kueue = reason.startswith("DeactivatedDueTo")
     out = f"Kueue has taken it out of queue {queue}: {evicted or 'somebody deactivated it'}"
     return Held(_GIVEN_UP.get(reason.removeprefix("DeactivatedDueTo"), MISCONFIGURED), out, by_kueue)

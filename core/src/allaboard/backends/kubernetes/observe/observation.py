@@ -320,7 +320,8 @@ def _of_job(
             report,
             read.finished if ended else now,
             on=not ended and job is not None,
-            elsewhere=elsewhere,
+            # Of one that is just being taken back, too: what its members came to is over.
+            elsewhere=elsewhere or held is not None,
         ),
         queued_before=known.waited,
         elsewhere=elsewhere,
@@ -532,7 +533,9 @@ def remembered(
         waited = _waited(memory, since) if job is not None and holding_queue(job) is not None else 0.0
         earlier = memory.before(anew)
         memory = Memory(since=since, waited=waited, members=memory.members, earlier=earlier)
-    memory = replace(memory, held=held, resumed=_resumed(read))
+    told = any(c.type == "Suspended" and c.status == "True" for c in read.conditions)
+    waits = held and (told or memory.admitted is None)
+    memory = replace(memory, held=waits, resumed=_resumed(read))
     if read.suspended and not read.finished:
         return memory
     # A pass of the operator that does not know yet that the job has ended may make pods anew.
@@ -598,6 +601,8 @@ def _since(memory: Memory, job: Json | None, read: JobSeen, workload: Json | Non
         return resumed or created
     taken = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "True"), None)
     if is_held(job, read):
+        if memory.since is not None and (memory.held or taken is None):
+            return memory.since  # the same stay; or its operator has not said yet that it was taken back
         return taken or created
     if resumed is None:
         return created  # it was let in before its operator knew of it
@@ -686,7 +691,7 @@ def phases(
     memory: Memory, report: ProgressState | None, until: float | None, *, on: bool, elsewhere: bool = False
 ) -> dict[str, float | None]:
     """Seconds in each phase, the one that is on included; None: not seen. ``until``: its end, or now; ``on``:
-    whether it goes on; ``elsewhere``: whether its members are where nobody here sees them.
+    whether it goes on; ``elsewhere``: whether no member is here that could be in a later phase.
     """
     seconds: dict[str, float | None] = dict.fromkeys(PHASES)
     stepped = report.first if report is not None else None
