@@ -88,7 +88,10 @@ def test_no_clock_and_no_deadline_of_a_step_counts_what_a_queue_takes(
     assert record(cluster).outcome.state == "succeeded"
     output = capsys.readouterr().out
     assert "queued: Kueue holds it back in queue team: it needs 2 more cpu" in output
-    # The clock of the queue itself, where the job has one.
+
+
+def test_the_clock_of_the_queue_itself_ends_a_step(cluster: FakeCluster, artifacts: Of) -> None:
+    cluster.operator.queued_for = 100.0
     with pytest.raises(SystemExit) as ended:
         trained(artifacts, job={**QUEUED, "name": "late", "policy": {"clocks": {"admitted": "30s"}}})
     assert ended.value.code == 4
