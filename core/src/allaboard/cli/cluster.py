@@ -33,9 +33,9 @@ whether its webhook answers.
 @cluster_options
 @click.option(
     "--rbac",
-    type=click.Choice(["submitter", "viewer", "mpi"]),
+    type=click.Choice(["submitter", "viewer", "mpi", "boost"]),
     help="Print only the Role that submitters or viewers need, or what submitters need besides for jobs of "
-    "MPI as JobSets; no cluster is contacted.",
+    "MPI as JobSets, or what `allaboard boost` needs; no cluster is contacted.",
 )
 @click.option(
     "--facts",
