@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from allaboard.cli.place import cluster_options, json_option
+from allaboard.cli.place import cluster_options, json_option, resolved
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.report.terminal import json_line, say
 from allaboard.units import counted, show_seconds
@@ -88,6 +88,7 @@ def boost(
     stores = stores or tuple(filter(None, [os.environ.get("ALLABOARD_STORE")]))
     if not stores and not clear:
         raise BadInput("no --store: name where the checkpoints of runs are, such as s3://checkpoints")
+    stores = tuple(map(resolved, stores))
     every = read_seconds(interval)
     if every < 1:
         raise BadInput(f"--interval {interval}: give 1s or more")

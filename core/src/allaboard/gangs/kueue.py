@@ -48,8 +48,8 @@ POD_SETS = "kueue.x-k8s.io/podset-group-name"
 the domain; a name that the members of two roles share.
 """
 BOOST = "kueue.x-k8s.io/priority-boost"
-"""Annotation of a Workload: a whole number that is added to its priority (KEP-7990, gate PriorityBoost, alpha,
-off by default). Kueue's webhook refuses what is no number, with the gate alone.
+"""Annotation of a Workload: a whole number that is added to its priority (KEP-7990, gate PriorityBoost,
+alpha, off by default). Kueue's webhook refuses what is no number, with the gate alone.
 """
 SILENT = 60.0
 """Seconds after which a job without a Workload counts as one that Kueue does not know."""

@@ -347,7 +347,7 @@ class FakeCluster:
 
     def _update(self, resource: Resource, old: Json, new: Json, sub: str | None) -> Json:
         if sub == "status":
-            new = {**old, "status": new.get("status", {})}
+            new = {**old, "metadata": {**old["metadata"]}, "status": new.get("status", {})}
         elif "status" in old:
             new["status"] = old["status"]
         for fixed in (

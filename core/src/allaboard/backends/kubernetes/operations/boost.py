@@ -38,7 +38,7 @@ from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.state import leases
 from allaboard.boost import Admitted, decide, room_above
 from allaboard.errors import AllaboardError, BadInput, SiteError
-from allaboard.follow.progress import is_below
+from allaboard.follow.progress import place_of
 from allaboard.gangs.kueue import BOOST, condition_of
 from allaboard.render import labels
 from allaboard.units import from_rfc3339, seconds
@@ -303,7 +303,7 @@ class Booster:
                 return None
             change = Change(seen.namespace, seen.run, before, 0, 0.0, "it is not admitted any more")
             return change if (yield from self._write(seen, None, now)) else None
-        saves = yield from self._saves_of(seen, now, notes)
+        saves, trouble = yield from self._saves_of(seen, now)
         run = Admitted(
             gpus=seen.gpus,
             since=seen.since,
@@ -316,10 +316,12 @@ class Booster:
         )
         wanted = decide(run, now, self.hold)
         if run.room <= 0:
-            self._tell(seen, "the next priority class is too near for a boost", notes)
+            trouble = "the next priority class is too near for a boost"
+        if trouble is not None:
+            self._tell(seen, trouble, notes)
+        elif not wanted.unsaved and now > (run.saves[-1] if run.saves else run.since):
+            self._tell(seen, f"it gets no boost: {wanted.why}", notes, once=_kind(wanted.why))
         if wanted.boost == before:
-            if not wanted.boost and not wanted.unsaved:
-                self._tell(seen, f"it gets no boost: {wanted.why}", notes, f"none {_kind(wanted.why)}")
             return None
         change = Change(seen.namespace, seen.run, before, wanted.boost, wanted.unsaved, wanted.why)
         return change if (yield from self._write(seen, wanted.boost or None, now)) else None
@@ -357,27 +359,25 @@ class Booster:
             return None
         return "another allaboard"
 
-    def _saves_of(self, seen: Seen, now: float, notes: list[str]) -> Operation[tuple[float, ...]]:
-        """When it saved, as far as is known."""
-        known = self._known.get(seen.uid, ())
-        uri = seen.uri
+    def _saves_of(self, seen: Seen, now: float) -> Operation[tuple[tuple[float, ...], str | None]]:
+        """When it saved, as far as is known, and what keeps it from being known."""
+        known, uri = self._known.get(seen.uid, ()), seen.uri
         if uri is None:
-            return known
-        if not any(is_below(uri, store) for store in self.stores):
-            self._tell(seen, f"its checkpoints are below no --store: {show(uri, 200, quote=False)}", notes)
-            return known
+            return known, "it gets no boost: its job names no checkpoints"
+        if not any(_is_within(uri, store) for store in self.stores):
+            where = show(uri, 200, quote=False)
+            return known, f"it gets no boost: its checkpoints are below no --store: {where}"
         listed = self._listed.get(seen.uid)
         if listed is not None and now - listed < self.interval:
-            return known
+            return known, None
         try:
             found = yield from effects.work(lambda: self.saves(uri))
         except AllaboardError as error:
-            self._tell(seen, f"its checkpoints cannot be listed: {error}", notes)
-            return known
+            return known, f"its checkpoints cannot be listed: {error}"
         self._listed[seen.uid] = now
         # Those that retention has let go of meanwhile happened all the same.
         self._known[seen.uid] = tuple(sorted({*known, *found}))[-MOST_SAVES:]
-        return self._known[seen.uid]
+        return self._known[seen.uid], None
 
     def _tell(self, seen: Seen, words: str, notes: list[str], once: str | None = None) -> None:
         """Says it of this Workload, unless it was the last thing that was said of it."""
@@ -436,6 +436,15 @@ class Booster:
             except (Forbidden, Missing):
                 continue
         self._asked, self._classes = now, tuple(found)
+
+
+def _is_within(uri: str, store: str) -> bool:
+    """Whether a place that a job names is below one that the platform names: absolute, plainly written."""
+    place, own = place_of(uri), place_of(store, trusted=True)
+    if place is None or own is None or place[0] != own[0] or not (own[0] or own[1].startswith("/")):
+        return False
+    folder = own[1].rstrip("/")
+    return place[1].startswith(f"{folder}/" if folder or not own[0] else "")
 
 
 def _is_over(workload: Json) -> bool:
