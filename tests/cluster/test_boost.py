@@ -1,10 +1,10 @@
-"""A trace of preemptions on the real Kueue, twice at the same time: in one queue `allaboard boost` runs, in the
-other nobody does. What is lost is what the victims had not saved; the shares are printed.
+"""A trace of preemptions on the real Kueue, twice, one after the other: without `allaboard boost`, and with
+it. What is lost is what the victims had not saved; both figures are printed.
 
 The runs of low priority fill their queue, each with a rhythm of its own in which it saves; their saves are
-files of a store. From time to time somebody more urgent comes, takes the place of one of them, and goes. Which
-one is Kueue's affair. The jobs are plain Jobs whose pods carry what allaboard's carry, and need no node: to
-Kueue a job runs when it has lifted its suspension.
+files of a store. From time to time somebody more urgent comes, takes the place of one of them, and goes.
+Which one is Kueue's affair. The jobs are plain Jobs whose pods carry what allaboard's carry, and need no
+node: to Kueue a job runs when it has lifted its suspension.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def a_queue(plane: ControlPlane, name: str) -> str:
         "resourceGroups": groups,
         "preemption": {"withinClusterQueue": "LowerPriority"},
     }
-    plane.api.create(
-        {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec}
-    )
+    plane.api.create({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec})
     local = {"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "team", "namespace": namespace}}
     plane.api.create({**local, "spec": {"clusterQueue": name}})
     return namespace
@@ -183,9 +181,7 @@ class Queue:
 def a_trace(plane: ControlPlane, name: str, folder: Path) -> Queue:
     namespace = a_queue(plane, name)
     chance = random.Random(SEED)
-    runs = {
-        f"low-{n}": Run(folder / name / f"low-{n}", random.Random(chance.random())) for n in range(RUNS)
-    }
+    runs = {f"low-{n}": Run(folder / name / f"low-{n}", random.Random(chance.random())) for n in range(RUNS)}
     for run, one in runs.items():
         plane.api.create(a_job(namespace, run, "low", one.folder))
     return Queue(plane.api, namespace, runs)
@@ -219,7 +215,6 @@ def boosting(plane: ControlPlane, namespace: str, store: Path) -> Iterator[Path]
 def test_far_less_is_lost_where_boosts_are_kept_and_nothing_flaps(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """One after the other, so that the boosts of the second cannot be meant for the first."""
     lost: dict[str, Queue] = {}
     for name in ("without", "with"):
         queue = a_trace(plane, name, tmp_path)

@@ -1,23 +1,24 @@
-"""Whom a queue preempts first: who loses least. The boost of a run that is admitted, from what it has not saved.
-Values in, values out.
+"""Whom a queue preempts first: who loses least. The boost of a run that is admitted, from what it has not
+saved. Values in, values out.
 
 Kueue orders those that it may preempt by priority plus boost, and of equals takes the one that was admitted
 last (0.19.2: pkg/scheduler/preemption/common/ordering.go), whatever it loses. Here the boost grows with the
 work that would be lost, in GPU-seconds, and falls with each save: the next victim is whoever has just saved.
 
-- A boost is a whole number from 0 to `LEVELS`. Each level stands for `FACTOR` times the unsaved work of the one
-  before, so that a run changes few times between two saves, and small differences change nothing.
-- It never lifts a run to the priority of a higher class that is in use: `room` is what lies between them. Where
-  that is less than `LEVELS`, the levels share it.
-- Nothing flaps: one boost changes at most once in `hold` seconds, and a level is left downwards only for good.
+- A boost is a whole number from 0 to `LEVELS`. Each level stands for `FACTOR` times the unsaved work of the
+  one before, so that a run changes few times between two saves, and small differences change nothing.
+- It never lifts a run to the priority of a higher class that is in use: `room` is what lies between them.
+  Where that is less than `LEVELS`, the levels share it.
+- Nothing flaps: one boost changes at most once in `hold` seconds, and a level is left downwards only for
+  good.
 
 What a run says of its saves is its own word, so it must gain nothing by a lie. A save that never happened
-lowers the boost. A run that saves seldom or never would be the last to be preempted; therefore only work within
-`PATIENCE` times its own interval between saves counts, an interval being `LONGEST` at most. Whoever is later
-than that counts as one that does not save, and gets no boost, as does whoever has said nothing of saves at all.
-So nobody is boosted for longer than ``PATIENCE * LONGEST + STARTUP`` without a save, and no liar higher than an honest run
-of the same size that saves once an hour. The GPUs are those that the queue charges, not those that the run
-claims.
+lowers the boost. A run that saves seldom or never would be the last to be preempted; therefore only work
+within `PATIENCE` times its own interval between saves counts, an interval being `LONGEST` at most. Whoever is
+later than that counts as one that does not save, and gets no boost, as does whoever has said nothing of saves
+at all. So nobody is boosted for longer than ``PATIENCE * LONGEST + STARTUP`` without a save, and no liar
+higher than an honest run of the same size that saves once an hour. The GPUs are those that the queue charges,
+not those that the run claims.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ GAPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A run that its queue has admitted, ``since`` then. ``gpus``: those that the queue charges it; ``saves``:
-    when it saved, since it was admitted, ascending; ``every``: seconds between saves, as its job says, None: it
-    says none; ``boost``, ``changed``: its boost, and when that changed last, None: not known; ``room``: how
-    high its boost may be without reaching the next priority class. Times are epoch seconds.
+    """A run that its queue has admitted, ``since`` then. ``gpus``: those that the queue charges it;
+    ``saves``: when it saved, since it was admitted, ascending; ``every``: seconds between saves, as its job
+    says, None: it says none; ``boost``, ``changed``: its boost, and when that changed last, None: not known;
+    ``room``: how high its boost may be without reaching the next priority class. Times are epoch seconds.
     """
 
     gpus: float

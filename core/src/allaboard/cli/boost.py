@@ -1,5 +1,5 @@
-"""``allaboard boost``: for the platform of a cluster with Kueue. As long as it runs, whoever has just saved is
-preempted first.
+"""``allaboard boost``: for the platform of a cluster with Kueue. As long as it runs, whoever has just saved
+is preempted first.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Examples:
   allaboard boost -n research --clear
   allaboard cluster --rbac boost -n platform | kubectl apply -f -
 
-Kueue must run with --feature-gates=PriorityBoost=true, and nobody else may write this annotation. A run gets the
-more boost, from 0 to 6, the more GPU-seconds it has not saved; it stays below the next priority class. Who saves
-no checkpoints below --store gets none. When it ends, it takes its boosts away.
+Kueue must run with --feature-gates=PriorityBoost=true, and nobody else may write this annotation. A run
+gets the more boost, from 0 to 6, the more GPU-seconds it has not saved; it stays below the next priority
+class. Who saves no checkpoints below --store gets none. When it ends, it takes its boosts away.
 """
 MOST_ENTRIES = 20_000
 """Entries of one run's folder that are looked at."""

@@ -70,7 +70,12 @@ class Lab:
 
     def annotate(self, name: str, value: str, manager: str) -> None:
         fields = {"f:metadata": {"f:annotations": {f"f:{BOOST}": {}}}}
-        entry = {"manager": manager, "operation": "Update", "time": stamp(self.cluster.now), "fieldsV1": fields}
+        entry = {
+            "manager": manager,
+            "operation": "Update",
+            "time": stamp(self.cluster.now),
+            "fieldsV1": fields,
+        }
         change = {"metadata": {"annotations": {BOOST: value}, "managedFields": [entry]}}
         self.cluster.patch(KUEUE_WORKLOADS, name, change, "default")
 
@@ -168,7 +173,9 @@ def test_another_allaboard_that_writes_the_same_is_noticed(lab: Lab) -> None:
     lab.look(booster)
     lab.cluster.tick(10)
     lab.annotate("one", "5", "allaboard")
-    assert lab.look(booster).notes == ("default/one: another allaboard writes its boost, too; it is left to it",)
+    assert lab.look(booster).notes == (
+        "default/one: another allaboard writes its boost, too; it is left to it",
+    )
     assert lab.boost("one") == "5"
 
 

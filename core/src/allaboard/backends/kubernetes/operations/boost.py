@@ -1,15 +1,15 @@
-"""The boosts of Kueue's Workloads, kept by what their runs have not saved. What a boost is to be is decided in
-`allaboard.boost`; here it is read off the cluster and the stores, and written.
+"""The boosts of Kueue's Workloads, kept by what their runs have not saved. What a boost is to be is decided
+in `allaboard.boost`; here it is read off the cluster and the stores, and written.
 
-Everything is told by the Workload itself: whose it is, by the labels of its pod templates; where the run saves,
-by the environment of its members; what it is charged, by its admission. So there is one list and watch of
-Workloads, and one listing of its folder for each admitted run and ``interval``. Saves are checkpoints that are
-there, by the time at which the store completed them; nobody's word is taken for one. Stores that may be listed
-are named by whoever runs this: a job may name any place.
+Everything is told by the Workload itself: whose it is, by the labels of its pod templates; where the run
+saves, by the environment of its members; what it is charged, by its admission. So there is one list and watch
+of Workloads, and one listing of its folder for each admitted run and ``interval``. Saves are checkpoints that
+are there, by the time at which the store completed them; nobody's word is taken for one. Stores that may be
+listed are named by whoever runs this: a job may name any place.
 
-An annotation that another has written is left alone, and so is its Workload: two that write the same one would
-undo each other. What this one has written is told by the manager of the field, so that a new process goes on
-where one that was killed has stopped.
+An annotation that another has written is left alone, and so is its Workload: two that write the same one
+would undo each other. What this one has written is told by the manager of the field, so that a new process
+goes on where one that was killed has stopped.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _environment(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _admitted(workload: Json) -> float | None:
-    """Since when it is admitted. Who is being evicted is not: it comes back to the queue with its boost on."""
+    """Since when it is admitted. Who is being evicted is not: with a boost it would go back to the queue."""
     admitted = condition_of(workload, "Admitted")
     evicted = condition_of(workload, "Evicted").get("status") == "True"
     if admitted.get("status") != "True" or evicted:
@@ -407,9 +407,7 @@ class Booster:
             return False
         body = {"metadata": {"uid": seen.uid, "annotations": {BOOST: _NO_NUMBER}}}
         try:
-            yield from effects.patch(
-                KUEUE_WORKLOADS, seen.name, body, namespace=seen.namespace, dry_run=True
-            )
+            yield from effects.patch(KUEUE_WORKLOADS, seen.name, body, namespace=seen.namespace, dry_run=True)
         except (Invalid, Forbidden) as error:
             if BOOST not in str(error):
                 raise
@@ -419,8 +417,8 @@ class Booster:
             return False
         if self._ignored is None:
             notes.append(
-                "Kueue here ignores boosts: start it with --feature-gates=PriorityBoost=true "
-                f"(0.17 or later); it is asked again every {ASK_AGAIN / 60:.0f} minutes, and nothing is written"
+                "Kueue here ignores boosts: start it with --feature-gates=PriorityBoost=true (0.17 or "
+                f"later); it is asked again every {ASK_AGAIN / 60:.0f} minutes, and nothing is written"
             )
         self._ignored = now
         return False
@@ -491,4 +489,3 @@ def yield_lead(holder: str) -> Operation[None]:
             yield from effects.delete(LEASES, LEASE, version=lease["metadata"]["resourceVersion"])
     except ApiError:
         return
-

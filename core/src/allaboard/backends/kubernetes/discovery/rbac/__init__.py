@@ -1,6 +1,6 @@
-"""Who may do what: the Roles that a cluster gives to those who submit, to those who look, and to `boost`, as the YAML of
-this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server for is read
-out of the same text.
+"""Who may do what: the Roles that a cluster gives to those who submit, to those who look, and to `boost`, as
+the YAML of this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server
+for is read out of the same text.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
     """What the Roles of this file allow; ``name``: one of them alone, else all but `PREFLIGHT`."""
     accesses = []
     for one in objects(role):
-        if one["kind"] in ("Role", "ClusterRole") and (one["metadata"]["name"] == name if name else not _optional(one)):
+        if one["kind"] in ("Role", "ClusterRole") and (
+            one["metadata"]["name"] == name if name else not _optional(one)
+        ):
             accesses += [access for rule in one["rules"] for access in _of(rule)]
     return accesses
 
