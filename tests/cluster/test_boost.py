@@ -39,7 +39,7 @@ CLASS = "kueue.x-k8s.io/priority-class"
 GATES = f"--feature-gates=VisibilityOnDemand={str(TELLS_POSITIONS).lower()},PriorityBoost="
 LONG = 180.0
 SEED = int(os.environ.get("SEED", "7"))
-RUNS, GPUS, ARRIVALS = 6, 200, 12
+RUNS, GPUS, ARRIVALS = 14, 200, 10
 STAYS = 3.0
 """Seconds for which an urgent job keeps its place."""
 HOLD = 2.0
@@ -234,7 +234,7 @@ def test_far_less_is_lost_where_boosts_are_kept_and_nothing_flaps(
     changes = {run: len(seen) - 1 for run, seen in boosted_queue.boosts.items()}
     print(f"with boosts {share:.0%} is lost; changes of each boost: {changes}")
     assert len(without.lost) == len(boosted_queue.lost) == ARRIVALS
-    assert share < 0.8
+    assert share < 0.7
     for run, seen in boosted_queue.boosts.items():
         # A step for each level on the way up, one down with each save, one with each eviction.
         assert changes[run] <= 4 * (boosted_queue.runs[run].step + len(boosted_queue.lost)), seen
@@ -245,10 +245,10 @@ def annotations(workload: Object) -> Object:
 
 
 def arrive(plane: ControlPlane, queue: Queue) -> None:
-    """Somebody urgent, twelve times."""
+    """Somebody urgent, `ARRIVALS` times."""
     chance = random.Random(SEED + 1)
     for number in range(ARRIVALS):
-        pause = time.monotonic() + chance.uniform(9.0, 14.0)
+        pause = time.monotonic() + chance.uniform(12.0, 18.0)
         queue.lead(lambda pause=pause: time.monotonic() > pause, "a while")  # type: ignore[misc]
         before, name = len(queue.lost), f"urgent-{number}"
         plane.api.create(a_job(queue.namespace, name, "urgent"))

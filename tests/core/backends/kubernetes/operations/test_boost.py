@@ -13,7 +13,7 @@ import pytest
 
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.effects import run_sync
-from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.errors import Forbidden, Invalid
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import LEASES, Resource
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, WORKLOAD_PRIORITIES
@@ -247,6 +247,26 @@ def test_hostile_workloads_end_nothing(lab: Lab) -> None:
     bare = {"metadata": {"name": "x", "namespace": "y", "uid": "z"}}
     assert seen_of(bare) is None
     assert seen_of({**bare, "spec": {"podSets": [{"template": None}, {}]}}) is None
+
+
+def test_a_workload_that_cannot_be_changed_is_told_and_is_in_nobodys_way(lab: Lab) -> None:
+    def damaged(resource: Resource, new: Json) -> None:
+        if new["metadata"]["name"] == "one" and BOOST in new["metadata"].get("annotations", {}):
+            raise Invalid("podSetAssignments must have the same number of podSets", status=422)
+
+    lab.workload("one")
+    lab.workload("two")
+    lab.cluster.tick(300)
+    booster = lab.booster()
+    lab.look(booster)
+    lab.cluster.objections.append(damaged)
+    lab.cluster.tick(400)
+    look = lab.look(booster)
+    assert [change.run for change in look.changes] == ["two"]
+    assert look.notes == (
+        "default/one: its boost cannot be changed: podSetAssignments must have the same number of podSets",
+    )
+    assert lab.look(booster).notes == ()
 
 
 def test_it_says_what_it_lacks(lab: Lab) -> None:

@@ -275,7 +275,12 @@ class Booster:
         priorities.update(self._classes)
         changes = []
         for seen in ours:
-            change = yield from self._tend(seen, priorities, now, notes)
+            try:
+                change = yield from self._tend(seen, priorities, now, notes)
+            except ApiError as error:
+                # What is wrong with one Workload is no trouble of the others.
+                self._tell(seen, f"its boost cannot be changed: {error}", notes)
+                continue
             changes += [change] if change is not None else []
         return Look(tuple(changes), tuple(notes), sum(seen.since is not None for seen in ours))
 
@@ -328,7 +333,6 @@ class Booster:
 
     def _write(self, seen: Seen, boost: int | None, now: float) -> Operation[bool]:
         """Whether the Workload was still there to be changed."""
-        self._told.pop(seen.uid, None)
         if self.writes:
             value = None if boost is None else str(boost)
             metadata = {"uid": seen.uid, "annotations": {BOOST: value}}
@@ -339,6 +343,7 @@ class Booster:
             except (Conflict, Missing):
                 return False
         self._written[seen.uid], self._changed[seen.uid] = boost, now
+        self._told.pop(seen.uid, None)
         return True
 
     def _boost(self, seen: Seen, now: float) -> int | None:
