@@ -167,6 +167,14 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
     return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}")
 
 
+def boost_of(workload: Json) -> int | None:
+    """What is added to the priority of a Workload, where its Kueue has that gate on; None: nothing, or no
+    number that it takes.
+    """
+    value = str(((workload.get("metadata") or {}).get("annotations") or {}).get(BOOST, ""))
+    return int(value) if re.fullmatch(r"[+-]?[0-9]{1,10}", value) else None
+
+
 def condition_of(thing: Json, kind: str) -> Json:
     """A condition of an object of Kueue by its type; empty: it has none."""
     conditions = (thing.get("status") or {}).get("conditions") or ()

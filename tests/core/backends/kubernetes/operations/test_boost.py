@@ -17,6 +17,7 @@ from allaboard.backends.kubernetes.client.errors import Forbidden, Invalid
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import LEASES, Resource
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, WORKLOAD_PRIORITIES
+from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.operations import boost as module
 from allaboard.backends.kubernetes.operations.boost import Booster, Look, check, lead, seen_of, yield_lead
 from allaboard.backends.kubernetes.watch import informer
@@ -354,6 +355,21 @@ def test_the_verb_looks_once_and_clears(
     assert main(["boost", "--clear"]) == 0
     assert at_the_lab.boost("one") is None and "boost 2 -> 0" in capsys.readouterr().out
     assert at_the_lab.cluster.one(LEASES, "allaboard-boost") is None
+
+
+def test_its_role_allows_what_it_does_and_nothing_else(at_the_lab: Lab, tmp_path: Path) -> None:
+    a_saved_run(at_the_lab, tmp_path, 200)
+    at_the_lab.cluster.requests.clear()
+    run_sync(lead("one that was killed"), cast("Api", at_the_lab.cluster.client()))
+    at_the_lab.cluster.tick(100)
+    for words in (["--once", "--store", str(tmp_path)], ["--clear"]):
+        assert main(["boost", *words]) == 0
+    done = {
+        f"{'update' if verb == 'replace' else verb} {kind}"
+        for verb, kind, _ in at_the_lab.cluster.requests
+        if not verb.startswith("raw") and not kind.startswith("selfsubject")
+    }
+    assert done | {"watch workloads.kueue.x-k8s.io"} == {*map(str, wanted_accesses("boost"))}
 
 
 def test_the_verb_keeps_them_through_troubles_and_takes_them_away_when_it_ends(

@@ -39,7 +39,7 @@ from allaboard.backends.kubernetes.state import leases
 from allaboard.boost import Admitted, decide, room_above
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import place_of
-from allaboard.gangs.kueue import BOOST, condition_of
+from allaboard.gangs.kueue import BOOST, boost_of, condition_of
 from allaboard.render import labels
 from allaboard.units import from_rfc3339, seconds
 from allaboard.untrusted import show
@@ -150,7 +150,7 @@ def seen_of(workload: Json) -> Seen | None:
     if run is None or condition_of(workload, "Finished").get("status") == "True":
         return None
     environment = dict(pair for template in _templates(spec) for pair in _environment(template))
-    value = (metadata.get("annotations") or {}).get(BOOST)
+    value = (metadata.get("annotations") or {}).get(BOOST)  # whatever it is, it is one that was written
     writers = dict(_writers(metadata))
     ours = value is None or FIELD_MANAGER in writers or not writers
     return Seen(
@@ -163,7 +163,7 @@ def seen_of(workload: Json) -> Seen | None:
         gpus=_gpus(workload),
         uri=environment.get("ALLABOARD_CHECKPOINTS"),
         every=_every(environment.get("ALLABOARD_CHECKPOINT_EVERY")),
-        boost=None if value is None else _whole(value),
+        boost=None if value is None else boost_of(workload) or 0,
         changed=writers.get(FIELD_MANAGER),
         other=None if ours else show(next(iter(writers)), 60, quote=False),
     )
