@@ -7,23 +7,25 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from allaboard.cli.place import cluster_options, json_option, resolved
-from allaboard.errors import AllaboardError, BadInput
+from allaboard.errors import AllaboardError, BadInput, OwnershipConflict
 from allaboard.report.terminal import json_line, say
 from allaboard.units import counted, show_seconds
 from allaboard.units import seconds as read_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
+    from allaboard.backends.kubernetes.client.effects import Operation
     from allaboard.backends.kubernetes.operations.boost import Booster, Look
-    from allaboard.backends.kubernetes.watch.informer import Hub
+    from allaboard.backends.kubernetes.watch.informer import Copy, Hub
 
 EPILOG = """\b
 Examples:
@@ -38,7 +40,9 @@ class. Who saves no checkpoints below --store gets none. When it ends, it takes 
 """
 MOST_ENTRIES = 20_000
 """Entries of one run's folder that are looked at."""
-LONGEST_REST = 60.0
+SHORTEST_REST, LONGEST_REST = 1.0, 60.0
+"""Seconds for which it leaves a cluster alone that has not answered."""
+T = TypeVar("T")
 
 
 class _Ended(BaseException):
@@ -122,12 +126,19 @@ class Keeper:
     """
 
     def __init__(
-        self, api: Api, hub: Hub, namespace: str, booster: Booster, show: Callable[[Look | str], None]
+        self,
+        api: Api,
+        hub: Hub,
+        namespace: str,
+        booster: Booster,
+        show: Callable[[Look | str], None],
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.api, self.hub, self.namespace, self.booster, self.show = api, hub, namespace, booster, show
+        self.api, self.hub, self.namespace, self.booster = api, hub, namespace, booster
+        self.show, self.pause = show, pause
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
         self._leads_until = 0.0
-        self._waits = ""
+        self._said = ""
 
     def start(self) -> None:
         """Raises BadInput or SiteError where it cannot work."""
@@ -136,60 +147,65 @@ class Keeper:
         self._run(check(self.namespace, self.api.namespace, self.booster.writes))
 
     def once(self) -> None:
-        if self._leads():
-            try:
-                self.show(self._run(self.booster.look(self._listed(), self.api.server_time())))
-            finally:
-                self._let_go()
+        self._alone(self.booster.look)
 
     def clear(self) -> None:
-        if self._leads():
-            try:
-                self.show(self._run(self.booster.clear(self._listed(), self.api.server_time())))
-            finally:
-                self._let_go()
+        self._alone(self.booster.clear)
+
+    def _alone(self, look: Callable[..., Operation[Look]]) -> None:
+        """One look. Raises OwnershipConflict where another writes."""
+        if (other := self._leader()) is not None:
+            raise OwnershipConflict(f"{other} writes the boosts here; end it first")
+        try:
+            self.show(self._run(look(self._listed(), self.api.server_time())))
+        finally:
+            self._let_go()
 
     def keep(self) -> None:
         """Until `_Ended` is raised; no trouble of the cluster ends it."""
         from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 
-        rest = 1.0
+        rest = SHORTEST_REST
         try:
             with self.hub.copy(KUEUE_WORKLOADS, self.namespace) as copy:
                 while True:
                     try:
-                        if self._leads():
-                            if copy.trouble is not None:
-                                self._say_once(f"waits for the cluster: {copy.trouble}")
-                            look = self._run(self.booster.look(copy.objects(), self.api.server_time()))
-                            if look.changes or look.notes:
-                                self.show(look)
-                            rest = 1.0
+                        self._look(copy)
+                        rest = SHORTEST_REST
                     except AllaboardError as error:
                         self._say_once(f"tries again in a moment: {error}")
+                        self.pause(rest)
                         rest = min(2 * rest, LONGEST_REST)
-                    copy.wait(max(rest, self.booster.interval) if rest > 1.0 else self.booster.interval)
+                    copy.wait(self.booster.interval)
         finally:
             with suppress(AllaboardError):
-                if self._leads():
+                if self._leader() is None:
                     self.show(self._run(self.booster.clear(self._listed(), self.api.server_time())))
             self._let_go()
 
-    def _leads(self) -> bool:
-        """Whether this one writes. In a dry run nothing is written, and nobody is in the way."""
+    def _look(self, copy: Copy) -> None:
+        if (other := self._leader()) is not None:
+            self._say_once(f"waits: {other} writes the boosts here")
+            return
+        if copy.trouble is not None:
+            self._say_once(f"goes on with what it knows, for the watch tells nothing: {copy.trouble}")
+        else:
+            self._said = ""
+        look = self._run(self.booster.look(copy.objects(), self.api.server_time()))
+        if look.changes or look.notes:
+            self.show(look)
+
+    def _leader(self) -> str | None:
+        """Who else writes the boosts here; None: this one does. In a dry run nobody is in the way."""
         from allaboard.backends.kubernetes.operations.boost import lead
         from allaboard.backends.kubernetes.state.leases import EVERY
 
         now = self.api.server_time()
         if not self.booster.writes or now < self._leads_until:
-            return True
+            return None
         other = self._run(lead(self.holder))
-        if other is not None:
-            self._say_once(f"waits: {other} writes the boosts here (Lease allaboard-boost)")
-            return False
-        self._leads_until = now + EVERY
-        self._waits = ""
-        return True
+        self._leads_until = now + EVERY if other is None else 0.0
+        return other
 
     def _let_go(self) -> None:
         from allaboard.backends.kubernetes.operations.boost import yield_lead
@@ -204,11 +220,11 @@ class Keeper:
         return self.api.list(KUEUE_WORKLOADS, self.namespace)[0]
 
     def _say_once(self, words: str) -> None:
-        if words != self._waits:
-            self._waits = words
+        if words != self._said:
+            self._said = words
             self.show(words)
 
-    def _run(self, operation: Any) -> Any:
+    def _run(self, operation: Operation[T]) -> T:
         from allaboard.backends.kubernetes.client.effects import run_sync
 
         return run_sync(operation, self.api)

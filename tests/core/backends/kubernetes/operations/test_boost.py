@@ -357,6 +357,17 @@ def test_the_verb_looks_once_and_clears(
     assert at_the_lab.cluster.one(LEASES, "allaboard-boost") is None
 
 
+def test_where_another_writes_one_look_is_refused(
+    at_the_lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_sync(lead("there:2"), cast("Api", at_the_lab.cluster.client()))
+    a_saved_run(at_the_lab, tmp_path, 200)
+    run_sync(lead("there:2"), cast("Api", at_the_lab.cluster.client()))
+    assert main(["boost", "--store", str(tmp_path), "--once"]) == 1
+    assert "there:2 writes the boosts here; end it first" in capsys.readouterr().err
+    assert at_the_lab.boost("one") is None
+
+
 def test_its_role_allows_what_it_does_and_nothing_else(at_the_lab: Lab, tmp_path: Path) -> None:
     a_saved_run(at_the_lab, tmp_path, 200)
     at_the_lab.cluster.requests.clear()
@@ -384,6 +395,7 @@ def test_the_verb_keeps_them_through_troubles_and_takes_them_away_when_it_ends(
         "default",
         verb.booster([str(tmp_path)], 30.0, True),
         said.append,
+        pause=at_the_lab.cluster.tick,
     )
     ask, seen = client._ask, []
 
