@@ -103,7 +103,8 @@ def boost(
         with _ending():
             try:
                 keeper.start()
-                keeper.clear() if clear else keeper.once() if once else keeper.keep()
+                act = keeper.clear if clear else keeper.once if once else keeper.keep
+                act()
             except _Ended:
                 pass
     return 0
