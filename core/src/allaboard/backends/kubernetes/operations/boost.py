@@ -70,6 +70,7 @@ class Seen:
     namespace: str
     name: str
     uid: str
+    version: str
     run: str
     priority: int
     since: float | None = None
@@ -157,6 +158,7 @@ def seen_of(workload: Json) -> Seen | None:
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
+        version=str(metadata.get("resourceVersion") or ""),
         run=run,
         priority=_whole(spec.get("priority")),
         since=_admitted(workload),
@@ -335,7 +337,10 @@ class Booster:
         """Whether the Workload was still there to be changed."""
         if self.writes:
             value = None if boost is None else str(boost)
-            metadata = {"uid": seen.uid, "annotations": {BOOST: value}}
+            metadata: Json = {"uid": seen.uid, "annotations": {BOOST: value}}
+            if boost is not None:
+                # As it was seen: one that has been evicted since then gets no boost to come back with.
+                metadata["resourceVersion"] = seen.version
             try:
                 yield from effects.patch(
                     KUEUE_WORKLOADS, seen.name, {"metadata": metadata}, namespace=seen.namespace
