@@ -40,7 +40,8 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """A job that waits. ``position``: 1 is next, None where the queue does not tell; ``since``: seconds since
-    1970; ``user``: whose it is, of a machine's; ``why``: one sentence.
+    1970; ``user``: whose it is, of a machine's; ``boost``: what Kueue adds to the priority
+    (`allaboard.boost`), where it does; ``why``: one sentence.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Waiter:
     position: int | None = None
     priority: int | None = None
     user: str | None = None
+    boost: int | None = None
     why: str | None = None
 
 

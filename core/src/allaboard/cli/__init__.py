@@ -57,6 +57,7 @@ VERBS = {
     "convert": Verb("convert:convert", "Tools", "manifests of any kind become jobs, or another kind's"),
     "preflight": Verb("preflight:preflight", "Tools", "whether a job can run where it is to run"),
     "cluster": Verb("cluster:cluster", "Tools", "what a cluster has for training, and whether it answers"),
+    "boost": Verb("boost:boost", "Tools", "for platforms: Kueue preempts whoever has just saved"),
     "engines": Verb("engines:engines", "Tools", "the kinds of jobs that this version makes"),
     "explain": Verb("explain:explain", "Tools", "what a field of a job means"),
     "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),

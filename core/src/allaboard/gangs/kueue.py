@@ -66,6 +66,10 @@ POD_SETS = "kueue.x-k8s.io/podset-group-name"
 """Annotations of members, by which Kueue places them itself (topology-aware scheduling): the node label of
 the domain; a name that the members of two roles share.
 """
+BOOST = "kueue.x-k8s.io/priority-boost"
+"""Annotation of a Workload: a whole number that is added to its priority (KEP-7990, gate PriorityBoost,
+alpha, off by default). Kueue's webhook refuses what is no number, with the gate alone.
+"""
 SILENT = 60.0
 """Seconds after which a job without a Workload counts as one that Kueue does not know."""
 LONGEST, _READ = 300, 4000
@@ -256,6 +260,14 @@ def waited_since(workload: Json) -> float | None:
     """
     again = condition_of(workload, "Requeued").get("lastTransitionTime")
     return from_rfc3339(again or (workload.get("metadata") or {}).get("creationTimestamp"))
+
+
+def boost_of(workload: Json) -> int | None:
+    """What is added to the priority of a Workload, where its Kueue has that gate on; None: nothing, or no
+    number that it takes.
+    """
+    value = str(((workload.get("metadata") or {}).get("annotations") or {}).get(BOOST, ""))
+    return int(value) if re.fullmatch(r"[+-]?[0-9]{1,10}", value) else None
 
 
 def condition_of(thing: Json, kind: str) -> Json:

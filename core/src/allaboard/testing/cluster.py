@@ -115,6 +115,8 @@ class FakeCluster:
         self.requests: list[tuple[str, str, str]] = []
         self.logs: dict[tuple[str, str], list[str]] = {}
         self.refusals: list[tuple[Resource, str, ApiError]] = []
+        self.objections: list[Callable[[Resource, Json], None]] = []
+        """Webhooks that are asked about what a patch makes of an object; they raise what they refuse."""
         self.compacted = 0
         self.keepers: list[FakeKeeper] = []
         self.operator = FakeOperator(self, trains_for)
@@ -277,13 +279,21 @@ class FakeCluster:
         return self._update(resource, old, copy.deepcopy(body), sub)
 
     def patch(
-        self, resource: Resource, name: str, body: Json, namespace: str, sub: str | None = None
+        self,
+        resource: Resource,
+        name: str,
+        body: Json,
+        namespace: str,
+        sub: str | None = None,
+        dry_run: bool = False,
     ) -> Json:
         old = self.get(resource, name, namespace)
         self._compare(resource, old, body.get("metadata", {}))
         new = merged(old, body)
         _validate(resource, new)
-        return self._update(resource, old, new, sub)
+        for refused in self.objections:
+            refused(resource, new)
+        return new if dry_run else self._update(resource, old, new, sub)
 
     def delete(
         self,
@@ -339,7 +349,7 @@ class FakeCluster:
 
     def _update(self, resource: Resource, old: Json, new: Json, sub: str | None) -> Json:
         if sub == "status":
-            new = {**old, "status": new.get("status", {})}
+            new = {**old, "metadata": {**old["metadata"]}, "status": new.get("status", {})}
         elif "status" in old:
             new["status"] = old["status"]
         for fixed in (
@@ -472,10 +482,15 @@ class FakeApi:
         *,
         kind: str = "merge",
         sub: str | None = None,
+        dry_run: bool = False,
     ) -> Json:
         assert kind == "merge", f"the fake cluster knows merge patches alone, not {kind}"
         answer: Json = self._ask(
-            "patch", resource, name, namespace, lambda ns: self.cluster.patch(resource, name, body, ns, sub)
+            "patch",
+            resource,
+            name,
+            namespace,
+            lambda ns: self.cluster.patch(resource, name, body, ns, sub, dry_run),
         )
         return answer
 
@@ -688,6 +703,26 @@ class FakeHub:
         self, resource: Resource, name: str, namespace: str | None = None
     ) -> Iterator[FakeChanges]:
         yield FakeChanges(self.cluster, name)
+
+    @contextmanager
+    def copy(self, resource: Resource, namespace: str | None = None) -> Iterator[FakeCopy]:
+        yield FakeCopy(self.cluster, resource, namespace or "")
+
+
+class FakeCopy:
+    """As `allaboard.backends.kubernetes.watch.informer.Copy`; waiting advances the cluster's time."""
+
+    trouble = None
+
+    def __init__(self, cluster: FakeCluster, resource: Resource, namespace: str) -> None:
+        self.cluster, self.resource, self.namespace = cluster, resource, namespace
+
+    def objects(self) -> list[Json]:
+        return self.cluster.list(self.resource, self.namespace, None, None)[0]
+
+    def wait(self, seconds: float) -> bool:
+        self.cluster.tick(seconds)
+        return False
 
 
 class FakeChanges:

@@ -155,6 +155,26 @@ def test_the_roles_of_pytorchjob_read_as_they_always_did(role: str, monkeypatch:
     assert rbac.text(role) == (GOLDEN / f"{role}.yaml").read_text(encoding="utf-8")
 
 
+def test_what_belongs_to_the_whole_cluster_is_given_no_namespace() -> None:
+    import yaml
+
+    made = [*yaml.safe_load_all(rbac.manifest("boost", "platform"))]
+    placed = {one["kind"]: one["metadata"].get("namespace") for one in made}
+    assert placed == {
+        "ServiceAccount": "platform",
+        "ClusterRole": None,
+        "ClusterRoleBinding": None,
+        "Role": "platform",
+        "RoleBinding": "platform",
+    }
+    assert [one["subjects"][0]["namespace"] for one in made if "subjects" in one] == ["platform"] * 2
+
+
+def test_only_the_platform_may_patch_workloads() -> None:
+    patches = Access("patch", "kueue.x-k8s.io", "workloads")
+    assert [role for role in rbac.ROLES if patches in rbac.wanted_accesses(role)] == ["boost"]
+
+
 def test_the_roles_name_the_kinds_of_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = PyTorchJob()
     trainer.API_VERSION = "trainer.kubeflow.org/v1alpha1"

@@ -13,10 +13,10 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Exists, Missing
 from allaboard.backends.kubernetes.client.resources import PVCS
-from allaboard.backends.kubernetes.discovery.capacity import amount
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import SiteError
 from allaboard.follow.run_record import RunRecord
+from allaboard.gangs.requests import amount
 from allaboard.render import labels
 
 GOING = 120

@@ -1,6 +1,6 @@
-"""Who may do what: the Roles that a cluster gives to those who submit and to those who look, as the YAML of
-this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server for is read
-out of the same text.
+"""Who may do what: the Roles that a cluster gives to those who submit, to those who look, and to `boost`, as
+the YAML of this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server
+for is read out of the same text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from allaboard.backends.kubernetes.client.resources import PVCS, SECRETS, extra_kinds, job_kinds, resource_of
 from allaboard.gangs import GANGS
 
-ROLES = ("submitter", "viewer", "mpi", "claims")
+ROLES = ("submitter", "viewer", "mpi", "claims", "boost")
 PREFLIGHT = "allaboard-preflight"
 """The Role without which nothing fails: it lets preflight see more."""
 
@@ -69,9 +69,12 @@ def text(role: str) -> str:
 def manifest(role: str, namespace: str) -> str:
     """The objects for one namespace, with the comments that explain them."""
     documents = []
+    of_cluster = False
     for line in text(role).splitlines():
         documents.append(line)
-        if line == "metadata:":
+        if line.startswith("kind: "):
+            of_cluster = line.startswith("kind: Cluster")
+        if line == "metadata:" and not of_cluster:
             documents.append(f"  namespace: {namespace}")
         elif line.strip() == "- kind: ServiceAccount":
             documents.append(f"    namespace: {namespace}")
@@ -88,7 +91,9 @@ def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
     """What the Roles of this file allow; ``name``: one of them alone, else all but `PREFLIGHT`."""
     accesses = []
     for one in objects(role):
-        if one["kind"] == "Role" and (one["metadata"]["name"] == name if name else not _optional(one)):
+        if one["kind"] in ("Role", "ClusterRole") and (
+            one["metadata"]["name"] == name if name else not _optional(one)
+        ):
             accesses += [access for rule in one["rules"] for access in _of(rule)]
     return accesses
 
