@@ -234,7 +234,7 @@ def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _most_members(job: Mapping[str, Any]) -> int:
     """Members that a job may have at one time."""
-    return max(member_count(job), (job.get("elastic") or {}).get("max", 0))
+    return max(member_count(job), int((job.get("elastic") or {}).get("max", 0)))
 
 
 def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -31,7 +31,6 @@ from allaboard.backends.kubernetes.client.errors import (
 )
 from allaboard.backends.kubernetes.client.protocol import FIELD_MANAGER
 from allaboard.backends.kubernetes.client.resources import LEASES, PRIORITYCLASSES
-from allaboard.backends.kubernetes.discovery.capacity import amount
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, WORKLOAD_PRIORITIES
 from allaboard.backends.kubernetes.discovery.installed import may, served
 from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
@@ -40,6 +39,7 @@ from allaboard.boost import Admitted, decide, room_above
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import place_of
 from allaboard.gangs.kueue import BOOST, boost_of, condition_of
+from allaboard.gangs.requests import amount
 from allaboard.render import labels
 from allaboard.units import from_rfc3339, seconds
 from allaboard.untrusted import show
