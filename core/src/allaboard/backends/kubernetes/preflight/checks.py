@@ -733,7 +733,8 @@ def _unbound(what: str, thing: str, spec: Json, there: bool, facts: Facts) -> It
     if name is None and not default:
         fix = f"say storage_class: {one_of(classes)}" if classes else "ask who runs the cluster for storage"
         words = f"{what} names no storage class, and the cluster has no default one"
-        yield Check("volumes", False, words, fix=fix)
+        # One that is there may still get a volume that somebody makes by hand.
+        yield Check("volumes", False, words, fix=fix, severity=WARNING if there else ERROR)
         return
     if name == "":
         yield _waiting(what, thing, "it has no class, so somebody has to make one for it")
