@@ -155,7 +155,8 @@ def test_a_folder_of_the_node_is_refused_where_pods_are_restricted(
     (fix,) = [check.fix for check in found if check.id == "pod_security"]
     assert "ephemeral" in str(fix)
     ephemeral = [{"mount": "/hot", "ephemeral": {"size": "1Gi"}}]
-    assert stops(checks(plane.kubeconfig, namespace, **job, storage=ephemeral)) == {}
+    found = checks(plane.kubeconfig, namespace, **job, storage=ephemeral)
+    assert not {"pod_security", "dry_run"} & {*stops(found)}
 
 
 @pytest.mark.needs("s3")
