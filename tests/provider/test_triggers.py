@@ -212,6 +212,18 @@ def test_a_run_that_a_worker_follows_again_is_not_stopped(airflow_says: Any) -> 
     assert only_run().stop is None
 
 
+def test_a_run_that_has_ended_by_itself_is_left_to_the_worker(airflow_says: Any) -> None:
+    """A second triggerer's trigger fired at the run's end, and the first one woke before a worker took the run
+    back.
+    """
+    ti = TaskInstance()
+    handle = a_run(ti, "")
+    wait(lambda: state_of(only_run()).value == "succeeded")
+    airflow_says("running")
+    asyncio.run(a_trigger(ti, handle).on_kill())
+    assert only_run().owner == in_triggerer(ti.id) and only_run().stop is None
+
+
 def test_a_run_that_a_new_try_took_over_during_the_question_is_not_stopped(airflow_says: Any) -> None:
     ti, another = TaskInstance(), TaskInstance()
     handle = a_run(ti, HANGS)
