@@ -213,7 +213,7 @@ def test_a_run_that_a_worker_follows_again_is_not_stopped(airflow_says: Any) -> 
 
 
 def test_a_run_that_has_ended_by_itself_is_left_to_the_worker(airflow_says: Any) -> None:
-    """A second triggerer's trigger fired at the run's end, and the first one woke before a worker took the run
+    """A second triggerer's trigger fired at its end, and the first one woke before a worker took the run
     back.
     """
     ti = TaskInstance()
