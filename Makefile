@@ -96,8 +96,9 @@ cluster-status: $(AIRFLOW)/.made ## what runs of it, and where
 cluster-down: $(AIRFLOW)/.made ## stop it and remove all that is in it
 	@$(AIRFLOW)/bin/python -m tests.cluster down $(ARGS)
 
-docs: $(AIRFLOW)/.made ## write the pages that are made from the code: core/docs/lint.md
+docs: $(AIRFLOW)/.made ## write the pages that are made from the code: core/docs/lint.md, core/docs/causes.md
 	@$(AIRFLOW)/bin/allaboard lint --rules > core/docs/lint.md
+	@$(AIRFLOW)/bin/allaboard doctor --causes > core/docs/causes.md
 
 lock: .venv/uv/$(UV_VERSION) ## resolve the two locks anew (make lock ARGS=--upgrade: to the newest of everything)
 	$(call lock,airflow)

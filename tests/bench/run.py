@@ -19,6 +19,7 @@ BENCHES = {
     "checkpoints": "B3: saving and loading a state",
     "monitoring": "B1: following 1,000 jobs on an API server",
     "submission": "B2: submitting jobs to an API server",
+    "doctor": "the doctor over 1,000 pods and 10 MB of logs",
 }
 
 

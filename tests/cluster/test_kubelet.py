@@ -575,6 +575,29 @@ def test_a_claim_is_a_folder_that_outlives_its_pods(pods: Pods) -> None:
     pods.until("its volume to go", lambda: pods.api.get("v1", "PersistentVolume", volume) is None)
 
 
+def test_an_ephemeral_volume_is_made_for_its_pod_and_goes_with_it(pods: Pods) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    options: Object = {
+        "container": {"volumeMounts": [{"name": "hot", "mountPath": "/hot"}]},
+        "volumes": [{"name": "hot", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}],
+    }
+    assert pods.run("first", "echo saved > /hot/file; cat /hot/file", **options) == (0, "saved\n")
+    assert pods.run("second", "ls /hot", **options) == (0, "")
+    pods.delete_all()
+    pods.until(
+        "their claims to go", lambda: pods.api.list("v1", "PersistentVolumeClaim", pods.namespace) == []
+    )
+
+
+def test_a_bucket_that_no_driver_mounts(pods: Pods) -> None:
+    volume = {"name": "v", "csi": {"driver": "s3.csi.aws.com", "volumeAttributes": {"bucketName": "b"}}}
+    pods.create("waits", volumes=[volume])
+    event = pods.until(
+        "the event", lambda: [e for e in pods.events("waits") if e["reason"] == "FailedMount"]
+    )[0]
+    assert "s3.csi.aws.com not found in the list of registered CSI drivers" in event["message"]
+
+
 def test_a_pod_can_ask_the_api_server_with_its_own_token(pods: Pods) -> None:
     script = """
         cd /var/run/secrets/kubernetes.io/serviceaccount

@@ -214,12 +214,62 @@ def test_a_queue_of_volcano_that_is_full_or_not_there_is_told(marked: ControlPla
         first = volcano.launch("one", 2, gang={"queue": "research"})
         until("the first to run", lambda: volcano.run(first) == 2, LONG)
         second = volcano.launch("other", 2, gang={"queue": "research"})
-        sentence = "why +Volcano finds no 2 places together in queue research: "
+        share = r"in queue research \(it has 2 of 2 cpu in use\)"
+        sentence = f"why +Volcano finds no 2 places together {share}: "
         until("the reason", lambda: re.search(sentence, volcano("status", second)), LONG)
         assert volcano.placed(second) == 0
         lost = volcano.launch("lost", 2, gang={"queue": "reserch"})
         sentence = "(waits|why) +Volcano has not looked at the gang for [0-9]+ s: is there a queue reserch"
         until("the reason", lambda: re.search(sentence, volcano("status", lost)), 2 * LONG)
+
+
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+
+
+@pytest.fixture(scope="module")
+def volcano_alone(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
+    """A node of four cores, and no operator: the PodGroups are ours."""
+    with new_plane_in(tmp_path_factory.mktemp("alone"), "volcano") as plane:
+        node = fake_node("alone", cpu="4")
+        plane.api.create(node)
+        plane.api.patch(node, {"status": node["status"]}, sub="status")
+        yield plane
+
+
+def phase_of(plane: ControlPlane, namespace: str, group: str) -> str:
+    found = plane.api.get(VOLCANO, "PodGroup", group, namespace) or {}
+    return str((found.get("status") or {}).get("phase"))
+
+
+@pytest.mark.parametrize("least", [{"minResources": {"cpu": "4"}}, {}], ids=["with", "without"])
+def test_a_podgroup_with_minresources_and_no_members_keeps_others_out(
+    volcano_alone: ControlPlane, least: Object
+) -> None:
+    """Why ours have none: it would be that of every run that is suspended, or has ended."""
+    plane = volcano_alone
+    namespace = plane.make_namespace(f"least-{len(least)}")
+
+    def group(name: str, **spec: Any) -> None:
+        body = {"apiVersion": VOLCANO, "kind": "PodGroup", "metadata": {"name": name, "namespace": namespace}}
+        plane.api.create({**body, "spec": {"minMember": 2, "queue": "default", **spec}})
+        until(f"Volcano to look at {name}", lambda: phase_of(plane, namespace, name) != "None", LONG)
+
+    group("ended", **least)
+    until("it to be let in", lambda: phase_of(plane, namespace, "ended") == "Inqueue", LONG)
+    group("next", minResources={"cpu": "2"})
+    if not least:
+        until("the next to be let in", lambda: phase_of(plane, namespace, "next") == "Inqueue", LONG)
+    else:
+        said = "resource in cluster is overused: overused cpu"
+
+        def kept_out() -> bool:
+            events = plane.api.list("v1", "Event", namespace)
+            about = [e["message"] for e in events if e["involvedObject"]["name"] == "next"]
+            return said in about
+
+        until("the next to be kept out of an empty cluster", kept_out, LONG)
+        assert phase_of(plane, namespace, "next") == "Pending"
+    plane.remove_namespace(namespace, wait=LONG)
 
 
 # Kueue.

@@ -27,7 +27,7 @@ from tests.cluster.components.training_operator import KUBECTL
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
 from tests.cluster.recording import WRITES, Recorder, keep
-from tests.core.engines.replay import states, troubles
+from tests.core.engines.replay import FOLDER, states, troubles
 from tests.core.engines.test_recorded import GROUPS, STATES
 
 OWN = "allaboard.test/recording"
@@ -122,7 +122,7 @@ def play(plane: ControlPlane, namespace: str, mark: str, engine: Engine) -> None
         run = made[story]["metadata"]["labels"][labels.RUN]
         stories[story] = {"job": plain, "run": run, "written": recorder.written()}
     if os.environ.get(WRITES):
-        keep(engine, stories)
+        keep(FOLDER / f"{engine.NAME}.json", engine.OPERATOR.title, stories)
     for story, said in stories.items():
         assert [*troubles(engine, said)] == [], story
         assert states(said) == STATES[story], story

@@ -19,16 +19,21 @@ import yaml
 
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery.definitions import NAME as PROBE
+from allaboard.backends.kubernetes.discovery.definitions import complete_lacking
+from allaboard.backends.kubernetes.discovery.installed import complete_facts
 from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
-from allaboard.engines import engine_of, engine_of_object, mpi
+from allaboard.engines import ENGINES, engine_of, engine_of_object, mpi
+from allaboard.gangs import GANGS
 from allaboard.layout import lay_out
 from allaboard.names import run_name
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.render.manifests import CODE_LIMIT, Rendered, render
 from allaboard.render.pod_template import sample_pod
 from allaboard.running import new_owner, read_job
@@ -37,7 +42,16 @@ from allaboard.spec.job import TrainingJob
 from allaboard.testing import a_job
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.plane import Cluster, ControlPlane
-from tests.core.backends.kubernetes.golden import CODE, KINDS, WHOLE, job_of
+from tests.core.backends.kubernetes.golden import (
+    CODE,
+    GANG_FILES,
+    KINDS,
+    WHOLE,
+    allowed_pairs,
+    composite,
+    job_of,
+    pair,
+)
 
 MXJOBS = Path(__file__).parents[1] / "core" / "engines" / "mxjobs-1.8.1.yaml"
 JOBS: dict[str, dict[str, Any]] = {
@@ -289,6 +303,53 @@ def test_the_api_server_takes_every_job_as_a_jobset_and_a_trainjob(
         job["workers"] = None
     found = made(job, replace(ASSUMED, namespace=namespace))
     assert_taken(cluster, accepted, found)
+
+
+@pytest.fixture
+def high(cluster: Cluster) -> Iterator[None]:
+    """The priority class that the jobs of pairs name."""
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
+    cluster.api.create({**body, "value": 10})
+    yield
+    cluster.api.delete(body["apiVersion"], "PriorityClass", "high")
+
+
+@pytest.mark.usefixtures("high")
+@pytest.mark.parametrize(
+    ("gang", "engine", "how"),
+    [(gang, *of_it) for gang in GANG_FILES for of_it in allowed_pairs(gang)],
+)
+def test_every_pair_of_an_engine_and_a_gang_scheduler_is_taken(
+    cluster: Cluster,
+    namespace: str,
+    accepted: Callable[[Object], Object],
+    gang: str,
+    engine: str,
+    how: str,
+) -> None:
+    """The objects of the golden files, as far as what they need is served; a definition that lacks what the
+    gang scheduler needs is known for it, and the pair refused.
+    """
+    facts = facts_of(cluster, namespace, engine)
+    field = GANGS[gang].POD_FIELD
+    if field is not None and field in facts.lacking.get(engine, ()):
+        assert pair_engine_and_gang(ENGINES[engine], GANGS[gang], facts).how == "refused"
+        return
+    assert_taken(cluster, accepted, pair(engine, gang, how, namespace))
+
+
+def facts_of(cluster: Cluster, namespace: str, engine: str) -> ClusterFacts:
+    """What a launch of a job of this engine knows of the cluster."""
+    with Access(str(cluster.kubeconfig), None, namespace).api() as api:
+        facts = run_sync(complete_facts(replace(ASSUMED, namespace=namespace)), api)
+        return run_sync(complete_lacking(facts, [ENGINES[engine]]), api)
+
+
+@pytest.mark.usefixtures("high")
+def test_a_gang_of_gangs_is_taken(
+    cluster: Cluster, namespace: str, accepted: Callable[[Object], Object]
+) -> None:
+    assert_taken(cluster, accepted, composite(namespace))
 
 
 def assert_taken(cluster: Cluster, accepted: Callable[[Object], Object], found: Rendered) -> None:

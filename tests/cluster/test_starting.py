@@ -149,7 +149,7 @@ def test_pods_that_a_quota_or_the_namespace_refuses(plane: ControlPlane, ab: She
         plane.api.get("v1", "Namespace", namespace),
         {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
     )
-    ab("run", ab.job(resources={"cpu": 1}), "--detach")
+    ab("run", ab.job(resources={"cpu": 1}, host_network=True), "--detach")
     assert "violates PodSecurity" in ab.reason("pod_security_denied")["summary"]
 
 

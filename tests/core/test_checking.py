@@ -114,7 +114,11 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"checkpoints": {"keep": 3}}, "checkpoints.uri", "is missing"),
         ({"checkpoints": {"uri": "x", "best": {"mode": "max"}}}, "checkpoints.best.metric", "is missing"),
         ({"storage": [{"mount": "data", "pvc": "x"}]}, "storage[0].mount", "absolute path"),
-        ({"storage": [{"mount": "/data"}]}, "storage[0]", "either pvc or empty_dir"),
+        (
+            {"storage": [{"mount": "/data"}]},
+            "storage[0]",
+            "give one of pvc, claim, empty_dir, ephemeral, host_path and volume",
+        ),
         ({"secrets": [{"name": "x"}]}, "secrets[0]", "is not used"),
     ],
 )

@@ -55,7 +55,7 @@ def cluster(here: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def trained(of: Of, **more: Any) -> tuple[Any, dict[str, Any]]:
     place = of("train")
     outputs = {"model": place[dsl.Model], "metrics": place[dsl.Metrics], "report": place[dsl.HTML]}
-    return train.python_func(job=JOB, **more, **outputs), outputs
+    return train.python_func(**{"job": JOB, **more}, **outputs), outputs
 
 
 def record(cluster: FakeCluster) -> Any:
@@ -73,6 +73,28 @@ def test_members_are_pods_of_their_own_and_the_result_is_handed_over(
     assert record(cluster).owner == Owner("kfp:pod-1", "worker", "orchestrated")
     assert record(cluster).outcome.state == "succeeded" and record(cluster).handed_over
     assert f"{made.run} is on its way" in capsys.readouterr().out
+
+
+QUEUED = {**JOB, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
+
+
+def test_no_clock_and_no_deadline_of_a_step_counts_what_a_queue_takes(
+    cluster: FakeCluster, artifacts: Of, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a phase that an earlier one holds. The queue takes longer than the deadline."""
+    cluster.operator.queued_for, cluster.operator.trains_for = 100.0, 30
+    policy = {"restart": "never", "clocks": {"scheduled": "10s", "image": "10s"}, "deadline": "1m"}
+    trained(artifacts, job={**QUEUED, "policy": policy})
+    assert record(cluster).outcome.state == "succeeded"
+    output = capsys.readouterr().out
+    assert "queued: Kueue holds it back in queue team: it needs 2 more cpu" in output
+
+
+def test_the_clock_of_the_queue_itself_ends_a_step(cluster: FakeCluster, artifacts: Of) -> None:
+    cluster.operator.queued_for = 100.0
+    with pytest.raises(SystemExit) as ended:
+        trained(artifacts, job={**QUEUED, "name": "late", "policy": {"clocks": {"admitted": "30s"}}})
+    assert ended.value.code == 4
 
 
 def test_what_rank_0_writes_is_in_the_log_of_the_step(

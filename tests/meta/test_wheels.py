@@ -53,7 +53,7 @@ def test_a_wheel_holds_the_package_its_types_and_the_licence(built: Built) -> No
     code = {
         f"{built.dist.package}/{p.relative_to(source)}"
         for p in source.rglob("*")
-        if p.suffix in (".py", ".typed", ".css", ".yaml")
+        if p.suffix in (".py", ".typed", ".css", ".yaml", ".toml")
     }
     files = built.files()
     assert code == {name for name in files if ".dist-info/" not in name}

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.serde import deserialize, serialize
 
+from allaboard.backends.base import Handle
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import AsyncApi
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
 from allaboard.backends.kubernetes.state import records
@@ -93,13 +96,17 @@ def running(cluster: FakeCluster) -> str:
 
 
 @contextmanager
-def log_lines(monkeypatch: pytest.MonkeyPatch, cls: Any) -> Iterator[list[str]]:
-    """What triggers of this class say in the task log meanwhile."""
+def log_lines(monkeypatch: pytest.MonkeyPatch, cls: Any, only: str = "") -> Iterator[list[str]]:
+    """What triggers or operators of this class say in the task log meanwhile; ``only``: at this level."""
     lines: list[str] = []
 
     class Log:
         def __getattr__(self, level: str) -> Callable[..., None]:
-            return lambda text, *arguments, **_: lines.append(text % arguments if arguments else text)
+            def say(text: str, *arguments: Any, **_: Any) -> None:
+                if only in ("", level):
+                    lines.append(text % arguments if arguments else text)
+
+            return say
 
     with monkeypatch.context() as here:
         here.setattr(cls, "log", Log())
@@ -119,6 +126,59 @@ def test_a_synchronous_task_follows_its_run_to_the_end(cluster: FakeCluster) -> 
     assert (address["namespace"], address["connection"]) == ("default", "cluster")
     record = stored(cluster).record
     assert record.owner == Owner(str(context["ti"].id), "worker", "orchestrated") and record.handed_over
+
+
+QUEUED = {**JOB, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
+CLOCKS = {"scheduled": "10s", "image": "10s"}
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_no_clock_and_no_deadline_counts_what_a_queue_takes(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    """Of a phase that an earlier one holds. The queue takes longer than the deadline."""
+    cluster.operator.queued_for, cluster.operator.trains_for = 100.0, 30
+    policy = {**JOB["policy"], "clocks": CLOCKS, "deadline": "1m"}
+    operator = an_operator(job={**QUEUED, "policy": policy}, deferrable=deferrable)
+    context = a_context()
+    if deferrable:
+        trigger = deferred(operator, context)
+        with log_lines(monkeypatch, TrainingJobTrigger) as lines:
+            event = fired(trigger)
+        told = [line for line in lines if "queued:" in line]
+        assert len(told) == 1 and "it needs 2 more cpu in flavor any, which others use" in told[0]
+        result = operator.execute_complete(context, event)
+    else:
+        result = operator.execute(context)
+    assert result["state"] == "succeeded" and 95.0 < result["phases"]["admitted"] < 110.0
+    assert result["phases"]["scheduled"] < 10.0
+
+
+def test_the_clock_of_the_queue_itself_ends_a_task(cluster: FakeCluster) -> None:
+    cluster.operator.queued_for = 100.0
+    policy = {**JOB["policy"], "clocks": {"admitted": "30s"}}
+    operator, context = an_operator(job={**QUEUED, "policy": policy}), a_context()
+    event = fired(deferred(operator, context))
+    assert event["status"] == "act", "a trigger ends nothing itself"
+    event = fired(deferred(operator, context, event))
+    with pytest.raises(AirflowException, match=r"phase admitted took longer than its clock of 30 s"):
+        operator.execute_complete(context, event)
+    assert state(cluster) == "timed_out" and cluster.all(PODS) == []
+
+
+def test_what_nobody_may_overlook_is_a_warning_in_the_task_log(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.operator.trains_for = 20
+    launch = KubernetesBackend.launch
+
+    def launched(backend: KubernetesBackend, *given: Any) -> Handle:
+        return replace(launch(backend, *given), warnings=("members start one by one",))
+
+    monkeypatch.setattr(KubernetesBackend, "launch", launched)
+    with log_lines(monkeypatch, TrainingJobOperator, "warning") as warnings:
+        an_operator(deferrable=False).execute(a_context())
+    assert "members start one by one" in warnings
 
 
 def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(cluster: FakeCluster) -> None:

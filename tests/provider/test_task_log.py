@@ -79,6 +79,34 @@ def test_changes_are_told_once(backend: Any) -> None:
     assert log.look(replace(running, flags=("nan_loss",)), 4.0) == ["r: warning: nan loss (see diagnoses)"]
 
 
+def test_a_place_in_a_queue_is_told_now_and_then_and_another_reason_at_once(backend: Any) -> None:
+    """A hundred runs wait, and one of them starts every second."""
+    log = LoggedRun(backend, "r", "try-1")
+
+    def waits(place: int, why: str) -> Any:
+        where = f", {place} before it" if place else ", next in line"
+        return seen(State.QUEUED, created=0.0, waiting=f"Kueue holds it back in queue team{where}: {why}")
+
+    lines = [
+        line
+        for now in range(100)
+        for line in log.look(waits(99 - now, f"it needs {now % 3 + 1} more cpu in flavor any"), float(now))
+    ]
+    assert 2 < len(lines) <= 20 and all("before it" in line for line in lines)
+    assert "99 before it" in lines[0]
+    stopped = log.look(waits(0, "LocalQueue team is stopped"), 100.0)
+    assert stopped == [
+        "r: queued: Kueue holds it back in queue team, next in line: LocalQueue team is stopped"
+    ]
+    assert log.look(waits(0, "LocalQueue team is stopped"), 500.0) == [], "told once"
+
+
+def test_a_run_on_another_cluster_says_where_its_members_are(backend: Any) -> None:
+    log = LoggedRun(backend, "r", "try-1")
+    away = seen(State.RUNNING, elsewhere=True, notes=("Kueue has sent it to cluster far",))
+    assert log.look(away, 0.0) == ["r: running: Kueue has sent it to cluster far"]
+
+
 def test_progress_is_told_now_and_then_and_at_the_last_step(backend: Any) -> None:
     log = LoggedRun(backend, "r", "try-1")
     told = [log.look(at(step, started=1000.0), 1000.0 + step) for step in range(1, 200)]

@@ -212,6 +212,18 @@ def test_a_run_that_a_worker_follows_again_is_not_stopped(airflow_says: Any) -> 
     assert only_run().stop is None
 
 
+def test_a_run_that_has_ended_by_itself_is_left_to_the_worker(airflow_says: Any) -> None:
+    """A second triggerer's trigger fired at its end, and the first one woke before a worker took the run
+    back.
+    """
+    ti = TaskInstance()
+    handle = a_run(ti, "")
+    wait(lambda: state_of(only_run()).value == "succeeded")
+    airflow_says("running")
+    asyncio.run(a_trigger(ti, handle).on_kill())
+    assert only_run().owner == in_triggerer(ti.id) and only_run().stop is None
+
+
 def test_a_run_that_a_new_try_took_over_during_the_question_is_not_stopped(airflow_says: Any) -> None:
     ti, another = TaskInstance(), TaskInstance()
     handle = a_run(ti, HANGS)
@@ -406,7 +418,9 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
             return [event.payload async for event in trigger.run()]
 
         async def until(before: bool) -> None:
-            while not any(f"held by {holds.run}" in s and ("1 before it" in s) == before for s in lines):
+            while not any(
+                f"which run {holds.run} uses" in s and ("1 before it" in s) == before for s in lines
+            ):
                 assert not watching.done(), watching.result()
                 await asyncio.sleep(0.1)
 
@@ -421,9 +435,9 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
 
     assert asyncio.run(watched())["status"] == "ended"
     assert state_of(backend.observe(handle.run)) is State.SUCCEEDED
-    waits = [line for line in lines if "waits for" in line]
+    waits = [line for line in lines if "holds it back" in line]
     assert len(waits) == len(set(waits)) >= 2, "each reason once"
-    assert all(holds.run in line for line in waits)
+    assert all(holds.run in line for line in waits), waits
 
 
 class Log:

@@ -16,7 +16,7 @@ from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine
 from allaboard.gangs import GANGS
 from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.spec.fields import Reader, hints, parts
-from allaboard.spec.job import Fields, Group, copied
+from allaboard.spec.job import SOURCES, Fields, Group, copied
 
 NAMES = ("a", "digits", "resnet-50", "x" * 40, "a1-b2")
 WORDS = ("train", "val_loss", "a b", "läuft", "{x}", "%s", "'", '"', "#", "- a", "x: y", "$(HOME)", "☃")
@@ -49,6 +49,8 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "gpus": (0, 1, 8),
     "gpu_type": ("NVIDIA-H100-80GB-HBM3", "example.com/gpu=a100"),
     "mig": ("1g.10gb", "1g.10gb+me", "1c.3g.40gb", "1g.24gb-me"),
+    "devices": ({}, {"rdma/hca_shared_devices_a": 1}, {"amd.com/gpu": 8, "nvidia.com/gpu.shared": 2}),
+    "expression": ("true", "device.attributes['gpu.nvidia.com'].type == 'gpu'"),
     "bool": (True, False),
     "count0": (0, 1, 2**31 - 1),
     "count1": (1, 5),
@@ -64,6 +66,10 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "processes": ("auto", "cpu", "gpu", 1, 4),
     "paths": ([], ["train.py"], ["./a/b.py", "a-b.py", "ä.bin"]),
     "environment": VARIABLES,
+    "source": (
+        {"nfs": {"server": "nas", "path": "/sets"}},
+        {"csi": {"driver": "s3.csi.aws.com", "volumeAttributes": {"bucketName": "b"}}},
+    ),
     "labels": ({}, {"kueue.x-k8s.io/queue-name": "a"}),
     "annotations": ({}, {"example.com/a": "b c"}),
 }
@@ -79,6 +85,8 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "gpus": (-1, 1001, "one", 0.5),
     "gpu_type": ("a b", "", 3),
     "mig": ("big", "", 1, "1g.11gb", "3c.3g.40gb"),
+    "devices": ("rdma", [], 3),
+    "expression": ("", " ", 3, "x" * 10_241),
     "bool": ("yes", 1, []),
     "count0": (-1, 2**31, 0.5, "x"),
     "count1": (0, -3, "x"),
@@ -97,6 +105,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "labels": ("a", {"a b": "c"}, {"a": 1}),
     "annotations": ("a", {"a b": "c"}, {"a": 1}),
     "any": ("x", [1], 3),
+    "source": ("x", {}, {"nfs": {}, "csi": {}}, 3),
     "choice": ("nearly", 3, [], True),
     "group": ("x", [1], 3),
     "list": ("x", {"a": 1}, 3),
@@ -177,22 +186,44 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     """What several fields have to agree about: mounts, claims, schedulers, what only an engine knows."""
     for n, volume in enumerate(job.get("storage", ())):
         volume["mount"] = f"/mnt/{n}"
-        volume.pop("empty_dir" if rng.random() < 0.5 else "pvc", None)
-        if "pvc" not in volume and "empty_dir" not in volume:
-            volume["pvc"] = "sets"
+        chosen = rng.choice([name for name in SOURCES if name in volume] or ["pvc"])
+        volume.setdefault("pvc", "sets")
+        for source in SOURCES:
+            if source != chosen:
+                volume.pop(source, None)
+        if chosen in ("claim", "ephemeral"):
+            volume[chosen]["size"] = rng.choice(RIGHT["size"])
+            if volume[chosen].get("access") == "once_pod":  # for one member
+                volume[chosen]["access"] = rng.choice(("once", "many"))
     for n, secret in enumerate(job.get("secrets", ())):
         secret |= {"name": rng.choice(RIGHT["object"])}
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
+    if job.get("security") == "restricted":
+        job.pop("host_network", None)
+    stated = [job.get("resources", {})]
+    stated += [
+        g["resources"] for g in job.get("groups", {}).values() if isinstance(g, dict) and "resources" in g
+    ]
+    for resources in stated:
+        if "device_class" in resources or "device_selector" in resources:
+            resources |= {"device_class": "gpu.nvidia.com", "gpu": resources.get("gpu") or 1}
+    if "device_class" in stated[0]:  # which holds for the resources of each group, too
+        for resources in stated[1:]:
+            resources["gpu"] = resources.get("gpu") or 1
     if job.get("spot", {}).get("prefer"):
         job["spot"]["tolerate"] = True
     if "checkpoints" in job:
         job["checkpoints"]["uri"] = rng.choice(RIGHT["place"])
         job["checkpoints"].get("best", {}).setdefault("metric", "loss")
+        if "hot" in job["checkpoints"]:
+            job["checkpoints"]["hot"]["folder"] = "/mnt/0/hot"
         if "start_from" in job["checkpoints"]:
             job["checkpoints"]["start_from"] = rng.choice(("none", "s3://bucket/a/step-1"))
     if "scheduler" in job.get("gang", {}):
         usable = [n for n, g in GANGS.items() if pair_engine_and_gang(engine, g).how != "refused"]
         job["gang"]["scheduler"] = rng.choice(["auto", *usable])
+    if job.get("gang", {}).get("scheduler") == "yunikorn":
+        job["gang"].get("topology", {}).pop("require", None)  # its placeholders know no affinity
     if job.get("gang", {}).get("scheduler", "auto") in ("auto", "none"):
         job.get("gang", {}).pop("require", None)  # it is for the cluster to say whether that is refused
     own = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}} if "runPolicy" in engine.FIELDS else {}
@@ -288,10 +319,22 @@ CONTRADICTIONS: tuple[tuple[Job, tuple[str, ...]], ...] = (
     ({"name": None, "command": None, "args": None, "groups": None, "workers": 1}, ("name", "command")),
     ({"storage": [{"pvc": "a", "empty_dir": "disk"}, {"mount": "/a"}]},
      ("storage[0].mount", "storage[0]", "storage[1]")),
+    ({"storage": [{"mount": "/a", "claim": {"keep": "run"}}, {"mount": "/b", "ephemeral": {}}]},
+     ("storage[0].claim.size", "storage[1].ephemeral.size")),
+    ({"groups": None, "elastic": None, "workers": 2, "storage": [
+        {"mount": "/a", "claim": {"size": 1, "access": "once_pod"}},
+        {"mount": "/b", "ephemeral": {"size": 0}}]},
+     ("storage[0].claim.access", "storage[1].ephemeral.size")),
+    ({"storage": [{"mount": "/a", "volume": {"hostPath": {"path": "/b"}}}]},
+     ("storage[0].volume.hostPath",)),
     ({"storage": [{"mount": "/a", "pvc": "a"}, {"mount": "//a/.", "pvc": "b"}]}, ("storage[1].mount",)),
     ({"checkpoints": {"best": {"mode": "min"}}}, ("checkpoints.uri", "checkpoints.best.metric")),
     ({"secrets": [{"name": "a"}, {"env": True}]}, ("secrets[0]", "secrets[1].name")),
     ({"gang": {"scheduler": "cosheduling"}}, ("gang.scheduler",)),
+    ({"host_network": True, "security": "restricted"}, ("host_network",)),
+    ({"groups": None, "workers": 1, "resources": {"device_class": "a"}}, ("resources.device_class",)),
+    ({"groups": None, "workers": 1, "resources": {"gpu": 1, "device_selector": "true"}},
+     ("resources.device_selector",)),
     ({"engine": "pytochjob"}, ("engine",)),
     ({"pod": {"spec": {"restartPolicy": "Never", "containers": [{"image": "x"}]}, "kind": "Pod"}},
      ("pod.kind", "pod.spec.restartPolicy", "pod.spec.containers[0]")),

@@ -17,7 +17,7 @@ from allaboard.errors import BadInput, Problem
 from allaboard.names import nearest, one_of
 from allaboard.spec.fields import MEMBERS_MAX, Reader
 from allaboard.spec.identity import canonical
-from allaboard.spec.job import Fields, TrainingJob, copied, member_count
+from allaboard.spec.job import SOURCES, Fields, TrainingJob, copied, member_count
 from allaboard.untrusted import find_flaws, show, size_flaw
 
 
@@ -131,6 +131,8 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_secrets(job),
         *_gang(job),
         *_spot(job),
+        *_claims(job),
+        *_network(job),
         *_engine_problems(job),
     ]
 
@@ -214,12 +216,25 @@ def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
     for n, volume in enumerate(job.get("storage", ())):
         if "mount" not in volume:
             yield Problem(f"storage[{n}].mount", "is missing; say where the members see it, like /data")
-        if ("pvc" in volume) == ("empty_dir" in volume):
-            yield Problem(f"storage[{n}]", "give either pvc or empty_dir")
+        if sum(source in volume for source in SOURCES) != 1:
+            yield Problem(f"storage[{n}]", f"give one of {one_of(SOURCES).replace(' or ', ' and ')}")
+        for source in ("claim", "ephemeral"):
+            if source in volume and "size" not in volume[source]:
+                yield Problem(f"storage[{n}].{source}.size", "is missing; say how much it holds, like 200Gi")
+            elif source in volume and units.size(volume[source]["size"]) == 0:
+                yield Problem(f"storage[{n}].{source}.size", "0 bytes hold nothing; give more, like 200Gi")
+        if (volume.get("claim") or {}).get("access") == "once_pod" and (members := _most_members(job)) > 1:
+            words = f"once_pod is for one member, and the job has {members}; say many, or ephemeral"
+            yield Problem(f"storage[{n}].claim.access", words)
         if "size" in volume and "empty_dir" not in volume:
-            yield Problem(
-                f"storage[{n}].size", "means nothing here: a claim has a size of its own", severity="warning"
-            )
+            inner = next((source for source in ("claim", "ephemeral") if source in volume), None)
+            words = "a claim has a size of its own" if inner is None else f"say {inner}: {{size: ...}}"
+            yield Problem(f"storage[{n}].size", f"means nothing here: {words}", severity="warning")
+
+
+def _most_members(job: Mapping[str, Any]) -> int:
+    """Members that a job may have at one time."""
+    return max(member_count(job), int((job.get("elastic") or {}).get("max", 0)))
 
 
 def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -244,6 +259,10 @@ def _checkpoints(job: Mapping[str, Any]) -> Iterator[Problem]:
         return
     if "uri" not in spec:
         yield Problem("checkpoints.uri", "is missing; give a folder, s3://bucket/prefix or store://name")
+    if "hot" in spec and "folder" not in spec["hot"]:
+        yield Problem(
+            "checkpoints.hot.folder", "is missing; give a folder below a mount of storage, like /hot"
+        )
     if "best" in spec and "metric" not in spec["best"]:
         yield Problem("checkpoints.best.metric", "is missing; name the metric that decides")
 
@@ -269,6 +288,37 @@ def _spot(job: Mapping[str, Any]) -> Iterator[Problem]:
     if spot.get("prefer") and spot.get("tolerate") is False:
         words = "prefers nodes that tolerate: false keeps its members off; say one of the two"
         yield Problem("spot.prefer", words)
+
+
+def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """Devices of a class are counted by gpu or mig, and chosen by a selector."""
+    every = job.get("resources") or {}
+    groups = {role: g for role, g in (job.get("groups") or {}).items() if isinstance(g, Mapping)}
+    stated = {"resources": every} | {
+        f"groups.{show(role, quote=False)}.resources": {**every, **g["resources"]}
+        for role, g in groups.items()
+        if "resources" in g
+    }
+    for at, resources in stated.items():
+        is_of_class = "device_class" in resources
+        if "device_selector" in resources and not is_of_class:
+            words = "chooses among the devices of a class; add device_class, like gpu.nvidia.com"
+            yield Problem(f"{at}.device_selector", words)
+        # Groups may say how many.
+        counted_elsewhere = at == "resources" and groups
+        if is_of_class and not resources.get("gpu") and "mig" not in resources and not counted_elsewhere:
+            yield Problem(f"{at}.device_class", "does not say how many devices; add gpu: 1")
+        if is_of_class and resources.get("shared"):
+            words = "is of GPUs that the device plugin offers; a claim shares nothing"
+            yield Problem(f"{at}.shared", words, severity="warning")
+
+
+def _network(job: Mapping[str, Any]) -> Iterator[Problem]:
+    if job.get("host_network") and job.get("security") == "restricted":
+        words = (
+            "is forbidden by the Pod Security level restricted, which security asks for; say one of the two"
+        )
+        yield Problem("host_network", words)
 
 
 def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.checking import check
+from allaboard.conversion.claims import with_claims
 from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.mpi import is_key_pair
@@ -246,7 +247,7 @@ def _words(value: Any) -> str:
 
 def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine: Engine) -> Conversion:
     """The job that an object says, checked. Raises BadInput with every problem and its path in the object."""
-    made = engine.to_job(value, others)
+    made = with_claims(engine.to_job(value, others), others, {engine.CONTAINER, *engine.ALIASES})
     wrong = [
         replace(problem, path=made.path_of(problem.path))
         for problem in check(made.job)

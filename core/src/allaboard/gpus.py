@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from allaboard.errors import Problem
-from allaboard.names import nearest
+from allaboard.names import nearest, why_not_a_qualified_name
 from allaboard.untrusted import show
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -148,3 +148,21 @@ def profile_of(resource: str) -> str | None:
     if match is None:
         return None
     return match["size"] + (f"+{match['more']}" if match["more"] else match["less"] or "")
+
+
+def why_not_a_device(name: str) -> str | None:
+    """None for the name of an extended resource that no other field of a job says (Kubernetes:
+    IsExtendedResourceName), else the reason.
+    """
+    if why := why_not_a_qualified_name(name):
+        return why
+    prefix = name.rpartition("/")[0]
+    if not prefix or prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io"):
+        return f"{show(name)} is no device, which has its vendor's name, like rdma/hca_shared_devices_a"
+    if prefix.startswith("requests."):
+        return f"{show(name)} is a word of quotas; write {show(name.removeprefix('requests.'))}"
+    if name == "nvidia.com/gpu":
+        return "say gpu for it"
+    if (profile := profile_of(name)) is not None:
+        return f"say mig: {profile} for it"
+    return None

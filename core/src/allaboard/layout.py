@@ -26,7 +26,8 @@ one.
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What one member states: cores, bytes, GPUs. None and 0 take nothing. The rest means something on a
-    cluster alone: which GPU, which slice of one (MIG), and whether it may be shared with other pods.
+    cluster alone: which GPU, which slice of one (MIG), whether it may be shared with other pods, the class of
+    devices of which ``gpu`` are claimed (DRA) and which of them, and other devices by name.
     """
 
     cpu: float | None = None
@@ -35,6 +36,14 @@ class Needs:
     gpu_type: str | None = None
     mig: str | None = None
     shared: bool = False
+    devices: Mapping[str, int] = field(default_factory=dict)
+    device_class: str | None = None
+    device_selector: str | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one member on a cluster: whole ones, slices, or devices of its class."""
+        return self.gpu or (1 if self.mig else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Checkpoints. ``uri`` is the run's own folder; ``every`` as written: ``50`` steps or ``600s``."""
+    """Checkpoints. ``uri`` is the run's own folder, and so is ``hot``, that of the second copy; ``every`` as
+    written: ``50`` steps or ``600s``.
+    """
 
     uri: str
     every: str | None = None
@@ -100,6 +111,8 @@ class Saving:
     metric: str | None = None
     mode: str = "min"
     start_from: str | None = None
+    hot: str | None = None
+    hot_every: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +277,9 @@ def _needs(resources: Mapping[str, Any]) -> Needs:
         gpu_type=resources.get("gpu_type"),
         mig=resources.get("mig"),
         shared=resources.get("shared", False),
+        devices=resources.get("devices") or {},
+        device_class=resources.get("device_class"),
+        device_selector=resources.get("device_selector"),
     )
 
 
@@ -303,19 +319,24 @@ def _elastic(job: TrainingJob) -> Elastic | None:
 def _saving(spec: Mapping[str, Any] | None, run: str, generation: int) -> Saving | None:
     if spec is None:
         return None
-    best, every, start = spec.get("best") or {}, spec.get("every"), spec.get("start_from", "none")
+    best, hot, start = spec.get("best") or {}, spec.get("hot") or {}, spec.get("start_from", "none")
+    own = checkpoint_folder(run, generation)
     return Saving(
-        uri=f"{spec['uri'].rstrip('/')}/{checkpoint_folder(run, generation)}",
-        every=None
-        if every is None
-        else str(every)
-        if isinstance(every, int)
-        else f"{units.seconds(every):g}s",
+        uri=f"{spec['uri'].rstrip('/')}/{own}",
+        every=_every(spec.get("every")),
         keep=spec.get("keep"),
         metric=best.get("metric"),
         mode=best.get("mode", "min"),
         start_from=None if start == "none" else start,
+        hot=f"{hot['folder'].rstrip('/')}/{own}" if hot else None,
+        hot_every=_every(hot.get("every")),
     )
+
+
+def _every(value: str | int | None) -> str | None:
+    if value is None or isinstance(value, int):
+        return _text(value)
+    return f"{units.seconds(value):g}s"
 
 
 def _text(value: Any) -> str | None:
@@ -354,5 +375,7 @@ def _saving_environment(saving: Saving) -> dict[str, str | None]:
         "ALLABOARD_CHECKPOINT_EVERY": saving.every,
         "ALLABOARD_CHECKPOINT_KEEP": _text(saving.keep),
         "ALLABOARD_CHECKPOINT_BEST": f"{saving.metric}:{saving.mode}" if saving.metric else None,
+        "ALLABOARD_CHECKPOINT_HOT": saving.hot,
+        "ALLABOARD_CHECKPOINT_HOT_EVERY": saving.hot_every,
         "ALLABOARD_START_FROM": saving.start_from,
     }

@@ -6,11 +6,15 @@ cluster). Absent is None: nothing here is guessed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_PLACE = re.compile(r", (next in line|[0-9]+ before it)")
+"""The place in a queue, as `allaboard.gangs.kueue` says it."""
 PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "training")
 
 
@@ -172,15 +176,155 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
+class Try:
+    """One try of a container: ``state`` waiting, running, terminated or empty (not known)."""
+
+    state: str = ""
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.state == "terminated" and self.exit_code not in (None, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSeen:
+    """One container of a pod. ``role``: main (it trains), init or sidecar; ``last``: the try before this
+    one."""
+
+    name: str
+    role: str = "main"
+    now: Try = Try()
+    last: Try | None = None
+    restarts: int = 0
+    image: str = ""
+    image_id: str = ""
+
+    @property
+    def ended_try(self) -> Try | None:
+        """The newest try that ended without success."""
+        return next((one for one in (self.now, self.last) if one is not None and one.failed), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod, or a member of this machine told as one. ``name``: what it is called towards the reader; its log
+    in `Observation.tails` has the same name. ``pod``: its name in the cluster; ``facts``: what its spec says,
+    path -> scalar as text (`ObjectSeen`).
+    """
+
+    name: str
+    pod: str = ""
+    member: str | None = None
+    uid: str = ""
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    node: str = ""
+    created: float | None = None
+    deleted: float | None = None
+    conditions: tuple[Condition, ...] = ()
+    containers: tuple[ContainerSeen, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((c for c in self.conditions if c.type == kind), None)
+
+    @property
+    def main(self) -> ContainerSeen | None:
+        return next((c for c in self.containers if c.role == "main"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node. ``taints``: ``key=value:effect``; amounts as the cluster writes them."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    cordoned: bool = False
+    conditions: tuple[Condition, ...] = ()
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSeen:
+    """Any other object. ``facts``: what its spec and status say, like ``spec.queueName`` or
+    ``spec.containers[0].image`` -> the scalar as text, bounded.
+    """
+
+    kind: str
+    name: str
+    created: float | None = None
+    conditions: tuple[Condition, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((c for c in self.conditions if c.type == kind), None)
+
+
+@dataclass(frozen=True, slots=True)
+class EventSeen:
+    """An event with the object that it is about, as the cluster names it."""
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+    type: str = "Normal"
+    time: float | None = None
+    first: float | None = None
+    count: int = 1
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What an API server answered to a request that it refused."""
+
+    message: str
+    reason: str = ""
+    code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects behind an observation, in our words. None: nobody looked for that kind; ``now``: the
+    time of the look; not ``is_exact``: it is only known that it was then or later.
+    """
+
+    now: float | None = None
+    is_exact: bool = True
+    job: ObjectSeen | None = None
+    refused: Refused | None = None
+    pods: tuple[PodSeen, ...] = ()
+    events: tuple[EventSeen, ...] = ()
+    nodes: tuple[NodeSeen, ...] | None = None
+    groups: tuple[ObjectSeen, ...] | None = None
+    workloads: tuple[ObjectSeen, ...] | None = None
+    queues: tuple[ObjectSeen, ...] | None = None
+    claims: tuple[ObjectSeen, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything seen of one run at one moment.
 
     ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
     outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
     in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not. ``phases``:
-    seconds in each so far; None when not seen. ``limit``: the next one that is a follower's to enforce.
+    seconds in each so far; None when not seen. ``queued_before``: those of ``admitted`` before its queue took
+    it back last, which its clock does not count; ``elsewhere``: its members run on another cluster, where
+    nobody here sees them, and no phase has a clock. ``limit``: the next one that is a follower's to enforce.
     ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines)
-    are filled when evidence is asked for.
+    are filled when evidence is asked for; ``objects`` only by who looked at objects, and never written down.
     """
 
     run: str
@@ -206,6 +350,8 @@ class Observation:
     waiting: str | None = None
     obstacle: Obstacle | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
+    queued_before: float = 0.0
+    elsewhere: bool = False
     progress: Progress = Progress()
     limit: Limit | None = field(default=None, compare=False)
     flags: tuple[str, ...] = ()
@@ -213,6 +359,7 @@ class Observation:
     events: tuple[Event, ...] = ()
     tails: Mapping[str, str] = field(default_factory=dict)
     handed_over: bool = False
+    objects: Objects | None = field(default=None, compare=False, repr=False)
 
     def condition(self, kind: str) -> Condition | None:
         return next((c for c in self.conditions if c.type == kind), None)
@@ -227,8 +374,19 @@ class Observation:
         """Why the run makes no progress, in one sentence; None: no known reason."""
         return self.obstacle.text if self.obstacle is not None else self.waiting
 
+    @property
+    def held_kind(self) -> str | None:
+        """The kind of `held_by`: it stays while a try, a place in a queue or an amount changes. A log that
+        says each of those at once is a flood where many wait.
+        """
+        if self.obstacle is not None:
+            return f"{self.obstacle.code}, never" if self.obstacle.never else self.obstacle.code
+        return None if self.waiting is None else _NUMBER.sub("0", _PLACE.sub("", self.waiting))
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(replace(self, objects=None))
+        del data["objects"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Observation:
@@ -241,7 +399,7 @@ class Observation:
                 else kind(**{k: v for k, v in fields.items() if k in kind.__dataclass_fields__})
             )
 
-        rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "objects"}
         kinds = (
             ("owner", Owner),
             ("stop", Stop),

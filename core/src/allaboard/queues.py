@@ -40,13 +40,16 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """A job that waits. ``position``: 1 is next, None where the queue does not tell; ``since``: seconds since
-    1970; ``why``: one sentence.
+    1970; ``user``: whose it is, of a machine's; ``boost``: what Kueue adds to the priority
+    (`allaboard.boost`), where it does; ``why``: one sentence.
     """
 
     name: str
     since: float | None = None
     position: int | None = None
     priority: int | None = None
+    user: str | None = None
+    boost: int | None = None
     why: str | None = None
 
 

@@ -158,6 +158,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def place_in_line(before: int | None) -> str:
+    """How to go on with a sentence about a queue: ``, next in line``, ``, 3 before it``; nothing where the
+    place is not known.
+    """
+    return "" if before is None else f", {before} before it" if before else ", next in line"
+
+
 def rfc3339(epoch: float | None) -> str | None:
     """Epoch seconds -> ``2026-11-21T12:00:00.250Z``; None stays None."""
     if epoch is None:

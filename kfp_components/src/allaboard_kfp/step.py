@@ -237,10 +237,9 @@ class StepView:
                 self.last_line_at = now
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()
-                members = f"{running} of {counted(len(seen.members), 'member')} running"
+                more = seen.held_by or f"{running} of {counted(len(seen.members), 'member')} running"
                 say(
-                    f"{localtime.clock(at)}  still {state_of(seen)} "
-                    f"{words.duration_phrase(seen, at)}: {members}"
+                    f"{localtime.clock(at)}  still {state_of(seen)} {words.duration_phrase(seen, at)}: {more}"
                 )
 
     def say(self, text: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from allaboard.backends.base import Backend, Handle, Stopped
 from allaboard.errors import OwnershipConflict, UnknownRun
 from allaboard.observation import Observation
+from allaboard.status import state_of
 from allaboard_provider.identity import in_triggerer, stopping
 
 if TYPE_CHECKING:
@@ -23,9 +24,13 @@ BY = "airflow"
 
 
 def stop_deferred(backend: Backend, handle: Handle, ti_id: str, reason: str) -> bool:
-    """Stop this attempt if it still belongs to this try in its deferred phase. True if it did."""
+    """Stop this attempt if it still runs and belongs to this try in its deferred phase. True if it did. One
+    that has ended by itself is left to the worker, which may be about to take it back.
+    """
     ended = stopping(ti_id)
     try:
+        if state_of(backend.observe(handle.run)).is_final:
+            return False
         backend.adopt(handle, in_triggerer(ti_id), ended)
     except (OwnershipConflict, UnknownRun):
         return False
@@ -49,6 +54,8 @@ async def astop_deferred(backend: TriggerBackend, handle: Handle, ti_id: str, re
     """As `stop_deferred`, with an async backend."""
     ended = stopping(ti_id)
     try:
+        if state_of(await backend.observe(handle.run)).is_final:
+            return False
         await backend.adopt(handle, in_triggerer(ti_id), ended)
     except (OwnershipConflict, UnknownRun):
         return False

@@ -55,6 +55,8 @@ class LogState:
     cursor: dict[str, Any] | None = None
     state: str | None = None
     waiting: str | None = None
+    why: str | None = None
+    why_at: float = 0.0
     step: int | None = None
     progress_at: float = 0.0
     checkpoint: str | None = None
@@ -116,7 +118,7 @@ class TaskLog:
         """
         self.track(seen)
         before = asdict(self.state)
-        state = list(self._state_lines(seen))
+        state = list(self._state_lines(seen, now))
         newest = NewestLines(lines)
         rest = [
             *self._bounded(newest),
@@ -218,15 +220,17 @@ class TaskLog:
 
     # The lines of an observation.
 
-    def _state_lines(self, seen: Observation) -> Iterator[str]:
+    def _state_lines(self, seen: Observation, now: float) -> Iterator[str]:
         state = state_of(seen)
         # The text of an obstacle changes with each try; its code stays. Triggers keep it.
-        kept = (
-            seen.obstacle.code if seen.obstacle is not None else seen.waiting and self._redact(seen.waiting)
-        )
+        kept, why = (text and self._redact(text) for text in (seen.held_kind, seen.waiting))
         if state.value == self.state.state and kept == self.state.waiting:
-            return
+            # A place in a queue is news, too, and not at every look.
+            late = now - self.state.why_at >= update_interval(seen, now)
+            if why is None or seen.obstacle is not None or why == self.state.why or not late:
+                return
         self.state.state, self.state.waiting = state.value, kept
+        self.state.why, self.state.why_at = why, now
         yield f"{self.run}: {_state_words(seen, state)}"
 
     def _progress_lines(self, seen: Observation, now: float) -> Iterator[str]:
@@ -399,9 +403,11 @@ def _short(line: str) -> str:
 def first_failing(outcome: Outcome) -> str | None:
     """The member that the diagnosis blames, else the first to fail."""
     seen = outcome.seen
-    blamed = outcome.diagnoses[0].blame if outcome.diagnoses else None
-    if blamed in {m.name for m in seen.members}:
-        return blamed
+    blamed = (outcome.diagnoses[0].blame or "").split() if outcome.diagnoses else []
+    names = {m.name for m in seen.members}
+    member = next((name for word in blamed if (name := word.strip("()")) in names), None)
+    if member is not None:
+        return member
     failed = [m for m in seen.members if m.exit_code not in (None, 0)]
     return min(failed, key=lambda m: (m.ended or float("inf"), m.rank)).name if failed else None
 
@@ -426,6 +432,8 @@ def _number(value: float | None) -> str:
 def _state_words(seen: Observation, state: State) -> str:
     if state in (State.QUEUED, State.STARTING, State.RESTARTING) and seen.held_by:
         return f"{state}: {seen.held_by}"
+    if seen.elsewhere and seen.notes and state in (State.STARTING, State.RUNNING):
+        return f"{state}: {visible(seen.notes[0])}"
     if state is State.RUNNING:
         some = [f"{member.name} {member.phase}" for member in seen.members[:8]]
         return f"running ({', '.join([*some, *(['...'] if len(seen.members) > 8 else [])])})"

@@ -16,15 +16,28 @@ BINARIES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """``folder``: of its go.mod; ``gates``: for its own gang scheduling; ``workloads``: that API."""
+    """``folder``: of its go.mod; ``gates``: for its own gang scheduling; ``workloads``: that API;
+    ``composites``: that of its gangs of gangs, if it has them.
+    """
 
     folder: str
     gates: str
     workloads: str
+    composites: str | None = None
+
+    @property
+    def served(self) -> str:
+        """What the API server is told to serve of it."""
+        return ",".join(f"{api}=true" for api in (self.workloads, self.composites) if api)
 
 
 RELEASES = {
-    "1.37": Release("kubernetes", "GenericWorkload=true", "scheduling.k8s.io/v1beta1"),
+    "1.37": Release(
+        "kubernetes",
+        "GenericWorkload=true,TopologyAwareWorkloadScheduling=true,CompositePodGroup=true",
+        "scheduling.k8s.io/v1beta1",
+        "scheduling.k8s.io/v1alpha3",
+    ),
     "1.36": Release(
         "kubernetes-1.36", "GenericWorkload=true,GangScheduling=true", "scheduling.k8s.io/v1alpha2"
     ),
@@ -81,7 +94,7 @@ def api_server(plane: ControlPlane) -> list[str]:
         "--kubelet-preferred-address-types=InternalIP",
         "--allow-privileged",
         GATES,
-        f"--runtime-config={RELEASE.workloads}=true",
+        f"--runtime-config={RELEASE.served}",
         "--profiling=false",
     ]
 

@@ -37,6 +37,7 @@ def command(plane: ControlPlane) -> list[str]:
         f"--kubeconfig={plane.kubeconfig}",
         f"--control={control(plane)}",
         f"--claims={plane.folder('nodes') / 'claims'}",
+        f"--buckets={plane.folder('s3') / 'buckets'}",
         *(f"--node={node}" for node in NODES),
         *(f"--code={name}={ROOT / folder}" for name, folder in CODE.items()),
     ]

@@ -41,7 +41,9 @@ async def _run(options: argparse.Namespace, folder: Path) -> int:
         for pattern in patterns
     ]
     settings = REAL if options.real_times else Settings()
-    kubelet = Kubelet(options.kubeconfig, options.node, images, folder, settings, options.claims)
+    kubelet = Kubelet(
+        options.kubeconfig, options.node, images, folder, settings, options.claims, options.buckets
+    )
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--claims", type=Path, help="where persistent volumes lie, if they shall outlive the kubelet"
     )
+    parser.add_argument("--buckets", type=Path, help="where the buckets of a store lie, for the CSI driver")
     parser.add_argument("--control", type=Path, help="the control socket (FOLDER/control)")
     parser.add_argument(
         "--real-times", action="store_true", help="back-offs and heartbeats of a real kubelet"

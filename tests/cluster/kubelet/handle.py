@@ -42,6 +42,7 @@ class ProcessKubelet:
 
     ``python``: the interpreter of the environment that python images hold. ``code``: folders of Python
     packages by name, which these images have too. ``images``: further names (patterns) of python images.
+    ``buckets``: the folder of the buckets that the CSI driver mounts.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ProcessKubelet:
         code: Mapping[str, Path] | None = None,
         images: Sequence[str] = (),
         real_times: bool = False,
+        buckets: Path | None = None,
     ) -> None:
         # A socket's path must be short, which the folders of pytest are not.
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
@@ -67,6 +69,7 @@ class ProcessKubelet:
             *(word for name, path in (code or {}).items() for word in ("--code", f"{name}={path}")),
             *(word for pattern in images for word in ("--image", pattern)),
             *(["--real-times"] if real_times else []),
+            *(["--buckets", str(buckets)] if buckets else []),
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None

@@ -36,10 +36,13 @@ class Kubelet:
         folder: Path,
         settings: Settings,
         claims: Path | None = None,
+        buckets: Path | None = None,
     ) -> None:
         self.folder, self.settings = folder, settings
         self.claims = claims or folder / "claims"
         """Where the folders of persistent volumes lie; those outside of ``folder`` outlive the kubelet."""
+        self.buckets = buckets
+        """Where the buckets of a store lie, for the CSI driver."""
         self.boot = uuid.uuid4()
         self.api = Api(kubeconfig)
         self.events = Events(self.api)

@@ -84,7 +84,9 @@ class Pod:
         self._deleted = asyncio.Event()
         """It is to go: its object is marked, or gone."""
         self._gone = False
-        self._volumes = Volumes(self.kubelet.api, self.folder / "volumes", self.kubelet.claims)
+        self._volumes = Volumes(
+            self.kubelet.api, self.folder / "volumes", self.kubelet.claims, self.kubelet.buckets
+        )
         self._sent: Object | None = None
         self._begin()
 

@@ -1,4 +1,5 @@
-"""Volumes of pods as folders: ConfigMaps, Secrets, projections, empty folders, claims.
+"""Volumes of pods as folders: ConfigMaps, Secrets, projections, empty folders, claims, those of ephemeral
+volumes among them, and buckets that a CSI driver would mount.
 
 ConfigMaps, Secrets, projected and downward volumes are written as the kubelet writes them: files behind the
 link ``..data``, which turns to a new folder as a whole when the content changes.
@@ -21,6 +22,10 @@ from tests.cluster.kubelet.environment import ConfigError, Facts, pod_field, res
 from tests.cluster.kubelet.quantity import quantity
 
 Object = dict[str, Any]
+BUCKET_DRIVER = "bucket.allaboard.test"
+"""The CSI driver that this kubelet has: its volumes are the buckets of the store that runs beside it
+(``volumeAttributes: {bucketName: NAME}``).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,12 @@ class VolumeError(Exception):
 
 
 class Volumes:
-    """Sets up the volumes of one pod under a folder; ``claims`` holds the folders of persistent volumes."""
+    """Sets up the volumes of one pod under a folder; ``claims`` holds the folders of persistent volumes,
+    ``buckets`` those of a store, if there is one.
+    """
 
-    def __init__(self, api: Api, folder: Path, claims: Path) -> None:
-        self._api, self._folder, self._claims = api, folder, claims
+    def __init__(self, api: Api, folder: Path, claims: Path, buckets: Path | None = None) -> None:
+        self._api, self._folder, self._claims, self._buckets = api, folder, claims, buckets
 
     async def mount(self, pod: Object, facts: Facts) -> Mounted:
         """All of them. Raises VolumeError at the first that cannot be."""
@@ -63,13 +70,17 @@ class Volumes:
             if "emptyDir" in volume:
                 self._empty(volume["emptyDir"] or {}, folder, mounted)
             elif "persistentVolumeClaim" in volume:
-                folder = await self._claim(pod, volume)
+                folder = await self._claim(pod, volume, volume["persistentVolumeClaim"]["claimName"])
+            elif "ephemeral" in volume:
+                folder = await self._claim(pod, volume, f"{pod['metadata']['name']}-{volume['name']}")
+            elif "csi" in volume:
+                folder = self._bucket(volume)
             elif (files := await self._files(pod, volume, facts)) is not None:
                 write_atomically(folder, files, group)
             else:
                 kind = next((key for key in volume if key != "name"), "nothing")
                 raise VolumeError(volume["name"], f"this kubelet serves no {kind} volumes")
-            if group is not None and ("emptyDir" in volume or "persistentVolumeClaim" in volume):
+            if group is not None and {*volume} & {"emptyDir", "persistentVolumeClaim", "ephemeral"}:
                 os.chown(folder, -1, group)
                 folder.chmod(0o2777)
             mounted.sources[volume["name"]] = folder
@@ -92,13 +103,27 @@ class Volumes:
             limit = f",size={int(quantity(spec['sizeLimit']))}" if spec.get("sizeLimit") else ""
             mounted.tmpfs.append({"path": str(folder), "options": f"mode=1777{limit}"})
 
-    async def _claim(self, pod: Object, volume: Object) -> Path:
-        name, namespace = volume["persistentVolumeClaim"]["claimName"], pod["metadata"]["namespace"]
+    def _bucket(self, volume: Object) -> Path:
+        driver, said = volume["csi"]["driver"], volume["csi"].get("volumeAttributes") or {}
+        if driver != BUCKET_DRIVER or self._buckets is None:
+            raise VolumeError(
+                volume["name"], f"driver name {driver} not found in the list of registered CSI drivers"
+            )
+        folder = self._buckets / str(said.get("bucketName") or "")
+        if folder.parent != self._buckets or not folder.is_dir():
+            raise VolumeError(volume["name"], f"bucket {said.get('bucketName')} does not exist")
+        return folder
+
+    async def _claim(self, pod: Object, volume: Object, name: str) -> Path:
+        namespace = pod["metadata"]["namespace"]
         claim = await self._look_up(
             volume["name"], f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
         )
         if claim is None:
             raise VolumeError(volume["name"], f'persistentvolumeclaim "{name}" not found')
+        owners = [ref["uid"] for ref in claim["metadata"].get("ownerReferences") or []]
+        if "ephemeral" in volume and pod["metadata"]["uid"] not in owners:
+            raise VolumeError(volume["name"], f'PVC "{namespace}/{name}" was not created for the pod')
         bound: str = claim["spec"].get("volumeName", "")
         if not bound or (claim.get("status") or {}).get("phase") != "Bound":
             raise VolumeError(volume["name"], f'persistentvolumeclaim "{name}" is not bound')

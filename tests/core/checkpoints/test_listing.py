@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from allaboard.checkpoints import (
     scan,
     verify,
 )
+from allaboard.checkpoints.listing import save_times
 from allaboard.checkpoints.manifest import MANIFEST
 from allaboard.errors import BadInput
 from allaboard.storage import open_store
@@ -182,3 +184,15 @@ def test_a_folder_that_is_no_runs_is_not_walked(tmp_path: Path, monkeypatch: pyt
     walked.clear()
     assert steps(store) == [5]
     assert walked == ["step-000000000005"]
+
+
+def test_when_checkpoints_were_completed_is_told_by_the_store_alone(store: Store) -> None:
+    assert save_times(store, 1000) == []
+    before = time.time()
+    for step in (1, 2, 3):
+        a_checkpoint(store, step)
+    without_manifest(store, 3)
+    times = save_times(store, 1000)
+    assert len(times) == 2 and times == sorted(times)
+    assert all(before - 2 <= at <= time.time() + 2 for at in times)
+    assert len(save_times(store, 0)) == 0

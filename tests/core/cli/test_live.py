@@ -105,6 +105,37 @@ def test_a_frame_says_why_a_run_waits_and_which_member_backs_off() -> None:
     assert re.search(r"worker-0 +1  waits to restart +1 +2 *\n", text)
 
 
+def test_why_it_waits_has_a_line_of_its_own(tz: None) -> None:
+    why = "this machine holds it back, 3 before it: it needs 2 more GPUs, which run digits-1f0c9a77 uses"
+    text = drawn(replace(seen(State.QUEUED), waiting=why, phases={"admitted": 4.0}))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[0].endswith("attempt 1 · 0 restarts") and lines[1] == f"  {why}"
+    assert lines[-1] == "  who else waits: allaboard queues", "there is no output yet"
+    assert "who else waits" not in drawn(TRAINING)
+
+
+HELD = "Kueue holds it back in queue research, 3 before it: it needs 2 more nvidia.com/gpu in flavor h100"
+
+
+def test_a_frame_gives_a_queues_reason_lines_of_its_own() -> None:
+    waits = seen(State.QUEUED, waiting=f"{HELD}, which others use", created=58.0, phases={"admitted": 42.0})
+    lines = [line.rstrip() for line in drawn(waits, size=(80, 40)).splitlines()]
+    assert re.fullmatch(r"\S digits-00000000  queued  for 42 s +attempt 1 · 0 restarts", lines[0])
+    assert lines[1:4] == [
+        "  Kueue holds it back in queue research, 3 before it: it needs 2 more",
+        "  nvidia.com/gpu in flavor h100, which others use",
+        "",
+    ]
+    again = replace(waits, phases={"admitted": 50.0}, queued_before=42.0)
+    assert "queued  for 8.0 s" in drawn(again), "since its queue took it back"
+
+
+def test_a_frame_of_a_run_on_another_cluster_points_at_no_log_here() -> None:
+    away = replace(TRAINING, elsewhere=True, phases={"admitted": 21.0})
+    text = drawn(away, after=12.0)
+    assert "allaboard logs" not in text and "admitted 21 s" in text
+
+
 def test_the_march_of_the_conditions_ends_with_the_last(tz: None) -> None:
     text = drawn(seen(State.SUCCEEDED, members=TRAINING.members))
     assert "Succeeded" in text
@@ -140,11 +171,13 @@ def test_the_view_stays_at_the_end_and_says_what_is_next(capsys: pytest.CaptureF
     screen = io.StringIO()
     console = Console(file=screen, width=100, height=40, force_terminal=True, color_system=None)
     view = LiveView(lambda: [], console=console)
-    view.launched(Handle("digits-00000000", 2, 1, "u1", notes=("the job has changed: workers: 1 -> 2",)))
+    notes, warnings = ("the job has changed: workers: 1 -> 2",), ("members start one by one",)
+    view.launched(Handle("digits-00000000", 2, 1, "u1", notes=notes, warnings=warnings))
     view.seen(TRAINING)
     ended = replace(TRAINING, conditions=seen(State.SUCCEEDED).conditions, finished=50.0)
     view.ended(Outcome(ended))
     view.close()
+    assert "warning: members start one by one" in screen.getvalue()
     assert "the job has changed: workers: 1 -> 2" in screen.getvalue() and "✓" in screen.getvalue()
     assert "\x1b[?25h" in screen.getvalue(), "the cursor is back"
     assert "allaboard logs digits-00000000" in capsys.readouterr().out

@@ -191,3 +191,30 @@ def test_stop_does_not_wait_for_ever_for_a_node_that_is_gone(desk: Desk) -> None
 
 def pods(cluster: FakeCluster) -> list[str]:
     return [p["metadata"]["name"] for p in cluster.all(PODS)]
+
+
+class EveryJob(dict[str, int]):
+    """Every job ends with 1."""
+
+    def __contains__(self, job: object) -> bool:
+        return True
+
+    def __missing__(self, job: str) -> int:
+        return 1
+
+
+def test_a_snapshot_of_a_run_is_read_again(desk: Desk) -> None:
+    """The doctor says the same of a run and of its snapshot, which has no secrets."""
+    desk.cluster.operator.ends = EveryJob()
+    fields = {"policy": {"restart": "never"}, "environment": {"API_TOKEN": "hunter2hunter2"}}
+    assert desk("run", desk.job(workers=2, **fields), "--key", "k")[0] == 1
+    file = desk.folder / "case.json"
+    live = json.loads(desk("doctor", "digits", "--json")[1])
+    code, said, _ = desk("snapshot", "digits", "-o", str(file))
+    assert code == 0 and "case.json" in said
+    body = json.loads(file.read_text())
+    assert body["job"]["kind"] == "PyTorchJob" and body["pods"] and "hunter2" not in file.read_text()
+    again = json.loads(desk("doctor", "--snapshot", str(file), "--json")[1])
+    assert live["state"] == again["state"] == "failed"
+    assert live["diagnoses"][0]["code"] == again["diagnoses"][0]["code"]
+    assert again["diagnoses"][0]["blame"].endswith(live["diagnoses"][0]["blame"])

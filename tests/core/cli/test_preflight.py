@@ -180,7 +180,8 @@ def test_the_page_of_a_cluster(ab: Terminal, cluster: tuple[Answers, str]) -> No
     assert "Kubernetes v1.36.3, namespace research" in said.out
     assert "installed, alive (kubeflow.org v1)" in said.out and "its webhook answers" in said.out
     assert "Volcano                               not installed" in said.out
-    assert "helm install --repo https://volcano-sh.github.io/helm-charts volcano" in said.out
+    assert "Volcano, v1.15.1, as of 2026-11\n    with Helm:\n      helm install volcano" in said.out
+    assert "or with kubectl:\n      kubectl apply -f https://" in said.out and "oc apply" not in said.out
     assert "1 of 1 ready, 4 nvidia.com/gpu on 1 of them" in said.out
 
 
@@ -193,8 +194,25 @@ def test_a_cluster_in_json(ab: Terminal, cluster: tuple[Answers, str]) -> None:
         "server", "version", "namespace", "openshift", "components", "operator_gangs", "schedulers", "nodes",
     }  # fmt: skip
     operator = body["components"][0]
-    assert set(operator) == {"id", "title", "installed", "versions", "alive", "evidence", "install"}
-    assert (operator["id"], operator["alive"]) == ("training-operator", True)
+    assert set(operator) == {"id", "title", "installed", "versions", "alive", "evidence", "cure", "install"}
+    assert (operator["id"], operator["alive"], operator["cure"]) == ("training-operator", True, None)
+    kueue = next(component["install"] for component in body["components"] if component["id"] == "kueue")
+    assert set(kueue["ways"]) == {"kubectl", "helm", "openshift"} and kueue["checked"].startswith("2026-")
+
+
+def test_the_page_of_openshift_and_of_what_is_away(ab: Terminal, cluster: tuple[Answers, str]) -> None:
+    answers, kubeconfig = cluster
+    answers.kinds += [
+        "security.openshift.io/v1/SecurityContextConstraints",
+        "scheduling.volcano.sh/v1beta1/PodGroup",
+    ]
+    lease = {"metadata": {"name": "s"}, "spec": {"renewTime": "2026-11-21T10:00:00Z"}}
+    answers.objects["volcano-system/leases.coordination.k8s.io"] = [lease]
+    said = ab("cluster", "--kubeconfig", kubeconfig)
+    assert ", OpenShift, namespace" in said.out and "with OpenShift:\n" in said.out
+    assert "kueue/releases/download" not in said.out, "its own way alone"
+    assert "Volcano                               installed, does not answer" in said.out
+    assert "What does not answer:\n  Volcano: start it again (kubectl -n volcano-system get" in said.out
 
 
 @pytest.mark.parametrize("role", ["submitter", "viewer"])

@@ -55,6 +55,15 @@ def test_json_is_one_object_that_kubectl_takes(ab: Terminal) -> None:
     assert found["items"] == list(yaml.safe_load_all(ab("render", file, *STORE).out))
 
 
+def test_the_claims_come_first(ab: Terminal) -> None:
+    claims = "storage:\n- {mount: /c, claim: {size: 1Gi}}\n- {mount: /d, claim: {size: 1Gi, keep: always}}\n"
+    said = ab("render", a_job_file(ab, JOB + claims), *STORE)
+    names = [(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(said.out)]
+    run = run_name("digits", "render")
+    kind = "PersistentVolumeClaim"
+    assert names[:2] == [(kind, f"{run}-c"), (kind, "digits-d")] and names[-1] == ("PyTorchJob", run)
+
+
 def test_a_gang_as_if_the_job_said_it(ab: Terminal) -> None:
     file = a_job_file(ab)
     for gang, kinds in (

@@ -230,7 +230,17 @@ def test_a_signal_to_a_run_that_waits_for_slots_ends_it(ab: Terminal) -> None:
     wait_for(lambda: len(ab.runs()) == 2 and state_of(ab.seen("second")) is State.QUEUED)
     table = ab("list")
     assert "queued" in table.out and "slots: 0 of" in table.out and "waits (1): second-" in table.out
-    assert "waits" in ab("status", "second").out
+    (holds,) = [run for run in ab.runs() if not run.startswith("second-")]
+    why = ab("status", "second", "--json").json["diagnoses"][0]["summary"]
+    assert why.startswith("this machine holds it back, next in line: it needs ")
+    assert why.endswith(f", which run {holds} uses")
+    assert why in " ".join(ab("status", "second").out.split())
+    (told,) = ab("status", "second", "--json").json["diagnoses"]
+    assert (told["code"], told["summary"], told["retryable"]) == ("queue_quota_pending", why, True)
+    queue = ab("queues", "--json").json
+    (waiter,) = queue["queues"][0]["waiters"]
+    assert (waiter["position"], waiter["why"]) == (1, why) and "whoever came first" in queue["notes"][0]
+    assert f"waits (1)  {waiter['name']} ({waiter['user']}) for " in ab("queues").out
     second.send_signal(signal.SIGINT)
     assert finished(second).code == 3
     first.send_signal(signal.SIGINT)
@@ -350,7 +360,8 @@ result(checkpoints=context().checkpoints, data=sys.argv[1], other=sys.argv[2])
 
 def test_what_has_no_meaning_here_is_named_in_one_line(ab: Terminal) -> None:
     said = ab("run", ab.job(image="registry/train:1", gang={"queue": "research"}))
-    assert said.code == 0 and "image, gang: no meaning on one machine" in said.out
+    assert said.code == 0 and "image, gang.queue: no meaning on one machine" in said.out
+    assert "slots of one machine go to whoever came first" in said.out
 
 
 def test_a_gang_too_large_is_shrunk_with_a_word(ab: Terminal) -> None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from allaboard.conversion.values import Loss, without_ours
 from allaboard.engines.kubeflow import RESTART, KubeflowEngine, replica_type
+from allaboard.pod_defaults import KEPT, MESH_ANNOTATIONS, MESH_LABELS
 
 Json = dict[str, Any]
 ADDED = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE",)
@@ -70,6 +71,7 @@ def without_additions(rendered: Mapping[str, Any], source: Mapping[str, Any], en
     result = copy.deepcopy(without_ours(dict(rendered)))
     theirs = {k.lower(): v for k, v in ((source.get("spec") or {}).get(engine.SPECS) or {}).items()}
     for role, one in result["spec"][engine.SPECS].items():
+        without_usual_marks(one["template"], theirs[role.lower()]["template"])
         spec, source_spec = one["template"]["spec"], theirs[role.lower()]["template"]["spec"]
         said = _trains(source_spec, engine)
         trains = _trains(spec, engine)
@@ -85,6 +87,21 @@ def without_additions(rendered: Mapping[str, Any], source: Mapping[str, Any], en
     if "rdzvId" not in elastic:
         (result["spec"].get("elasticPolicy") or {}).pop("rdzvId", None)
     return dict(result)
+
+
+USUAL = {
+    "labels": MESH_LABELS,
+    "annotations": {**MESH_ANNOTATIONS, **KEPT},
+}
+
+
+def without_usual_marks(template: Json, source: Mapping[str, Any]) -> None:
+    """Takes from a rendered template what marks every member and its source does not say."""
+    said = source.get("metadata") or {}
+    for kind, usual in USUAL.items():
+        for name in usual:
+            if name not in (said.get(kind) or {}):
+                (template.get("metadata", {}).get(kind) or {}).pop(name, None)
 
 
 def _trains(spec: Mapping[str, Any], engine: KubeflowEngine) -> Json:

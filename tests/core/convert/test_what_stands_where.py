@@ -195,29 +195,51 @@ def test_a_container_that_says_nothing_runs_the_entrypoint_of_its_image() -> Non
     assert job["args"] == [] and "command" not in job
 
 
+def an_ephemeral(**spec: Any) -> dict[str, Any]:
+    said = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **spec}
+    return {"volumeClaimTemplate": {"spec": said}}
+
+
 def test_volumes_that_one_path_shows_whole_are_storage() -> None:
     pod = {
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": "datasets"}},
             {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
             {"name": "ssh", "secret": {"secretName": "keys"}},
-            {"name": "logs", "hostPath": {"path": "/var/log"}},
+            {"name": "logs", "hostPath": {"path": "/var/log", "type": "Directory"}},
+            {"name": "ssd", "hostPath": {"path": "/mnt/ssd"}},
+            {"name": "hot", "ephemeral": an_ephemeral(storageClassName="local-ssd")},
+            {"name": "kept", "ephemeral": an_ephemeral(accessModes=["ReadWriteMany"])},
+            {"name": "sets", "nfs": {"server": "nas", "path": "/sets"}},
+            {"name": "photos", "csi": {"driver": "s3.csi.aws.com", "volumeAttributes": {"bucketName": "b"}}},
+            {"name": "settings", "configMap": {"name": "settings"}},
         ]
     }
     mounts = [
         {"name": "data", "mountPath": "/data"},
         {"name": "dshm", "mountPath": "/dev/shm"},
         {"name": "ssh", "mountPath": "/etc/ssh", "readOnly": True},
-        {"name": "logs", "mountPath": "/logs"},
+        *(
+            {"name": name, "mountPath": f"/{name}"}
+            for name in ("logs", "ssd", "hot", "kept", "sets", "photos", "settings")
+        ),
     ]
     specs = {"Worker": group(3, pod=pod, volumeMounts=mounts)}
     job = job_of(a_pytorchjob({"pytorchReplicaSpecs": specs}))
     assert job["storage"] == [
         {"mount": "/data", "pvc": "datasets"},
         {"mount": "/dev/shm", "empty_dir": "memory", "size": "8Gi"},
+        {"mount": "/ssd", "host_path": "/mnt/ssd"},
+        {"mount": "/hot", "ephemeral": {"size": "1Gi", "storage_class": "local-ssd"}},
+        {"mount": "/sets", "volume": {"nfs": {"server": "nas", "path": "/sets"}}},
+        {
+            "mount": "/photos",
+            "volume": {"csi": {"driver": "s3.csi.aws.com", "volumeAttributes": {"bucketName": "b"}}},
+        },
     ]
     assert job["secrets"] == [{"name": "keys", "mount": "/etc/ssh"}]
-    assert [volume["name"] for volume in job["pod"]["spec"]["volumes"]] == ["logs"]
+    left = [volume["name"] for volume in job["pod"]["spec"]["volumes"]]
+    assert left == ["logs", "kept", "settings"], "what no field says exactly"
 
 
 def test_variables_from_elsewhere_stay_in_the_pod_with_those_that_refer_to_them() -> None:
@@ -234,16 +256,27 @@ def test_variables_from_elsewhere_stay_in_the_pod_with_those_that_refer_to_them(
     "pod",
     [
         {"initContainers": [{"name": "fetch", "image": "lab/fetch:1", "command": ["fetch"]}]},
-        {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"},
+        {"hostNetwork": True},
         {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]},
         {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}},
-        {"securityContext": {"runAsUser": 1000}, "serviceAccountName": "trainer", "schedulerName": "volcano"},
+        {"securityContext": {"runAsUser": 1000}, "schedulerName": "volcano"},
         {"imagePullSecrets": [{"name": "pull"}], "priorityClassName": "high", "runtimeClassName": "nvidia"},
     ],
 )  # fmt: skip
 def test_what_no_field_says_of_a_pod_stays_in_pod(pod: Json) -> None:
     specs = {"Master": group(pod=pod), "Worker": group(2, pod=pod)}
     assert job_of(a_pytorchjob({"pytorchReplicaSpecs": specs}))["pod"] == {"spec": pod}
+
+
+def test_the_service_account_of_all_is_a_field_and_of_some_is_not() -> None:
+    trainer = {"serviceAccountName": "trainer"}
+    specs = {"Master": group(pod=trainer), "Worker": group(2, pod=trainer)}
+    job = job_of(a_pytorchjob({"pytorchReplicaSpecs": specs}))
+    assert job["service_account"] == "trainer" and "pod" not in job
+    specs = {"Master": group(pod=trainer), "Worker": group(2)}
+    job = job_of(a_pytorchjob({"pytorchReplicaSpecs": specs}))
+    assert "service_account" not in job
+    assert job["groups"]["master"]["pod"]["spec"]["serviceAccountName"] == "trainer"
 
 
 def test_sidecars_stay_beside_the_container_that_trains() -> None:

@@ -8,6 +8,7 @@ merge patch from the last one; null: it is gone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from allaboard.backends.kubernetes.observe.observation import Memory, observation, remembered
 from allaboard.engines import Engine
 from allaboard.follow.run_record import RunRecord
+from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.layout import lay_out
 from allaboard.observation import Observation, Owner, State
 from allaboard.spec.job import TrainingJob
@@ -29,17 +31,24 @@ Object = Mapping[str, Any]
 
 def recorded(engine: str) -> dict[str, Story]:
     """The stories of an engine, by their names."""
-    stories: dict[str, Story] = json.loads((FOLDER / f"{engine}.json").read_text())["stories"]
+    return read(FOLDER / f"{engine}.json")
+
+
+def read(file: Path) -> dict[str, Story]:
+    """The stories of a recording, by their names."""
+    stories: dict[str, Story] = json.loads(file.read_text())["stories"]
     return stories
 
 
 @dataclass(frozen=True)
 class Moment:
-    """After one write: the job object, its pods, and what they mean."""
+    """After one write: the job object, its pods, Kueue's Workload of it, and what they mean."""
 
     job: Object | None
     pods: list[Object]
     seen: Observation
+    workload: Object | None = None
+    now: float = 0.0
 
     @property
     def state(self) -> State:
@@ -51,22 +60,47 @@ def moments(story: Story) -> Iterator[Moment]:
     record = RunRecord(story["run"], "k", story["job"]["name"], story["job"], "v1:x", Owner("me"), "uid", 0.0)
     job: Object | None = None
     pods: dict[str, Object] = {}
-    memory = Memory()
+    memory, workload = Memory(), None
+    newest = 0.0
     for number, write in enumerate(story["written"]):
+        newest = max(newest, *_times(write), 0.0)
         if "job" in write:
             job = None if write["job"] is None else _whole(job or {}, write["job"])
+        elif "workload" in write:
+            workload = None if write["workload"] is None else _whole(workload or {}, write["workload"])
         elif write["patch"] is None:
             pods.pop(write["pod"], None)
         else:
             pods[write["pod"]] = _whole(pods.get(write["pod"]) or {}, write["patch"])
         if job is None:
             continue
-        memory = remembered(memory, job, [*pods.values()])
+        there = [*pods.values()]
+        memory = remembered(memory, job, there, workload=workload)
         created = from_rfc3339(job["metadata"]["creationTimestamp"]) or 0.0
-        seen = observation(
-            record, job, now=created + number / 10, submitted=True, pods=[*pods.values()], memory=memory
-        )
-        yield Moment(job, [*pods.values()], seen)
+        now = newest if is_queued(story) else created + number / 10
+        held = WorkloadSeen(workload) if is_queued(story) else None
+        seen = observation(record, job, now=now, submitted=True, pods=there, memory=memory, workload=held)
+        yield Moment(job, there, seen, workload, now)
+
+
+def is_queued(story: Story) -> bool:
+    """Whether Kueue has written to it, too."""
+    return any("workload" in write for write in story["written"])
+
+
+_WHEN = re.compile(r"Time(stamp)?$|edAt$")
+
+
+def _times(value: Any) -> Iterator[float]:
+    """Every moment that has passed, of what was written."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if isinstance(inner, str) and _WHEN.search(name) and name != "deletionTimestamp":
+                yield from_rfc3339(inner) or 0.0
+            yield from _times(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _times(inner)
 
 
 def _whole(before: Object, patch: Object) -> dict[str, Any]:

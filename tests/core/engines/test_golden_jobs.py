@@ -15,6 +15,7 @@ INSTEAD: dict[str, dict[str, Any]] = {
     "groups": {"groups": {"worker": WORKER}},
     "processes_per_member": {"processes_per_member": 4},
     "elastic": {"elastic": {"min": 1}},
+    "security": {"security": "restricted"},
 }
 """What a job may not say beside what it says: its members in two ways, for one."""
 OF_ANOTHER_SHAPE = {("jobset", "elastic"), ("trainjob", "elastic")}

@@ -148,7 +148,7 @@ def test_it_says_which_operators_know_it() -> None:
     (problem,) = check(a_job(framework="mxnet"))
     assert (problem.path, problem.severity) == ("framework", "warning")
     assert "up to 1.8" in problem.message and "up to 1.8" in ENGINE.OPERATOR.title
-    assert "1.8.1" in ENGINE.OPERATOR.install[0] and ENGINE.OPERATOR.id == "training-operator"
+    assert ENGINE.OPERATOR.guide == "training-operator-1.8" and ENGINE.OPERATOR.id == "training-operator"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from allaboard.gangs.kueue import IMPOSSIBLE, MISCONFIGURED, NOT_READY, PENDING, Held, why_held
+from allaboard.gangs.kueue import (
+    IMPOSSIBLE,
+    MISCONFIGURED,
+    NOT_READY,
+    OVERTIME,
+    PENDING,
+    Held,
+    sent_away,
+    waited_since,
+    why_held,
+)
 from allaboard.testing.objects import BEGUN, at
 
 SHORT = (
@@ -41,6 +51,12 @@ def held(*conditions: dict[str, Any], active: bool = True, **status: Any) -> Hel
 @pytest.mark.parametrize(
     ("reason", "message", "code", "words"),
     [
+        ("WaitingForQuota", f"{NEVER.format('0')}, insufficient unused quota for cpu in flavor spare, 1 more needed", PENDING,
+         "it needs 1 more cpu in flavor spare, which others use"),
+        ("Pending", f"{NEVER.format('0')}, insufficient unused quota for cpu in flavor spare, 1 more needed", PENDING,
+         "it needs 1 more cpu in flavor spare, which others use"),
+        ("Inadmissible", SHORT, PENDING, "it needs 2 more cpu in flavor any, which others use"),
+        ("Inadmissible", "ClusterQueue cores not found", MISCONFIGURED, "ClusterQueue cores not found"),
         ("WaitingForQuota", SHORT, PENDING, "it needs 2 more cpu in flavor any, which others use"),
         ("Pending", SHORT, PENDING, "it needs 2 more cpu in flavor any, which others use"),
         ("WaitingForPreemptedWorkloads", f"{SHORT}. Pending the preemption of 1 workload(s)", PENDING,
@@ -49,6 +65,14 @@ def held(*conditions: dict[str, Any], active: bool = True, **status: Any) -> Hel
          "it asks for more than its queue can ever have of nvidia.com/gpu (16 asked, at most 8 in flavor h100)"),
         ("Pending", NEVER.format("4"), IMPOSSIBLE,
          "it asks for more than its queue can ever have of nvidia.com/gpu (4 and 16 asked, at most 8 in flavor h100)"),
+        ("Pending", f"{SHORT}; {NEVER.format('0')}", IMPOSSIBLE,
+         "it asks for more than its queue can ever have of nvidia.com/gpu (16 asked, at most 8 in flavor h100)"),
+        ("NoMatchingFlavor", "couldn't assign flavors to pod set w: resource nvidia.com/gpu unavailable in ClusterQueue", IMPOSSIBLE,
+         "its queue has no quota of nvidia.com/gpu"),
+        ("Pending", "couldn't assign flavors to pod set w: flavor h100 doesn't match node affinity", IMPOSSIBLE,
+         "couldn't assign flavors to pod set w: flavor h100 doesn't match node affinity"),
+        ("Pending", f"{SHORT}, flavor spot doesn't match node affinity", PENDING,
+         "it needs 2 more cpu in flavor any, which others use"),
         ("NoMatchingFlavor", "flavor h100 doesn't match node affinity", IMPOSSIBLE, "flavor h100 doesn't match node affinity"),
         ("Misconfigured", "LocalQueue team doesn't exist", MISCONFIGURED, "LocalQueue team doesn't exist"),
         ("Inadmissible", "ClusterQueue cores is inactive", MISCONFIGURED, "ClusterQueue cores is inactive"),
@@ -63,7 +87,8 @@ def held(*conditions: dict[str, Any], active: bool = True, **status: Any) -> Hel
     ],
 )  # fmt: skip
 def test_why_it_has_no_quota(reason: str, message: str, code: str, words: str) -> None:
-    assert held(waits(reason, message)) == Held(code, f"Kueue holds it back in queue team: {words}")
+    never = code == IMPOSSIBLE or message == "LocalQueue team doesn't exist"
+    assert held(waits(reason, message)) == Held(code, f"Kueue holds it back in queue team: {words}", never)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +113,7 @@ def test_one_that_did_not_become_ready_says_when_it_is_tried_again() -> None:
     said = held(late, waits("Pending"), requeueState={"count": 2, "requeueAt": at(60.0)})
     assert said.code == NOT_READY
     assert said.text.endswith(
-        "(its members did not become ready in time; tried again in 1m 00s, after 2 starts)"
+        f"(its members did not become ready in time; not tried again before {at(60.0)}, after 2 starts)"
     )
 
 
@@ -96,13 +121,73 @@ def test_one_that_did_not_become_ready_says_when_it_is_tried_again() -> None:
     ("reason", "code", "words"),
     [
         ("DeactivatedDueToRequeuingLimitExceeded", NOT_READY, "it was started again and again, and never became ready"),
+        ("DeactivatedDueToMaximumExecutionTimeExceeded", OVERTIME, "it ran longer than its longest time"),
+        ("DeactivatedDueToAdmissionCheck", MISCONFIGURED, "an admission check has rejected it"),
         ("Deactivated", MISCONFIGURED, "it was deactivated"),
         ("SomethingNew", MISCONFIGURED, "the words of Kueue"),
     ],
 )  # fmt: skip
 def test_one_that_is_out_of_its_queue_says_why(reason: str, code: str, words: str) -> None:
+    """What Kueue itself has given up does not come back by waiting; a person takes back what a person did."""
     said = held(condition("Evicted", reason=reason, message="the words\nof Kueue."), active=False)
-    assert said == Held(code, f"Kueue has taken it out of queue team: {words}")
+    never = reason.startswith("DeactivatedDueTo")
+    assert said == Held(code, f"Kueue has taken it out of queue team: {words}", never)
+
+
+def test_what_admission_checks_said_is_quoted() -> None:
+    out = 'The workload is deactivated due to: AdmissionCheck in Rejected state: "budget" (over its budget)'
+    said = held(condition("Evicted", reason="DeactivatedDueToAdmissionCheck", message=out), active=False)
+    assert said.text.endswith('an admission check has rejected it: "budget" (over its budget)')
+    again = 'Evicted due to AdmissionChecks in Retry state: "a" (no nodes); "b"'
+    said = held(condition("Evicted", reason="AdmissionCheck", message=again), waits("Pending", SHORT))
+    assert said.text.endswith('(an admission check took its place back: "a" (no nodes); "b")')
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        ((), "takes it back into queue team: it was preempted"),
+        ((condition("Admitted"),), "takes it back into queue team: it was preempted"),
+    ],
+)
+def test_one_that_is_just_being_taken_back(conditions: tuple[dict[str, Any], ...], words: str) -> None:
+    gone = condition("Evicted", reason="Preempted")
+    assert held(condition("QuotaReserved"), gone, *conditions).text == f"Kueue {words}"
+
+
+def test_one_that_is_just_being_let_go_on() -> None:
+    said = held(condition("QuotaReserved"), condition("Admitted"))
+    assert said == Held(PENDING, "Kueue has admitted it to queue team, and it starts now")
+
+
+MULTIKUEUE = {"name": "far", "state": "Pending", "message": "no cluster yet"}
+
+
+@pytest.mark.parametrize(
+    ("clusters", "words"),
+    [
+        (["a"], "a place on cluster a"),
+        (["a", "b"], "one of the clusters a, b"),
+        ([*"abcdefg"], "one of the clusters a, b, c, d, e ..."),
+    ],
+)
+def test_the_clusters_that_are_asked_for_room(clusters: list[str], words: str) -> None:
+    said = held(condition("QuotaReserved"), admissionChecks=[MULTIKUEUE], nominatedClusterNames=clusters)
+    check = "admission check far (Pending: no cluster yet)"
+    assert said.text == f"Kueue has room for it in queue team, and it waits for {words}; {check}"
+
+
+def test_where_a_job_is_that_runs_on_another_cluster() -> None:
+    there = "its members, their logs and what they report are there"
+    assert sent_away({"status": {"clusterName": "far\n"}}) == f"Kueue has sent it to cluster far: {there}"
+    assert sent_away(None) == sent_away({}) == f"Kueue has sent it to another cluster: {there}"
+
+
+def test_since_when_a_job_has_waited_this_time() -> None:
+    made = {"metadata": {"creationTimestamp": at(5.0)}}
+    assert waited_since(made) == BEGUN + 5.0
+    again = {**condition("Requeued"), "lastTransitionTime": at(60.0)}
+    assert waited_since({**made, "status": {"conditions": [again]}}) == BEGUN + 60.0
 
 
 def test_one_that_has_its_quota_waits_for_checks() -> None:
@@ -118,7 +203,8 @@ def test_one_that_has_its_quota_waits_for_checks() -> None:
 def test_a_job_that_kueue_does_not_know_is_told_after_a_minute() -> None:
     assert why_held("team", None, 5.0, BEGUN) == Held(PENDING, "Kueue has not looked at it yet (queue team)")
     late = why_held("team", None, 120.0, BEGUN)
-    assert late.code == MISCONFIGURED and "no Workload of it for 2m 00s" in late.text
+    assert late.code == MISCONFIGURED and "no Workload of it for more than a minute" in late.text
+    assert late == why_held("team", None, 121.0, BEGUN)
 
 
 def test_what_others_wrote_is_one_line_of_bounded_length() -> None:

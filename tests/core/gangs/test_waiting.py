@@ -235,6 +235,19 @@ SENTENCES: dict[str, tuple[str, GangView, str | None]] = {
         "the PodGroup of this gang is not there, and Volcano passes its members over; was it deleted?",
     ),
     "volcano: placed": ("volcano", look(*(a_pod(n) for n in ALL), groups=[volcano("Running")]), None),
+    "yunikorn: no places": (
+        "yunikorn",
+        look(*(silent(n, scheduler="yunikorn") for n in ALL), now=91),
+        "YuniKorn has not placed the gang for 90 s: its placeholders have no 3 places together, or it is not "
+        "running",
+    ),
+    "yunikorn: a moment ago": ("yunikorn", look(*(silent(n, scheduler="yunikorn") for n in ALL)), None),
+    "yunikorn: refused": (
+        "yunikorn",
+        look(*(waits(n, NO_GPU) for n in ALL)),
+        f"YuniKorn finds no 3 places together: {SHORT}",
+    ),
+    "yunikorn: placed": ("yunikorn", look(*(a_pod(n) for n in ALL)), None),
     "workload: placed": ("workload", look(*(a_pod(n) for n in ALL), groups=GROUP), None),
 }
 
@@ -336,6 +349,40 @@ def test_why_is_found_in_what_was_said_before_when_pods_only_say_that_they_were_
     read = GANGS["coscheduling"].read
     assert read(look(*pods, events=events)) == f"coscheduling finds no 3 places together: {SHORT}"
     assert read(look(*pods)) == f"coscheduling finds no 3 places together: {REJECTED.rstrip('.')}"
+
+
+# Volcano's queues.
+
+
+def a_queue(allocated: dict[str, Any] | None, **spec: Any) -> dict[str, Any]:
+    return {"kind": "Queue", "spec": spec, "status": {"allocated": allocated}}
+
+
+@pytest.mark.parametrize(
+    ("queue", "share"),
+    [
+        (
+            a_queue(
+                {"cpu": "6500m", "memory": "1Gi", "nvidia.com/gpu": "6"}, capability={"nvidia.com/gpu": 8}
+            ),
+            " (it has 6 of 8 nvidia.com/gpu in use)",
+        ),
+        (
+            a_queue({"cpu": "6500m", "memory": "1Gi"}, deserved={"cpu": "8", "memory": "2Gi"}),
+            " (it has 6.5 of 8 cpu, 1.0 GiB of 2.0 GiB memory in use)",
+        ),
+        (a_queue(None, capability={"cpu": "8"}), " (it has 0 of 8 cpu in use)"),
+        (a_queue({"cpu": "lots"}, capability={"cpu": "8"}), " (it has lots of 8 cpu in use)"),
+        (a_queue({"cpu": "4"}), ""),
+        (None, ""),
+    ],
+)
+def test_what_a_queue_of_volcano_has_in_use_is_told_where_it_may_be_read(
+    queue: dict[str, Any] | None, share: str
+) -> None:
+    at = look(*(waits(n, NO_GPU) for n in ALL), groups=[volcano("Inqueue", "research")], queue=queue)
+    words = f"Volcano finds no 3 places together in queue research{share}: {SHORT}"
+    assert GANGS["volcano"].read(at) == words
 
 
 # KAI Scheduler.

@@ -319,6 +319,19 @@ JOBS: list[tuple[str, Changes, str, Changes]] = [
         {"spot": {"tolerate": True, "grace": 60}},
     ),
     (
+        "checkpoints_go_with_the_run",
+        {"storage": [{"mount": "/c", "claim": {"size": "1Gi"}}], "checkpoints": {"uri": "/c/a"}},
+        "storage[0].claim",
+        {
+            "storage": [{"mount": "/c", "claim": {"size": "1Gi", "keep": "always"}}],
+            "checkpoints": {"uri": "/c/a"},
+        },
+    ),
+    (
+        "host_path", {"storage": [{"mount": "/d", "host_path": "/mnt/ssd"}]}, "storage[0].host_path",
+        {"storage": [{"mount": "/d", "ephemeral": {"size": "1Gi"}}]},
+    ),
+    (
         "spot_without_checkpoints", {"spot": {"tolerate": True}}, "checkpoints",
         {"spot": {"tolerate": True}, "checkpoints": {"uri": "s3://a/b"}},
     ),
@@ -415,6 +428,18 @@ JOBS: list[tuple[str, Changes, str, Changes]] = [
     ("interface_not_chosen", {"pod": {"spec": {"hostNetwork": True}}}, "environment", {
         "pod": {"spec": {"hostNetwork": True}}, "environment": {"GLOO_SOCKET_IFNAME": "eth0"},
     }),
+    ("host_ports_shared", {"host_network": True, "resources": {"gpu": 1}}, "pod.spec.hostNetwork", {
+        "host_network": True, "resources": {"gpu": 8},
+    }),
+    (
+        "host_ports_shared", {"host_network": True}, "pod.spec.hostNetwork",
+        {"host_network": True, "pod": {"spec": {"affinity": {"podAntiAffinity": {}}}}},
+    ),
+    (
+        "rdma_without_pinned_memory",
+        {"security": "restricted", "resources": {"devices": {"rdma/hca": 1}}}, "resources",
+        {"resources": {"devices": {"rdma/hca": 1}}},
+    ),
     ("host_network_without_names", {"pod": {"spec": {"hostNetwork": True}}}, "pod.spec.dnsPolicy", {
         "pod": {"spec": {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}},
     }),

@@ -15,7 +15,7 @@ from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
-from allaboard.gangs.kueue import POD_SETS, PREFERRED, REQUIRED
+from allaboard.gangs.kueue import MIN_PARALLELISM, POD_SETS, PREFERRED, PRIORITY_CLASS, REQUIRED
 from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, assumed_facts
 from allaboard.render.compatibility import (
@@ -204,6 +204,61 @@ def test_kueue_admits_every_member_of_an_elastic_job_or_none() -> None:
     assert not [note for note in in_queue("jobset", workers=4)[1] if "Kueue" in note], "it is on by default"
 
 
+def test_the_one_annotation_by_which_a_part_is_admitted_means_nothing_here() -> None:
+    said = {"annotations": {MIN_PARALLELISM: "2"}}
+    assert any(MIN_PARALLELISM in note for note in in_queue("jobset", metadata=said)[1])
+
+
+@pytest.mark.parametrize(
+    ("pods", "queues", "meant"),
+    [
+        pytest.param({"high"}, {"low"}, ("high", None), id="of pods"),
+        pytest.param({"low"}, {"high"}, (None, "high"), id="of the queue"),
+        pytest.param({"high"}, {"high"}, ("high", "high"), id="of both"),
+        pytest.param(None, {"high"}, (None, "high"), id="those of pods may not be read"),
+        pytest.param(None, {"low"}, ("high", None), id="nor is it of the queue"),
+        pytest.param({"low"}, None, ("high", None), id="those of queues may not be read"),
+        pytest.param(None, None, ("high", None), id="nothing is known"),
+    ],
+)
+@pytest.mark.parametrize("scheduler", ["none", "coscheduling"])
+def test_a_priority_in_a_queue_of_kueue_is_what_there_is_by_its_name(
+    scheduler: str, pods: set[str] | None, queues: set[str] | None, meant: tuple[str | None, str | None]
+) -> None:
+    known = {
+        name: None if names is None else frozenset(names)
+        for name, names in (("priorities", pods), ("queue_priorities", queues))
+    }
+    facts = replace(served(LOCALQUEUE, COSCHEDULING, "jobset.x-k8s.io/v1alpha2/JobSet"), **known)  # type: ignore[arg-type]
+    gang = {"scheduler": scheduler, "queue": "research", "priority": "high"}
+    found = made(a_job(engine="jobset", workers=2, image="x", gang=gang), facts)
+    assert (found.gang.priority, found.gang.queue_priority) == meant
+    assert found.job["metadata"]["labels"].get(PRIORITY_CLASS) == meant[1]
+    templates = [each["template"]["spec"]["template"] for each in found.job["spec"]["replicatedJobs"]]
+    assert {t["spec"].get("priorityClassName") for t in templates} == {meant[0]}
+    assert bool([n for n in found.notes if "is a WorkloadPriorityClass" in n]) == (meant[0] is None)
+    # Without a queue of Kueue it is that of pods.
+    plain = made(a_job(engine="jobset", workers=2, image="x", gang={"priority": "high"}), facts)
+    assert (plain.gang.priority, plain.gang.queue_priority) == ("high", None)
+
+
+def test_a_priority_that_is_none_is_refused_with_those_that_there_are() -> None:
+    facts = replace(
+        served(LOCALQUEUE, "jobset.x-k8s.io/v1alpha2/JobSet"),
+        priorities=frozenset({"system-node-critical"}),
+        queue_priorities=frozenset({"research-high", "research-low"}),
+    )
+    gang = {"scheduler": "none", "queue": "research", "priority": "research-hihg"}
+    with pytest.raises(BadInput) as refused:
+        plan(facts, engine="jobset", gang=gang)
+    [problem] = refused.value.problems
+    assert (problem.path, problem.suggestion) == ("gang.priority", "research-high")
+    assert problem.message == (
+        "there is no PriorityClass and no WorkloadPriorityClass 'research-hihg' here; PriorityClasses: "
+        "system-node-critical; WorkloadPriorityClasses: research-high, research-low"
+    )
+
+
 RACK, BLOCK = "topology.example.com/rack", "topology.example.com/block"
 
 
@@ -363,12 +418,12 @@ def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> N
 def test_check_knows_the_names() -> None:
     (problem,) = check(a_job(gang={"scheduler": "coschedulin"}))
     assert problem.path == "gang.scheduler" and problem.suggestion == "coscheduling"
-    assert "known: auto, coscheduling, kai, none, volcano or workload" in problem.message
+    assert "known: auto, coscheduling, kai, none, volcano, workload or yunikorn" in problem.message
 
 
 NEW_GANG = """
 NAME, TITLE, KINDS, SCHEDULER, AUTO = "toy", "the toy gang", ("toy.io/v1/Band",), "toy-scheduler", 1
-POD_FIELD, UNDERSTANDS, REFUSES = None, frozenset({"queue"}), {}
+POD_FIELD, COMPOSITE, UNDERSTANDS, REFUSES = None, (), frozenset({"queue"}), {}
 def marks(plan, role):
     return {"metadata": {"labels": {"toy.io/band": plan.name}}, "spec": {"schedulerName": plan.scheduler}}
 def objects(plan):

@@ -10,12 +10,16 @@ import pytest
 from allaboard.checking import check, require_valid
 from allaboard.engines import engine_of
 from allaboard.layout import lay_out
+from allaboard.names import why_not_an_object_name
+from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.labels import claim_name
 from allaboard.render.pod_template import CODE_FOLDER, merged, pod_template, problems
 from allaboard.render.spot import LABELS, TAINTS
 from allaboard.testing import a_job
 
 Json = dict[str, Any]
+RUN = "digits-00000000"
 
 
 def template(
@@ -24,7 +28,7 @@ def template(
     """The pod template of one group of a job with these fields."""
     job = require_valid(a_job(**{"image": "lab/train:1", **fields}))
     engine = engine_of(job)
-    layout = lay_out(job, engine, "digits-00000000")
+    layout = lay_out(job, engine, RUN)
     group = layout.group(role)
     assert group is not None
     return pod_template(
@@ -125,6 +129,61 @@ def test_storage() -> None:
     assert found["/out"] == {"persistentVolumeClaim": {"claimName": "results"}}
     assert found["/scratch"] == {"emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
     assert found["/tmp/x"] == {"emptyDir": {}}
+
+
+def test_every_other_source_of_a_volume() -> None:
+    csi = {"csi": {"driver": "s3.csi.aws.com", "readOnly": True}}
+    found = volumes(
+        storage=[
+            {"mount": "/ckpt", "claim": {"size": "10Gi"}},
+            {"mount": "/cache/", "claim": {"size": "1Ti", "keep": "always"}},
+            {"mount": "/hot", "ephemeral": {"size": "200Gi", "storage_class": "local-ssd"}},
+            {"mount": "/ssd", "host_path": "/mnt/ssd"},
+            {"mount": "/photos", "volume": csi, "read_only": True},
+        ]
+    )
+    assert found["/ckpt"] == {"persistentVolumeClaim": {"claimName": f"{RUN}-ckpt"}}
+    assert found["/cache/"] == {"persistentVolumeClaim": {"claimName": "digits-cache"}}
+    spec = found["/hot"]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert spec == {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local-ssd",
+        "resources": {"requests": {"storage": "200Gi"}},
+    }
+    assert found["/ssd"] == {"hostPath": {"path": "/mnt/ssd"}}
+    assert found["/photos"] == {**csi, "ro": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "claim", "mode"),
+    [
+        ({"workers": 1}, {}, "ReadWriteOnce"),
+        ({"workers": 2}, {}, "ReadWriteMany"),
+        ({"workers": 1, "elastic": {"min": 1, "max": 3}}, {}, "ReadWriteMany"),
+        ({"workers": 2}, {"access": "once"}, "ReadWriteOnce"),
+        ({"workers": 1}, {"access": "once_pod"}, "ReadWriteOncePod"),
+    ],
+)
+def test_how_a_claim_may_be_mounted(fields: dict[str, Any], claim: dict[str, Any], mode: str) -> None:
+    job = a_job(storage=[{"mount": "/c", "claim": {"size": 1, **claim}}], **fields)
+    (made,) = claims_of(job, lay_out(job, engine_of(job), RUN), "research")
+    assert made["spec"] == {"accessModes": [mode], "resources": {"requests": {"storage": "1"}}}
+    assert made["metadata"]["namespace"] == "research"
+
+
+def test_mounts_that_differ_have_claims_of_different_names() -> None:
+    mounts = ("/a/b", "/a-b", "/A-b", "/a_b", "/ä", "/" + "x" * 60, "/" + "x" * 61, "/data", "/data/x")
+    names = {mount: claim_name("digits-1f0c9a77", mount) for mount in mounts}
+    assert len({*names.values()}) == len(mounts)
+    assert names["/data"] == "digits-1f0c9a77-data" == claim_name("digits-1f0c9a77", "//data/./")
+    assert all(why_not_an_object_name(name, 63) is None for name in names.values())
+
+
+def test_the_jobs_own_service_account_goes_before_the_places() -> None:
+    place = ClusterFacts(service_account="everybody")
+    assert template(facts=place)["spec"]["serviceAccountName"] == "everybody"
+    spec = template(facts=place, service_account="trainer")["spec"]
+    assert spec["serviceAccountName"] == "trainer"
 
 
 def test_a_claim_that_is_mounted_twice_is_one_volume() -> None:

@@ -246,6 +246,13 @@ def test_progress_is_one_line_every_five_seconds_and_the_last(capsys: pytest.Cap
     assert said == [f"step {n}/20 ({n / 20:.0%})" for n in (1, 6, 11, 16, 20)]
 
 
+def test_what_nobody_may_overlook_is_a_warning_before_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a step of a pipeline says it, too."""
+    handle = Handle("digits-1", 1, 1, "u", notes=("a note",), warnings=("members start one by one",))
+    PlainView(lambda: []).launched(handle)
+    assert told(capsys)[1:] == ["warning: members start one by one", "a note"]
+
+
 def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainView(lambda: [])
     member = a_member("master-0")
@@ -253,6 +260,31 @@ def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[s
         view.seen(observation)
     view.seen(seen(State.RUNNING, members=(member,)))
     assert told(capsys) == ["queued: waits for 2 CPUs", "running: 1 master"]
+
+
+def test_a_place_in_a_queue_is_told_once_a_minute_and_another_reason_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    view = PlainView(lambda: [], clock=clock)
+
+    def waits(why: str) -> Observation:
+        return seen(State.QUEUED, waiting=f"Kueue holds it back in queue team, {why}")
+
+    said = []
+    for place in range(150, 0, -1):
+        view.seen(waits(f"{place} before it: it needs 2 more cpu"))
+        said += told(capsys)
+        clock.now += 1.0
+    assert [line.partition("team, ")[2] for line in said] == [
+        f"{place} before it: it needs 2 more cpu" for place in (150, 90, 30)
+    ]
+    view.seen(waits("next in line: LocalQueue team is stopped"))
+    view.seen(seen(State.RUNNING, members=(a_member("master-0"),)))
+    assert told(capsys) == [
+        "queued: Kueue holds it back in queue team, next in line: LocalQueue team is stopped",
+        "running: 1 master",
+    ]
 
 
 def test_a_run_that_was_over_before_the_first_look_still_says_that_it_ran(

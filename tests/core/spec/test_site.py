@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allaboard import BadInput
 from allaboard.errors import SiteError
+from allaboard.spec.job import is_shared
 from allaboard.spec.site import Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.testing import a_job
 
@@ -53,6 +55,26 @@ def test_a_job_is_placed_whole() -> None:
 def test_a_volume_that_nothing_is_mapped_to_is_a_problem() -> None:
     with pytest.raises(BadInput, match=r"storage\[0\].mount: /models is mapped to nothing here"):
         place_job(a_job(storage=[{"mount": "/models", "pvc": "m"}]), SITE)
+
+
+def test_the_folder_of_the_hot_copy_is_mapped_too() -> None:
+    hot = {"folder": "/data/hot", "every": 5}
+    placed = place_job(a_job(checkpoints={"uri": "store://c", "hot": hot}), SITE)
+    assert placed.get("checkpoints")["hot"] == {"folder": "/mnt/d/hot", "every": 5}
+
+
+@pytest.mark.parametrize(
+    ("volume", "shared"),
+    [
+        ({"pvc": "a"}, True), ({"claim": {"size": 1}}, True), ({"volume": {"nfs": {}}}, True),
+        ({"empty_dir": "disk"}, False), ({"ephemeral": {"size": 1}}, False), ({"host_path": "/a"}, False),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_all_members_see_and_what_outlives_them(volume: dict[str, Any], shared: bool) -> None:
+    job = a_job(storage=[{"mount": "/v/", **volume}])
+    assert is_shared(job, "/v/x") is shared and is_shared(job, "/v") is shared
+    assert not is_shared(job, "/vault")
 
 
 def test_a_site_from_the_environment_and_its_mistakes() -> None:

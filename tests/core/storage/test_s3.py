@@ -206,6 +206,36 @@ def test_renewed_credentials_are_read_after_the_old_ones_ran_out(moto: S3Server,
         assert store.read("x") == b"x"
 
 
+def test_a_member_is_let_in_by_the_identity_of_its_service_account(
+    moto: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cluster that ties service accounts to roles (EKS: IRSA) puts into pods: a token and a role."""
+    seen: list[str] = []
+
+    def who(request: Request) -> None:
+        seen.append(request.headers.get("X-Amz-Security-Token") or "none")
+
+    bucket, token = moto.make_bucket(), tmp_path / "token"
+    token.write_text("a-token-of-the-cluster")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(s3, "_clients", {})
+    with between(moto, who) as proxy:
+        for name, value in {
+            "AWS_ENDPOINT_URL_S3": proxy.endpoint,
+            "AWS_ENDPOINT_URL_STS": moto.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/trainer",
+            "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+            "HOME": str(tmp_path),
+        }.items():
+            monkeypatch.setenv(name, value)
+        store = open_store(f"s3://{bucket}/run")
+        store.write("part", b"x")
+        assert store.read("part") == b"x"
+    assert seen and all(len(word) > 20 for word in seen), "each request carries the role's session"
+
+
 # --- what is missing
 
 

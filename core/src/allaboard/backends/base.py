@@ -43,7 +43,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Handle:
     """One attempt of one run. ``adopted``: it existed already. ``hand_over``: it had succeeded and its result
-    was not taken yet. ``notes``: sentences for people about the launch (what changed, what it resumes).
+    was not taken yet. ``notes``: sentences for people about the launch (what changed, what it resumes);
+    ``warnings``: those that nobody may overlook.
     """
 
     run: str
@@ -53,6 +54,7 @@ class Handle:
     adopted: bool = False
     hand_over: bool = False
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def handle_of(seen: Observation) -> Handle:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from allaboard.checkpoints.hashing import file_digest
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name, step_of
@@ -66,6 +67,18 @@ def _entries(store: Store) -> Iterator[Entry]:
     for name in store.folders():
         if step_of(name) is not None:
             yield from store.entries(name)
+
+
+def save_times(store: Store, at_most: int) -> list[float]:
+    """When the checkpoints of a run's folder were completed (their manifests written), ascending, by the
+    clock of the store. One listing, of which ``at_most`` entries are looked at; no manifest is read.
+    """
+    times = []
+    for entry in islice(_entries(store), at_most):
+        top, _, rest = entry.key.partition("/")
+        if rest == MANIFEST and step_of(top) is not None:
+            times.append(entry.modified)
+    return sorted(times)
 
 
 def scan(store: Store) -> list[Checkpoint | Torn]:

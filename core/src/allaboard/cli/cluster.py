@@ -14,6 +14,7 @@ from allaboard.cli.place import cluster_options, json_option
 from allaboard.report.terminal import Ink, say, show_json, supports_colour
 
 if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.discovery.components import Component
     from allaboard.backends.kubernetes.discovery.installed import InstalledComponent, Survey
 
 EPILOG = """\b
@@ -33,9 +34,10 @@ whether its webhook answers.
 @cluster_options
 @click.option(
     "--rbac",
-    type=click.Choice(["submitter", "viewer", "mpi"]),
+    type=click.Choice(["submitter", "viewer", "mpi", "claims", "boost"]),
     help="Print only the Role that submitters or viewers need, or what submitters need besides for jobs of "
-    "MPI as JobSets; no cluster is contacted.",
+    "MPI as JobSets, or for jobs with claims of their own, or what `allaboard boost` needs; no cluster is "
+    "contacted.",
 )
 @click.option(
     "--facts",
@@ -115,15 +117,39 @@ def _page(installed: Survey, ink: Ink) -> Iterator[str]:
             f", {d['total']} {name} on {d['nodes']} of them" for name, d in nodes["devices"].items()
         )
         yield f"  {'nodes':<{width}}  {nodes['ready']} of {nodes['total']} ready{devices}"
+    if away := [part for part in installed.parts if part.cure is not None]:
+        yield ""
+        yield "What does not answer:"
+        for part in away:
+            yield f"  {part.part.title}: {part.cure}"
     missing = [part.part for part in installed.parts if not part.installed]
     if missing:
         yield ""
         yield "To install what is not there:"
     for component in missing:
         yield ""
-        yield f"  {component.title}"
-        for line in component.install:
-            yield f"    {line}"
+        yield from _how_to_install(component, installed.is_openshift)
+
+
+def _how_to_install(component: Component, openshift: bool) -> Iterator[str]:
+    """The commands of the ways that fit this cluster, the usual one first, and when they were looked up."""
+    from allaboard.backends.kubernetes.discovery.guides import WAYS
+
+    guide = component.guide
+    if guide is None:
+        yield f"  {component.title}: see its own guide"
+        return
+    ways = guide.fitting(openshift)
+    release = "of the cluster's catalog" if "openshift" in ways else guide.version
+    since = f"as of {guide.checked:%Y-%m}" if guide.checked is not None else None
+    yield f"  {', '.join(filter(None, (component.title, release, since)))}"
+    for number, (way, lines) in enumerate(ways.items()):
+        yield f"    {'or ' if number else ''}with {WAYS[way]}:"
+        for line in lines:
+            # A here-document ends at a line that is EOF alone: it stays at the margin.
+            yield from line.splitlines() if "\n" in line else (f"      {line}",)
+    for need in guide.needs if "openshift" not in ways else ():
+        yield f"    note: {need}"
 
 
 def _component_state(part: InstalledComponent) -> tuple[str, str]:

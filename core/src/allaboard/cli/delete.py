@@ -1,4 +1,6 @@
-"""``allaboard delete``: remove a job and its logs; its record and its checkpoints stay."""
+"""``allaboard delete``: remove a job, its logs and the claims that are kept for the run alone; its record
+stays, and so do checkpoints elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ Examples:
   allaboard delete nightly --adopt -n research     a job that somebody else started
 
 A run that lives is stopped first. The record stays for 30 days, so that its key is still known; checkpoints
-are never touched (`allaboard checkpoints prune` does that). The record of a run whose files are damaged goes
+are not touched (`allaboard checkpoints prune` does that), but claims that are kept for the run go, with what
+is in them. The record of a run whose files are damaged goes
 as well.
 """
 
@@ -46,8 +49,8 @@ def delete(run: str, adopt: bool, at: Place, as_json: bool) -> None:
         show_json({"run": seen.run, "deleted": True})
     else:
         how = "stopped and deleted" if lived else "deleted"
-        rest = "its record and checkpoints stay" if seen.key else "its pods and their logs went with it"
-        say(f"{seen.run} is {how}; {rest}")
+        stays = "its record stays, and so do checkpoints outside of claims of its own"
+        say(f"{seen.run} is {how}; {stays if seen.key else 'its pods and their logs went with it'}")
 
 
 def _delete_damaged(at: Place, run: str, as_json: bool) -> None:

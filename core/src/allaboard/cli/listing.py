@@ -114,9 +114,9 @@ def _slot_lines(now: float) -> Iterator[str]:
         yield ""
         yield f"slots: {room}" + "".join(f"; {_describe_holder(g)}" for g in holders)
         queue = described["queue"]
-        for place, waiting in enumerate(queue[:_SHOWN], 1):
+        for waiting in queue[:_SHOWN]:
             who, since = f"{waiting['run']} ({waiting['user']})", max(0.0, now - waiting["since"])
-            yield f"waits ({place}): {who} for {_describe_amount(waiting)}, {show_seconds(since)} so far"
+            yield f"waits ({waiting['position']}): {who} for {show_seconds(since)}: {waiting['why']}"
         if len(queue) > _SHOWN:
             yield f"and {len(queue) - _SHOWN} more wait"
 

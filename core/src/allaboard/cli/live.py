@@ -40,7 +40,7 @@ from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending_lines
-from allaboard.report.plain import launch_lines
+from allaboard.report.plain import WARNING, launch_lines
 from allaboard.report.terminal import say, shown
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
@@ -72,7 +72,7 @@ class LiveView:
         lines = launch_lines(handle)
         # These lines stand above the frame. The frame itself shows that a run was started.
         for line in lines if handle.adopted or handle.hand_over else lines[1:]:
-            self.console.print(_text(line, "dim"))
+            self.console.print(_text(line, "bold yellow" if line.startswith(WARNING) else "dim"))
             self.frame.printed.add(line)
         if not self.live.is_started:
             self.live.start()
@@ -143,6 +143,9 @@ class Frame:
 
     def _parts(self, seen: Observation, width: int, room: int) -> Iterator[RenderableType | None]:
         yield self._headline(seen)
+        if seen.held_by and not state_of(seen).is_final:
+            # A line of its own: a queue's reasons are long.
+            yield Padding(_text(seen.held_by, "yellow"), (0, 0, 0, 2))
         yield Padding(_condition_line(seen), (0, 0, 0, 2))
         yield self._phases(seen)
         yield Padding(_member_table(seen, max(3, room - 18)), (1, 0, 0, 2))
@@ -150,7 +153,9 @@ class Frame:
         yield self._events(room)
         if self.sentence:
             yield Padding(_text(self.sentence, "bold magenta"), (1, 0, 0, 2))
-        elif not self.over:
+        elif not self.over and state_of(seen) is State.QUEUED:
+            yield Padding(_text(f"who else waits: {command('queues')}", "dim"), (1, 0, 0, 2))
+        elif not self.over and not seen.elsewhere:
             yield Padding(_text(f"its output: {command(f'logs {seen.run} -f')}", "dim"), (1, 0, 0, 2))
 
     def _headline(self, seen: Observation) -> RenderableType:
@@ -160,8 +165,6 @@ class Frame:
             (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
             (words.duration_phrase(seen, self.clock()), "dim"),
         )  # fmt: skip
-        if seen.held_by and not state.is_final:
-            words_of_state.append(f"  {shown(seen.held_by)}", style="yellow")
         row = Table.grid(expand=True)
         row.add_column(width=2)
         row.add_column(ratio=1)

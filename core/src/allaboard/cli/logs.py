@@ -79,6 +79,8 @@ def logs(
     backend, seen = at.open_to_watch(run)
     if seen.deleted:
         raise BadInput(f"run {seen.run} was deleted, and its logs with it")
+    if seen.elsewhere:
+        raise BadInput(f"no log of run {seen.run} is here: {seen.notes[0]}")
     printer = _Printer(
         seen,
         single=member is not None or rank is not None or len(seen.members) == 1,

@@ -43,9 +43,10 @@ def queues(at: Place, as_json: bool) -> None:
         found, notes = backend.queues()
         where = backend.where
     else:
-        from allaboard.backends.local.queues import read_queue
+        from allaboard.backends.local.queues import NOTE, read_queue
 
         found, where = [read_queue(os.environ)], "on this machine"
+        notes = [NOTE]
     if as_json:
         show_json({"queues": [queue.to_dict() for queue in found], "notes": notes})
         return
@@ -107,5 +108,7 @@ def _amount(amount: Amount) -> str:
 def _waiter(waiter: Waiter, now: float) -> str:
     place = f" ({waiter.position})" if waiter.position is not None else ""
     since = f" for {show_seconds(max(0.0, now - waiter.since))}" if waiter.since is not None else ""
-    rank = f", priority {waiter.priority}" if waiter.priority else ""
-    return f"waits{place}  {waiter.name}{since}{rank}" + (f": {waiter.why}" if waiter.why else "")
+    more = f", boost {waiter.boost:+}" if waiter.boost else ""
+    rank = f", priority {waiter.priority or 0}{more}" if waiter.priority or more else ""
+    user = f" ({waiter.user})" if waiter.user is not None else ""
+    return f"waits{place}  {waiter.name}{user}{since}{rank}" + (f": {waiter.why}" if waiter.why else "")

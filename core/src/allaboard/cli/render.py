@@ -30,7 +30,8 @@ Examples:
   allaboard render job.yaml --key nightly | kubectl diff -f -
 
 The objects are those of the first attempt of the run that this key names. Beside them a launch keeps a
-record of the run, the ConfigMap allaboard-RUN, which says who owns it and changes as it goes on.
+record of the run, the ConfigMap allaboard-RUN, which says who owns it and changes as it goes on. It also
+owns the claims that are kept for the run.
 """
 
 
@@ -69,6 +70,7 @@ def render(
     from allaboard.cli.place import site
     from allaboard.engines import ENGINES
     from allaboard.render.cluster_facts import assumed_facts
+    from allaboard.report.plain import WARNING
 
     named = is_cluster(backend) or kubeconfig or context
     if facts_file is not None and (backend or kubeconfig or context):
@@ -95,11 +97,11 @@ def render(
     if unserved:
         raise BadInput(f"job {read.name!r} cannot run on this cluster:", unserved)
     if as_json:
-        show_json({"apiVersion": "v1", "kind": "List", "items": made.manifests}, exact=True)
+        show_json({"apiVersion": "v1", "kind": "List", "items": [*made.claims, *made.manifests]}, exact=True)
     else:
-        click.echo(to_yaml(made.manifests), nl=False)
+        click.echo(to_yaml([*made.claims, *made.manifests]), nl=False)
     for note in made.notes:
-        say(note, to_stderr=True)
+        say(f"{WARNING}{note}" if note == made.gang.alone else note, to_stderr=True)
     say(_basis_line(server, facts.namespace, ENGINES[made.layout.engine], made.gang), to_stderr=True)
     return 0
 
@@ -142,13 +144,14 @@ def _ask_cluster(
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.definitions import complete_lacking
-    from allaboard.backends.kubernetes.discovery.installed import complete_facts
+    from allaboard.backends.kubernetes.discovery.installed import complete_facts, complete_priorities
     from allaboard.render.cluster_facts import assumed_facts
-    from allaboard.render.compatibility import possible_engines
+    from allaboard.render.compatibility import possible_engines, priority_of
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
         facts = run_sync(complete_facts(assumed_facts(os.environ, api.namespace)), api)
-        return api.server, run_sync(complete_lacking(facts, possible_engines(job, facts)), api)
+        facts = run_sync(complete_lacking(facts, possible_engines(job, facts)), api)
+        return api.server, run_sync(complete_priorities(facts, priority_of(job)), api)
 
 
 def _basis_line(server: str, namespace: str, engine: Engine, gang: GangPlan) -> str:

@@ -154,10 +154,13 @@ def unenforced_fields(plan: Plan) -> list[str]:
 
 def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
     from allaboard.diagnosis import diagnose
+    from allaboard.report.plain import warning_lines
     from allaboard.status import summary
 
     with maybe_started_on_error(again):
         handle = backend.launch(plan, new_owner("detached"))
+    for line in warning_lines(handle):
+        say(line, to_stderr=True)
     if as_json:
         for warning in warnings:
             say(f"no client follows it: {warning}", to_stderr=True)

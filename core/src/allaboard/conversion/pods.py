@@ -8,6 +8,8 @@ exactly the same, and only there.
 - ``environment`` holds variables with a value of their own. Those that come from elsewhere, and those that
   refer to them, stay in ``pod`` in their order: $(NAME) is expanded only after NAME.
 - ``cpu`` is a request; ``memory`` a request that is its limit. Limits of cpu, and all else, stay in ``pod``.
+- Labels and annotations that keep members out of a mesh, and autoscalers away from them, are made anew; what
+  says the contrary stays.
 - GPUs get ``shared: true``: the template did not keep off GPUs that are shared.
 - ``storage`` and ``secrets`` hold what the container that trains mounts whole, alone and by one path.
 - Names of volumes have no meaning; one that allaboard gives away itself gets another one.
@@ -23,7 +25,19 @@ from typing import Any
 
 from allaboard import gpus, units
 from allaboard.conversion.values import Reading, join, marks, plain, says
+from allaboard.pod_defaults import (
+    HOST_NETWORK,
+    KEPT,
+    MESH_ANNOTATIONS,
+    MESH_LABELS,
+    PINS,
+    PULL_POLICIES,
+    RESTRICTED_CONTAINER,
+    RESTRICTED_POD,
+    is_for_rdma,
+)
 from allaboard.redaction import names_a_secret
+from allaboard.spec.fields import VOLUME_SOURCES
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
 _REFERENCE = re.compile(r"\$\(([-._A-Za-z0-9]+)\)")
@@ -49,6 +63,10 @@ class Wanted:
     storage: bool = True
     secrets: bool = True
     grace: bool = True
+    account: bool = True
+    pull_policy: bool = True
+    host_network: bool = True
+    security: bool = True
 
 
 @dataclass(slots=True)
@@ -68,6 +86,10 @@ class PodFields:
     storage: list[dict[str, Any]] = field(default_factory=list)
     secrets: list[dict[str, Any]] = field(default_factory=list)
     grace: int | None = None
+    account: str | None = None
+    pull_policy: str | None = None
+    host_network: bool = False
+    security: str | None = None
     restart: str | None = None
     pod: dict[str, Any] = field(default_factory=dict)
 
@@ -86,6 +108,10 @@ def read_pods(
         storage=_all_equal([one.storage for one in first]),
         secrets=_all_equal([one.secrets for one in first]),
         grace=_all_equal([one.grace for one in first]),
+        account=_all_equal([one.account for one in first]),
+        pull_policy=_all_equal([one.pull_policy for one in first]),
+        host_network=_all_equal([one.host_network for one in first]),
+        security=_all_equal([one.security for one in first]),
     )
     return {
         role: read_pod(reading, template, at, container, wanted, ours=ours)
@@ -123,7 +149,9 @@ def read_pod(
     _mounts(trains, spec, fields, wanted, rest_of_spec)
     if wanted.secrets:
         _secret_variables(trains, fields)
+    _rights(trains, spec, fields, wanted, containers)
     _resources(trains, spec, fields)
+    _usual_marks(metadata, spec)
     if trains.get("terminationMessagePolicy") == "FallbackToLogsOnError":
         del trains["terminationMessagePolicy"]  # as it will be made
     fields.restart = reading.text(spec.pop("restartPolicy", None), f"{at}.spec.restartPolicy")
@@ -131,6 +159,11 @@ def read_pod(
     if type(grace) is not bool and isinstance(grace, int) and 0 <= grace < 10**6 and wanted.grace:
         fields.grace = None if grace == GRACE else grace
         del spec["terminationGracePeriodSeconds"]
+    account = spec.get("serviceAccountName")
+    # Beside its older name, which would stay as it is, nothing is moved.
+    if isinstance(account, str) and account and wanted.account and "serviceAccount" not in spec:
+        fields.account = account
+        del spec["serviceAccountName"]
     others = [{"name": container, **plain(trains)}] if trains else []
     others += [plain(item) for item in containers]
     spec = {**plain(spec), **({"containers": others} if others else {})}
@@ -404,7 +437,51 @@ def _entry(
             kind = "memory" if medium else "disk"
             size = {} if limit is None else {"size": plain(limit)}
             return "storage", {"mount": where, "empty_dir": kind, **size, **marked}
-    return "storage", None
+    source = _other_source(volume)
+    return "storage", {"mount": where, **source, **marked} if source else None
+
+
+def _other_source(volume: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The field of ``storage`` that says where a volume comes from; None: none does."""
+    ((kind, said),) = ((name, value) for name, value in volume.items() if name != "name")
+    if not isinstance(said, Mapping):
+        return None
+    if kind == "hostPath":
+        path = _only(said, "path")
+        return {"host_path": path} if path and _is_plain_mount({"mountPath": path}) else None
+    if kind == "ephemeral":
+        return _ephemeral(said)
+    return {"volume": {kind: plain(said)}} if kind in VOLUME_SOURCES and kind not in _FILES else None
+
+
+_FILES = frozenset({"configMap", "downwardAPI", "projected", "secret"})
+"""Volumes that hold what a job says elsewhere: they stay in ``pod``."""
+
+
+def _ephemeral(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Of a volume that is made with its pod, if nothing but size and class are chosen."""
+    template = said.get("volumeClaimTemplate")
+    spec = template.get("spec") if isinstance(template, Mapping) and {*template} == {"spec"} else None
+    if {*said} != {"volumeClaimTemplate"} or not isinstance(spec, Mapping):
+        return None
+    if {*spec} - {"accessModes", "resources", "storageClassName"} or spec.get("accessModes") != [
+        "ReadWriteOnce"
+    ]:
+        return None
+    resources, storage_class = spec.get("resources"), spec.get("storageClassName")
+    requests = (
+        resources.get("requests") if isinstance(resources, Mapping) and {*resources} == {"requests"} else None
+    )
+    if (
+        not isinstance(requests, Mapping)
+        or {*requests} != {"storage"}
+        or not _exact_size(requests["storage"])
+    ):
+        return None
+    if "storageClassName" in spec and (not isinstance(storage_class, str) or not storage_class):
+        return None
+    named = {"storage_class": storage_class} if storage_class else {}
+    return {"ephemeral": {"size": plain(requests["storage"]), **named}}
 
 
 def _rename_volumes(spec: dict[str, Any]) -> None:
@@ -458,6 +535,8 @@ def _resources(trains: dict[str, Any], spec: dict[str, Any], fields: PodFields) 
         if _same_size(requests.get("memory"), memory):
             requests.pop("memory")
     _gpus(requests, limits, found)
+    if devices := _devices(requests, limits, trains, fields):
+        found["devices"] = devices
     if "gpu" in found or "mig" in found:
         _placement(spec, found)
     # A request that is its limit need not be said.
@@ -488,6 +567,30 @@ def _gpus(requests: dict[str, Any], limits: dict[str, Any], found: dict[str, Any
     found["gpu"] = count
     limits.pop(kind)
     requests.pop(kind)
+
+
+def _devices(
+    requests: dict[str, Any], limits: dict[str, Any], trains: dict[str, Any], fields: PodFields
+) -> dict[str, int]:
+    """Other devices. One for RDMA comes with the right to pin memory, or none is found."""
+    counts = {name: _count(amount) for name, amount in limits.items() if not gpus.why_not_a_device(str(name))}
+    found = {name: n for name, n in counts.items() if n and _count(requests.get(name)) == n}
+    if any(map(is_for_rdma, found)) and fields.security is None:
+        if not _may_pin(trains):
+            found = {name: n for name, n in found.items() if not is_for_rdma(name)}
+        elif plain(trains["securityContext"]) == PINS:
+            del trains["securityContext"]
+    for name in found:
+        limits.pop(name)
+        requests.pop(name)
+    return found
+
+
+def _may_pin(trains: Mapping[str, Any]) -> bool:
+    """Whether a container says what it may add to its capabilities, which stands, or that it may pin."""
+    context = trains.get("securityContext")
+    capabilities = context.get("capabilities") if isinstance(context, Mapping) else None
+    return isinstance(capabilities, Mapping) and bool(capabilities.get("add"))
 
 
 def _count(amount: Any) -> int | None:
@@ -546,6 +649,61 @@ def _same_size(one: Any, other: Any) -> bool:
     return _exact_size(one) and units.size(one) == units.size(other)
 
 
+# What members have anyway, and words for several fields.
+
+
+def _rights(
+    trains: dict[str, Any],
+    spec: dict[str, Any],
+    fields: PodFields,
+    wanted: Wanted,
+    others: Sequence[Mapping[str, Any]],
+) -> None:
+    """Moves when images are pulled, the network and the level restricted into their fields. ``others``: the
+    containers beside the one that trains.
+    """
+    words = {policy: word for word, policy in PULL_POLICIES.items()}
+    policy = trains.get("imagePullPolicy")
+    if wanted.pull_policy and isinstance(policy, str) and policy in words:
+        fields.pull_policy = words[trains.pop("imagePullPolicy")]
+    if wanted.host_network and all(plain(spec.get(name)) == value for name, value in HOST_NETWORK.items()):
+        fields.host_network = True
+        for name in HOST_NETWORK:
+            del spec[name]
+    every = [*others, *_listed(spec.get("initContainers"))]
+    if wanted.security and _holds(spec, RESTRICTED_POD) and _holds(trains, RESTRICTED_CONTAINER):
+        contexts = [one.get("securityContext") if isinstance(one, Mapping) else None for one in every]
+        if all(isinstance(c, Mapping) and {*RESTRICTED_CONTAINER} <= {*c} for c in contexts):
+            fields.security = "restricted"
+            _without(spec, RESTRICTED_POD)
+            _without(trains, RESTRICTED_CONTAINER)
+
+
+def _holds(holder: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
+    """Whether a securityContext says all of this."""
+    context = holder.get("securityContext")
+    return isinstance(context, Mapping) and all(plain(context.get(n)) == value for n, value in said.items())
+
+
+def _without(holder: dict[str, Any], said: Mapping[str, Any]) -> None:
+    left = {name: value for name, value in holder["securityContext"].items() if name not in said}
+    del holder["securityContext"]
+    if left:
+        holder["securityContext"] = left
+
+
+def _usual_marks(metadata: dict[str, Any], spec: Mapping[str, Any]) -> None:
+    """Takes away what members are marked with anyway. What autoscalers are told depends on the tolerations:
+    it is left where a template has some.
+    """
+    others = [item for item in _listed(spec.get("tolerations")) if plain(item) != _GPU_TOLERATION]
+    kept = {} if others else KEPT
+    for kind, usual in (("labels", MESH_LABELS), ("annotations", {**MESH_ANNOTATIONS, **kept})):
+        left = {name: value for name, value in metadata.get(kind, {}).items() if usual.get(name) != value}
+        metadata.pop(kind, None)
+        metadata |= {kind: left} if left else {}
+
+
 # Several groups.
 
 
@@ -569,8 +727,13 @@ def job_fields(groups: Mapping[str, PodFields]) -> tuple[dict[str, Any], dict[st
     same_resources = _all_equal([one.resources for one in every])
     job["resources"] = every[0].resources if same_resources else {}
     job |= {"storage": every[0].storage, "secrets": every[0].secrets}
+    if every[0].account is not None:
+        job["service_account"] = every[0].account
     if every[0].grace is not None:
         job["spot"] = {"grace": f"{every[0].grace}s"}
+    job["image_pull_policy"] = every[0].pull_policy
+    job["host_network"] = every[0].host_network or None
+    job["security"] = every[0].security
     job["pod"] = _shared([one.pod for one in every])
     for role, one in groups.items():
         own[role]["environment"] = {n: v for n, v in one.environment.items() if n not in shared}
@@ -635,3 +798,4 @@ def note_paths(
         reading.paths[f"{prefix}pod"] = one.at
     for name in ("storage", "secrets"):
         reading.paths[name] = f"{first.at}.spec.volumes"
+    reading.paths["service_account"] = f"{first.at}.spec.serviceAccountName"

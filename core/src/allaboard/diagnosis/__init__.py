@@ -1,9 +1,11 @@
 """Why a run waits, fails or looks wrong. Values in, values out.
 
-A rule is a small function of an observation; codes are stable ids that alerts can match. Evidence quotes its
-source and never paraphrases; without evidence the diagnosis is ``unknown``.
+A rule is a small function of a `Case` (`rule.py`), in the file of the place where its cause happens; codes
+are stable ids that alerts can match. Evidence quotes its source and never paraphrases; without evidence the
+diagnosis is ``unknown``. `rules.py` ranks what the rules find.
 """
 
-from allaboard.diagnosis.rules import Diagnosis, Evidence, diagnose
+from allaboard.diagnosis.rule import Diagnosis, Evidence
+from allaboard.diagnosis.rules import diagnose
 
 __all__ = ["Diagnosis", "Evidence", "diagnose"]

@@ -1,202 +1,262 @@
-"""Rules for what one machine can show: exit codes, log tails, the supervisor's own words.
+"""From an observation to its diagnoses: every rule looks, and what is found is ranked.
 
-The first failing member decides, in time, not the loudest: its specific text first, then its exit code. Text
-that only says that a peer went away is secondary and never the top cause (torchrun's banner can name the
-wrong rank).
+The ranking is the principle of the first failing rank: the first failure in time wins over the loudest, the
+last and the one that the job names. What an object says outranks what a log suggests at about the same
+time, what is specific outranks what is generic; a victim's words, a launcher's wrapper and what the rest
+of a gang says when a peer went away never come first while a cause lies below. Without evidence the
+diagnosis is ``unknown``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
+from importlib import import_module
 
-from allaboard.diagnosis.start_errors import why_not_started
-from allaboard.diagnosis.tracebacks import Line, RaisedException, strip_lines, uncaught_exceptions
-from allaboard.observation import MemberSeen, Observation, State
+from allaboard.diagnosis.case import Case, quote
+from allaboard.diagnosis.reading import readings
+from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level, Rule
+from allaboard.observation import Observation, State
 from allaboard.redaction import redact_text
 from allaboard.status import CLOCK_IDLE, state_of
 
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Where it was seen, and the words."""
-
-    object: str
-    field: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """``blame``: what to check first. ``retryable``: the same spec, unchanged, may succeed later."""
-
-    code: str
-    summary: str
-    evidence: tuple[Evidence, ...]
-    blame: str | None
-    retryable: bool
-    fix: str
-
-    def to_dict(self) -> dict[str, Any]:
-        data = asdict(self)
-        data["evidence"] = list(data["evidence"])
-        return data
-
-
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    code: str
-    pattern: re.Pattern[str]
-    summary: str
-    fix: str
-    retryable: bool = False
-
-
-def _pattern(code: str, pattern: str, summary: str, fix: str, retryable: bool = False) -> _Pattern:
-    return _Pattern(code, re.compile(pattern, re.IGNORECASE), summary, fix, retryable)
-
-
-# Specific before generic: the first pattern that a log tail shows wins, and python_exception is the last.
-_LOG = (
-    _pattern(
-        "shm_too_small",
-        r"insufficient shared memory|/dev/shm/\S+.*No space left|No space left.*/dev/shm",
-        "shared memory is full",
-        "give /dev/shm more room, or use fewer data loader workers",
-    ),
-    _pattern(
-        "disk_full",
-        r"No space left on device|Disk quota exceeded|storage_full|StorageFull|"
-        r"PytorchStreamWriter failed writing",
-        "the disk is full",
-        "free space or prune checkpoints; the newest complete checkpoint is kept",
-    ),
-    _pattern(
-        "checkpoint_corrupt",
-        r"failed finding central directory|invalid header or archive is corrupted|Ran out of input|"
-        r"invalid load key|does not match its manifest",
-        "a checkpoint cannot be read",
-        "resume from the one before: `allaboard checkpoints verify` names the torn one",
-    ),
-    _pattern(
-        "checkpoint_mismatch",
-        r"(Missing|Unexpected) key\(s\) in state_dict|size mismatch for|Weights only load failed",
-        "the checkpoint does not fit the model",
-        "load it with the model that wrote it, or start from scratch",
-    ),
-    _pattern(
-        "data_access_denied",
-        r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate credentials|StorageDenied.*s3://",
-        "the store refused the credentials",
-        "give the job credentials that may read and write there",
-    ),
-    _pattern(
-        "data_not_found",
-        r"NoSuchKey|NoSuchBucket|StorageMissing|FileNotFoundError",
-        "a file or object that the script reads is not there",
-        "check the path; `allaboard shards verify` checks a data set",
-    ),
-    _pattern(
-        "data_endpoint_unreachable",
-        r"Could not connect to the endpoint URL|StorageUnreachable|ConnectTimeout|EndpointConnectionError",
-        "the store does not answer",
-        "check the endpoint and the network, then start again: the run resumes",
-        True,
-    ),
-    _pattern(
-        "filesystem_permission_denied",
-        r"PermissionError|Read-only file system|StorageDenied",
-        "a folder may not be written",
-        "give this user the right to write there, or another folder",
-    ),
-    _pattern(
-        "port_in_use",
-        r"EADDRINUSE|Address already in use",
-        "the rendezvous port is taken",
-        "leave MASTER_PORT to allaboard, which reserves a free one",
-        True,
-    ),
-    _pattern(
-        "cuda_oom",
-        r"CUDA out of memory|OutOfMemoryError",
-        "a GPU ran out of memory",
-        "use a smaller batch, or more members",
-    ),
-    _pattern(
-        "device_side_assert",
-        r"device-side assert triggered",
-        "a CUDA kernel's check failed",
-        "check labels and indices against the model's sizes",
-    ),
-    _pattern(
-        "rendezvous_timeout",
-        r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|client socket has timed out",
-        "the members did not all meet",
-        "every member must call init_process_group; look for one that did not start",
-        True,
-    ),
-    _pattern(
-        "world_size_mismatch",
-        r"rank .{0,20}>= world_size|invalid rank",
-        "the script's world size is not the gang's",
-        "take RANK and WORLD_SIZE from the environment",
-    ),
-    _pattern(
-        "missing_dependency",
-        r"ModuleNotFoundError|ImportError|cannot open shared object",
-        "a module is not installed",
-        "install it where the members run",
-    ),
-    _pattern(
-        "bad_entrypoint",
-        r"can't open file|command not found",
-        "the program is not there",
-        "check the command and the folder it starts in",
-    ),
-    _pattern(
-        "nan_loss",
-        r"loss is nan|FloatingPointError",
-        "the loss is not a number",
-        "lower the learning rate, or skip the batch",
-    ),
-    _pattern(
-        "python_exception",
-        r"^Traceback \(most recent call last\)|^(\w+\.)*\w*(Error|Exception|Interrupt)\b",
-        "the training script raised an error",
-        "fix the script; its log shows the traceback",
-    ),
+ROOMS = (
+    "submit",
+    "queue",
+    "start",
+    "infrastructure",
+    "communication",
+    "code_and_data",
+    "lifecycle_and_speed",
 )
+"""The modules of the rules, in the order in which a job meets them."""
+MOST_ALSO = 8
+"""Other findings that a diagnosis mentions."""
+MOST = 6
+"""Diagnoses that are told."""
+NEAR = 45.0
+"""Seconds within which an object's word outranks a log's, and a specific cause a generic one."""
 
-_SECONDARY = re.compile(
-    r"Connection closed by (remote )?peer|Connection reset by peer|Broken pipe|remote process exited|"
-    r"RendezvousClosedError|got signal: 15|Sending process \d+ closing signal|DistNetworkError|"
-    r"recvValue failed|failed to recv, got 0 bytes|ProcessGroup.*(reset|closed)",
-    re.IGNORECASE,
-)
-_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_EXPLAINS: Mapping[str, frozenset[str]] = {
+    winner: frozenset(losers.split())
+    for winner, losers in (
+        ("gang_partial_scheduling", "insufficient_gpu unschedulable_constraints rendezvous_timeout"),
+        ("gang_unschedulable", "insufficient_gpu unschedulable_constraints"),
+        (
+            "capacity_scaling_up",
+            "insufficient_gpu unschedulable_constraints gang_partial_scheduling gang_unschedulable",
+        ),
+        (
+            "resource_quota_exceeded",
+            "gang_partial_scheduling gang_unschedulable operator_not_running insufficient_gpu",
+        ),
+        ("queue_quota_pending", "gang_unschedulable operator_not_running job_suspended"),
+        (
+            "queue_quota_impossible",
+            "gang_unschedulable operator_not_running job_suspended queue_quota_pending",
+        ),
+        ("queue_misconfigured", "gang_unschedulable operator_not_running job_suspended queue_quota_pending"),
+        (
+            "queue_pods_ready_timeout",
+            "queue_quota_pending queue_misconfigured job_suspended preempted_by_priority "
+            "killed_externally image_pull_network",
+        ),
+        ("preempted_by_priority", "queue_quota_pending job_suspended killed_externally node_lost"),
+        (
+            "spot_or_node_shutdown",
+            "node_lost drained_by_eviction_api killed_externally evicted_node_pressure",
+        ),
+        ("drained_by_eviction_api", "node_lost killed_externally oom_killed"),
+        ("node_lost", "killed_externally"),
+        ("evicted_ephemeral_storage", "evicted_node_pressure killed_externally oom_killed disk_full"),
+        ("evicted_node_pressure", "killed_externally oom_killed"),
+        ("deadline_exceeded", "killed_externally backoff_limit_exceeded"),
+        ("oom_killed", "killed_externally native_crash"),
+        ("kubelet_admission_rejected", "gpu_hardware_error"),
+        ("gpu_hardware_error", "native_crash cuda_driver_mismatch device_side_assert"),
+        ("device_side_assert", "native_crash"),
+        ("shm_too_small", "disk_full native_crash oom_killed"),
+        ("exec_format_error", "bad_entrypoint native_crash"),
+        ("cuda_driver_mismatch", "gpu_runtime_broken bad_entrypoint"),
+        ("gpu_runtime_broken", "bad_entrypoint missing_dependency pod_sandbox_failed"),
+        ("gpu_lost_in_container", "gpu_runtime_broken"),
+        ("wrong_container_name", "tf_config_error"),
+        ("tf_config_error", "missing_dependency"),
+        ("clock_skew", "data_access_denied data_endpoint_unreachable image_pull_network"),
+        ("data_throttled", "data_endpoint_unreachable data_access_denied"),
+        ("data_access_denied", "data_not_found"),
+        ("duplicate_gpu_mapping", "nccl_interface network_fabric_error"),
+        ("checkpoint_write_nfs_lock", "filesystem_permission_denied disk_full"),
+        ("disk_full", "checkpoint_corrupt"),
+        ("mpi_ssh_auth", "mpi_ssh_unreachable filesystem_permission_denied"),
+        ("mpi_ssh_unreachable", "master_unreachable_dns master_unreachable_network missing_dependency"),
+        ("container_config_missing", "volume_mount_failed bad_entrypoint"),
+        ("sidecar_blocks_completion", "process_not_exiting"),
+        ("process_not_exiting", "slow_socket_fallback slow_topology_placement"),
+        ("slow_socket_fallback", "slow_topology_placement"),
+        (
+            "partial_restart_hang",
+            "oom_killed python_exception native_crash killed_externally nccl_timeout cuda_oom node_lost "
+            "rendezvous_timeout port_in_use master_unreachable_network gpu_hardware_error "
+            "network_fabric_error",
+        ),
+        ("collective_mismatch", "nccl_timeout"),
+        ("world_size_mismatch", "rendezvous_timeout duplicate_gpu_mapping"),
+    )
+}
+"""Cause -> what it explains where both are found: neighbours that see the same trouble from further away."""
 
 
-def diagnose(seen: Observation) -> tuple[Diagnosis, ...]:
-    """All diagnoses, the cause first. Empty for a healthy run."""
+def all_rules() -> Mapping[str, Rule]:
+    """Code -> rule, by where it happens. They are read when the first run is to be explained: a DAG file or a
+    follower of healthy runs needs none of their patterns."""
+    for room in ROOMS:
+        import_module(f"{__package__}.{room}")
+    return RULES
+
+
+def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, ...]:
+    """All diagnoses, the cause first. Empty for a healthy run; with ``thorough`` it is `healthy` or
+    `unknown` that is told then, and a run that goes on is looked at as closely as one that failed: what
+    the doctor does when it is asked.
+    """
     state = state_of(seen)
-    diagnoses = [*_ending_diagnoses(seen, state), *(_obstacle_diagnoses(seen) if not state.is_final else ())]
-    others = (d for d in _warning_diagnoses(seen) if d.code not in {f.code for f in diagnoses})
-    return tuple(_without_secrets(d) for d in (*diagnoses, *others))
+    first = [
+        *_ending_diagnoses(seen, state, thorough),
+        *(_obstacle_diagnoses(seen) if not state.is_final else ()),
+    ]
+    warnings = [*_warning_diagnoses(seen)]
+    if thorough:
+        diagnoses = _thorough(seen, state, [*first, *warnings])
+    else:
+        diagnoses = [*first, *(d for d in warnings if d.code not in {f.code for f in first})]
+    return tuple(_without_secrets(d) for d in diagnoses)
+
+
+def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """What rules find and what the backend has told, as one list."""
+    if state in (State.FAILED, State.LOST, State.TIMED_OUT) and seen.objects is None:
+        return [*told]
+    found = examine(seen)
+    top = found[0]
+    if top.code in ("healthy", "unknown"):
+        own = [d for d in told if d.code != "unknown"]
+        return [*own, *(found if not own else ())] if not own or top.code == "unknown" else [*found, *own]
+    return [*found, *(d for d in told if d.code not in {f.code for f in found} and d.code != "unknown")]
+
+
+def examine(seen: Observation) -> list[Diagnosis]:
+    """What the rules find, the cause first; `healthy` or `unknown` where they find no cause."""
+    case = Case(seen)
+    found = [finding for one in all_rules().values() for finding in one.check(case)]
+    return _told(case, found)
+
+
+def _told(case: Case, found: Sequence[Finding]) -> list[Diagnosis]:
+    refused = [f for f in found if f.level is Level.REFUSED]
+    if refused:
+        found = refused
+    elif case.objects.refused is not None and not case.objects.pods:
+        return [_unknown(case, found)]
+    good = [f for f in found if f.code == "healthy"]
+    bad = _without_explained([f for f in found if f.code != "healthy"])
+    causes = [f for f in bad if f.level is not Level.NOISE]
+    if case.succeeded and good:
+        return [_diagnosis(good[0], ())]
+    if not causes:
+        return (
+            [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_unknown(case, bad)]
+        )
+    order = sorted(causes, key=lambda f: _rank(case, f))
+    firsts: dict[str, Finding] = {}
+    for finding in order:
+        firsts.setdefault(finding.code, finding)
+    top, *others = firsts.values()
+    rest = [f for f in (*order[1:], *(f for f in found if f not in order)) if f.code != "healthy"]
+    beside = [f for f in others if f.level in (Level.REFUSED, Level.CAUSE, Level.WRAPPER)][: MOST - 1]
+    told = {f.code for f in beside}
+    rest = [f for f in rest if f.code not in told]
+    return [_diagnosis(top, rest), *(_diagnosis(f, ()) for f in beside)]
+
+
+def _without_explained(found: Sequence[Finding]) -> list[Finding]:
+    """Without what another finding explains: a neighbour of the same trouble, or the generic word for it."""
+    codes = {f.code for f in found if f.level in (Level.REFUSED, Level.CAUSE)}
+    explained = {loser for code in codes for loser in _EXPLAINS.get(code, ())}
+    specific = {f.who or f.blame for f in found if f.level is Level.CAUSE and not f.generic}
+    return [
+        f for f in found if f.code not in explained and not (f.generic and (f.who or f.blame) in specific)
+    ]
+
+
+def _rank(case: Case, finding: Finding) -> tuple[float, float, float, int]:
+    """The smaller, the nearer to the root."""
+    at = finding.at
+    if at is None:
+        # A state that holds now, as a pod that never ran: it was there before anything else could fail.
+        begun = case.job.created if case.job is not None else None
+        at = (begun or 0.0) if finding.from_object and not finding.generic else float("inf")
+    at += NEAR if finding.generic else -NEAR if finding.from_object else 0.0
+    return finding.level, at, -finding.confidence, [*RULES].index(finding.code)
+
+
+def _diagnosis(finding: Finding, others: Sequence[Finding]) -> Diagnosis:
+    cause = RULES[finding.code].cause
+    also: dict[str, None] = {}
+    for other in others:
+        if (
+            other is not finding
+            and other.evidence
+            and (other.code != finding.code or other.blame != finding.blame)
+        ):
+            also.setdefault(f"{other.code}: {quote(other.evidence[0].text)} ({other.evidence[0].object})")
+    return Diagnosis(
+        code=finding.code,
+        summary=finding.summary,
+        evidence=finding.evidence,
+        blame=finding.blame,
+        retryable=cause.retryable if finding.retryable is None else finding.retryable,
+        fix=finding.fix or cause.fix,
+        confidence=round(finding.confidence, 2),
+        also=tuple(also)[:MOST_ALSO],
+    )
+
+
+def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
+    failed = next((c for c in case.conditions if c.type == "Failed" and c.status == "True"), None)
+    refused = case.objects.refused
+    evidence: tuple[Evidence, ...]
+    if refused is not None:
+        text, evidence = refused.message, (Evidence(case.job_name, "submit_error", quote(refused.message)),)
+    elif failed is not None:
+        text, evidence = (
+            failed.message or failed.reason,
+            (Evidence(case.job_name, "conditions.Failed", quote(failed.message)),),
+        )
+    else:
+        text, evidence = "nothing that was looked at explains it", ()
+    also = tuple(
+        dict.fromkeys(
+            f"{f.code}: {quote(f.evidence[0].text)} ({f.evidence[0].object})" for f in others if f.evidence
+        )
+    )
+    run = case.seen.run
+    fix = "`allaboard logs` and `allaboard events` show what was seen" if run else RULES["unknown"].cause.fix
+    return Diagnosis("unknown", quote(text), evidence, None, False, fix, 0.5, also[:MOST_ALSO])
 
 
 def _without_secrets(diagnosis: Diagnosis) -> Diagnosis:
     """What a member or a cluster wrote is quoted in logs, pages, metadata and messages to other people."""
     quoted = tuple(replace(e, text=redact_text(e.text)) for e in diagnosis.evidence)
-    return replace(diagnosis, summary=redact_text(diagnosis.summary), evidence=quoted)
+    also = tuple(redact_text(text) for text in diagnosis.also)
+    return replace(diagnosis, summary=redact_text(diagnosis.summary), evidence=quoted, also=also)
 
 
-def _ending_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
+def _ending_diagnoses(seen: Observation, state: State, thorough: bool = False) -> Iterator[Diagnosis]:
     if state is State.LOST:
         yield _diagnose_lost(seen)
         return
-    if state is State.TIMED_OUT:
+    if state is State.TIMED_OUT and not (thorough and seen.objects is not None):
         yield _diagnose_timeout(seen)
         return
     if state is not State.FAILED:
@@ -204,18 +264,8 @@ def _ending_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
     if seen.stop is not None and seen.stop.code is not None:
         yield _diagnose_never_started(seen, seen.stop.code, seen.stop.reason)
         return
-    cause = _diagnose_first_failure(seen)
-    yield cause
-    failed = seen.condition("Failed")
-    if failed is not None and ("backoff limit" in failed.message or failed.reason == "ReachedMaxRestarts"):
-        yield Diagnosis(
-            "backoff_limit_exceeded",
-            f"policy.backoff_limit is reached; restarts so far: {seen.restarts}",
-            (Evidence(f"job/{seen.run}", "conditions.Failed", failed.message),),
-            cause.blame,
-            False,
-            "mend the cause above, or raise policy.backoff_limit",
-        )
+    if not (thorough and seen.objects is not None):
+        yield from (d for d in examine(seen) if d.code != "healthy")
 
 
 _STARTS: Mapping[str, str] = {
@@ -230,7 +280,7 @@ _STARTS: Mapping[str, str] = {
     "pod_sandbox_failed": "it is tried again by itself; else tell who runs the nodes",
     "gpu_runtime_broken": "tell who runs the node; another may do",
     "pvc_not_bound": "create the claim, or look why no volume is made for it: kubectl describe pvc",
-    "volume_multi_attach": "use a claim of ReadWriteMany, or wait until the other node lets go",
+    "volume_multi_attach": "use a claim of ReadWriteMany, or wait until who has it lets go",
     "volume_mount_failed": "look at the volume and its server; storage names it in the job",
     "resource_quota_exceeded": "ask for less, or for more quota",
     "pod_security_denied": "set what it names in pod.spec.securityContext, or use another namespace",
@@ -246,6 +296,14 @@ _STARTS: Mapping[str, str] = {
     "insufficient_gpu": "ask for less per member, or have larger nodes added",
     "gpu_not_advertised": "ask for what the nodes offer, or have its device plugin installed",
     "unschedulable_constraints": "ask for less, tolerate the taint, or correct the selector in pod",
+    "queue_quota_impossible": "ask for less, or take another queue; else its nominalQuota has to be raised",
+    "queue_misconfigured": (
+        "look at the queue: kubectl get localqueues,clusterqueues; then name one that admits it"
+    ),
+    "queue_pods_ready_timeout": "look at what kept its members from starting: allaboard events {run}",
+    "deadline_exceeded": (
+        "raise its label kueue.x-k8s.io/max-exec-time-seconds (metadata.labels), or have it train in parts"
+    ),
 }
 """Code of an obstacle -> what to do."""
 
@@ -254,11 +312,16 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
     obstacle = seen.obstacle
     if obstacle is None:
         return
-    fix = _STARTS.get(obstacle.code, f"look at what the cluster says: allaboard events {seen.run}")
+    fix = _STARTS.get(obstacle.code, "look at what the cluster says: allaboard events {run}")
+    fix = fix.replace("{run}", seen.run)
     evidence = [Evidence(obstacle.object, obstacle.field, obstacle.said)] if obstacle.said else []
     if obstacle.field.startswith("initContainerStatuses"):
-        last = [line.text for line in strip_lines(seen.tails.get(obstacle.member or "", "")) if line.text][
-            -1:
+        case = Case(seen)
+        last = [
+            text
+            for one in readings(case)
+            if one.pod.member == obstacle.member
+            for text in one.log.last_lines[-1:]
         ]
         evidence += [Evidence(f"log/{obstacle.member}", "text", text) for text in last]
         if obstacle.code == "oom_killed":
@@ -270,7 +333,7 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
 
 def _diagnose_never_started(seen: Observation, code: str, text: str) -> Diagnosis:
     """It was ended because it could never start."""
-    fix = _STARTS.get(code, "mend it, then start it again under its key")
+    fix = _STARTS.get(code, "mend it, then start it again under its key").replace("{run}", seen.run)
     return Diagnosis(code, text, (Evidence(f"run/{seen.run}", "record.stop", text),), None, False, fix)
 
 
@@ -298,204 +361,6 @@ def _diagnose_timeout(seen: Observation) -> Diagnosis:
         False,
         "raise policy.deadline or the clock named, or find out what held it",
     )
-
-
-def _diagnose_first_failure(seen: Observation) -> Diagnosis:
-    failing = sorted(
-        (m for m in seen.members if m.exit_code not in (None, 0) or m.reason),
-        key=lambda m: (_is_victim(seen, m), m.ended or float("inf"), m.rank),
-    )
-    if not failing:
-        if (start := _start_error(seen)) is not None:
-            return start
-        failed = seen.condition("Failed")
-        text = failed.message if failed else "the run failed"
-        return Diagnosis(
-            "unknown", text, (), None, False, "`allaboard logs` and `allaboard events` show what was seen"
-        )
-    member = failing[0]
-    return (
-        _diagnose_by_reason(seen, member)
-        or _diagnose_by_log(seen, member)
-        or _diagnose_by_exit_code(seen, member)
-    )
-
-
-_NOT_STARTED = re.compile(
-    r"Error pod (?P<pod>\S+) container \S+ exitCode: 12[68] terminated message: (?P<said>.*)|"
-    r"Error: (?P<own>failed to create (containerd task|shim task|.*OCI runtime).*)",
-    re.DOTALL,
-)
-
-
-def _start_error(seen: Observation) -> Diagnosis | None:
-    """The event that says why the program of a deleted member could not be started."""
-    for event in reversed(seen.events):
-        match = _NOT_STARTED.match(event.message)
-        if match is not None and event.reason in ("Failed", "StartError", "ContainerCannotRun"):
-            who = (match["pod"] or event.object).removeprefix(f"{event.object}-")
-            code, words, passes = why_not_started(match["said"] or match["own"] or "")
-            evidence = (Evidence(f"events/{event.object}", event.reason, event.message),)
-            text = f"{who} could not be started: {words}"
-            return Diagnosis(code, text, evidence, who, passes, _STARTS["bad_entrypoint"])
-    return None
-
-
-def _is_victim(seen: Observation, member: MemberSeen) -> bool:
-    """Whether this member only reports that a peer went away."""
-    if member.exit_code == 143:
-        return True
-    lines = strip_lines(seen.tails.get(member.name, ""))
-    if _own_exception(lines) is not None:
-        return False
-    last = [line.text for line in lines if line.text][-12:]
-    return any(_SECONDARY.search(line) for line in last)
-
-
-def _own_exception(lines: Sequence[Line]) -> RaisedException | None:
-    """The first uncaught exception that is not about a peer which went away."""
-    return next(
-        (exception for exception in uncaught_exceptions(lines) if not _SECONDARY.search(exception.text)), None
-    )
-
-
-def _diagnose_by_reason(seen: Observation, member: MemberSeen) -> Diagnosis | None:
-    if member.said or member.reason in ("StartError", "ContainerCannotRun"):
-        messages = (e.message for e in seen.events if e.object == member.name and e.reason == "Failed")
-        code, words, passes = "bad_entrypoint", next(messages, ""), False
-        text = member.said or words
-        if member.said:
-            code, words, passes = why_not_started(member.said)
-        return Diagnosis(
-            code,
-            f"{member.name} could not be started: {words}",
-            (Evidence(f"member/{member.name}", "start", text),),
-            member.name,
-            passes,
-            "check the command and the folder it starts in",
-        )
-    if member.reason == "OOMKilled":
-        return Diagnosis(
-            "oom_killed",
-            f"{member.name} used more memory than there is",
-            (Evidence(f"member/{member.name}", "reason", "OOMKilled"),),
-            member.name,
-            False,
-            "raise resources.memory, or use fewer data loader workers",
-        )
-    return None
-
-
-def _diagnose_by_log(seen: Observation, member: MemberSeen) -> Diagnosis | None:
-    lines = strip_lines(seen.tails.get(member.name, ""))
-    own = _own_exception(lines)
-    for rule in _LOG:
-        if rule.code == "python_exception" and own is not None:
-            return _diagnose_exception(seen, member, own, rule)
-        for line in reversed(lines):
-            if rule.pattern.search(line.text) and not _SECONDARY.search(line.text):
-                quoted = _last_error(lines) if rule.code == "python_exception" else line.text.strip()
-                who = own if own is not None and rule.pattern.search(own.text) else None
-                return Diagnosis(
-                    rule.code,
-                    f"{rule.summary} ({_log_author(member, who, len(seen.members) == 1)}): "
-                    f"{_shorten(quoted)}",
-                    (Evidence(f"log/{member.name}", "text", quoted), *_traceback_place(member, who)),
-                    member.name,
-                    rule.retryable,
-                    rule.fix,
-                )
-    return None
-
-
-def _diagnose_exception(
-    seen: Observation, member: MemberSeen, own: RaisedException, rule: _Pattern
-) -> Diagnosis:
-    """A diagnosis of an exception: type, message, the line of user code, and the member."""
-    at = f" at {own.where}" if own.where is not None else ""
-    return Diagnosis(
-        rule.code,
-        f"{rule.summary} ({_log_author(member, own, len(seen.members) == 1)}): {_shorten(own.text)}{at}",
-        (Evidence(f"log/{member.name}", "text", own.text), *_traceback_place(member, own)),
-        member.name,
-        rule.retryable,
-        f"fix the script; its log shows the traceback: allaboard logs {seen.run} {member.name}",
-    )
-
-
-def _log_author(member: MemberSeen, own: RaisedException | None, alone: bool) -> str:
-    """``worker-0, rank 5``: the rank that a launcher named, else that of the member, if there are others."""
-    if own is not None and own.rank is not None:
-        return f"{member.name}, rank {own.rank}"
-    if own is not None and own.local is not None:
-        return f"{member.name}, local rank {own.local}"
-    return f"{member.name}, rank {member.rank}" if not alone else member.name
-
-
-def _traceback_place(member: MemberSeen, own: RaisedException | None) -> tuple[Evidence, ...]:
-    where = own.where if own is not None else None
-    evidence = () if where is None else (Evidence(f"log/{member.name}", "traceback", str(where)),)
-    return (*evidence, _exit_evidence(member))
-
-
-def _last_error(lines: Sequence[Line]) -> str:
-    """The line with the exception: the last unindented one like ``SomeError: message``."""
-    errors = [
-        line.text.strip()
-        for line in lines
-        if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line.text)
-    ]
-    errors = [text for text in errors if not _SECONDARY.search(text)] or errors
-    return errors[-1] if errors else "Traceback (most recent call last)"
-
-
-def _diagnose_by_exit_code(seen: Observation, member: MemberSeen) -> Diagnosis:
-    code = member.exit_code or 0
-    evidence = (_exit_evidence(member),)
-    signal = _SIGNALS.get(code - 128)
-    if code in (126, 127):
-        return Diagnosis(
-            "bad_entrypoint",
-            f"{member.name} exited with {code}: a program in its command is not there or may not run",
-            evidence,
-            member.name,
-            False,
-            "check the command",
-        )
-    if signal in ("SIGKILL", "SIGTERM"):
-        return Diagnosis(
-            "killed_externally",
-            f"{member.name} was killed from outside ({signal})",
-            evidence,
-            member.name,
-            True,
-            "find out who killed it (out of memory? an administrator?), then start again: it resumes",
-        )
-    if signal:
-        return Diagnosis(
-            "native_crash",
-            f"{member.name} crashed ({signal})",
-            evidence,
-            member.name,
-            False,
-            "run it with PYTHONFAULTHANDLER=1 to see where",
-        )
-    return Diagnosis(
-        "python_exception",
-        f"{member.name} exited with {code}",
-        evidence,
-        member.name,
-        False,
-        f"its log says why: allaboard logs {seen.run} {member.name}",
-    )
-
-
-def _exit_evidence(member: MemberSeen) -> Evidence:
-    return Evidence(f"member/{member.name}", "exit_code", str(member.exit_code))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 _FLAGS = {
@@ -527,6 +392,10 @@ _FLAGS = {
     "checkpoint_corrupt": (
         "the newest checkpoint could not be read; the one before was used",
         "`allaboard checkpoints verify` names the torn one",
+    ),
+    "images_differ": (
+        "members run different images under one name: collectives hang where their libraries differ",
+        "pin the image by its digest (image@sha256:...), and start it again",
     ),
     "rendezvous_never_happened": (
         "several members ran, but none ever listened at the rendezvous: each trained alone",
@@ -563,20 +432,26 @@ _WAITS = {
         True,
         "it starts by itself when its queue admits it; else take another queue or a higher priority",
     ),
+    "slots_pending": (
+        "queue_quota_pending",
+        True,
+        "it starts by itself when there is room; else ask for less, or stop what holds the slots "
+        "(`allaboard queues`)",
+    ),
     "queue_quota_impossible": (
         "queue_quota_impossible",
         False,
-        "ask for less, or take another queue; else its nominalQuota has to be raised",
+        _STARTS["queue_quota_impossible"],
     ),
     "queue_misconfigured": (
         "queue_misconfigured",
         False,
-        "look at the queue: kubectl get localqueues,clusterqueues; then name one that admits it",
+        _STARTS["queue_misconfigured"],
     ),
     "queue_pods_ready_timeout": (
         "queue_pods_ready_timeout",
         True,
-        "look at what kept its members from starting: allaboard events {run}",
+        _STARTS["queue_pods_ready_timeout"],
     ),
     "resource_quota_exceeded": (
         "resource_quota_exceeded",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LONGEST = 4000
 """Characters of a line that are parsed."""
@@ -73,7 +73,7 @@ class Frame:
 @dataclass(frozen=True, slots=True)
 class RaisedException:
     """An exception that ended a process. ``where``: the innermost frame of the job's own code, else the
-    innermost of all."""
+    innermost of all. ``chained``: another one was raised from it."""
 
     type: str
     message: str
@@ -81,6 +81,7 @@ class RaisedException:
     rank: int | None = None
     local: int | None = None
     position: int = 0
+    chained: bool = False
 
     @property
     def text(self) -> str:
@@ -123,9 +124,9 @@ class _Block:
     in_frames: bool = False
 
 
-def find_exceptions(lines: Sequence[Line]) -> list[RaisedException]:
+def find_exceptions(lines: Sequence[Line], *, chains: bool = False) -> list[RaisedException]:
     """Every exception that Python printed, in the order of their tracebacks' ends. Of a chain the one that
-    was raised last stands; lines of several ranks may be mixed."""
+    was raised last stands, with ``chains`` the others too; lines of several ranks may be mixed."""
     open_: dict[tuple[int | None, int | None], _Block] = {}
     exceptions: list[RaisedException] = []
     chained: set[tuple[int | None, int | None]] = set()
@@ -153,7 +154,7 @@ def find_exceptions(lines: Sequence[Line]) -> list[RaisedException]:
             continue
         if who in chained:
             chained.discard(who)
-            exceptions = _drop_last_of(exceptions, who)
+            exceptions = _without_last_of(exceptions, who, chains)
         own_frames = [frame for frame in block.frames if frame.is_user_code] or block.frames
         exceptions.append(
             RaisedException(match["type"], match["text"] or "", own_frames[-1], *who, block.position)
@@ -169,22 +170,29 @@ def _cut_before(text: str, before: str) -> str:
     return text[bars.end() :] if bars is not None else text
 
 
-def _drop_last_of(
-    exceptions: Iterable[RaisedException], who: tuple[int | None, int | None]
+def _without_last_of(
+    exceptions: Sequence[RaisedException], who: tuple[int | None, int | None], chains: bool
 ) -> list[RaisedException]:
-    every = list(exceptions)
-    for n in range(len(every) - 1, -1, -1):
-        if (every[n].rank, every[n].local) == who:
-            return every[:n] + every[n + 1 :]
-    return every
+    """The same without the last one of a rank, or with it as one from which another was raised."""
+    for n in range(len(exceptions) - 1, -1, -1):
+        last = exceptions[n]
+        if (last.rank, last.local) == who:
+            kept = [replace(last, chained=True)] if chains else []
+            return [*exceptions[:n], *kept, *exceptions[n + 1 :]]
+    return list(exceptions)
 
 
-def uncaught_exceptions(lines: Sequence[Line]) -> Iterator[RaisedException]:
+def last_of_each_rank(exceptions: Iterable[RaisedException]) -> list[RaisedException]:
     """The last exception of each rank, but for those that launchers raise; in the order in which they
     ended."""
     last: dict[tuple[int | None, int | None], RaisedException] = {}
-    for exception in find_exceptions(lines):
+    for exception in exceptions:
         if not exception.is_wrapper:
             last.pop((exception.rank, exception.local), None)
             last[(exception.rank, exception.local)] = exception
-    yield from last.values()
+    return list(last.values())
+
+
+def uncaught_exceptions(lines: Sequence[Line]) -> Iterator[RaisedException]:
+    """The exceptions that ended processes, as `last_of_each_rank` has them."""
+    yield from last_of_each_rank(find_exceptions(lines))

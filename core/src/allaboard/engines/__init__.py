@@ -98,6 +98,11 @@ class Engine(Protocol):
     def brings_scheduler(self, layout: Layout) -> bool:
         """Whether something else than the job says who places its pods, and the job cannot."""
 
+    def starts_in_order(self, layout: Layout) -> str | None:
+        """The field of the job by which members wait for others before they are made; None: all are made at
+        once.
+        """
+
     def brings_image(self, layout: Layout) -> bool:
         """Whether members have an image although the job names none."""
 

@@ -23,16 +23,19 @@ each of its releases; JobSet last, which knows no framework. ALLABOARD_ENGINE na
 @dataclass(frozen=True, slots=True)
 class Operator:
     """The controller of an engine's jobs; several engines may share one. ``home``: the namespace where its
-    guide puts it; ``install``: the commands of that guide; ``exact``: a kind of the same name in another
-    version is another operator's; ``gang_flag``: how it is told to make gangs by itself.
+    guide puts it; ``install``: the commands of that guide, where no row of
+    `allaboard.backends.kubernetes.discovery.guides` tells how; ``exact``: a kind of the same name in another
+    version is another operator's; ``gang_flag``: how it is told to make gangs by itself; ``guide``: the name
+    of its row of guides, if that is another than ``id``.
     """
 
     id: str
     title: str
     home: str
-    install: tuple[str, ...]
+    install: tuple[str, ...] = ()
     exact: bool = False
     gang_flag: str = "--gang-scheduler-name"
+    guide: str = ""
 
 
 @dataclass(frozen=True, slots=True)

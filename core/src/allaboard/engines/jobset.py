@@ -119,10 +119,6 @@ class JobSet:
         "jobset",
         "JobSet",
         "jobset-system",
-        (
-            "kubectl apply --server-side -f "
-            "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
-        ),
     )
     PROBE: Json | None = _WRONG
     ENDS: Mapping[str, str] = {
@@ -187,6 +183,12 @@ class JobSet:
     def brings_scheduler(self, layout: Layout) -> bool:
         """No: the job names it."""
         return False
+
+    def starts_in_order(self, layout: Layout) -> str | None:
+        """Where the job says it and there are several groups."""
+        policy = layout.engine_spec.get("startupPolicy") or {}
+        waits = policy.get("startupPolicyOrder") == "InOrder" and len(layout.groups) > 1
+        return "engine_spec.startupPolicy" if waits else None
 
     def brings_image(self, layout: Layout) -> bool:
         """No: the job names it."""

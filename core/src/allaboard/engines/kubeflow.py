@@ -33,10 +33,6 @@ OPERATOR = Operator(
     "training-operator",
     "Training Operator v1",
     "kubeflow",
-    (
-        "kubectl apply --server-side -k "
-        '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"',
-    ),
     exact=True,
 )
 RESTART = {"never": "Never", "on_failure": "OnFailure", "always": "Always", "exit_code": "ExitCode"}
@@ -128,6 +124,10 @@ class KubeflowEngine:
     def brings_scheduler(self, layout: Layout) -> bool:
         """No: the job names it."""
         return False
+
+    def starts_in_order(self, layout: Layout) -> str | None:
+        """None: its operator makes all members at once."""
+        return None
 
     def brings_image(self, layout: Layout) -> bool:
         """No: the job names it."""
@@ -368,9 +368,9 @@ def replica_type(role: str) -> str:
 
 
 def without_gpus(group: int | Mapping[str, Any]) -> dict[str, Any]:
-    """A group, to which the GPUs that a job says for all members do not belong."""
+    """A group, to which the GPUs and devices that a job says for all members do not belong."""
     fields: dict[str, Any] = dict(group) if isinstance(group, Mapping) else {"replicas": group}
-    none = {"gpu": 0, "gpu_type": None, "mig": None}
+    none = {"gpu": 0, **dict.fromkeys(("gpu_type", "mig", "devices", "device_class", "device_selector"))}
     return {**fields, "resources": {**none, **fields.get("resources", {})}}
 
 

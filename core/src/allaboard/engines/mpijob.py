@@ -172,7 +172,8 @@ class MPIEngine(KubeflowEngine):
         if program and worker is not None:  # what a job says for all is the launcher's alone
             job["groups"]["worker"] = {**_fields(worker), **program}
         launcher, resources = (job.get("groups") or {}).get("launcher"), job.get("resources") or {}
-        gpus = {name: resources[name] for name in ("gpu", "gpu_type", "mig", "shared") if name in resources}
+        names = ("gpu", "gpu_type", "mig", "shared", "devices", "device_class", "device_selector")
+        gpus = {name: resources[name] for name in names if name in resources}
         if gpus and launcher is not None:
             own = _fields(launcher)
             job["groups"]["launcher"] = {**own, "resources": {**gpus, **own.get("resources", {})}}
@@ -288,10 +289,6 @@ class MPIJob(MPIEngine):
         "mpi-operator",
         "MPI Operator",
         "mpi-operator",
-        (
-            "kubectl apply --server-side -f "
-            "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.7.0/deploy/v2beta1/mpi-operator.yaml",
-        ),
         exact=True,
         gang_flag="--gang-scheduling",
     )

@@ -57,14 +57,7 @@ class MXJob(KubeflowEngine):
             "DMLC_WORKER_ID",
         }
     )
-    OPERATOR = replace(
-        OPERATOR,
-        title=f"{OPERATOR.title} up to 1.8",
-        install=(
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.8.1"',
-        ),
-    )
+    OPERATOR = replace(OPERATOR, title=f"{OPERATOR.title} up to 1.8", guide="training-operator-1.8")
 
     def __init__(self) -> None:
         super().__init__()

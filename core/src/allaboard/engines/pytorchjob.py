@@ -154,7 +154,7 @@ def _processes(layout: Layout) -> str:
     """Processes per member. Left open it is `auto`, which torchrun takes for one per CPU of the whole node
     where there is no GPU: a member that asks for none is one process.
     """
-    gpus = any(group.needs.gpu or group.needs.mig for group in layout.groups)
+    gpus = any(group.needs.gpus for group in layout.groups)
     return layout.processes_per_member or ("auto" if gpus else "1")
 
 

@@ -99,9 +99,13 @@ def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
     for name in ("restart", "backoff_limit"):
         if name in policy:
             yield Problem(f"policy.{name}", _BY_RUNTIME, severity="warning")
-    for name in ("code", "elastic"):
+    for name in ("code", "elastic", "host_network", "image_pull_policy"):
         if job.get(name):
             yield Problem(name, _BY_RUNTIME)
+    if "securityContext" in unknown and job.get("security"):
+        yield Problem("security", _BY_RUNTIME)
+    if (job.get("resources") or {}).get("device_class") is not None:
+        yield Problem("resources.device_class", _BY_RUNTIME)
     for n, secret in enumerate(job.get("secrets") or ()):
         if isinstance(secret, Mapping) and secret.get("env"):
             words = "a TrainJob cannot say envFrom; mount it, or have the runtime say it"
@@ -238,6 +242,8 @@ def _patched(template: Json, known: Collection[str]) -> dict[str, Any]:
     """What a template says beside what the trainer says."""
     main, pod = main_container(template), {n: v for n, v in template["spec"].items() if n in known}
     kept = {name: main[name] for name in ("volumeMounts", "securityContext") if main.get(name)}
+    if "securityContext" not in known:
+        kept.pop("securityContext", None)
     others = [container for container in template["spec"]["containers"] if container is not main]
     pod["containers"] = [*([{"name": CONTAINER, **kept}] if kept else ()), *others]
     pod = {name: value for name, value in pod.items() if value}

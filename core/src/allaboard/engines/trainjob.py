@@ -111,12 +111,6 @@ class TrainJob(JobSet):
         "trainer",
         "Trainer v2",
         "kubeflow-system",
-        (
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
-            "kubectl apply --server-side -k "
-            '"https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0"',
-        ),
     )
     TAKES_IN = CHANGES | mpi.FIELDS
     PROBE: Json | None = _WRONG
@@ -406,7 +400,9 @@ def _processes(layout: Layout) -> int | None:
     said = layout.processes_per_member or "auto"
     if said.isdecimal():
         return int(said)
-    return None if any(group.needs.gpu or group.needs.mig for group in layout.groups) else 1
+    if claimed := [group.needs.gpus for group in layout.groups if group.needs.device_class]:
+        return max(claimed)  # which Trainer does not see
+    return None if any(group.needs.gpus for group in layout.groups) else 1
 
 
 def _stripped(layout: Layout, node: Json) -> dict[str, Any]:

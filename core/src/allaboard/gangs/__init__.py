@@ -27,6 +27,10 @@ class Gang(Protocol):
     is none.
     """
 
+    COMPOSITE: tuple[str, ...]
+    """``group/version/Kind`` of the object under which it makes one gang of several, and of what that needs
+    beside it: of an elastic job of several roles, where the cluster is known to serve them; empty: none.
+    """
     NAMED_BY: str | None
     """An annotation of its members that names this object, where the gang scheduler itself makes it; None:
     allaboard makes it, or the job's operator, and its name is known beforehand.
@@ -71,3 +75,8 @@ def _gangs() -> Iterator[Gang]:
 
 
 GANGS: Mapping[str, Gang] = {gang.NAME: gang for gang in _gangs()}
+
+
+def is_gang_scheduler(gang: Gang) -> bool:
+    """Whether it starts members together: by an object, or by what its own scheduler reads from pods."""
+    return bool(gang.KINDS) or gang.SCHEDULER is not None

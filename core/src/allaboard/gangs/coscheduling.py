@@ -20,6 +20,7 @@ from allaboard.units import show_bytes
 NAME = "coscheduling"
 TITLE = "coscheduling"
 KINDS: tuple[str, ...] = ("scheduling.x-k8s.io/v1alpha1/PodGroup",)
+COMPOSITE: tuple[str, ...] = ()
 NAMED_BY: str | None = None
 SCHEDULER: str | None = "scheduler-plugins-scheduler"  # the name in the profile of its chart
 AUTO: int | None = 20

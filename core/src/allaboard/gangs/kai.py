@@ -23,6 +23,7 @@ from allaboard.gangs.base import GangPlan, GangView
 NAME = "kai"
 TITLE = "KAI Scheduler"
 KINDS: tuple[str, ...] = ("scheduling.run.ai/v2alpha2/PodGroup",)
+COMPOSITE: tuple[str, ...] = ()
 NAMED_BY: str | None = "pod-group-name"
 SCHEDULER: str | None = "kai-scheduler"
 AUTO: int | None = 25

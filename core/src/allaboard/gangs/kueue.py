@@ -4,11 +4,19 @@ who places the pods afterwards is another's affair.
 Read from Kueue 0.19.2: apis/kueue/v1beta2/workload_types.go, pkg/scheduler (flavorassigner, preemption),
 pkg/workload. What a Workload says:
 
-- QuotaReserved=False has a reason of its own since 0.19 (KEP-10852, gate UnadmittedWorkloadsObservability);
-  without that, and in older releases, it is Pending, Inadmissible or Waiting, and the message alone tells.
+- QuotaReserved=False has a reason of its own with the gate UnadmittedWorkloadsObservability (KEP-10852, off
+  by default in 0.19); without that, and in older releases, it is Pending, Inadmissible or Waiting, and the
+  message alone tells.
 - Admitted=False beside QuotaReserved=True: admission checks are not ready yet.
 - Evicted tells why it runs no more, and stays until it is admitted again; ``active: false``: Kueue, or a
   person, has taken it out of its queue for good.
+- Of a job that MultiKueue sends to another cluster, ``clusterName`` says which one admitted it, and
+  ``nominatedClusterNames`` which are asked. There is no pod of it here, and its status is copied from there
+  (pkg/controller/admissionchecks/multikueue).
+
+What waiting does not help is `Held.never`: more is asked for than the queue can ever have, no flavor matches,
+there is no such queue, or Kueue itself has given the job up. A queue that is stopped or broken is its
+administrator's to mend, and a job that a person deactivated is that person's: these wait.
 """
 
 from __future__ import annotations
@@ -18,11 +26,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.units import counted, from_rfc3339, show_seconds
+from allaboard.units import counted, from_rfc3339, place_in_line
 
 Json = Mapping[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a job that Kueue admits; an annotation in its early days."""
+PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"
+"""Label of a job: the WorkloadPriorityClass by which its queue orders it, and preempts for it. Its pods keep
+their own priority.
+"""
+MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
+"""Annotation of a Job of batch/v1, the one kind of which Kueue admits a part."""
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Whom a job names as its manager that Kueue sends to another cluster: the operator here leaves it alone. Its
+webhook writes that into every job whose ClusterQueue has an admission check of this controller
+(jobframework.ApplyDefaultForManagedBy).
+"""
 QUEUES = ("kueue.x-k8s.io/v1beta2/LocalQueue", "kueue.x-k8s.io/v1beta1/LocalQueue")
 """What a queue of a namespace is: Kueue is there where one of them is served."""
 ADMITS: Mapping[str, str] = {
@@ -47,12 +66,20 @@ POD_SETS = "kueue.x-k8s.io/podset-group-name"
 """Annotations of members, by which Kueue places them itself (topology-aware scheduling): the node label of
 the domain; a name that the members of two roles share.
 """
+BOOST = "kueue.x-k8s.io/priority-boost"
+"""Annotation of a Workload: a whole number that is added to its priority (KEP-7990, gate PriorityBoost,
+alpha, off by default). Kueue's webhook refuses what is no number, with the gate alone.
+"""
 SILENT = 60.0
 """Seconds after which a job without a Workload counts as one that Kueue does not know."""
-LONGEST = 300
+LONGEST, _READ = 300, 4000
+"""Characters of a message that are quoted, and that are looked at."""
+_CLUSTERS = 5
+"""Clusters that are named in a sentence."""
 
 PENDING, IMPOSSIBLE = "queue_quota_pending", "queue_quota_impossible"
 MISCONFIGURED, NOT_READY = "queue_misconfigured", "queue_pods_ready_timeout"
+OVERTIME = "deadline_exceeded"
 _CODES: Mapping[str, str] = {
     "ExceedsMaxQuota": IMPOSSIBLE,
     "NoMatchingFlavor": IMPOSSIBLE,
@@ -61,15 +88,22 @@ _CODES: Mapping[str, str] = {
     "Inadmissible": MISCONFIGURED,
 }
 """Reason of QuotaReserved=False -> code; of the others the wait may pass by itself."""
+_COARSE = frozenset({"", "Pending", "Inadmissible", "Waiting"})
+"""Reasons of older releases, which leave it to the message whether the wait may pass."""
+_POD_SET = "couldn't assign flavors to pod set"
 _SHORT = re.compile(r"insufficient unused quota for ([\w./-]+) in flavor ([\w.-]+), (\S+) more needed")
 _NEVER = re.compile(
     r"insufficient quota for ([\w./-]+) in flavor ([\w.-]+), "
     r"previously considered podsets requests \(([^)]*)\) \+ current podset request \(([^)]*)\) "
     r"> maximum capacity \(([^)]*)\)"
 )
+_UNCOVERED = re.compile(r"resource ([\w./-]+) unavailable in ClusterQueue")
+_NO_MATCH = re.compile(r"flavor \S+ doesn't match node affinity|untolerated taint .* in flavor \S+")
 _NO_DOMAIN = re.compile(r'topology "([\w.-]+)" (?:allows to fit only|doesn\'t allow to fit any)')
 _EXCLUDED = re.compile(r"Total nodes: (\d+); excluded: ([^.;]*)")
 _ABSENT = re.compile(r"(LocalQueue|ClusterQueue) (\S+) (doesn't exist|not found|is inactive|is stopped)")
+_CHECKS = re.compile(r"AdmissionChecks? in \w+ state: (.+)")
+"""What the checks said by which Kueue evicted or deactivated it (workload_controller.go)."""
 _EVICTED: Mapping[str, str] = {
     "Preempted": "it was preempted",
     "PodsReadyTimeout": "its members did not become ready in time",
@@ -80,10 +114,15 @@ _EVICTED: Mapping[str, str] = {
     "FlavorMigration": "it was moved to another flavor",
     "Deactivated": "it was deactivated",
     "DeactivatedDueToRequeuingLimitExceeded": "it was started again and again, and never became ready",
-    "DeactivatedDueToMaximumExecutionTimeExceeded": "it ran longer than its queue allows",
+    "DeactivatedDueToMaximumExecutionTimeExceeded": "it ran longer than its longest time",
     "DeactivatedDueToAdmissionCheck": "an admission check has rejected it",
 }
 """Reason of Evicted -> what happened."""
+_GIVEN_UP: Mapping[str, str] = {
+    "RequeuingLimitExceeded": NOT_READY,
+    "MaximumExecutionTimeExceeded": OVERTIME,
+}
+"""What Kueue deactivated it for -> code."""
 _PREEMPTED: Mapping[str, str] = {
     "InClusterQueue": "by one of higher priority in the same queue",
     "InCohortReclamation": "by a queue that took back what it had lent",
@@ -109,10 +148,13 @@ class WorkloadSeen:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why a queue holds a job back: a code of failure-modes, and a sentence."""
+    """Why a queue holds a job back: a code of failure-modes, and a sentence; ``never``: waiting does not help
+    it. The sentence is the same as long as nothing happens: it counts no seconds.
+    """
 
     code: str
     text: str
+    never: bool = False
 
 
 def why_not_admitted(engine: str) -> str | None:
@@ -141,26 +183,91 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
     if workload is None:
         if age < SILENT:
             return Held(PENDING, f"Kueue has not looked at it yet (queue {queue})")
-        words = f"Kueue has made no Workload of it for {show_seconds(age)}: does it manage this kind of job?"
+        words = "Kueue has made no Workload of it for more than a minute: does it manage this kind of job?"
         return Held(MISCONFIGURED, f"{words} (queue {queue})")
     conditions = {str(c.get("type")): c for c in (workload.get("status") or {}).get("conditions") or ()}
     evicted = _evicted(conditions)
     if (workload.get("spec") or {}).get("active") is False:
-        out = f"Kueue has taken it out of queue {queue}: {evicted or 'somebody deactivated it'}"
-        is_late = "RequeuingLimitExceeded" in _reason(conditions, "Evicted")
-        return Held(NOT_READY if is_late else MISCONFIGURED, out)
+        return _given_up(queue, conditions, evicted)
     after = "; ".join([*([evicted] if evicted else ()), *_put_off(workload, now)])
     more = f" ({after})" if after else ""
     if _holds(conditions, "QuotaReserved"):
-        checks = ", ".join(_open_checks(workload))
-        said = f"waits for {checks}" if checks else _message(conditions, "Admitted") or "is not admitted yet"
-        return Held(PENDING, f"Kueue has room for it in queue {queue}, and it {said}{more}")
+        if evicted:
+            return Held(PENDING, f"Kueue takes it back into queue {queue}: {after}")
+        if _holds(conditions, "Admitted"):
+            return Held(PENDING, f"Kueue has admitted it to queue {queue}, and it starts now")
+        return Held(
+            PENDING, f"Kueue has room for it in queue {queue}, and it {_not_admitted(workload)}{more}"
+        )
     reason, message = _reason(conditions, "QuotaReserved"), _message(conditions, "QuotaReserved")
-    code, why = _why_no_quota(reason, message)
-    if _reason(conditions, "Evicted") == "PodsReadyTimeout" and code == PENDING:
+    late = _reason(conditions, "Evicted") == "PodsReadyTimeout"
+    if evicted and message and message == _message(conditions, "Evicted"):
+        # What it lacks now is not looked at yet.
+        code = NOT_READY if late else PENDING
+        return Held(code, f"Kueue has taken it back into queue {queue}{place_in_line(position)}: {after}")
+    code, why, never = _why_no_quota(reason, message)
+    if late and code == PENDING:
         code = NOT_READY
-    place = _place(position) if code != IMPOSSIBLE else ""
-    return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}")
+    place = "" if never else place_in_line(position)
+    return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}", never)
+
+
+def _given_up(queue: str, conditions: Mapping[str, Json], evicted: str) -> Held:
+    """Of one that is out of its queue: by Kueue, which does not take it back, or by a person. Kueue says why
+    in DeactivationTarget before it says it in Evicted.
+    """
+    reason = _reason(conditions, "Evicted") if evicted else ""
+    if not evicted and _holds(conditions, "DeactivationTarget"):
+        reason = f"DeactivatedDueTo{_reason(conditions, 'DeactivationTarget')}"
+        evicted = _EVICTED.get(reason) or _cut(_message(conditions, "DeactivationTarget"))
+        checks = _CHECKS.search(_message(conditions, "DeactivationTarget"))
+        evicted += f": {_cut(checks[1])}" if checks else ""
+    by_kueue = reason.startswith("DeactivatedDueTo")
+    out = f"Kueue has taken it out of queue {queue}: {evicted or 'somebody deactivated it'}"
+    return Held(_GIVEN_UP.get(reason.removeprefix("DeactivatedDueTo"), MISCONFIGURED), out, by_kueue)
+
+
+def _not_admitted(workload: Json) -> str:
+    """What one that has its quota waits for."""
+    status = workload.get("status") or {}
+    asked = [_cut(name) for name in status.get("nominatedClusterNames") or ()]
+    checks = ", ".join(_open_checks(workload))
+    if asked:
+        several = "one of the clusters" if len(asked) > 1 else "a place on cluster"
+        shown = ", ".join(asked[:_CLUSTERS]) + (" ..." if len(asked) > _CLUSTERS else "")
+        return f"waits for {several} {shown}" + (f"; {checks}" if checks else "")
+    if checks:
+        return f"waits for {checks}"
+    return _cut(condition_of(workload, "Admitted").get("message")) or "is not admitted yet"
+
+
+def cluster_of(workload: Json) -> str | None:
+    """The cluster to which MultiKueue has sent a job, where its members run; None: to none yet."""
+    name = (workload.get("status") or {}).get("clusterName")
+    return _cut(name) if isinstance(name, str) and name else None
+
+
+def sent_away(workload: Json | None) -> str:
+    """Where to look for what is not here, of a job that runs on another cluster."""
+    cluster = None if workload is None else cluster_of(workload)
+    where = f"cluster {cluster}" if cluster is not None else "another cluster"
+    return f"Kueue has sent it to {where}: its members, their logs and what they report are there"
+
+
+def waited_since(workload: Json) -> float | None:
+    """Since when a job has been in its queue, this time: since Kueue put it there again, else since its
+    Workload was made (pkg/workload, QueuedWaitTime). Epoch seconds.
+    """
+    again = condition_of(workload, "Requeued").get("lastTransitionTime")
+    return from_rfc3339(again or (workload.get("metadata") or {}).get("creationTimestamp"))
+
+
+def boost_of(workload: Json) -> int | None:
+    """What is added to the priority of a Workload, where its Kueue has that gate on; None: nothing, or no
+    number that it takes.
+    """
+    value = str(((workload.get("metadata") or {}).get("annotations") or {}).get(BOOST, ""))
+    return int(value) if re.fullmatch(r"[+-]?[0-9]{1,10}", value) else None
 
 
 def condition_of(thing: Json, kind: str) -> Json:
@@ -169,28 +276,43 @@ def condition_of(thing: Json, kind: str) -> Json:
     return next((c for c in conditions if c.get("type") == kind), {})
 
 
-def _place(position: int | None) -> str:
-    """``, next in line``, ``, 3 before it``."""
-    return "" if position is None else f", {position} before it" if position else ", next in line"
-
-
-def _why_no_quota(reason: str, message: str) -> tuple[str, str]:
-    """The code and the words of QuotaReserved=False: the reason first, then what older releases say."""
-    if never := [_too_much(*one) for one in _found(_NEVER, message)]:
-        return IMPOSSIBLE, f"it asks for more than its queue can ever have of {', '.join(never)}"
+def _why_no_quota(reason: str, message: str) -> tuple[str, str, bool]:
+    """The code and the words of QuotaReserved=False, and whether it stays so: the reason first, then what
+    older releases say.
+    """
+    code = _CODES.get(reason, PENDING)
+    if code == IMPOSSIBLE or (reason in _COARSE and any(map(_is_hopeless, message.split(_POD_SET)))):
+        return IMPOSSIBLE, _why_never(message), True
     if absent := _ABSENT.search(message):
-        return MISCONFIGURED, " ".join(absent.groups())
+        # The name is the job's own word; what is wrong with a queue that is there, or with the ClusterQueue
+        # above it, its administrator mends.
+        lost = absent[1] == "LocalQueue" and absent[3] in ("doesn't exist", "not found")
+        return MISCONFIGURED, " ".join(absent.groups()), lost
     if short := [*_found(_SHORT, message)]:
         lacks = ", ".join(f"{more} more {res} in flavor {flavor}" for res, flavor, more in short)
         waits = " until those that it preempts have gone" if "Pending the preemption of" in message else ""
-        return _CODES.get(reason, PENDING), f"it needs {lacks}, which others use{waits}"
+        return PENDING, f"it needs {lacks}, which others use{waits}", False
     if (topology := _NO_DOMAIN.search(message)) is not None:
         # How many would fit is said of one role, and means little where two share a domain.
         left = _EXCLUDED.search(message)
         nodes = f" (of {left[1]} nodes it leaves out, by {left[2].strip()})" if left else ""
-        return PENDING, f"no domain of topology {topology[1]} has room for all of its members{nodes}"
-    code = _CODES.get(reason, PENDING)
-    return code, message or "it has not said why yet"
+        words = f"no domain of topology {topology[1]} has room for all of its members{nodes}"
+        return PENDING, words, False
+    return code, _cut(message) or "it has not said why yet", False
+
+
+def _is_hopeless(of_pod_set: str) -> bool:
+    """Whether what is said of one pod set leaves no flavor to wait for."""
+    hopeless = any(pattern.search(of_pod_set) for pattern in (_NEVER, _UNCOVERED, _NO_MATCH))
+    return hopeless and not (_SHORT.search(of_pod_set) or _NO_DOMAIN.search(of_pod_set))
+
+
+def _why_never(message: str) -> str:
+    if too_much := [_too_much(*one) for one in _found(_NEVER, message)]:
+        return f"it asks for more than its queue can ever have of {', '.join(too_much)}"
+    if uncovered := [name for (name,) in _found(_UNCOVERED, message)]:
+        return f"its queue has no quota of {', '.join(uncovered)}"
+    return _cut(message) or "no flavor of its queue takes it"
 
 
 def _too_much(resource: str, flavor: str, before: str, own: str, most: str) -> str:
@@ -207,19 +329,23 @@ def _evicted(conditions: Mapping[str, Json]) -> str:
     """Why it runs no more, if it did; empty: it did not."""
     if not _holds(conditions, "Evicted"):
         return ""
-    reason = _reason(conditions, "Evicted")
-    words = _EVICTED.get(reason) or _message(conditions, "Evicted") or "it was evicted"
-    by = _PREEMPTED.get(_reason(conditions, "Preempted")) if reason == "Preempted" else None
-    return f"{words} {by}" if by else words
+    reason, said = _reason(conditions, "Evicted"), _message(conditions, "Evicted")
+    words = _EVICTED.get(reason) or _cut(said) or "it was evicted"
+    if reason == "Preempted" and (by := _PREEMPTED.get(_reason(conditions, "Preempted"))):
+        return f"{words} {by}"
+    checks = _CHECKS.search(said) if reason.endswith("AdmissionCheck") else None
+    return f"{words}: {_cut(checks[1])}" if checks else words
 
 
 def _put_off(workload: Json, now: float) -> Iterator[str]:
-    """When it is tried again, of one that Kueue has put off."""
+    """When it is tried again, of one that Kueue has put off, by the clock: a sentence that counts down would
+    be another one at every look.
+    """
     state = (workload.get("status") or {}).get("requeueState") or {}
     due = from_rfc3339(state.get("requeueAt"))
     if due is not None and due > now:
         begun = counted(int(state.get("count") or 0), "start")
-        yield f"tried again in {show_seconds(due - now)}, after {begun}"
+        yield f"not tried again before {state['requeueAt']}, after {begun}"
 
 
 def _open_checks(workload: Json) -> Iterable[str]:
@@ -239,10 +365,10 @@ def _reason(conditions: Mapping[str, Json], name: str) -> str:
 
 
 def _message(conditions: Mapping[str, Json], name: str) -> str:
-    return _cut((conditions.get(name) or {}).get("message"))
+    return _cut((conditions.get(name) or {}).get("message"), _READ)
 
 
-def _cut(message: Any) -> str:
+def _cut(message: Any, longest: int = LONGEST) -> str:
     """What another wrote, on one line and of bounded length."""
     words = " ".join(str(message or "").split()).rstrip(".")
-    return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
+    return words if len(words) <= longest else f"{words[:longest]}..."

@@ -16,6 +16,7 @@ from allaboard.gangs.base import GangPlan, GangView
 NAME = "none"
 TITLE = "the default scheduler"
 KINDS: tuple[str, ...] = ()
+COMPOSITE: tuple[str, ...] = ()
 NAMED_BY: str | None = None
 SCHEDULER: str | None = None
 AUTO: int | None = 1000  # when there is nothing else

@@ -23,10 +23,14 @@ from typing import Any
 
 from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, GangView
+from allaboard.gangs.requests import amount
+from allaboard.units import show_bytes
+from allaboard.untrusted import show
 
 NAME = "volcano"
 TITLE = "Volcano"
 KINDS: tuple[str, ...] = ("scheduling.volcano.sh/v1beta1/PodGroup",)
+COMPOSITE: tuple[str, ...] = ()
 NAMED_BY: str | None = None
 SCHEDULER: str | None = "volcano"
 AUTO: int | None = 10
@@ -43,6 +47,8 @@ OWN = "volcano.sh/"
 """
 _LACKS = re.compile(r"(?:overused|insufficient) ([\w./-]+)")
 _ORIGIN = re.compile(r"Origin reason is [^:]+: (.*)", re.DOTALL)
+_MOST = 3
+"""Resources of a queue that are told."""
 _QUOTA = "resource quota insufficient, requested"
 
 
@@ -52,12 +58,18 @@ def marks(plan: GangPlan, role: str) -> Mapping[str, Any]:
 
 
 def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
-    """One PodGroup. ``minTaskMember`` says of each role that all of it starts; of an elastic gang any members
-    are enough.
+    """One PodGroup. ``minTaskMember`` says of each role how many of it start: all; of an elastic gang the
+    master is among the least number.
+
+    Without minResources, by which a group is let in or not: Volcano counts them of every group that is let in
+    and whose members are not there, also of a run that has ended or is suspended, and lets nobody else in for
+    them (pkg/scheduler/plugins/overcommit, framework/session.go). The Training Operator deletes its PodGroups
+    then. The limits of the queue are kept when members are placed.
     """
     spec: dict[str, Any] = {"minMember": plan.members, "queue": plan.queue or DEFAULT_QUEUE}
-    if plan.members == plan.total:
-        spec["minTaskMember"] = dict(plan.groups)
+    least = plan.least
+    if plan.members == plan.total or (len(least) > 1 and sum(least.values()) == plan.members):
+        spec["minTaskMember"] = least
     if plan.priority is not None:
         spec["priorityClassName"] = plan.priority
     for mode, tier in (("soft", plan.prefer), ("hard", plan.require)):
@@ -98,7 +110,30 @@ def _spec_of_group(view: GangView) -> Mapping[str, Any]:
 def _in_queue(view: GangView) -> str:
     """`` in queue research``; nothing of the default one, which has no limit."""
     queue = _spec_of_group(view).get("queue")
-    return f" in queue {queue}" if queue and queue != DEFAULT_QUEUE else ""
+    return f" in queue {queue}{_share(view)}" if queue and queue != DEFAULT_QUEUE else ""
+
+
+def _share(view: GangView) -> str:
+    """`` (it has 6 of 8 nvidia.com/gpu in use)``, of what the queue has a limit or a share of; nothing where
+    that is not known.
+    """
+    spec, status = (((view.queue or {}).get(name) or {}) for name in ("spec", "status"))
+    limits = spec.get("capability") or spec.get("deserved") or {}
+    used = status.get("allocated") or {}
+    words = [
+        f"{_amount(name, used.get(name, 0))} of {_amount(name, most)} {show(name, quote=False)}"
+        for name, most in sorted(limits.items())[:_MOST]
+    ]
+    return f" (it has {', '.join(words)} in use)" if words else ""
+
+
+def _amount(resource: str, quantity: Any) -> str:
+    """Of a quantity that somebody else wrote."""
+    try:
+        value = float(amount(quantity))
+    except (ValueError, ArithmeticError):
+        return show(str(quantity), quote=False)
+    return show_bytes(value) if resource in ("memory", "ephemeral-storage") else f"{value:g}"
 
 
 def _phase(view: GangView) -> str:
@@ -115,7 +150,8 @@ def _not_let_in(view: GangView) -> str | None:
         if message.startswith("resource in cluster is overused"):
             return f"Volcano does not let the gang in: the cluster is short of {lacks}"
         if message.startswith("queue resource quota insufficient"):
-            return f"Volcano does not let the gang in: queue {queue} is short of {lacks}"
+            words = f"Volcano does not let the gang in: queue {queue} is short of {lacks}"
+            return f"{words}{_share(view)}"
         if message.startswith(_QUOTA):
             return f"Volcano does not let the gang in: the quota of the namespace is used up ({message})"
     if _phase(view) == "Pending" and not view.pods:

@@ -11,7 +11,8 @@
 Rank 0 saves; every rank may call everything, and calls `resume` in the same place. A checkpoint is there
 whole or not at all. What is saved is the whole state, so it resumes at any world size. On SIGTERM the next
 `step` saves and ends the script with exit code 143. An error while saving is the script's: it is raised,
-and names the checkpoint, the trouble and what to do.
+and names the checkpoint, the trouble and what to do. Where the job says ``checkpoints.hot``, `step` keeps a
+second copy of the newest state on fast storage, and `resume` takes it where it is newer.
 
 Works without torch (bytes and files can be saved) and without allaboard around it
 (``Checkpointer(uri="checkpoints/my-run")``).
@@ -37,6 +38,7 @@ from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
 from allaboard.errors import AllaboardError, BadInput, Corrupt, StorageDenied, StorageError, StorageFull
 from allaboard.inside.context import ranks
+from allaboard.inside.hot import HotCopy
 from allaboard.inside.report import write_report
 from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
 from allaboard.inside.shutdown import EXIT_CODE, shutdown
@@ -117,6 +119,9 @@ class Checkpointer:
         )
         chosen = best if best is not None else os.environ.get("ALLABOARD_CHECKPOINT_BEST")
         self._best = parse_best(chosen if isinstance(chosen, str) else ":".join(chosen)) if chosen else None
+        hot = os.environ.get("ALLABOARD_CHECKPOINT_HOT")
+        hot_every = Every.parse(os.environ.get("ALLABOARD_CHECKPOINT_HOT_EVERY"))
+        self._hot = HotCopy(hot, hot_every) if hot else None
         self._parent: str | None = None
         self._last_step = 0
         self._last_time = time.monotonic()
@@ -144,6 +149,8 @@ class Checkpointer:
             self._parent = checkpoint.checkpoint.manifest.parent if checkpoint.resumed else checkpoint.uri
             self._last_step = checkpoint.step
             self._last_time = time.monotonic()
+            if self._hot is not None:
+                self._hot.begin(checkpoint.step)
             write_report(
                 "resumed",
                 step=checkpoint.step,
@@ -179,6 +186,7 @@ class Checkpointer:
     def _find_checkpoint(self) -> ResumedCheckpoint | None:
         if ranks()[0] == 0:
             self._prepare()
+            self._take_hot()
         for item in reversed(scan(self._store)):
             if isinstance(item, Torn):
                 self._warn_damaged(item.uri, "; ".join(item.problems))
@@ -192,6 +200,23 @@ class Checkpointer:
                 continue
             return checkpoint
         return self._find_start()
+
+    def _take_hot(self) -> None:
+        """Write a hot copy that is newer than all that is here to where every rank finds it."""
+        if self._hot is None:
+            return
+        complete = [item.step for item in scan(self._store) if isinstance(item, Checkpoint)]
+        found = self._hot.newer_than(max(complete, default=0))
+        if found is None:
+            return
+        manifest, parts = found.checkpoint.manifest, {name: found.path(name) for name in found.parts}
+        with self._explain_errors(f"saving step {found.step}", folder_name(found.step)):
+            self._write(manifest, parts)
+        print(
+            f"allaboard: step {found.step} is taken over from the hot copy {found.uri}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _find_start(self) -> ResumedCheckpoint | None:
         start = os.environ.get("ALLABOARD_START_FROM")
@@ -258,6 +283,7 @@ class Checkpointer:
             return None
         due = self._every.due(step, self._last_step, time.monotonic(), self._last_time)
         if not due and not shutdown.requested:
+            self._save_hot(step, state, metrics)
             return None
         if not due and step == self._last_step:
             self._exit_after_save(step)
@@ -286,6 +312,20 @@ class Checkpointer:
         if shutdown.requested:
             self._exit_after_save(step)
         return saved
+
+    def _save_hot(self, step: int, state: Callable[[], Any], metrics: Metrics) -> None:
+        """The second copy, if it is due. It is worth no training: trouble with it is told, and no more."""
+        if self._hot is None or not self._hot.is_due(step):
+            return
+        manifest = self._manifest(step, ranks()[1]).with_metrics(None if callable(metrics) else metrics)
+        parts = _parts_of(state())
+        try:
+            self._hot.save(manifest, parts)
+        except StorageError as error:
+            code = "checkpoint_hot"
+            if code not in self._warned:
+                self._warn(code, f"the hot copy of the state could not be saved: {error}")
+            self._warned.add(code)
 
     def _manifest(self, step: int, world: int) -> Manifest:
         return Manifest(

@@ -190,7 +190,8 @@ class View:
             names = [mapping(v).get("name") for v in items(mapping(pod.get("spec")).get("volumes"))]
             if volume.get("name") in names:
                 return f"{at}.spec.volumes[{names.index(volume.get('name'))}]"
-        return "pod.spec.volumes"
+        kind, _, place = str(volume.get("name")).rpartition("-")
+        return f"storage[{place}]" if kind == "storage" and place.isdecimal() else "pod.spec.volumes"
 
     def metadata(self, group: Group, kind: str, name: str) -> str:
         """The path of a label or an annotation of a pod."""
@@ -253,6 +254,7 @@ def _first(field: str) -> str:
 _GPU = re.compile(r"/gpu$|^nvidia\.com/mig-")
 _CONTAINER = {
     "image": "image",
+    "imagePullPolicy": "image_pull_policy",
     "command": "command",
     "args": "args",
     "env": "environment",

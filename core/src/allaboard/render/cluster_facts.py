@@ -32,10 +32,12 @@ class ClusterFacts:
     of operators and gang schedulers that are installed and do not answer. ``schedulers``: gang scheduler ->
     the ``schedulerName`` under which it was found at work. ``lacking``: engine -> the fields that its objects
     may be written with and this cluster's definitions of them lack. ``topology_levels``: the node labels by
-    which Kueue places members close together, as far as they may be read. The rest is what whoever set up the
-    place says: namespace, the image of jobs that name none, the service account of members, the node label
-    that tells the GPU; ``gang`` and ``engine`` of jobs that leave them open; and ``secrets``, whose keys
-    every member has as variables. None of it is part of a job's spec.
+    which Kueue places members close together, as far as they may be read; ``priorities`` and
+    ``queue_priorities``: the names of PriorityClasses and of Kueue's WorkloadPriorityClasses; None: not
+    known. ``pod_security``: the level of Pod Security that the namespace enforces; None: not known. The rest
+    is what whoever set up the place says: namespace, the image of jobs that name none, the service account of
+    members, the node label that tells the GPU; ``gang`` and ``engine`` of jobs that leave them open; and
+    ``secrets``, whose keys every member has as variables. None of it is part of a job's spec.
     `allaboard.render.compatibility.check_place` says what cannot be meant.
     """
 
@@ -45,12 +47,15 @@ class ClusterFacts:
     schedulers: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topology_levels: frozenset[str] = frozenset()
+    priorities: frozenset[str] | None = None
+    queue_priorities: frozenset[str] | None = None
     namespace: str = "default"
     image: str | None = None
     service_account: str | None = None
     gpu_label: str = GPU_LABEL
     gang: str | None = None
     engine: str | None = None
+    pod_security: str | None = None
     secrets: tuple[str, ...] = ()
 
     def serves(self, kind: str) -> bool | None:
@@ -86,8 +91,11 @@ def assumed_facts(environ: Mapping[str, str], namespace: str | None = None) -> C
 def facts_to_dict(facts: ClusterFacts) -> dict[str, Any]:
     """The facts as JSON keeps them: the same facts give the same text."""
     kinds = None if facts.kinds is None else sorted(facts.kinds)
-    lists = {"kinds": kinds, "silent": sorted(facts.silent), "secrets": list(facts.secrets)}
+    lists: dict[str, Any] = {"kinds": kinds, "silent": sorted(facts.silent), "secrets": list(facts.secrets)}
     lists["topology_levels"] = sorted(facts.topology_levels)
+    for name in ("priorities", "queue_priorities"):
+        known = getattr(facts, name)
+        lists[name] = None if known is None else sorted(known)
     lacking = {engine: list(names) for engine, names in sorted(facts.lacking.items())}
     return {"version": VERSION, **asdict(facts), **lists, "lacking": lacking}
 
@@ -112,7 +120,7 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
     if problems:
         raise BadInput("these facts of a cluster cannot be read:", problems)
     shaped: dict[str, Any] = {"kinds": _names, "silent": frozenset, "secrets": tuple}
-    shaped["topology_levels"] = frozenset
+    shaped |= {"topology_levels": frozenset, "priorities": _names, "queue_priorities": _names}
     shaped["lacking"] = lambda value: {engine: tuple(names) for engine, names in value.items()}
     return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in said.items()})
 
@@ -157,6 +165,8 @@ _SHAPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "operator_gangs": (_is_mapping, "operator: gang scheduler, or off"),
     "silent": (_is_texts, "a list of operators"),
     "topology_levels": (_is_texts, "a list of node labels"),
+    "priorities": (_is_texts_or_nothing, "a list of names, or null"),
+    "queue_priorities": (_is_texts_or_nothing, "a list of names, or null"),
     "schedulers": (_is_mapping, "gang scheduler: schedulerName"),
     "lacking": (_is_mapping_of_texts, "engine: a list of fields"),
     "namespace": (_is_text, "text"),

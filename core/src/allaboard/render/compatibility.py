@@ -12,13 +12,13 @@ or column by being there:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
-from allaboard.gangs import GANGS, Gang, kueue
+from allaboard.gangs import GANGS, Gang, is_gang_scheduler, kueue
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.topology import LABELS, label_of
 from allaboard.names import (
@@ -31,6 +31,7 @@ from allaboard.names import (
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.pod_template import fields_of_group
+from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
     from allaboard.layout import Layout
@@ -38,6 +39,8 @@ if TYPE_CHECKING:  # `allaboard check` asks for names alone
 
 AUTO = "auto"
 DEFAULT_SCHEDULER = "default-scheduler"
+_SHOWN = 10
+"""Names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,9 @@ def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUM
             f"the operator of {engine.KIND} makes gangs by {operators} here "
             f"(its {engine.OPERATOR.gang_flag}); leave gang.scheduler to auto, or say {operators}",
         )
-    if not gang.KINDS:
+    if not is_gang_scheduler(gang):
         return Pair("none")
-    if _kind(gang, facts) is None:
+    if gang.KINDS and _kind(gang, facts) is None:
         reason = f"this cluster does not serve {one_of(gang.KINDS)}; {gang.TITLE} is not installed"
         return Pair("refused", reason)
     if gang.POD_FIELD is not None and gang.POD_FIELD in facts.lacking.get(engine.NAME, ()):
@@ -85,6 +88,20 @@ def _operators(engine: Engine, facts: ClusterFacts) -> str | None:
 def _kind(gang: Gang, facts: ClusterFacts) -> str | None:
     """The kind of object to make: the preferred one that is served; the preferred one if unknown."""
     return next((kind for kind in gang.KINDS if facts.serves(kind) is not False), None)
+
+
+def _kind_of_job(gang: Gang, layout: Layout, facts: ClusterFacts) -> str:
+    """The same for this job: of an elastic one of several roles, what makes one gang of several."""
+    several = layout.elastic is not None and layout.elastic.min < layout.total and len(layout.groups) > 1
+    if several and _has_composites(gang, facts):
+        return gang.COMPOSITE[0]
+    return _kind(gang, facts) or ""
+
+
+def _has_composites(gang: Gang, facts: ClusterFacts) -> bool:
+    """Whether the cluster is known to serve its gangs of gangs, and their members as they are written."""
+    needed = (*gang.COMPOSITE, *gang.KINDS[:1])
+    return bool(gang.COMPOSITE) and all(facts.serves(kind) for kind in needed)
 
 
 def matrix(facts: ClusterFacts = ASSUMED) -> dict[tuple[str, str], Pair]:
@@ -142,7 +159,9 @@ def plan_gang(
     written = job.get("gang") or {}
     own = written.get("scheduler", AUTO)
     elsewhere = own == AUTO and engine.brings_scheduler(layout)
-    asked = "none" if elsewhere else own if own != AUTO else facts.gang or AUTO
+    in_order = engine.starts_in_order(layout)
+    alone = elsewhere or (own == AUTO and in_order is not None)
+    asked = "none" if alone else own if own != AUTO else facts.gang or AUTO
     schedulers = named_schedulers(job, layout)
     name = choose(engine, layout.total, facts, schedulers) if asked == AUTO else asked
     gang = GANGS[name]
@@ -154,11 +173,21 @@ def plan_gang(
     elif written.get("require") and pairing.how == "none" and layout.total > 1:
         words = "nothing here starts its members together; install a gang scheduler, or take it out"
         problems.append(Problem("gang.require", words))
+    if in_order is not None and pairing.how in ("marks", "natively"):
+        words = (
+            f"{gang.TITLE} starts all members together, and by this some are made when others are ready: "
+            "they would wait for each other for ever; take it out, or say gang: {scheduler: none}"
+        )
+        problems.append(Problem(in_order, words))
     queue = written.get("queue")
     by_kueue = "queue" not in gang.UNDERSTANDS and any(facts.serves(kind) for kind in kueue.QUEUES)
     local_queue = queue if by_kueue else None
     if local_queue is not None and (why := kueue.why_not_admitted(engine.NAME)) is not None:
         problems.append(Problem("gang.queue", f"{why}; take it out, or take another engine"))
+    priority = priority_of(job)
+    by_pods, by_queue = _priority_meant(priority, facts) if local_queue is not None else (True, False)
+    if not by_pods and not by_queue:
+        problems.append(_unknown_priority(priority or "", facts))
     if problems:
         raise BadInput(f"job {job.name!r} cannot run on this cluster:", problems)
     topology = written.get("topology") or {}
@@ -171,24 +200,60 @@ def plan_gang(
         namespace=facts.namespace,
         members=layout.elastic.min if layout.elastic else layout.total,
         total=layout.total,
-        kind=_kind(gang, facts) or "",
+        kind=_kind_of_job(gang, layout, facts),
         scheduler=facts.schedulers.get(name, gang.SCHEDULER) if pairing.how == "marks" else None,
         timeout=None if written.get("timeout") is None else units.seconds(written["timeout"]),
         queue=queue,
         local_queue=local_queue,
-        priority=written.get("priority"),
+        priority=priority if by_pods else None,
+        queue_priority=priority if by_queue else None,
         require=topology.get("require"),
         prefer=topology.get("prefer"),
         placed_by_queue=_topology_request(topology, groups, facts) if local_queue is not None else {},
         groups=groups,
         annotations=(job.get("metadata") or {}).get("annotations") or {},
         elsewhere=elsewhere,
+        constrained=_has_composites(gang, facts),
     )
-    notes = [*_notes(written, plan, facts, asked, schedulers, engine)]
+    notes = [*_notes(written, plan, facts, engine)]
+    if in_order is not None and own == AUTO:
+        notes.append(f"members start one after the other, as {in_order} says, and in no gang")
+    if asked == AUTO and (why := _why_alone(plan, facts, schedulers)) is not None:
+        plan = replace(plan, alone=why)
+        notes.append(why)
     if elsewhere and layout.total > 1:
         words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
         notes.append(words)
     return plan, tuple(notes)
+
+
+def priority_of(job: TrainingJob) -> str | None:
+    """The name of the priority that a job asks for."""
+    priority = (job.get("gang") or {}).get("priority")
+    return priority if isinstance(priority, str) else None
+
+
+def _priority_meant(name: str | None, facts: ClusterFacts) -> tuple[bool, bool]:
+    """Whether a job in a queue of Kueue means a PriorityClass by this name, whether a WorkloadPriorityClass:
+    what there is of them. Where the latter are not known it is the former, as for every job.
+    """
+    by_queue = name is not None and name in (facts.queue_priorities or ())
+    if facts.priorities is None:
+        return not by_queue, by_queue
+    hidden = facts.queue_priorities is None
+    return name is None or hidden or name in facts.priorities, by_queue
+
+
+def _unknown_priority(name: str, facts: ClusterFacts) -> Problem:
+    """Pods of a PriorityClass that is not there are refused, and Kueue admits no such job."""
+    own, queues = sorted(facts.priorities or ()), sorted(facts.queue_priorities or ())
+    words = f"there is no PriorityClass and no WorkloadPriorityClass {show(name)} here"
+    there = f"PriorityClasses: {_some(own)}; WorkloadPriorityClasses: {_some(queues)}"
+    return Problem("gang.priority", f"{words}; {there}", nearest(name, [*queues, *own]))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])]) or "none"
 
 
 def _topology_request(
@@ -203,14 +268,7 @@ def _topology_request(
     return kueue.topology_request(labels_of.get("require"), labels_of.get("prefer"), groups) or {}
 
 
-def _notes(
-    written: Mapping[str, Any],
-    plan: GangPlan,
-    facts: ClusterFacts,
-    asked: str,
-    schedulers: Collection[str],
-    engine: Engine,
-) -> Iterator[str]:
+def _notes(written: Mapping[str, Any], plan: GangPlan, facts: ClusterFacts, engine: Engine) -> Iterator[str]:
     name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
     understood = {*gang.UNDERSTANDS, *(("queue",) if plan.local_queue else ())}
     void = [f"gang.{n}" for n in ("queue", "timeout") if n in written and n not in understood]
@@ -224,19 +282,28 @@ def _notes(
         yield from _notes_on_kueue(plan, engine)
     if name in facts.silent and plan.how != "none":
         yield f"gang.scheduler: {gang.TITLE} is installed and does not answer; nothing starts until it does"
-    if asked == AUTO and name == "none" and schedulers and total > 1:
-        yield (
+
+
+def _why_alone(plan: GangPlan, facts: ClusterFacts, schedulers: Collection[str]) -> str | None:
+    """Why nobody starts the members of a job together that left it open; None: somebody does, or the cluster
+    is not known.
+    """
+    if plan.gang != "none" or plan.total == 1:
+        return None
+    if schedulers:
+        return (
             f"members start one by one: their pods name {' and '.join(sorted(schedulers))} as scheduler, and "
             "no gang scheduler is known to act so here; say gang.scheduler, or leave the name out"
         )
-    elif asked == AUTO and name == "none" and (away := _silent_titles(facts)) and total > 1:
+    if away := _silent_titles(facts):
         words = "; say gang.scheduler to wait for it" if len(away) == 1 else ""
-        yield f"members start one by one: {' and '.join(away)} is installed here and does not answer{words}"
-    elif asked == AUTO and name == "none" and facts.kinds is not None and total > 1:
-        yield (
-            "members start one by one: this cluster has no gang scheduler that jobs of this engine are given "
-            "by themselves (`allaboard cluster` lists what there is)"
-        )
+        return f"members start one by one: {' and '.join(away)} is installed here and does not answer{words}"
+    if facts.kinds is None:
+        return None
+    return (
+        "members start one by one: this cluster has no gang scheduler that jobs of this engine are given by "
+        "themselves (`allaboard cluster` lists what there is)"
+    )
 
 
 def _silent_titles(facts: ClusterFacts) -> list[str]:
@@ -255,6 +322,13 @@ def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
             f"gang.queue: Kueue admits all {plan.total} members or none; it admits a part of a job of "
             "batch/v1 alone"
         )
+    if plan.queue_priority is not None and plan.priority is None:
+        yield (
+            f"gang.priority: {plan.queue_priority} is a WorkloadPriorityClass: it orders its queue, and its "
+            "pods have no priority of their own"
+        )
+    if kueue.MIN_PARALLELISM in plan.annotations:
+        yield f"metadata.annotations: {kueue.MIN_PARALLELISM} means something to jobs of batch/v1 alone"
     if plan.require is not None and plan.prefer is not None and plan.placed_by_queue:
         yield "gang.topology.prefer: Kueue takes one domain, the one that is required; left out"
 
@@ -271,6 +345,12 @@ def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iter
     if own and len(topology) > 1 and not any("/" in domain for domain in topology.values()):
         words = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
         yield Problem("gang.topology.prefer", words)
+    if gang.NAME == "yunikorn" and "require" in topology:
+        words = (
+            "YuniKorn reserves places with pods of its own, which know no affinity to others: members might "
+            "have none where they must be; take it out, or take another gang scheduler"
+        )
+        yield Problem("gang.topology.require", words)
     for name, domain in topology.items():
         if not own and label_of(domain) is None:
             words = (

@@ -8,6 +8,7 @@ that name may be foreign, or left over from a run whose record was pruned.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from allaboard.names import key_hash
 if TYPE_CHECKING:
     from allaboard.layout import Layout
 
+_MOUNT_MAX = 20
+"""Characters of a mount in the name of its claim."""
 PREFIX = "allaboard.io/"
 RUN = PREFIX + "run"
 JOB = PREFIX + "job"
@@ -27,6 +30,8 @@ LAUNCH = PREFIX + "launch"
 SPEC_HASH = PREFIX + "spec-hash"
 GANG = PREFIX + "gang"
 """The gang scheduler that the job was rendered for, for later readers."""
+KEEP = PREFIX + "keep"
+"""Of a claim that was made for a job: ``run`` or ``always``."""
 STOPPED_BY = PREFIX + "stopped-by"
 STOP_REASON = PREFIX + "stop-reason"
 SUSPENDED_BY = PREFIX + "suspended-by"
@@ -77,6 +82,15 @@ def code_name(name: str) -> str:
 def logs_name(name: str) -> str:
     """The ConfigMap of what was read of an attempt's logs."""
     return f"{name}-logs"
+
+
+def claim_name(owner: str, mount: str) -> str:
+    """The claim that is mounted there; ``owner``: the run, or the job where all its runs share it. Another
+    mount has another name.
+    """
+    path = "/".join(part for part in mount.split("/") if part not in ("", "."))
+    plain = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[:_MOUNT_MAX].strip("-")
+    return f"{owner}-{plain}" if plain == path else f"{owner}-{plain or 'volume'}-{key_hash(path)}"
 
 
 def gang_name(name: str) -> str:

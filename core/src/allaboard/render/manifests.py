@@ -11,20 +11,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from allaboard.engines import ENGINES
+from allaboard.engines import ENGINES, Engine
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
-from allaboard.gangs.kueue import QUEUE
+from allaboard.gangs.kueue import PRIORITY_CLASS, QUEUE
 from allaboard.gangs.topology import affinity, label_of
-from allaboard.layout import Layout
-from allaboard.render import labels, pod_template
+from allaboard.layout import Group, Layout
+from allaboard.render import devices, labels, pod_template
+from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, has_tiers, plan_gang
-from allaboard.spec.job import CODE_LIMIT, TrainingJob
+from allaboard.spec.job import CODE_LIMIT, TrainingJob, is_below, is_shared
 from allaboard.units import show_bytes
 
 _KEY = re.compile(r"[^-._a-zA-Z0-9]")
@@ -33,12 +34,14 @@ _KEY = re.compile(r"[^-._a-zA-Z0-9]")
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """``manifests`` in the order of their creation, the job last; ``gang``: how its members start together;
-    ``notes``: sentences for people about what was chosen or left out.
+    ``notes``: sentences for people about what was chosen or left out; ``claims``: what the members mount and
+    this attempt shares with others, made before all of these.
     """
 
     manifests: tuple[dict[str, Any], ...]
     gang: GangPlan
     notes: tuple[str, ...] = ()
+    claims: tuple[dict[str, Any], ...] = ()
 
     @property
     def job(self) -> dict[str, Any]:
@@ -83,8 +86,9 @@ def render(
     _raise_problems(job, problems)
     keys = _keys(files)
     own = {labels.LAUNCH: launch, labels.SPEC_HASH: spec_hash, labels.GANG: plan.gang}
-    templates = {
-        group.role: pod_template.pod_template(
+
+    def template_of(group: Group, gang: Mapping[str, Any]) -> dict[str, Any]:
+        return pod_template.pod_template(
             job,
             layout,
             group,
@@ -93,11 +97,15 @@ def render(
             metadata={"labels": labels.labels(layout), "annotations": {labels.LAUNCH: launch}},
             code=labels.code_name(layout.name) if files else None,
             files=keys,
-            gang=_gang_marks(plan, layout, group.role),
+            gang=gang,
         )
-        for group in layout.groups
-    }
+
+    if plan.how == "marks":
+        specs = {group.role: template_of(group, {})["spec"] for group in layout.groups}
+        plan = replace(plan, pods={role: _with_added(engine, spec) for role, spec in specs.items()})
+    templates = {g.role: template_of(g, _gang_marks(plan, layout, g.role)) for g in layout.groups}
     extras: list[Mapping[str, Any]] = [*_code(layout, facts, files, keys)]
+    extras += devices.objects(layout, facts.namespace)
     if plan.how == "marks":
         extras += GANGS[plan.gang].objects(plan)
     metadata = _metadata(layout, layout.name, facts.namespace, own)
@@ -106,7 +114,7 @@ def render(
         {**extra, "metadata": pod_template.merged(extra["metadata"], _with_labels(layout, own))}
         for extra in extras
     ]
-    queued = {"labels": {QUEUE: plan.local_queue}} if plan.local_queue else {}
+    queued = {"labels": dict(_of_queue(plan))}
     own_metadata = pod_template.merged(job.get("metadata") or {}, queued)
     rendered = engine.render(layout, _with_own(metadata, own_metadata), templates, plan)
     said = job.get("engine_spec") or {}
@@ -116,13 +124,35 @@ def render(
     warnings = tuple(str(p) for p in problems)
     # A value of its own: parts that several templates share are not shared in what is handed out.
     notes = (*engine_notes(job, engine, facts), *notes)
-    return Rendered(tuple(json.loads(json.dumps(m)) for m in manifests), plan, (*notes, *warnings))
+    return Rendered(
+        tuple(json.loads(json.dumps(m)) for m in manifests),
+        plan,
+        (*notes, *warnings),
+        claims_of(job, layout, facts.namespace),
+    )
+
+
+def _of_queue(plan: GangPlan) -> Iterator[tuple[str, str]]:
+    """The labels by which Kueue takes a job."""
+    if plan.local_queue:
+        yield QUEUE, plan.local_queue
+    if plan.queue_priority:
+        yield PRIORITY_CLASS, plan.queue_priority
+
+
+def _with_added(engine: Engine, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of a pod with all init containers that the operator may add."""
+    added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in engine.ADDED]
+    return {**spec, "initContainers": [*(spec.get("initContainers") or ()), *added]} if added else dict(spec)
 
 
 def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
     """What the pods of a role carry so that they start together, and close together."""
     gang = GANGS[plan.gang]
     marks = gang.marks(plan, role) if plan.how == "marks" else {}
+    if plan.queue_priority is not None and plan.priority is None:
+        # The job's word names a priority of its queue: pods have none by that name.
+        marks = {**marks, "spec": {**(marks.get("spec") or {}), "priorityClassName": None}}
     by_label_alone = has_tiers(gang, plan.how)
     require, prefer = (
         label_of(domain) if domain is not None and ("/" in domain or not by_label_alone) else None
@@ -241,6 +271,10 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
     """Places that would lie in one pod and vanish with it."""
     saving, data = job.get("checkpoints") or {}, job.get("data") or {}
+    hot = (saving.get("hot") or {}).get("folder")
+    if hot is not None and not any(is_below(hot, s["mount"]) for s in job.get("storage", ())):
+        words = f"{hot!r} is below no mount of storage: unless pod mounts something there, it ends with its "
+        yield Problem("checkpoints.hot.folder", f"{words}container", severity="warning")
     for at, uri in (("checkpoints.uri", saving.get("uri")), ("data.shards", data.get("shards"))):
         if uri is None or "://" in uri:
             continue
@@ -250,11 +284,11 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
                 f"{uri!r} would be a folder inside each pod; give s3://bucket/prefix, store://name or a "
                 "folder below a mount of storage",
             )
-        elif not _mounted(job, uri):
+        elif not is_shared(job, uri):
             yield Problem(
                 at,
-                f"{uri!r} is below no mount of storage: unless pod mounts something there, it ends with "
-                "its pod",
+                f"{uri!r} is below no mount of storage that outlives its pod and that all members see: "
+                "unless pod mounts something there, it ends with its pod",
                 severity="warning",
             )
 
@@ -268,8 +302,3 @@ def _clock_problems(layout: Layout) -> Iterator[Problem]:
             "whose clock begins when they have started",
             severity="warning",
         )
-
-
-def _mounted(job: TrainingJob, path: str) -> bool:
-    mounts = [s["mount"].rstrip("/") for s in job.get("storage", ()) if "pvc" in s]
-    return any(path == mount or path.startswith(mount + "/") for mount in mounts)

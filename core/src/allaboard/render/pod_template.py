@@ -16,10 +16,17 @@ What is chosen where Kubernetes leaves a choice:
   (the names under the device plugin's ``mixed`` strategy). GPUs that are shared by time-slicing or MPS are
   avoided unless the job says ``shared: true``: two ranks on one GPU train at half speed, or hang. The taint
   nvidia.com/gpu, which keeps other work off GPU nodes, is tolerated.
+- device_class: a claim of that many devices instead (`allaboard.render.devices`).
+- devices: other extended resources, requests equal to limits. Members with one for RDMA may pin memory
+  (IPC_LOCK), unless their Pod Security level forbids it.
 - gpu_type: a node selector on the site's label (nvidia.com/gpu.product unless the site says another), or on
   the job's own where it writes ``label=value``.
 - spot: the taints of capacity that may be taken away are tolerated, and nodes with its labels are preferred
   where the job says so (`allaboard.render.spot`).
+- Members are in no service mesh, and autoscalers do not move those that may not be taken away
+  (`allaboard.pod_defaults`).
+- security: the securityContext of the level restricted where the job says it, and where the namespace
+  enforces it, which would take no member without it (`allaboard.render.security`).
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
 `pod`, the job's and then the group's, is merged over all of this last, by the rules of a strategic merge
@@ -44,7 +51,15 @@ from allaboard.names import (
     why_not_an_image,
     why_not_an_object_name,
 )
-from allaboard.render import spot
+from allaboard.pod_defaults import (
+    HOST_NETWORK,
+    KEPT,
+    MESH_ANNOTATIONS,
+    MESH_LABELS,
+    PULL_POLICIES,
+    RESTRICTED_POD,
+)
+from allaboard.render import devices, security, spot
 from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
@@ -125,11 +140,12 @@ def pod_template(
     """The template. ``code``: the name of the ConfigMap, ``files``: its key -> path of the file; ``gang``:
     what the gang scheduler marks pods with, a template to merge.
     """
-    volumes, mounts = _volumes(job, group.needs, code, files or {})
+    volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
     said = fields_of_group(job, group.role)
     container = {
         "name": engine.CONTAINER,
         "image": said.get("image") or job.get("image") or facts.image,
+        **_pull_policy(job),
         **({"command": list(group.command)} if group.command else {}),
         **({"args": list(group.args)} if group.args else {}),
         **({"workingDir": CODE_FOLDER} if code else {}),
@@ -139,19 +155,55 @@ def pod_template(
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+    if context := security.of_container(job, group.needs, facts):
+        container["securityContext"] = context
     spec = {
         "containers": [container],
         "volumes": volumes,
+        **devices.of_pod(devices.template_name(layout, group)),
+        **_network(job),
         **_placement(job, group.needs, facts),
         "terminationGracePeriodSeconds": math.ceil(layout.grace),
     }
-    if facts.service_account:
-        spec["serviceAccountName"] = facts.service_account
-    template: dict[str, Any] = {"metadata": dict(metadata), "spec": spec}
+    if account := job.get("service_account") or facts.service_account:
+        spec["serviceAccountName"] = account
+    restricted = security.is_restricted(job, facts)
+    if restricted:
+        spec["securityContext"] = RESTRICTED_POD
+    own = (job.get("pod") or {}, said.get("pod") or {})
+    template: dict[str, Any] = {"metadata": merged(_usual_marks(job, own), metadata), "spec": spec}
     whole = merged(template, gang or {})
-    for pod in (job.get("pod") or {}, said.get("pod") or {}):
+    for pod in own:
         whole = merged(whole, _named(pod, engine))
-    return _without_idle_shm(whole)
+    whole = _without_idle_shm(whole)
+    return _with_restricted_others(whole, engine.CONTAINER) if restricted else whole
+
+
+def _usual_marks(job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Labels and annotations that members have unless `pod` says otherwise: they are in no service mesh, and
+    those that do not run where they may be taken away are left alone by autoscalers. ``pods``: the job's.
+    """
+    tolerated = [item for pod in pods for item in _mappings((pod.get("spec") or {}).get("tolerations"))]
+    kept = {} if spot.may_be_taken(job.get("spot") or {}) or spot.tolerates(tolerated) else KEPT
+    return {"labels": dict(MESH_LABELS), "annotations": {**MESH_ANNOTATIONS, **kept}}
+
+
+def _with_restricted_others(template: dict[str, Any], trains: str) -> dict[str, Any]:
+    """With what the level restricted asks of the containers that `pod` adds."""
+    spec = template["spec"]
+    inits = {"initContainers": security.with_others(i, trains)} if (i := spec.get("initContainers")) else {}
+    containers = security.with_others(spec["containers"], trains)
+    return {**template, "spec": {**spec, "containers": containers, **inits}}
+
+
+def _pull_policy(job: TrainingJob) -> dict[str, str]:
+    word = job.get("image_pull_policy")
+    return {} if word is None else {"imagePullPolicy": PULL_POLICIES[word]}
+
+
+def _network(job: TrainingJob) -> dict[str, Any]:
+    """Of the node, with names of the cluster all the same."""
+    return dict(HOST_NETWORK) if job.get("host_network") else {}
 
 
 def _named(pod: Mapping[str, Any], engine: Shape) -> Mapping[str, Any]:
@@ -212,10 +264,6 @@ def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]
     return {"envFrom": [{"secretRef": {"name": name}} for name in names]} if names else {}
 
 
-def _gpus(needs: Needs) -> int:
-    return needs.gpu or (1 if needs.mig else 0)
-
-
 def _resources(needs: Needs) -> dict[str, Any]:
     from allaboard import units
 
@@ -225,15 +273,21 @@ def _resources(needs: Needs) -> dict[str, Any]:
         requests["cpu"] = units.millicores(needs.cpu)
     if needs.memory is not None:
         requests["memory"] = limits["memory"] = units.quantity(needs.memory)
-    if _gpus(needs):
+    if needs.gpus and needs.device_class is None:
         resource = gpus.resource_of(needs.mig) if needs.mig else GPU
-        requests[resource] = limits[resource] = str(_gpus(needs))
-    stated = {name: values for name, values in (("requests", requests), ("limits", limits)) if values}
+        requests[resource] = limits[resource] = str(needs.gpus)
+    for name, number in needs.devices.items():
+        requests[name] = limits[name] = str(number)
+    stated: dict[str, Any] = {
+        n: values for n, values in (("requests", requests), ("limits", limits)) if values
+    }
+    if needs.gpus and needs.device_class is not None:
+        stated["claims"] = [{"name": devices.CLAIM}]
     return {"resources": stated} if stated else {}
 
 
 def _volumes(
-    job: TrainingJob, needs: Needs, code: str | None, files: Mapping[str, str]
+    job: TrainingJob, layout: Layout, needs: Needs, code: str | None, files: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes and mounts, in one order: what the job mounts, its secrets, its code, /dev/shm."""
     volumes: list[dict[str, Any]] = []
@@ -246,7 +300,7 @@ def _volumes(
     for n, storage in enumerate(job.get("storage", ())):
         claim = storage.get("pvc")
         if claim is None:
-            volumes.append({"name": f"storage-{n}", "emptyDir": _empty_dir(storage)})
+            volumes.append({"name": f"storage-{n}", **_source(storage, layout)})
             mount(f"storage-{n}", storage["mount"], storage.get("read_only", False))
             continue
         # A claim that is mounted twice is one volume: kubelets mount it once.
@@ -279,6 +333,20 @@ def _claims(job: TrainingJob) -> dict[str, tuple[int, bool]]:
     return claims
 
 
+def _source(storage: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Where a volume comes from that no other mount shows."""
+    from allaboard.render import claims
+
+    if "claim" in storage:
+        name = claims.name_of(storage["claim"], storage["mount"], layout)
+        return {"persistentVolumeClaim": {"claimName": name}}
+    if "ephemeral" in storage:
+        return claims.ephemeral(storage["ephemeral"])
+    if "host_path" in storage:
+        return {"hostPath": {"path": storage["host_path"]}}
+    return dict(storage["volume"]) if "volume" in storage else {"emptyDir": _empty_dir(storage)}
+
+
 def _empty_dir(storage: Mapping[str, Any]) -> dict[str, Any]:
     from allaboard import units
 
@@ -300,7 +368,7 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
     if needs.gpu_type is not None:
         label, _, value = needs.gpu_type.rpartition("=")
         placement["nodeSelector"] = {label or facts.gpu_label: value}
-    if _gpus(needs) and not needs.shared:
+    if needs.gpus and needs.device_class is None and not needs.shared:
         shared = ["time-slicing", "mps"]
         rule = {"key": "nvidia.com/gpu.sharing-strategy", "operator": "NotIn", "values": shared}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
@@ -310,7 +378,8 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
     if affinity:
         placement["affinity"] = {"nodeAffinity": affinity}
-    tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if _gpus(needs) else []
+    has_gpus = needs.gpus or any(name.startswith(f"{GPU}.") for name in needs.devices)
+    tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if has_gpus else []
     tolerations += spot.tolerations(said)
     if tolerations:
         placement["tolerations"] = tolerations
@@ -590,6 +659,13 @@ def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shap
             words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
             yield Problem("image", words)
     yield from _need_problems(job, layout)
+    yield from devices.problems(layout, facts)
+    if any(security.uses_rdma(group.needs) for group in layout.groups) and not security.may_pin(job, facts):
+        words = (
+            "RDMA pins memory, and the Pod Security level forbids IPC_LOCK; it works where the nodes' "
+            "container runtime does not limit locked memory (ulimit -l unlimited)"
+        )
+        yield Problem("resources.devices", words, severity="warning")
 
 
 def _pod_says_the_image(pod: Mapping[str, Any] | None, engine: Shape) -> bool:
@@ -609,7 +685,7 @@ def _need_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
             else "resources"
         )
         at, kind = f"{where}.gpu_type", group.needs.gpu_type
-        if kind is not None and not _gpus(group.needs) and at not in reported:
+        if kind is not None and not group.needs.gpus and at not in reported:
             reported.add(at)
             yield Problem(at, f"{kind} without a GPU; say gpu: 1", severity="warning")
 

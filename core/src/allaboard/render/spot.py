@@ -7,7 +7,7 @@ well-known labels. GKE and AKS taint such nodes themselves; the taints of EKS an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _KARPENTER = "karpenter.sh/capacity-type"
@@ -34,6 +34,12 @@ _MOST = 100
 def may_be_taken(spot: Mapping[str, Any]) -> bool:
     """Whether members may run on such capacity. ``spot``: the field of a job."""
     return bool(spot.get("tolerate") or spot.get("prefer"))
+
+
+def tolerates(tolerations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether tolerations of a pod name the taint of such capacity."""
+    keys = {key for key, _ in TAINTS}
+    return any(item.get("key") in keys for item in tolerations)
 
 
 def tolerations(spot: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,8 +15,13 @@ from allaboard.report.terminal import say, silence_stdout
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
+NEWS_EVERY = 60.0
+"""Seconds between two lines that differ in numbers alone: a place in a queue, an amount that is missing."""
 LATE = 2.0
 """An event older than this many seconds is printed with its own time."""
+
+WARNING = "warning: "
+"""Before what nobody may overlook."""
 
 
 class PlainView:
@@ -40,6 +45,8 @@ class PlainView:
         self.latest = 0.0
         self.ran = False
         self.notes: set[str] = set()
+        self.why: str | None = None
+        self.why_at = float("-inf")
 
     def launched(self, handle: Handle) -> None:
         for line in launch_lines(handle):
@@ -54,13 +61,21 @@ class PlainView:
             if note not in self.notes:
                 self.notes.add(note)
                 self._line(note)
-        if before is None or _signature(before) != _signature(seen):
+        news = self._has_news(seen)
+        if before is None or news or _signature(before) != _signature(seen):
             lines = [*self._warnings()]
-            if before is None or _comparable(before) != _comparable(seen):
+            if before is None or news or _comparable(before) != _comparable(seen):
                 lines += self._state(seen)
+                self.why, self.why_at = seen.held_by, self.clock()
             for when, text in sorted(lines, key=lambda line: line[0]):
                 self._at(when, text)
         self._progress(seen)
+
+    def _has_news(self, seen: Observation) -> bool:
+        """Whether the numbers of a wait have changed, and it is time to say so."""
+        if seen.waiting is None or seen.obstacle is not None or seen.waiting == self.why:
+            return False
+        return self.clock() - self.why_at >= NEWS_EVERY
 
     def say(self, text: str) -> None:
         self._line(text)
@@ -132,15 +147,18 @@ def launch_lines(handle: Handle) -> list[str]:
         how = "runs already; following it"
     else:
         how = f"attempt {handle.attempt}" if handle.attempt > 1 else "is on its way"
-    return [f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}", *handle.notes]
+    first = f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}"
+    return [first, *warning_lines(handle), *handle.notes]
+
+
+def warning_lines(handle: Handle) -> list[str]:
+    """What nobody may overlook."""
+    return [f"{WARNING}{words}" for words in handle.warnings]
 
 
 def _comparable(seen: Observation) -> tuple[object, ...]:
-    """What must change before the state is printed again. For an obstacle this is its code, because its text
-    changes with each try.
-    """
-    kept = (seen.obstacle.code, seen.obstacle.never) if seen.obstacle is not None else seen.waiting
-    return (state_of(seen), kept)
+    """What must change before the state is printed again at once."""
+    return (state_of(seen), seen.held_kind)
 
 
 def _signature(seen: Observation) -> tuple[object, ...]:

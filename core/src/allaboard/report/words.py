@@ -48,8 +48,11 @@ def members_phrase(members: Sequence[MemberSeen]) -> str:
 
 def duration(seen: Observation, now: float) -> float | None:
     """Seconds from the start of the run (from its creation if it has not started) to its end or
-    to ``now``.
+    to ``now``; of one that its queue has taken back, since then, as of the observation.
     """
+    waited = seen.phases.get("admitted")
+    if seen.queued_before and waited is not None and seen.started is None and seen.finished is None:
+        return waited - seen.queued_before
     since = seen.started if seen.started is not None else seen.created
     until = seen.finished if seen.finished is not None else now
     return None if since is None else max(0.0, until - since)
@@ -67,7 +70,7 @@ def current_phase(seen: Observation) -> str | None:
     """The current phase: the last one that has begun. None after the end of the run and before it is
     admitted.
     """
-    if state_of(seen).is_final or seen.suspended:
+    if state_of(seen).is_final or seen.suspended or seen.elsewhere:
         return None
     return next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
 
@@ -200,7 +203,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> l
 
 def first_failing(outcome: Outcome) -> MemberSeen | None:
     """The member that the diagnosis blames, else the first that failed."""
-    blamed = [d.blame for d in outcome.diagnoses[:1]]
+    blamed = [name.strip("()") for d in outcome.diagnoses[:1] for name in (d.blame or "").split()]
     failed = [m for m in outcome.seen.members if m.exit_code not in (None, 0)]
     failed.sort(key=lambda m: (m.name not in blamed, m.ended or float("inf"), m.rank))
     return failed[0] if failed else None

@@ -148,6 +148,7 @@ _TYPES = {
     "every": "number of steps or duration",
     "processes": "word or whole number",
     "any": "fields of Kubernetes",
+    "source": "fields of Kubernetes",
 }
 _ALLOWED = {
     "duration": "seconds, or 90s, 10m, 12h, 1d, 1h30m",
@@ -172,6 +173,7 @@ _ALLOWED = {
     "gpu_type": "the value of the node's label, or label=value",
     "environment": "names of letters, digits, '_', '-' and '.'; values are text",
     "bool": "true or false",
+    "source": "one kind of volume with its fields",
 }
 
 

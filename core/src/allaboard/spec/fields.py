@@ -29,11 +29,25 @@ from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, sp
 
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
 
+_FIELD_OF_SOURCE = {
+    "persistentVolumeClaim": "pvc",
+    "emptyDir": "empty_dir",
+    "ephemeral": "ephemeral",
+    "hostPath": "host_path",
+}
+VOLUME_SOURCES = (
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI",
+    "fc", "flexVolume", "gcePersistentDisk", "glusterfs", "image", "iscsi", "nfs", "photonPersistentDisk",
+    "portworxVolume", "projected", "quobyte", "rbd", "scaleIO", "secret", "storageos", "vsphereVolume",
+)  # fmt: skip
+"""What a volume may come from (core/v1, VolumeSource), without what has a field of its own."""
 MEMBERS_MAX = 10_000
 """Members of one job. Each is a process here and a pod with its records there."""
 GPUS_MAX = 1_000
 COUNT_MAX = 2**31 - 1
 """What Kubernetes keeps in its counters (int32)."""
+EXPRESSION_LIMIT = 10 * 1024
+"""Bytes of a CEL expression (resource.k8s.io/v1: CELSelectorExpressionMaxLength)."""
 LONGEST_TEXT = 4_096
 """Bytes of a name, a path or a uri."""
 LONGEST_WORD = 128 * 1024 - 1
@@ -195,6 +209,31 @@ class Reader:
         elif problem := gpus.profile_problem(value, path):
             self.problems.append(problem)
         return value
+
+    def _expression(self, value: Any, path: str) -> Any:
+        """CEL, which the API server compiles."""
+        if not isinstance(value, str) or not value.strip():
+            self.wrong(path, f"expected a CEL expression, not {_show_value(value)}{_quoted(value)}")
+        elif len(value.encode(errors="surrogatepass")) > EXPRESSION_LIMIT:
+            self.wrong(path, f"has more than the {EXPRESSION_LIMIT // 1024} KiB that Kubernetes takes")
+        return value
+
+    def _devices(self, value: Any, path: str) -> Any:
+        """Numbers of devices by the names under which nodes offer them."""
+        if not isinstance(value, Mapping):
+            words = "expected numbers by name, like {rdma/hca_shared_devices_a: 1}"
+            self.wrong(path, f"{words}, not {_show_value(value)}")
+            return {}
+        read = {}
+        for name, number in value.items():
+            if not isinstance(name, str):
+                self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
+                continue
+            at = _at(path, name)
+            if why := gpus.why_not_a_device(name):
+                self.wrong(at, why)
+            read[name] = self._count(number, at, 1, GPUS_MAX)
+        return read
 
     def _bool(self, value: Any, path: str) -> Any:
         if self.lenient and isinstance(value, str) and value.lower() in ("true", "false"):
@@ -394,6 +433,27 @@ class Reader:
             return {}
         return self._plain(value, path)
 
+    def _source(self, value: Any, path: str) -> Any:
+        """A volume's source as Kubernetes has it: one kind with its fields."""
+        like = "like {nfs: {server: nas, path: /sets}}"
+        if not isinstance(value, Mapping) or len(value) != 1:
+            what = _show_value(value) if not isinstance(value, Mapping) else f"{len(value)} of them"
+            self.wrong(path, f"expected one kind of volume, {like}, not {what}")
+            return {}
+        ((kind, inner),) = value.items()
+        at = _at(path, str(kind))
+        if kind in _FIELD_OF_SOURCE:
+            self.wrong(at, f"is a field of its own: say {_FIELD_OF_SOURCE[kind]} in its place")
+        elif kind not in VOLUME_SOURCES:
+            self.wrong(
+                at,
+                f"no such kind of volume; known: {one_of(VOLUME_SOURCES)}",
+                nearest(str(kind), VOLUME_SOURCES),
+            )
+        elif not isinstance(inner, Mapping):
+            self.wrong(at, f"expected its fields, {like}, not {_show_value(inner)}")
+        return self._plain(value, path)
+
     def _plain(self, value: Any, path: str) -> Any:
         """What goes to the cluster as it is: numbers as numbers, and null where it takes something away."""
         if isinstance(value, Mapping):
@@ -486,6 +546,15 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "count1": lambda base, describe: {"type": "integer", "minimum": 1, "maximum": COUNT_MAX},
     "members": lambda base, describe: {"type": "integer", "minimum": 1, "maximum": MEMBERS_MAX},
     "gpus": lambda base, describe: {"type": "integer", "minimum": 0, "maximum": GPUS_MAX},
+    "devices": lambda base, describe: {
+        "type": "object",
+        "additionalProperties": {"type": "integer", "minimum": 1, "maximum": GPUS_MAX},
+    },
+    "expression": lambda base, describe: {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": EXPRESSION_LIMIT,
+    },
     "object": lambda base, describe: {"type": "string", "maxLength": 253},
     "queue": lambda base, describe: {"type": "string", "maxLength": 63},
     "job_name": lambda base, describe: {
@@ -494,6 +563,13 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
         "maxLength": 40,
     },
     "path": lambda base, describe: {"type": "string", "pattern": "^/"},
+    "source": lambda base, describe: {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {kind: {"type": "object"} for kind in VOLUME_SOURCES},
+        "additionalProperties": False,
+    },
     "command": lambda base, describe: {
         "type": "array",
         "items": {"type": ["string", "number"]},

@@ -24,6 +24,7 @@ Framework = Literal["pytorch", "tensorflow", "mpi", "xgboost", "paddle", "jax", 
 RestartWord = Literal["never", "on_failure", "always", "exit_code"]
 CleanWord = Literal["none", "running", "all"]
 FitWord = Literal["shrink", "strict"]
+PullWord = Literal["always", "if_not_present", "never"]
 
 
 class Resources(TypedDict, total=False):
@@ -37,6 +38,25 @@ class Resources(TypedDict, total=False):
     ]
     mig: Annotated[str, "mig", "a MIG profile, e.g. 1g.10gb", "1g.10gb"]
     shared: Annotated[bool, "bool", "share GPUs with other pods (time slicing, MPS)", True, "false"]
+    devices: Annotated[
+        dict[str, int],
+        "devices",
+        "other devices of the nodes, by their name",
+        {"rdma/hca_shared_devices_a": 1},
+    ]
+    device_class: Annotated[
+        str,
+        "object",
+        "gpu, or mig, are devices of this DeviceClass (DRA)",
+        "gpu.nvidia.com",
+        "none: GPUs of the device plugin",
+    ]
+    device_selector: Annotated[
+        str,
+        "expression",
+        "which devices of device_class: a CEL expression that is true of each",
+        "device.attributes['gpu.nvidia.com'].productName == 'NVIDIA H100 80GB HBM3'",
+    ]
 
 
 class Group(TypedDict, total=False):
@@ -103,12 +123,17 @@ class Gang(TypedDict, total=False):
     scheduler: Annotated[
         str,
         "text",
-        "auto, none, or a gang scheduler: coscheduling, volcano, workload",
+        "auto, none, or a gang scheduler: coscheduling, kai, volcano, workload, yunikorn",
         "coscheduling",
         "auto",
     ]
-    queue: Annotated[str, "queue", "the queue", "research"]
-    priority: Annotated[str, "object", "the priority class", "high"]
+    queue: Annotated[str, "queue", "the queue; of no meaning on one machine", "research"]
+    priority: Annotated[
+        str,
+        "object",
+        "the priority class; in a queue of Kueue also a WorkloadPriorityClass; of no meaning on one machine",
+        "high",
+    ]
     timeout: Annotated[str | int | float, "duration", "give up waiting for the gang after this long", "10m"]
     topology: Annotated[Topology, "group", "how close together"]
     require: Annotated[
@@ -122,7 +147,7 @@ class Clocks(TypedDict, total=False):
     """
 
     admitted: Annotated[
-        str | int | float, "duration", "from the submission until the queue lets it in", "12h"
+        str | int | float, "duration", "from coming into its queue until it is let in, each time", "12h"
     ]
     scheduled: Annotated[str | int | float, "duration", "until every member has a place", "1h"]
     image: Annotated[str | int | float, "duration", "until every image is there", "20m"]
@@ -174,13 +199,60 @@ class Metadata(TypedDict, total=False):
     ]
 
 
+class Claim(TypedDict, total=False):
+    """A PersistentVolumeClaim that allaboard makes; all attempts of a run share it."""
+
+    size: Annotated[str | int, "size", "how much it holds at least", "500Gi"]
+    storage_class: Annotated[
+        str, "object", "the StorageClass that provides it", "cephfs", "the cluster's default class"
+    ]
+    access: Annotated[
+        Literal["many", "once", "once_pod"],
+        "choice",
+        "how it may be mounted: by many nodes, by one node, by one pod",
+        "many",
+        "many for several members, else once",
+    ]
+    keep: Annotated[
+        Literal["run", "always"],
+        "choice",
+        "run: it goes when the run is deleted, or forgotten 30 days after its end; always: one for all runs "
+        "of the job, which allaboard never deletes",
+        "always",
+        "run",
+    ]
+
+
+class Ephemeral(TypedDict, total=False):
+    """A volume of its own for each member, which goes with the member's pod: node-local SSD, for example."""
+
+    size: Annotated[str | int, "size", "how much it holds at least", "200Gi"]
+    storage_class: Annotated[
+        str, "object", "the StorageClass that provides it", "local-ssd", "the cluster's default class"
+    ]
+
+
 class Storage(TypedDict, total=False):
-    """One volume of every member: a claim, or scratch space."""
+    """One volume of every member, from one source."""
 
     mount: Annotated[str, "path", "where the members see it", "/data"]
-    pvc: Annotated[str, "object", "a PersistentVolumeClaim", "datasets"]
+    pvc: Annotated[str, "object", "a PersistentVolumeClaim that is there already", "datasets"]
+    claim: Annotated[Claim, "group", "a PersistentVolumeClaim that is made for the run or the job"]
     empty_dir: Annotated[Literal["memory", "disk"], "choice", "scratch space of each member", "disk"]
     size: Annotated[str | int, "size", "the size of empty_dir", "16Gi"]
+    ephemeral: Annotated[Ephemeral, "group", "a volume of each member that goes with its pod"]
+    host_path: Annotated[
+        str,
+        "path",
+        "a folder of the node; refused where Pod Security enforces baseline or restricted",
+        "/mnt/ssd",
+    ]
+    volume: Annotated[
+        dict[str, Any],
+        "source",
+        "any other source of a volume, in the words of Kubernetes: csi, nfs and the like",
+        {"csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "photos"}}},
+    ]
     read_only: Annotated[bool, "bool", "mounted read-only", True, "false"]
 
 
@@ -189,6 +261,15 @@ class Best(TypedDict, total=False):
 
     metric: Annotated[str, "text", "the metric that decides", "val_loss"]
     mode: Annotated[Literal["min", "max"], "choice", "which end is better", "max", "min"]
+
+
+class Hot(TypedDict, total=False):
+    """A second copy of the newest state on fast storage that may vanish. What resumes takes it where it is
+    newer than what the uri has, and writes it there first.
+    """
+
+    folder: Annotated[str, "path", "a folder below a mount of storage, like ephemeral or host_path", "/hot"]
+    every: Annotated[str | int, "every", "50 (steps) or 1m", 50, "when the script says so"]
 
 
 class Checkpoints(TypedDict, total=False):
@@ -203,6 +284,7 @@ class Checkpoints(TypedDict, total=False):
     every: Annotated[str | int, "every", "50 (steps) or 10m", "10m", "when the script says so"]
     keep: Annotated[int, "count1", "how many of the newest are kept", 3, "all"]
     best: Annotated[Best, "group", "which one is the best"]
+    hot: Annotated[Hot, "group", "a second copy, on fast storage that may vanish"]
     start_from: Annotated[
         str,
         "place",
@@ -246,6 +328,13 @@ class Fields(TypedDict, total=False):
     image: Annotated[
         str, "image", "the container image", "registry.lab/ml/train:v3", "ALLABOARD_IMAGE, on a cluster"
     ]
+    image_pull_policy: Annotated[
+        PullWord,
+        "choice",
+        "when nodes pull images, on a cluster",
+        "if_not_present",
+        "if_not_present; always where an image has the tag latest or none",
+    ]
     command: Annotated[list[str], "command", "program and arguments of every member", ["python", "train.py"]]
     args: Annotated[
         list[str],
@@ -281,10 +370,27 @@ class Fields(TypedDict, total=False):
     code: Annotated[list[str], "paths", "small files shipped with the job", ["train.py"]]
     environment: Annotated[dict[str, str], "environment", "variables of every member", {"NCCL_DEBUG": "WARN"}]
     secrets: Annotated[list[Secret], "list", "secrets, by reference"]
+    service_account: Annotated[
+        str,
+        "object",
+        "the ServiceAccount of the members, on a cluster: a cloud's identity for buckets hangs off it",
+        "trainer",
+        "ALLABOARD_SERVICE_ACCOUNT, else the namespace's default",
+    ]
+    host_network: Annotated[
+        bool, "bool", "members use the network of their nodes, on a cluster", True, "false"
+    ]
+    security: Annotated[
+        Literal["restricted"],
+        "choice",
+        "the Pod Security level that members keep, on a cluster",
+        "restricted",
+        "what the namespace enforces, as far as it may be read",
+    ]
     pod: Annotated[
         dict[str, Any],
         "any",
-        "merged over the pod template last, on a cluster: metadata and spec",
+        "merged over the pod template last, on a cluster: metadata and spec; null and $patch take away",
         {"spec": {"nodeSelector": {"zone": "a"}}},
     ]
     engine_spec: Annotated[
@@ -298,6 +404,8 @@ class Fields(TypedDict, total=False):
     ]
 
 
+SOURCES = ("pvc", "claim", "empty_dir", "ephemeral", "host_path", "volume")
+"""The fields of `Storage` of which each volume has one."""
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
 UNLIMITED = 2**31 - 1
@@ -401,3 +509,14 @@ def member_count(job: Mapping[str, Any]) -> int:
         return sum(g.get("replicas", 1) if isinstance(g, Mapping) else g for g in groups.values())
     elastic = job.get("elastic") or {}
     return int(job.get("workers", elastic.get("max", elastic.get("min", 1))))
+
+
+def is_shared(job: TrainingJob, path: str) -> bool:
+    """Whether a path of a cluster's members lies in a volume that all of them see and that outlives them."""
+    shared = [s["mount"] for s in job.get("storage", ()) if {"pvc", "claim", "volume"} & {*s}]
+    return any(is_below(path, mount) for mount in shared)
+
+
+def is_below(path: str, mount: str) -> bool:
+    """Whether a path is a mount, or lies within it."""
+    return path == mount.rstrip("/") or path.startswith(f"{mount.rstrip('/')}/")

@@ -15,7 +15,7 @@ from typing import Any
 
 from allaboard.errors import BadInput, Problem, SiteError
 from allaboard.names import nearest, one_of
-from allaboard.spec.job import TrainingJob
+from allaboard.spec.job import TrainingJob, is_shared
 from allaboard.untrusted import show
 
 STORE = "store://"
@@ -124,8 +124,8 @@ def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
 
 
 def place_job(job: TrainingJob, site: Site) -> TrainingJob:
-    """The job with every path resolved for this site. Raises BadInput for a volume that nothing is mapped
-    to.
+    """The job with every path resolved for this site, whose mounts name the folders of those volumes, too,
+    that the site makes itself. Raises BadInput for a volume that nothing is mapped to.
     """
     problems = [
         Problem(
@@ -134,7 +134,7 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
             f"in the connection, or --mount {volume['mount']}=./folder",
         )
         for n, volume in enumerate(job.get("storage", ()))
-        if volume["mount"].rstrip("/") not in site.mounts and "empty_dir" not in volume
+        if volume["mount"].rstrip("/") not in site.mounts
     ]
     if problems:
         raise BadInput(f"job {job.name!r} needs storage that is not here:", problems)
@@ -146,9 +146,11 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
     if saving := job.get("checkpoints"):
         start = saving.get("start_from", "none")
         moved = start if start in ("none", "champion") else uri(start)
+        hot = saving.get("hot")
         changes["checkpoints"] = {
             **saving,
             "uri": uri(saving["uri"]),
+            **({"hot": {**hot, "folder": uri(hot["folder"])}} if hot else {}),
             **({"start_from": moved} if start != "none" else {}),
         }
     if "shards" in (job.get("data") or {}):
@@ -168,9 +170,8 @@ def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
     below a volume that they all mount. Raises BadInput, naming each place, for a store that they cannot
     see. Paths stay as they are: they are paths in the members.
     """
-    shared = [s["mount"].rstrip("/") for s in job.get("storage", ()) if "pvc" in s]
     store = site.store.rstrip("/")
-    seen = "://" in store or any(store == m or store.startswith(f"{m}/") for m in shared)
+    seen = "://" in store or is_shared(job, store)
     problems: list[Problem] = []
 
     def uri(text: str, path: str) -> str:
@@ -182,7 +183,7 @@ def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
                     path,
                     f"{text} hangs off {store}, which is a folder of this machine and which no member on a "
                     "cluster can see; say --store s3://bucket/prefix (ALLABOARD_STORE, or the connection's "
-                    "store), or a folder below a mount of the job's storage that is a pvc",
+                    "store), or a folder below a mount of the job's storage that is a pvc or a claim",
                 )
             )
         return f"{store}/{text[len(STORE) :].strip('/')}".rstrip("/")

@@ -49,6 +49,7 @@ from allaboard.backends.kubernetes.client.resources import (
     extra_kinds,
     job_kinds,
 )
+from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.state import leases
 from allaboard.engines import ENGINES, engine_of_object
 from allaboard.errors import BackendUnreachable
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
 
-SERVED = (*KNOWN.values(), *job_kinds(), *extra_kinds())
+SERVED = (*KNOWN.values(), *job_kinds(), *extra_kinds(), KUEUE_WORKLOADS)
 FOREGROUND = "foregroundDeletion"
 _FIELDS = {
     "ConfigMap": {"data", "binaryData", "immutable"},
@@ -72,6 +73,7 @@ _FIELDS = {
         "eventTime", "series", "action", "related", "reportingComponent", "reportingInstance",
     },
     "PodGroup": {"spec", "status"},
+    "ResourceClaimTemplate": {"spec"},
     **{engine.KIND: {"spec", "status"} for engine in ENGINES.values()},
 }  # fmt: skip
 _SPECS = {
@@ -113,6 +115,8 @@ class FakeCluster:
         self.requests: list[tuple[str, str, str]] = []
         self.logs: dict[tuple[str, str], list[str]] = {}
         self.refusals: list[tuple[Resource, str, ApiError]] = []
+        self.objections: list[Callable[[Resource, Json], None]] = []
+        """Webhooks that are asked about what a patch makes of an object; they raise what they refuse."""
         self.compacted = 0
         self.keepers: list[FakeKeeper] = []
         self.operator = FakeOperator(self, trains_for)
@@ -275,13 +279,21 @@ class FakeCluster:
         return self._update(resource, old, copy.deepcopy(body), sub)
 
     def patch(
-        self, resource: Resource, name: str, body: Json, namespace: str, sub: str | None = None
+        self,
+        resource: Resource,
+        name: str,
+        body: Json,
+        namespace: str,
+        sub: str | None = None,
+        dry_run: bool = False,
     ) -> Json:
         old = self.get(resource, name, namespace)
         self._compare(resource, old, body.get("metadata", {}))
         new = merged(old, body)
         _validate(resource, new)
-        return self._update(resource, old, new, sub)
+        for refused in self.objections:
+            refused(resource, new)
+        return new if dry_run else self._update(resource, old, new, sub)
 
     def delete(
         self,
@@ -337,7 +349,7 @@ class FakeCluster:
 
     def _update(self, resource: Resource, old: Json, new: Json, sub: str | None) -> Json:
         if sub == "status":
-            new = {**old, "status": new.get("status", {})}
+            new = {**old, "metadata": {**old["metadata"]}, "status": new.get("status", {})}
         elif "status" in old:
             new["status"] = old["status"]
         for fixed in (
@@ -385,7 +397,8 @@ class FakeCluster:
             changed = False
             living = {o["metadata"]["uid"]: o for o in self.objects.values()}
             for (group, plural, namespace, name), body in list(self.objects.items()):
-                resource = next((r for r in SERVED if (r.group, r.plural) == (group, plural)), PODS)
+                known = (*SERVED, *self.served)
+                resource = next((r for r in known if (r.group, r.plural) == (group, plural)), PODS)
                 metadata = body["metadata"]
                 owners = [living.get(ref["uid"]) for ref in metadata.get("ownerReferences", [])]
                 orphaned = owners and not any(owners)
@@ -469,10 +482,15 @@ class FakeApi:
         *,
         kind: str = "merge",
         sub: str | None = None,
+        dry_run: bool = False,
     ) -> Json:
         assert kind == "merge", f"the fake cluster knows merge patches alone, not {kind}"
         answer: Json = self._ask(
-            "patch", resource, name, namespace, lambda ns: self.cluster.patch(resource, name, body, ns, sub)
+            "patch",
+            resource,
+            name,
+            namespace,
+            lambda ns: self.cluster.patch(resource, name, body, ns, sub, dry_run),
         )
         return answer
 
@@ -685,6 +703,26 @@ class FakeHub:
         self, resource: Resource, name: str, namespace: str | None = None
     ) -> Iterator[FakeChanges]:
         yield FakeChanges(self.cluster, name)
+
+    @contextmanager
+    def copy(self, resource: Resource, namespace: str | None = None) -> Iterator[FakeCopy]:
+        yield FakeCopy(self.cluster, resource, namespace or "")
+
+
+class FakeCopy:
+    """As `allaboard.backends.kubernetes.watch.informer.Copy`; waiting advances the cluster's time."""
+
+    trouble = None
+
+    def __init__(self, cluster: FakeCluster, resource: Resource, namespace: str) -> None:
+        self.cluster, self.resource, self.namespace = cluster, resource, namespace
+
+    def objects(self) -> list[Json]:
+        return self.cluster.list(self.resource, self.namespace, None, None)[0]
+
+    def wait(self, seconds: float) -> bool:
+        self.cluster.tick(seconds)
+        return False
 
 
 class FakeChanges:

@@ -14,11 +14,15 @@ from typing import Any, Protocol
 
 from allaboard.backends.kubernetes.client.errors import Missing
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, Resource, resource_for
+from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
+from allaboard.backends.kubernetes.observe.queues import JOB_UID
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.engines import jobset_reading as jobset
 from allaboard.engines.base import Counts, Verdict
 from allaboard.engines.kubeflow import INDEX_LABEL, ROLE_LABEL, replica_type
+from allaboard.gangs import kueue
 from allaboard.layout import Elastic, Group, Layout, Policy
+from allaboard.render.pod_template import merged
 
 Json = dict[str, Any]
 OPERATOR_LABEL = "training.kubeflow.org/operator-name"
@@ -52,7 +56,8 @@ class ClusterObjects(Protocol):
 class FakeOperator:
     """``trains_for``: seconds until a member ends well, None: never by itself. ``paused``: the operator is
     away. ``stuck``: pods of these names never leave (their node is gone). ``positions``: Kueue's Workloads
-    that wait, the next first; empty: its server of positions is off.
+    that wait, the next first; empty: its server of positions is off. ``queued_for``: seconds for which Kueue
+    holds back every job that names a queue; None: there is no Kueue.
     """
 
     def __init__(self, cluster: ClusterObjects, trains_for: float | None) -> None:
@@ -61,6 +66,7 @@ class FakeOperator:
         self.starts_after = 0.0
         self.stuck: set[str] = set()
         self.positions: list[str] = []
+        self.queued_for: float | None = None
         self.ends: dict[str, int] = {}
         self._looked: dict[str, tuple[str, ...]] = {}
 
@@ -71,10 +77,31 @@ class FakeOperator:
         """What happens when time has passed: first in the pods, then to the jobs."""
         for pod in self._pods():
             self._kubelet(pod)
+        for body in self._jobs() if self.queued_for is not None else ():
+            self._admit(body, self.queued_for or 0.0)
         if not self.paused:
             for body in self._jobs():
                 self._reconcile(body)
         self.ends.clear()
+
+    def _admit(self, job: Json, after: float) -> None:
+        """Kueue: it suspends a job until there is room for it, and says so in a Workload."""
+        metadata, engine = job["metadata"], _engine(job)
+        queue = (metadata.get("labels") or {}).get(kueue.QUEUE)
+        held = self.cluster.now < _epoch(metadata["creationTimestamp"]) + after
+        if queue is None or engine.read(job, ()).suspended == held:
+            return
+        key = (KUEUE_WORKLOADS.group, KUEUE_WORKLOADS.plural, metadata["namespace"], metadata["name"])
+        if key not in self.cluster.objects:
+            own = {"name": metadata["name"], "labels": {JOB_UID: metadata["uid"]}}
+            body = {"apiVersion": KUEUE_WORKLOADS.api_version, "kind": KUEUE_WORKLOADS.kind, "metadata": own}
+            self.cluster.create(
+                KUEUE_WORKLOADS, {**body, "spec": {"queueName": queue}}, metadata["namespace"]
+            )
+        said = {"type": "QuotaReserved", "status": "False" if held else "True", "reason": "WaitingForQuota"}
+        said |= {"message": "insufficient unused quota for cpu in flavor any, 2 more needed"}
+        self.cluster.objects[key]["status"] = {"conditions": [said]}
+        self.cluster._put(resource_for(engine), merged(job, engine.suspension(held)), "MODIFIED")
 
     def raw(self, path: str) -> Json:
         """Discovery: the version, the groups and the kinds that are served."""

@@ -217,6 +217,8 @@ class TaskTry:
             return
 
     def _log_handle(self, handle: Handle) -> None:
+        for words in handle.warnings:
+            self.log.warning("%s", words)
         for note in handle.notes:
             self.log.info("%s", note)
         how = (

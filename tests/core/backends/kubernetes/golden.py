@@ -86,7 +86,16 @@ EVERY: dict[str, Any] = {
     "args": ["--epochs=20"],
     "workers": None,
     "elastic": None,
-    "resources": {**WHOLE["resources"], "mig": "1g.10gb", "shared": True},
+    "image_pull_policy": "if_not_present",
+    "host_network": True,
+    "resources": {
+        **WHOLE["resources"],
+        "mig": "1g.10gb",
+        "shared": True,
+        "devices": {"rdma/hca_shared_devices_a": 1},
+        "device_class": "mig.nvidia.com",
+        "device_selector": "device.attributes['gpu.nvidia.com'].architecture == 'Hopper'",
+    },
     "processes_per_member": None,
     "gang": {
         **WHOLE["gang"],
@@ -106,15 +115,32 @@ EVERY: dict[str, Any] = {
     "checkpoints": {
         **WHOLE["checkpoints"],
         "best": {"metric": "val_loss", "mode": "min"},
+        "hot": {"folder": "/hot", "every": 50},
         "start_from": "s3://bucket/resnet50/before",
     },
+    "storage": [
+        *WHOLE["storage"],
+        {"mount": "/ckpt", "claim": {"size": "500Gi", "storage_class": "cephfs", "access": "many"}},
+        {"mount": "/cache", "claim": {"size": "1Ti", "keep": "always"}, "read_only": True},
+        {"mount": "/hot", "ephemeral": {"size": "200Gi", "storage_class": "local-ssd"}},
+        {"mount": "/ssd", "host_path": "/mnt/ssd"},
+        {"mount": "/photos", "volume": {"csi": {"driver": "s3.csi.aws.com"}}},
+    ],
+    "service_account": "trainer",
     "secrets": [*WHOLE["secrets"], {"name": "wandb", "mount": "/etc/wandb"}],
     "engine_spec": {"runPolicy": {"managedBy": "kubeflow.org/training-operator"}},
     "fit": "strict",
 }  # fmt: skip
 WORKER: dict[str, Any] = {
     "replicas": 2,
-    "resources": {**EVERY["resources"], "cpu": 4, "memory": "16Gi", "gpu": 2},
+    "resources": {
+        **EVERY["resources"],
+        "cpu": 4,
+        "memory": "16Gi",
+        "gpu": 2,
+        "shared": False,
+        "devices": {"nvidia.com/hostdev": 1},
+    },
     "image": "registry.lab/ml/worker:v3",
     "command": ["python", "worker.py"],
     "args": ["--role=worker"],
@@ -193,7 +219,8 @@ def of_engine(name: str) -> str:
     """The job of this engine, commented out, and what the API server gets for it."""
     job = job_of(name)
     words = to_yaml([job.as_mapping()]).splitlines(keepends=True)
-    return "".join(f"# {line}" for line in words) + to_yaml(made(job, code=CODE).manifests)
+    objects = made(job, code=CODE)
+    return "".join(f"# {line}" for line in words) + to_yaml([*objects.claims, *objects.manifests])
 
 
 MPI: dict[str, Any] = {
@@ -226,25 +253,50 @@ def allowed_pairs(gang: str) -> Iterator[tuple[str, str]]:
             yield name, "marks"
 
 
-def pair(engine: str, gang: str, how: str = "marks", **fields: Any) -> Rendered:
+def pair(engine: str, gang: str, how: str = "marks", namespace: str = "default", **fields: Any) -> Rendered:
     """A small job of this engine whose members this gang scheduler starts together."""
     groups: dict[str, Any] = {role: 1 for role in KINDS[engine].get("groups", ())}
     groups = {**groups, "worker": 2} if groups else {}
     own = {"framework": KINDS[engine]["framework"], "engine": engine, "image": "lab/train:1"}
-    said = {**GANG, "scheduler": gang, **({"queue": "research"} if gang in ("kai", "volcano") else {})}
-    facts = (
-        replace(ASSUMED, operator_gangs={ENGINES[engine].OPERATOR.id: gang}) if how == "natively" else ASSUMED
-    )
+    said = {
+        **GANG,
+        "scheduler": gang,
+        **({"queue": "research"} if "queue" in GANGS[gang].UNDERSTANDS else {}),
+    }
+    operators = {ENGINES[engine].OPERATOR.id: gang} if how == "natively" else {}
+    facts = replace(ASSUMED, namespace=namespace, operator_gangs=operators)
     size = {"workers": None, "groups": groups} if groups else {"workers": 3}
     return made(a_job(**{"resources": {"cpu": 1}, **own, **size, "gang": said, **fields}), facts)
 
 
+COMPOSITE = replace(
+    ASSUMED,
+    kinds=frozenset({"kubeflow.org/v1/PyTorchJob", *GANGS["workload"].KINDS, *GANGS["workload"].COMPOSITE}),
+)
+"""A cluster with gangs of gangs."""
+
+
+def composite(namespace: str = "default", **fields: Any) -> Rendered:
+    """An elastic job with a master, on that cluster."""
+    topology = {"require": "topology.example.com/rack"}
+    own = {
+        "groups": {"master": 1, "worker": 3},
+        "elastic": {"min": 3, "max": 6},
+        "command": ["torchrun", "train.py"],
+        "gang": {**GANG, "scheduler": "workload", "topology": topology},
+    }
+    return made(
+        a_job(**{"image": "lab/train:1", "resources": {"cpu": 1}, "workers": None, **own, **fields}),
+        replace(COMPOSITE, namespace=namespace),
+    )
+
+
 def of_gang(gang: str) -> str:
     """What the API server gets for a job of each engine that goes with it."""
-    return "".join(
-        f"# {engine}, {how}\n{to_yaml(pair(engine, gang, how).manifests)}"
-        for engine, how in allowed_pairs(gang)
-    )
+    each = [(f"{engine}, {how}", pair(engine, gang, how)) for engine, how in allowed_pairs(gang)]
+    if GANGS[gang].COMPOSITE:
+        each.append(("pytorchjob, elastic, a gang for each role", composite()))
+    return "".join(f"# {what}\n{to_yaml(rendered.manifests)}" for what, rendered in each)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 
 from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
+from allaboard.backends.kubernetes.client.resources import CLAIM_TEMPLATES, CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
@@ -107,6 +107,29 @@ def test_the_record_comes_first_is_owned_by_nobody_and_knows_the_job(
     assert record(cluster, handle.run).object_uid == job["metadata"]["uid"]
     assert [o["uid"] for o in code["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
     assert "ownerReferences" not in body["metadata"]
+
+
+def test_what_claims_devices_comes_and_goes_with_its_job(cluster: FakeCluster) -> None:
+    plan = a_plan(resources={"gpu": 2, "device_class": "gpu.nvidia.com"})
+    handle = cluster.backend().launch(plan, ME)
+    job, claim = cluster.one(PYTORCHJOBS, handle.run), cluster.one(CLAIM_TEMPLATES, f"{handle.run}-devices")
+    assert job is not None and claim is not None
+    assert [o["uid"] for o in claim["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    cluster.backend().delete(handle.run)
+    cluster.tick(60)
+    assert cluster.one(CLAIM_TEMPLATES, f"{handle.run}-devices") is None
+
+
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_a_client_that_dies_leaves_no_claim_behind(at: int) -> None:
+    cluster = FakeCluster()
+    plan = a_plan(resources={"gpu": 2, "device_class": "gpu.nvidia.com"})
+    with suppress(Died, BackendUnreachable):
+        cluster.backend({at: "die-after"}).launch(plan, ME)
+    handle = cluster.backend().launch(plan, ME)
+    claims = cluster.all(CLAIM_TEMPLATES)
+    assert [claim["metadata"]["name"] for claim in claims] == [f"{handle.run}-devices"]
+    assert len(claims[0]["metadata"]["ownerReferences"]) == 1
 
 
 def test_a_fresh_key_takes_three_requests(cluster: FakeCluster) -> None:

@@ -102,7 +102,7 @@ def test_every_object_and_every_pod_says_whose_it_is() -> None:
     assert names == [f"{run}-g3-2-code", f"{run}-g3-2-gang", f"{run}-g3-2"]
     template = found.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     assert expected.items() <= template["metadata"]["labels"].items()
-    assert template["metadata"]["annotations"] == {labels.LAUNCH: launch}
+    assert template["metadata"]["annotations"][labels.LAUNCH] == launch
 
 
 def test_names_stay_short_enough_for_what_operators_append() -> None:

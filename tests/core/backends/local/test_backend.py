@@ -540,7 +540,8 @@ def test_a_gang_too_large_is_shrunk_with_a_word_or_refused(backend: LocalBackend
 def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, QUICK, image="x:1", gang={"queue": "q"}, pod={"spec": {}}), ME)
     assert [n for n in handle.notes if "no meaning" in n] == [
-        "image, gang, pod: no meaning on one machine, left out"
+        "image, pod, gang.queue: no meaning on one machine, left out; "
+        "slots of one machine go to whoever came first"
     ]
     handle = backend.launch(a_plan(folder, QUICK, key="spot", spot={"prefer": True, "grace": 5}), ME)
     assert [n for n in handle.notes if "no meaning" in n] == [

@@ -20,7 +20,7 @@ from contextlib import (
 )
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.lifecycle import orphans, stop
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.observe.lookup import takes_rank_0
-from allaboard.backends.kubernetes.operations import foreign, logs, observe, runs
+from allaboard.backends.kubernetes.operations import foreign, logs, observe, runs, snapshot
 from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
 from allaboard.backends.kubernetes.operations.queues import read_queues
 from allaboard.backends.kubernetes.operations.workspace import Workspace
@@ -185,6 +185,10 @@ class KubernetesBackend:
 
     def events(self, run: str) -> list[Event]:
         return self._do(runs.list_events(self.workspace, run))
+
+    def snapshot(self, run: str) -> dict[str, Any]:
+        """The objects of a run as the API server has them, its secrets included."""
+        return self._do(snapshot.take(self.workspace, run))
 
     def saving(self, run: str) -> str | None:
         return self._do(runs.saving_uri(self.workspace, run))

@@ -169,7 +169,8 @@ class FollowSession:
             names = {pod["metadata"]["name"] for pod in gone}
             others = [pod for pod in objects.pods if pod["metadata"]["name"] not in names]
             history.memory = remembered(history.memory, objects.job, [*gone, *others])
-        history.memory = remembered(history.memory, objects.job, objects.pods)
+        workload = objects.workload.body if objects.workload is not None else None
+        history.memory = remembered(history.memory, objects.job, objects.pods, workload=workload)
         return history
 
     # Captures.

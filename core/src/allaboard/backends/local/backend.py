@@ -13,7 +13,7 @@ import secrets as random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import wraps
@@ -34,9 +34,12 @@ from allaboard.backends.local.host.processes import (
 from allaboard.backends.local.host.stacks import look_twice
 from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
+from allaboard.backends.local.pool.waiting import FIRST_COME
 from allaboard.backends.local.state import housekeeping, logs, records
 from allaboard.backends.local.state.paths import (
+    CLAIMS,
     DAMAGED,
+    EPHEMERAL,
     AttemptFolder,
     RunFolder,
     damaged_error,
@@ -76,6 +79,7 @@ from allaboard.observation import (
     in_order,
 )
 from allaboard.redaction import secret_values
+from allaboard.render.labels import claim_name
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
@@ -94,9 +98,12 @@ _LOCKED_WITHIN = 0.05
 _POLL = 0.02
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
-_IGNORED_FIELDS = ("metadata", "image", "gang", "pod")
+_IGNORED_FIELDS = (
+    "metadata", "image", "image_pull_policy", "service_account", "host_network", "security", "pod",
+)  # fmt: skip
 _IGNORED_OF_GROUPS = ("image", "pod")
-_IGNORED_RESOURCES = ("gpu_type", "mig", "shared")
+_IGNORED_RESOURCES = ("gpu_type", "mig", "shared", "devices", "device_class", "device_selector")
+_IGNORED_OF_VOLUMES = ("storage_class", "access")
 _IGNORED_OF_SPOT = ("tolerate", "prefer")
 
 
@@ -216,10 +223,12 @@ class LocalBackend:
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
         discard(attempt.path, folder.trash)  # left by a launch that was killed before it wrote the record
+        for earlier in folder.attempts():
+            for left in earlier.path.glob(f"{EPHEMERAL}*"):  # its supervisor was killed
+                discard(left, folder.trash)
         attempt.make()
-        for n, volume in enumerate(plan.job.get("storage", ())):
-            if "empty_dir" in volume:
-                make_private(attempt.path / f"scratch-{n}")
+        for own in self._own_folders(plan, attempt).values():
+            make_private(own)
         write_json(
             attempt.plan,
             {
@@ -282,10 +291,9 @@ class LocalBackend:
     ) -> tuple[Layout, str, list[str]]:
         """The layout for this machine, the folder in which members start, and notes for people."""
         where = plan.job.folder or str(Path.cwd())
-        mounts = dict(self.site.mounts)
-        for n, volume in enumerate(plan.job.get("storage", ())):
-            if "empty_dir" in volume:
-                mounts[volume["mount"].rstrip("/")] = str(attempt.path / f"scratch-{n}")
+        own = self._own_folders(plan, attempt)
+        folders = {volume["mount"].rstrip("/"): volume["host_path"] for _, volume in self._of_the_node(plan)}
+        mounts = {**self.site.mounts, **{mount: str(folder) for mount, folder in own.items()}, **folders}
         for secret in plan.job.get("secrets", ()):
             if "mount" in secret:
                 mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
@@ -298,7 +306,16 @@ class LocalBackend:
             *_command_problems(layout, where, self.environ, self.site),
             *sizes_of_code(plan.job)[1],
         ]
-        problems += self._storage_problems(layout)
+        problems += self._storage_problems(layout, [str(folder) for folder in own.values()])
+        problems += [
+            Problem(
+                f"storage[{n}].host_path",
+                f"{volume['host_path']} is no folder of this machine; make it, or map {volume['mount']} to "
+                f"another one: --mount {volume['mount']}=./folder",
+            )
+            for n, volume in self._of_the_node(plan)
+            if not Path(volume["host_path"]).is_dir()
+        ]
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
         ignored = _ignored_note(plan)
@@ -340,13 +357,41 @@ class LocalBackend:
         members = dict(zip([m.group for m in layout.members][::-1], list(smaller)[::-1], strict=False))
         return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
 
-    def _storage_problems(self, layout: Layout) -> list[Problem]:
+    def _of_the_node(self, plan: Plan) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The folders of the node that the job mounts, which are folders of this machine unless it maps the
+        mount to another one.
+        """
+        for n, volume in enumerate(plan.job.get("storage", ())):
+            if "host_path" in volume and volume["mount"].rstrip("/") not in self.site.mounts:
+                yield n, volume
+
+    def _own_folders(self, plan: Plan, attempt: AttemptFolder) -> dict[str, Path]:
+        """Mount -> the folder that is made for it: scratch space of the attempt, a claim of the run (beside
+        its attempts) or of the job (in the home). What this machine maps to a folder of its own is left out,
+        but scratch space.
+        """
+        folders: dict[str, Path] = {}
+        for n, volume in enumerate(plan.job.get("storage", ())):
+            mount = volume["mount"].rstrip("/")
+            if "empty_dir" in volume:
+                folders[mount] = attempt.path / f"scratch-{n}"
+            elif mount in self.site.mounts:
+                continue
+            elif "ephemeral" in volume:
+                folders[mount] = attempt.path / f"{EPHEMERAL}{n}"
+            elif "claim" in volume:
+                kept = volume["claim"].get("keep") == "always"
+                place = Path(self.home) if kept else attempt.path.parent
+                folders[mount] = place / CLAIMS / claim_name(plan.job.name if kept else plan.run, mount)
+        return folders
+
+    def _storage_problems(self, layout: Layout, own: Sequence[str]) -> list[Problem]:
         """Problems of the places that the job reads and writes, checked before the start rather than at the
         first save.
         """
         from allaboard.backends.local.preflight import storage_problems
 
-        return storage_problems(layout, self.environ)
+        return storage_problems(layout, self.environ, own)
 
     def _spawn(self, attempt: AttemptFolder, record: RunRecord) -> None:
         """Start the supervisor and wait until it holds its lock; this process holds the record's lock
@@ -754,9 +799,10 @@ class LocalBackend:
             if transaction.record is None or transaction.record.uid != record.uid:
                 raise OwnershipConflict(f"run {folder.name} has been started anew; it was not deleted")
             self._remove(transaction, transaction.record, time.time())
+            discard(folder.path / CLAIMS, folder.trash)
 
     def _remove(self, transaction: records.Transaction, record: RunRecord, now: float) -> None:
-        """Remove the job's files, logs included; the record stays."""
+        """Remove the job's files, logs included; the record and the run's claims stay."""
         folder = transaction.folder
         deleted = replace(record.ended(state_of(self._merge_record(folder, record)), now), deleted=True)
         try:
@@ -983,12 +1029,14 @@ _PoolViews = dict[str, PoolView]
 
 def _waiting_reason(queued: Mapping[str, Any], glances: _PoolViews) -> str | None:
     """Why a run waits now. Computed here, because its supervisor sleeps until slots are free."""
+    if "needs" not in queued:
+        return None  # written by an older release, which kept a sentence instead
     path, (cpu, memory, gpus) = queued["pool"], queued["room"]
     room = Capacity(cpu, memory, tuple(gpus))
     with suppress(SiteError):
         if path not in glances:
             glances[path] = Pool(path, room).view()
-        return glances[path].waiting_reason(queued["ticket"], queued["asks"], room)
+        return glances[path].why_waiting(queued["ticket"], Need(*queued["needs"]), room)
     return None
 
 
@@ -1122,8 +1170,20 @@ def _ignored_note(plan: Plan) -> str | None:
         if isinstance(group, Mapping) and group.get(name) is not None
     ]
     fields += [f"resources.{name}" for name in _IGNORED_RESOURCES if name in job.get("resources", {})]
+    fields += [
+        f"storage[{n}].{source}.{name}"
+        for n, volume in enumerate(job.get("storage", ()))
+        for source in ("claim", "ephemeral")
+        for name in _IGNORED_OF_VOLUMES
+        if name in volume.get(source, {})
+    ]
     fields += [f"spot.{name}" for name in _IGNORED_OF_SPOT if (job.get("spot") or {}).get(name)]
-    return f"{', '.join(fields)}: no meaning on one machine, left out" if fields else None
+    gang = [name for name, value in (job.get("gang") or {}).items() if value is not None]
+    fields += [f"gang.{name}" for name in gang]
+    if not fields:
+        return None
+    turn = f"; {FIRST_COME}" if {"queue", "priority"} & {*gang} else ""
+    return f"{', '.join(fields)}: no meaning on one machine, left out{turn}"
 
 
 def _describe_capacity(room: Capacity) -> str:

@@ -4,18 +4,20 @@ permission, a store that does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from allaboard.errors import AllaboardError, Problem
 from allaboard.layout import Layout
 
 
-def storage_problems(layout: Layout, environ: Mapping[str, str]) -> list[Problem]:
-    """Every such problem, with the field that names the place."""
+def storage_problems(layout: Layout, environ: Mapping[str, str], own: Sequence[str]) -> list[Problem]:
+    """Every such problem, with the field that names the place. ``own``: folders that are made for the run
+    alone, when it is started.
+    """
     problems = []
     if layout.data is not None:
         problems += _data_problems(layout.data, environ)
-    if layout.saving is not None:
+    if layout.saving is not None and not any(layout.saving.uri.startswith(f"{place}/") for place in own):
         problems += _checkpoint_problems(layout.saving.uri, environ)
     return problems
 

@@ -7,7 +7,10 @@ from typing import Any
 
 from allaboard.backends.local.host.machine import capacity
 from allaboard.backends.local.pool.pool import Pool, default_path
+from allaboard.backends.local.pool.waiting import FIRST_COME
 from allaboard.queues import Amount, Queue, Waiter
+
+NOTE = f"{FIRST_COME}: a job's gang.queue and gang.priority have no meaning here"
 
 
 def read_queue(environ: Mapping[str, str]) -> Queue:
@@ -28,10 +31,9 @@ def machine_queue(described: Mapping[str, Any]) -> Queue:
     ]
     if whole["gpus"]:
         amounts.append(Amount("gpus", len(whole["gpus"]) - len(free["gpus"]), len(whole["gpus"])))
-    queue = described["queue"]
-    waiters = (
-        Waiter(each["run"], each["since"], position, why=f"waits for {_asked(each)}, as {each['user']}")
-        for position, each in enumerate(queue, 1)
+    waiters = tuple(
+        Waiter(each["run"], each["since"], each["position"], user=each["user"], why=each["why"])
+        for each in described["queue"]
     )
     holders = [g for g in described["gangs"] if g["cpu"] or g["memory"] or g["gpus"]]
     return Queue(
@@ -39,11 +41,6 @@ def machine_queue(described: Mapping[str, Any]) -> Queue:
         "machine",
         tuple(amounts),
         running=len(holders),
-        waiting=len(queue),
-        waiters=tuple(waiters),
+        waiting=len(waiters),
+        waiters=waiters,
     )
-
-
-def _asked(ticket: Mapping[str, Any]) -> str:
-    amounts = [Amount(name, ticket[name]) for name in ("cpu", "memory", "gpus") if ticket[name]]
-    return ", ".join(f"{each.show(each.used)} {each.resource}" for each in amounts) or "its turn"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allaboard.lint.rule import Hit, rule
-from allaboard.lint.view import JOB, MANIFEST, View, mapping
+from allaboard.lint.view import JOB, MANIFEST, View, items, mapping
 from allaboard.names import nearest
+from allaboard.spec.job import is_below
 from allaboard.untrusted import show
 
 _POLICY = frozenset(
@@ -94,6 +95,27 @@ def backoff_without_checkpoints(view: View) -> Iterator[Hit]:
         yield Hit("policy.backoff_limit")
     elif elastic is not None:
         yield Hit("elastic")
+
+
+@rule(
+    "checkpoints_go_with_the_run",
+    "warning",
+    "the checkpoints lie in a claim that goes with the run",
+    "The claim is deleted with the run, and when its record is forgotten 30 days after its end: the training "
+    "is lost with it.",
+    "say keep: always in the claim, mount a pvc of yours, or save to a store like s3://",
+    reads=(JOB,),
+)
+def checkpoints_go_with_the_run(view: View) -> Iterator[Hit]:
+    """What allaboard promises of claim.keep: run. Who promotes or copies what is worth keeping elsewhere may
+    ignore it.
+    """
+    uri = str(mapping(view.fields.get("checkpoints")).get("uri", ""))
+    for n, volume in enumerate(items(view.fields.get("storage"))):
+        claim = mapping(volume).get("claim")
+        goes = claim is not None and mapping(claim).get("keep", "run") == "run"
+        if goes and is_below(uri, str(mapping(volume).get("mount"))):
+            yield Hit(f"storage[{n}].claim", show(uri))
 
 
 @rule(

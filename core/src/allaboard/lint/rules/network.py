@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allaboard.lint.rule import Hit, rule
-from allaboard.lint.view import View
+from allaboard.lint.view import View, items, mapping
+from allaboard.pod_defaults import is_for_rdma
 from allaboard.untrusted import show
 
+_WHOLE_NODE = 4
+"""GPUs of a member beside which a node mostly has no place for another."""
 _NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -69,3 +72,44 @@ def host_network_without_names(view: View) -> Iterator[Hit]:
         is_on_host = group.pod.get("hostNetwork") is True and view.total > 1
         if is_on_host and group.pod.get("dnsPolicy") in (None, "ClusterFirst"):
             yield Hit(view.in_pod(group, "dnsPolicy"))
+
+
+@rule(
+    "host_ports_shared",
+    "warning",
+    "members on the host's network share the ports of their nodes",
+    "Two members that come to one node listen on the same ports, that of the rendezvous or of sshd among "
+    "them: one fails with `Address already in use`, or waits for ever for a node with free ports.",
+    "keep members apart (podAntiAffinity by kubernetes.io/hostname), or ask for all GPUs of a node",
+)
+def host_ports_shared(view: View) -> Iterator[Hit]:
+    """Kubernetes, hostNetwork: the ports of a container are those of its node (NodePorts of kube-scheduler).
+    A member with 4 GPUs or more mostly has its node alone.
+    """
+    for group in view.groups:
+        affinity = mapping(group.pod.get("affinity"))
+        apart = "podAntiAffinity" in affinity or items(group.pod.get("topologySpreadConstraints"))
+        alone = any(one.gpus >= _WHOLE_NODE for one in group.trainers)
+        if group.pod.get("hostNetwork") is True and view.total > 1 and not apart and not alone:
+            yield Hit(view.in_pod(group, "hostNetwork"))
+
+
+@rule(
+    "rdma_without_pinned_memory",
+    "warning",
+    "members with RDMA may not pin memory",
+    "The buffers of RDMA are pinned. Without the capability IPC_LOCK the limit of the container runtime "
+    "holds, often 8 MiB: NCCL fails with `ibv_reg_mr failed`, or goes over TCP.",
+    "add the capability IPC_LOCK, or have the runtime not limit locked memory (ulimit -l unlimited)",
+)
+def rdma_without_pinned_memory(view: View) -> Iterator[Hit]:
+    """Linux, mlock and RLIMIT_MEMLOCK; NVIDIA Network Operator, pods with RDMA. Jobs add it themselves where
+    they are not restricted.
+    """
+    for group, one in view.trainers:
+        limits = mapping(mapping(one.fields.get("resources")).get("limits"))
+        context = mapping(one.fields.get("securityContext"))
+        added = {str(word) for word in items(mapping(context.get("capabilities")).get("add"))}
+        may = context.get("privileged") is True or added & {"IPC_LOCK", "ALL", "CAP_IPC_LOCK"}
+        if any(is_for_rdma(str(name)) for name in limits) and not may:
+            yield Hit(view.container(group, one, "resources"))

@@ -48,7 +48,9 @@ def shm_missing(view: View) -> Iterator[Hit]:
     "a volume is a folder of the node",
     "Another node has another folder, or none: a member that is placed elsewhere sees no data and no "
     "checkpoints. Pod Security forbids it at its levels baseline and restricted.",
-    "use a persistentVolumeClaim, or a store like s3://",
+    "use a persistentVolumeClaim, or a store like s3://; for node-local SSD a generic ephemeral volume",
+    job_fix="say pvc or claim in storage, or a store like s3://; for node-local SSD "
+    "ephemeral: {size: ..., storage_class: ...}",
 )
 def host_path(view: View) -> Iterator[Hit]:
     """Kubernetes, volumes: hostPath, and the Pod Security Standards (baseline)."""
@@ -57,7 +59,8 @@ def host_path(view: View) -> Iterator[Hit]:
             path = mapping(mapping(volume).get("hostPath")).get("path")
             # /dev/shm and devices of the node are of one node anyway.
             if isinstance(path, str) and not path.startswith("/dev/"):
-                yield Hit(f"{view.volume(group, n, volume)}.hostPath", show(path))
+                at = view.volume(group, n, volume)
+                yield Hit(f"{at}.{'host_path' if at.startswith('storage[') else 'hostPath'}", show(path))
 
 
 @rule(

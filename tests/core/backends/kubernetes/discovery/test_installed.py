@@ -13,6 +13,7 @@ from allaboard.backends.kubernetes.discovery.components import PARTS, operators,
 from allaboard.backends.kubernetes.discovery.installed import (
     Survey,
     complete_facts,
+    complete_priorities,
     gangs_of_operators,
     survey_cluster,
     versions_of,
@@ -69,7 +70,7 @@ def test_what_is_served_is_discovered(aggregated: bool) -> None:
 def test_an_empty_cluster_is_told_what_to_install() -> None:
     found = look(Answers())
     assert not any(part.installed for part in found.parts)
-    assert all(part.install for part in PARTS)
+    assert all(part.guide for part in PARTS) and all(part.cure is None for part in found.parts)
     assert found.operator_gangs == {"training-operator": "off", "mpi-operator": "off"}
 
 
@@ -147,11 +148,19 @@ def test_a_deployment_that_is_available_is_a_sign() -> None:
 
 def test_what_may_not_be_read_is_not_tried() -> None:
     denied = [("list", "leases"), ("list", "deployments"), ("create", "pytorchjobs"), ("list", "pytorchjobs")]
-    denied += [("list", "nodes"), ("list", "pods"), ("list", "events")]
+    denied += [("list", "nodes"), ("list", "pods"), ("list", "events"), ("list", "priorityclasses")]
+    denied += [("get", "namespaces")]
     answers = Answers([PYTORCHJOB], denied=denied)
     found = look(answers)
     assert found.part("training-operator").alive is None and found.nodes is None
     assert not {verb for verb, _ in answers.asked} & {"list", "get"}
+
+
+def test_the_level_that_the_namespace_enforces_is_known_where_it_may_be_read() -> None:
+    enforce = {"pod-security.kubernetes.io/enforce": "restricted"}
+    space = {"namespaces": [{"metadata": {"name": "research", "labels": enforce}}]}
+    assert look(Answers([PYTORCHJOB], space)).pod_security == "restricted"
+    assert look(Answers([PYTORCHJOB], space, denied=[("get", "namespaces")])).pod_security is None
 
 
 def test_an_operator_that_wrote_lately_is_alive() -> None:
@@ -174,6 +183,38 @@ def test_a_job_of_another_manager_says_nothing() -> None:
     job["spec"] = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}
     found = look(Answers([PYTORCHJOB], {"pytorchjobs.kubeflow.org": [job]}, [("create", "pytorchjobs")]))
     assert found.part("training-operator").alive is None
+
+
+def test_a_gang_scheduler_that_left_its_kinds_behind() -> None:
+    """Helm keeps definitions, and nobody takes the lease with it."""
+    lease = {
+        "metadata": {"name": "vc-scheduler"},
+        "spec": {"renewTime": ago(7200), "leaseDurationSeconds": 15},
+    }
+    away = look(Answers([VOLCANO], {"volcano-system/leases.coordination.k8s.io": [lease]})).part("volcano")
+    assert away.alive is False and "renewed 2h 00m ago" in away.signs[0]
+    cure = away.to_dict()["cure"]
+    assert "kubectl -n volcano-system get deployments,pods" in cure and "with all objects of it" in cure
+    assert cure.endswith("kubectl delete crd podgroups.scheduling.volcano.sh")
+
+
+def test_the_jobs_of_an_operator_that_is_away_are_left_to_it() -> None:
+    away = look(Answers([PYTORCHJOB], refuses=webhook_is_away)).part("training-operator")
+    assert away.cure == "start it again (kubectl -n kubeflow get deployments,pods)"
+
+
+def test_an_empty_home_explains_and_proves_nothing() -> None:
+    found = look(Answers([VOLCANO])).part("volcano")
+    assert found.alive is None and found.cure is None
+    assert found.signs == ("nothing of it is in volcano-system, where its guide puts it",)
+    unseen = look(Answers([VOLCANO], denied=[("list", "leases")])).part("volcano")
+    assert unseen.signs == ()
+
+
+def test_the_deployments_of_the_control_plane_are_no_sign_of_its_gangs() -> None:
+    deployment = {"metadata": {"name": "coredns"}, "status": {"availableReplicas": 2}}
+    found = look(Answers([NATIVE], {"kube-system/deployments.apps": [deployment]})).part("workload")
+    assert found.alive is None and found.signs == ()
 
 
 # --- gangs
@@ -282,6 +323,30 @@ def test_the_operators_gang_flag_is_inferred(
     assert look(answers).operator_gangs.get("training-operator") == gang
     facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
     assert (facts.operator_gangs.get("training-operator"), facts.kinds) == (gang, frozenset(kinds))
+
+
+WORKLOADPRIORITY = "kueue.x-k8s.io/v1beta2/WorkloadPriorityClass"
+
+
+def test_priorities_are_asked_for_where_kueue_is_and_a_job_has_one_that_is_not_known() -> None:
+    objects = {
+        "priorityclasses.scheduling.k8s.io": [{"metadata": {"name": "urgent"}}],
+        "workloadpriorityclasses.kueue.x-k8s.io": [{"metadata": {"name": "high"}}],
+    }
+
+    def ask(facts: ClusterFacts, priority: str | None) -> tuple[ClusterFacts, bool]:
+        answers = Answers([WORKLOADPRIORITY], objects)
+        found = run_sync(complete_priorities(facts, priority), answers)
+        return found, bool(answers.asked)
+
+    with_kueue = ClusterFacts(namespace="research", kinds=frozenset({WORKLOADPRIORITY}))
+    assert ask(with_kueue, None) == (with_kueue, False)
+    without = ClusterFacts(namespace="research", kinds=frozenset({PYTORCHJOB}))
+    assert ask(without, "high") == (without, False)
+    known, asked = ask(with_kueue, "high")
+    assert asked and known.priorities == {"urgent"} and known.queue_priorities == {"high"}
+    assert ask(known, "urgent") == (known, False)
+    assert ask(known, "new") == (known, True), "it may have been made since"
 
 
 def test_podgroups_that_may_not_be_read_leave_the_flag_unknown() -> None:

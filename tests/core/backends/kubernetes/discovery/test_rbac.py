@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from allaboard.backends.base import Plan, Selection, handle_of
+from allaboard.backends.base import Handle, Plan, Selection, handle_of
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import resource_for
+from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.components import (
     CLUSTERQUEUES,
@@ -26,6 +28,8 @@ from allaboard.backends.kubernetes.watch import informer
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.pytorchjob import PyTorchJob
 from allaboard.errors import SiteError
+from allaboard.gangs import GANGS as WHOLE_GANGS
+from allaboard.render import devices
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.testing.cluster import FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
@@ -36,7 +40,10 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 BEYOND = {"namespaces"}
 """Looked at to tell a misspelt one; nothing fails without it."""
 VERBS = {"replace": "update"}
-OF_THE_CLUSTER = (Access("get", "kueue.x-k8s.io", "clusterqueues"),)
+OF_THE_CLUSTER = (
+    Access("get", "kueue.x-k8s.io", "clusterqueues"),
+    Access("get", "scheduling.volcano.sh", "queues"),
+)
 """What no Role of a namespace can allow: without it a queue tells less."""
 BY_PREFLIGHT = {*OF_THE_CLUSTER, Access("list", "", "resourcequotas")}
 GANGS = {
@@ -74,7 +81,24 @@ def words(found: Iterable[Access]) -> list[str]:
 
 def facts_with(engine: Engine, gang: str) -> ClusterFacts:
     kind = f"{engine.API_VERSION}/{engine.KIND}"
-    return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang]}))
+    return ClusterFacts(namespace="default", kinds=frozenset({kind, GANGS[gang], devices.KIND}))
+
+
+def a_gang_of_gangs(cluster: FakeCluster, folder: Path) -> tuple[KubernetesBackend, Handle]:
+    """An elastic job with a master, on a cluster that serves what holds its two gangs together."""
+    native = WHOLE_GANGS["workload"]
+    facts = ClusterFacts(
+        namespace="default",
+        kinds=frozenset({"kubeflow.org/v1/PyTorchJob", *native.KINDS, *native.COMPOSITE}),
+    )
+    groups, elastic = {"master": 1, "worker": 2}, {"min": 2, "max": 3}
+    job = {"groups": groups, "workers": None, "elastic": elastic, "command": ["torchrun", "x.py"]}
+    plan = a_plan_with_code(folder, gang={"scheduler": "workload"}, **job)
+    for kind in (*native.KINDS, *native.COMPOSITE):
+        version, _, name = kind.rpartition("/")
+        cluster.served = (*cluster.served, resource_of({"apiVersion": version, "kind": name}))
+    backend = cluster.backend(facts=facts)
+    return backend, backend.launch(replace(plan, key="gangs"), ME)
 
 
 def grouped(cluster: FakeCluster) -> None:
@@ -87,8 +111,14 @@ def grouped(cluster: FakeCluster) -> None:
 def a_life(cluster: FakeCluster, folder: Path, engine: Engine, gang: str, framework: str = "") -> None:
     """Started, looked at, suspended, stopped, deleted, forgotten; and a start that the cluster refuses."""
     backend = cluster.backend(facts=facts_with(engine, gang))
-    job = {"framework": framework or engine.FRAMEWORKS[0], "engine": engine.NAME, "gang": {"scheduler": gang}}
+    job: dict[str, Any] = {
+        "framework": framework or engine.FRAMEWORKS[0],
+        "engine": engine.NAME,
+        "gang": {"scheduler": gang},
+    }
     job["policy"] = {"restart": "never"}
+    if engine.FRAMEWORKS[0] == "pytorch":
+        job["resources"] = {"gpu": 1, "device_class": "gpu.nvidia.com"}
     plan = a_plan_with_code(folder, **job)
     handle = backend.launch(replace(plan, key=f"{engine.NAME} {gang}"), ME)
     running(cluster, backend, handle.run)
@@ -125,6 +155,26 @@ def test_the_roles_of_pytorchjob_read_as_they_always_did(role: str, monkeypatch:
     assert rbac.text(role) == (GOLDEN / f"{role}.yaml").read_text(encoding="utf-8")
 
 
+def test_what_belongs_to_the_whole_cluster_is_given_no_namespace() -> None:
+    import yaml
+
+    made = [*yaml.safe_load_all(rbac.manifest("boost", "platform"))]
+    placed = {one["kind"]: one["metadata"].get("namespace") for one in made}
+    assert placed == {
+        "ServiceAccount": "platform",
+        "ClusterRole": None,
+        "ClusterRoleBinding": None,
+        "Role": "platform",
+        "RoleBinding": "platform",
+    }
+    assert [one["subjects"][0]["namespace"] for one in made if "subjects" in one] == ["platform"] * 2
+
+
+def test_only_the_platform_may_patch_workloads() -> None:
+    patches = Access("patch", "kueue.x-k8s.io", "workloads")
+    assert [role for role in rbac.ROLES if patches in rbac.wanted_accesses(role)] == ["boost"]
+
+
 def test_the_roles_name_the_kinds_of_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = PyTorchJob()
     trainer.API_VERSION = "trainer.kubeflow.org/v1alpha1"
@@ -158,13 +208,23 @@ def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> Non
     cluster = FakeCluster()
     for engine, gang in zip(ENGINES.values(), cycle(GANGS)):
         a_life(cluster, tmp_path, engine, gang)
+    backend, handle = a_gang_of_gangs(cluster, tmp_path)
+    cluster.tick(3)
+    backend.observe(handle.run, evidence=True)
+    backend.stop(handle, ME, "ann", "enough", kill=True)
+    cluster.tick(40)
+    backend.delete(handle.run)
+    cluster.refuse(PYTORCHJOBS, Forbidden("exceeded quota", status=403))
+    with pytest.raises(SiteError, match="was not started"):
+        a_gang_of_gangs(cluster, tmp_path)
+    cluster.refusals.clear()
     backend = cluster.backend()
     backend.observe(backend.launch(in_a_queue(tmp_path), ME).run, evidence=True)
     done = asked(cluster)
     a_local_queue(cluster)
     backend.queues()
     done |= asked(cluster) - BY_PREFLIGHT
-    assert words(done) == words(rbac.wanted_accesses("submitter"))
+    assert words(done - {*OF_THE_CLUSTER}) == words(rbac.wanted_accesses("submitter"))
 
 
 @pytest.mark.parametrize(("engine", "roles"), [("jobset", ["submitter", "mpi"]), ("trainjob", ["submitter"])])
@@ -206,6 +266,7 @@ def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> 
         cluster.tick(3)
         cluster.say(f"{handle.run}-{backend.observe(handle.run).members[0].name}", "up")
     grouped(cluster)
+    a_gang_of_gangs(cluster, tmp_path)
     cluster.backend().launch(in_a_queue(tmp_path), ME)
     cluster.requests.clear()
     backend = cluster.backend()
@@ -217,4 +278,5 @@ def test_a_viewer_may_do_what_looking_takes_and_nothing_else(tmp_path: Path) -> 
     done = asked(cluster)
     a_local_queue(cluster)
     backend.queues()
-    assert words(done | asked(cluster)) == words([*rbac.wanted_accesses("viewer"), *OF_THE_CLUSTER])
+    done = (done | asked(cluster)) - {*OF_THE_CLUSTER}
+    assert words(done) == words(rbac.wanted_accesses("viewer"))

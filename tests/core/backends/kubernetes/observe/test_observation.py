@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.kubernetes.observe.deadlines import limit_of
 from allaboard.backends.kubernetes.observe.observation import (
     Memory,
     ProgressState,
@@ -18,6 +19,7 @@ from allaboard.backends.kubernetes.observe.observation import (
 from allaboard.diagnosis import diagnose
 from allaboard.follow.run_record import Ended, RunRecord
 from allaboard.gangs.kueue import WorkloadSeen
+from allaboard.layout import Policy
 from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
 from allaboard.reportline import encode
@@ -569,7 +571,7 @@ def test_a_job_that_its_queue_holds_back_is_queued_and_says_why(conditions: tupl
     unread = seen(queued(*conditions))
     assert (state_of(unread), unread.waiting) == (State.QUEUED, "Kueue holds it back in queue team")
     unknown = seen(queued(*conditions), workload=WorkloadSeen(), now=100.0)
-    assert "no Workload of it for 1m 40s" in (unknown.waiting or "")
+    assert "no Workload of it for more than a minute" in (unknown.waiting or "")
     assert (
         state_of(of_object(queued(*conditions), now=BEGUN + 60, workload=WorkloadSeen(WORKLOAD)))
         == State.QUEUED
@@ -585,10 +587,173 @@ def test_a_job_that_a_person_suspended_is_suspended_in_a_queue_too() -> None:
     assert resumed.suspended is False and state_of(resumed) is not State.SUSPENDED
 
 
+def in_queue(*conditions: Any, **fields: Any) -> dict[str, Any]:
+    """The same, which its queue lets run."""
+    job = queued(*conditions, **fields)
+    job["spec"]["runPolicy"]["suspend"] = False
+    return job
+
+
+def pods(created: float) -> tuple[Any, ...]:
+    times = {"created": created, "placed": created + 1, "started": created + 2}
+    return tuple(a_pod(name, uid=f"{name}-{created}", **times) for name in ("master-0", "worker-0"))
+
+
+def spent(found: Observation) -> dict[str, float]:
+    return {name: seconds for name, seconds in found.phases.items() if seconds is not None}
+
+
+def test_seconds_in_a_queue_are_kept_and_summed_and_its_clock_counts_the_last_stay() -> None:
+    """It waits 30 s, runs 30 s, is taken back, waits 40 s and runs again."""
+    held = queued("Created", a_condition_of("Suspended", since=1.0))
+    memory = remembered(Memory(), held, ())
+    assert spent(seen(held, now=20.0, memory=memory)) == {"admitted": 19.0}
+    # Kueue lets it go on; its operator makes the pods, and says so only then.
+    told_late = in_queue("Created", a_condition_of("Suspended", since=1.0))
+    memory = remembered(memory, told_late, pods(31.0))
+    early = seen(told_late, *pods(31.0), now=31.0, memory=memory)
+    assert (state_of(early), spent(early)["admitted"]) == (State.STARTING, 30.0)
+    runs = in_queue("Created", "Running", off("Suspended", since=32.0), startTime=at(32.0))
+    memory = remembered(memory, runs, pods(31.0))
+    first = seen(runs, *pods(31.0), now=60.0, memory=memory)
+    assert (state_of(first), first.restarts) == (State.RUNNING, 0)
+    assert spent(first) == {"admitted": 30.0, "scheduled": 1.0, "image": 1.0}
+    # Taken back. Its pods may still be there.
+    back = queued("Created", off("Running"), a_condition_of("Suspended", since=61.0), startTime=at(32.0))
+    memory = remembered(memory, back, pods(31.0))
+    again = seen(back, now=81.0, memory=memory, workload=WorkloadSeen(WORKLOAD))
+    assert (spent(again), again.queued_before) == ({"admitted": 50.0}, 30.0)
+    assert (state_of(again), again.started) == (State.QUEUED, None)
+    limit = limit_of(again, Policy("never", deadline=40.0, clocks={"admitted": 25.0}), BEGUN + 81, None)
+    assert limit is not None and limit.left == 5.0, "of this stay"
+    # And again.
+    resumed = in_queue("Created", "Running", off("Suspended", since=101.0), startTime=at(101.0))
+    memory = remembered(memory, resumed, pods(101.0))
+    last = seen(resumed, *pods(101.0), now=110.0, memory=memory)
+    assert (spent(last)["admitted"], last.restarts, last.started) == (70.0, 0, BEGUN + 101)
+    assert Memory.from_dict(memory.to_dict()) == memory
+
+
+@pytest.mark.parametrize(
+    ("workload", "admitted"),
+    [
+        pytest.param(None, None, id="nobody knows since when it waited"),
+        pytest.param({"metadata": {"creationTimestamp": at(1.0)}}, 30.0, id="from the first"),
+        pytest.param(
+            {
+                "metadata": {"creationTimestamp": at(1.0)},
+                "status": {"conditions": [{"type": "Requeued", "lastTransitionTime": at(11.0)}]},
+            },
+            20.0,
+            id="since it came back",
+        ),
+    ],
+)
+def test_seconds_in_a_queue_that_nobody_watched_are_told_by_kueue_or_not_at_all(
+    workload: Any, admitted: float | None
+) -> None:
+    runs = in_queue("Created", "Running", off("Suspended", since=32.0))
+    given = None if workload is None else WorkloadSeen(workload)
+    assert seen(runs, *pods(31.0), workload=given).phases["admitted"] == admitted
+    late = remembered(remembered(Memory(), runs, pods(31.0)), runs, pods(31.0), workload=workload)
+    assert seen(runs, *pods(31.0), memory=late).phases["admitted"] == admitted
+    at_once = in_queue("Created", "Running")
+    assert seen(at_once, *pods(31.0)).phases["admitted"] == 31.0, "it was never suspended"
+
+
+NEVER = "insufficient quota for cpu in flavor any, previously considered podsets requests (0) + "
+NEVER += "current podset request (9) > maximum capacity (4)"
+
+
+def held_by(reason: str, message: str) -> WorkloadSeen:
+    condition = {"type": "QuotaReserved", "status": "False", "reason": reason, "message": message}
+    return WorkloadSeen({"status": {"conditions": [condition]}})
+
+
+@pytest.mark.parametrize(
+    ("workload", "clocks", "code", "ends"),
+    [
+        pytest.param(held_by("ExceedsMaxQuota", NEVER), {}, "queue_quota_impossible", 600.0, id="never"),
+        pytest.param(
+            held_by("ExceedsMaxQuota", NEVER), {"admitted": 30.0}, "queue_quota_impossible", 30.0, id="clock"
+        ),
+        pytest.param(
+            held_by("Misconfigured", "LocalQueue team doesn't exist"),
+            {},
+            "queue_misconfigured",
+            600.0,
+            id="no such queue",
+        ),
+        pytest.param(
+            held_by("Suspended", "LocalQueue team is stopped"), {}, "queue_misconfigured", None, id="stopped"
+        ),
+        pytest.param(held_by("WaitingForQuota", SHORT), {}, "queue_quota_pending", None, id="waits"),
+        pytest.param(
+            held_by("WaitingForQuota", SHORT), {"admitted": 30.0}, "queue_quota_pending", 30.0, id="too long"
+        ),
+    ],
+)
+def test_what_its_queue_can_never_admit_fails_and_what_waits_is_waited_for(
+    workload: WorkloadSeen, clocks: dict[str, float], code: str, ends: float | None
+) -> None:
+    held = seen(queued("Created"), now=20.0, workload=workload)
+    assert (state_of(held), [d.code for d in diagnose(held)]) == (State.QUEUED, [code])
+    limit = limit_of(held, Policy("never", clocks=clocks), BEGUN + 20, None)
+    assert (None if limit is None else limit.left + 20.0) == ends
+    never = code == "queue_quota_impossible" or "doesn't exist" in (held.waiting or "")
+    assert (None if limit is None else limit.code) == (code if never else None)
+
+
+# On another cluster.
+
+
+AWAY = {"managedBy": "kueue.x-k8s.io/multikueue"}
+FAR = WorkloadSeen({"status": {"clusterName": "far"}})
+
+
+def test_a_job_that_runs_on_another_cluster_has_no_pod_here_and_no_clock() -> None:
+    waits = queued("Created", run_policy=AWAY)
+    status = {
+        "conditions": [{"type": "QuotaReserved", "status": "True"}],
+        "nominatedClusterNames": ["a", "b"],
+    }
+    held = seen(waits, now=9.0, workload=WorkloadSeen({"status": status}))
+    assert (state_of(held), held.elsewhere) == (State.QUEUED, False)
+    assert "waits for one of the clusters a, b" in (held.waiting or "")
+    memory = remembered(Memory(), waits, ())
+    # Let go on, and nothing is copied from there yet.
+    begins = in_queue(run_policy=AWAY)
+    early = seen(begins, now=5000.0, workload=FAR, memory=remembered(memory, begins, ()))
+    assert (state_of(early), early.waiting, early.obstacle) == (State.STARTING, None, None)
+    assert early.notes == (
+        "Kueue has sent it to cluster far: its members, their logs and what they report are there",
+    )
+    clocks = dict.fromkeys(("admitted", "scheduled", "image", "first_step", "training"), 1.0)
+    assert limit_of(early, Policy("never", clocks=clocks), BEGUN + 5000, None) is None
+    # Its status is that of the job there.
+    runs = in_queue("Created", "Running", off("Suspended", since=21.0), run_policy=AWAY, startTime=at(21.0))
+    memory = remembered(memory, runs, ())
+    there = seen(runs, now=5000.0, workload=FAR, memory=memory)
+    assert (state_of(there), spent(there)) == (State.RUNNING, {"admitted": 21.0})
+    assert {member.phase for member in there.members} == {"unknown"}
+    assert (diagnose(there), there.waiting, there.flags) == ((), None, ())
+    assert limit_of(there, Policy("never", clocks=clocks), BEGUN + 5000, None) is None
+    due = limit_of(there, Policy("never", deadline=100.0), BEGUN + 5000, None)
+    assert due is not None and due.left < 0, "its deadline is the job's, wherever it is"
+    over = in_queue("Created", "Succeeded", off("Running"), run_policy=AWAY, startTime=at(21.0))
+    ended = seen(over, now=5000.0, workload=FAR, memory=memory)
+    assert state_of(ended) is State.SUCCEEDED and "cluster far" in ended.notes[0]
+
+
+def test_a_job_that_names_kueue_as_its_manager_and_no_queue_is_on_no_cluster() -> None:
+    stray = a_pytorchjob(run_policy=AWAY)
+    assert (seen(stray).elsewhere, seen(stray).notes) == (False, ())
+
+
 def test_the_clocks_of_a_job_that_its_queue_takes_back_begin_anew() -> None:
     before = remembered(Memory(), a_pytorchjob("Created", "Running"), BOTH)
     assert before.started is not None
     job = queued("Created", off("Running"), SUSPENDED)
     memory = remembered(before, job, ())
     held = seen(job, now=50.0, memory=memory, workload=WorkloadSeen(WORKLOAD))
-    assert {name: spent for name, spent in held.phases.items() if spent is not None} == {"admitted": 30.0}
+    assert (spent(held), held.queued_before) == ({"admitted": 31.0}, 1.0)

@@ -265,6 +265,22 @@ def test_claims() -> None:
     assert (one.code, one.never) == ("pvc_not_bound", False) and "claim data has no volume" in one.text
 
 
+def test_claims_of_ephemeral_volumes_and_of_one_pod() -> None:
+    hot = {"name": "storage-0", "ephemeral": {"volumeClaimTemplate": {}}}
+    unbound = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    pod = unplaced(said=unbound, volumes=[hot])
+    assert f"claim {pod['metadata']['name']}-storage-0 has no volume yet" in found(pod, nodes=[node()]).text
+    made = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "x"'
+    assert obstacle_of(scene(unplaced(said=made, volumes=[hot]), nodes=[node()])) is None
+    in_use = (
+        "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod "
+        "access mode already in-use by another pod."
+    )
+    one = found(unplaced(said=in_use, volumes=[{"persistentVolumeClaim": {"claimName": "data"}}]))
+    assert (one.code, one.never) == ("volume_multi_attach", False)
+    assert "one pod at a time may mount claim data" in one.text
+
+
 def test_members_with_the_same_trouble_are_told_in_one_sentence() -> None:
     pods = [
         waits("ImagePullBackOff", IMAGE + "not found"),
@@ -323,3 +339,19 @@ def test_the_end_is_told_by_what_kept_it() -> None:
     stop = Stop("allaboard", NEVER.text, 9.0, code=NEVER.code)
     found = diagnose(seen("starting", recorded="failed", stop=stop, conditions=()))
     assert [(d.code, d.summary, d.retryable) for d in found] == [(NEVER.code, NEVER.text, False)]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "never", "told"),
+    [
+        ("0/3 nodes are available: request devices: device class gpu.nvidia.com does not exist.",
+         "gpu_not_advertised", True, "master-0 cannot start: device class gpu.nvidia.com does not exist"),
+        ("0/3 nodes are available: 3 cannot allocate all claims. still not schedulable, preemption: 0/3",
+         "insufficient_gpu", False, "master-0 waits for devices"),
+        ("waiting for resourceclaim digits-master-0-devices-x to be created", "insufficient_gpu", False,
+         "waits for the claim"),
+    ],
+)  # fmt: skip
+def test_devices_that_members_claim_and_do_not_get(said: str, code: str, never: bool, told: str) -> None:
+    one = found(a_pod("master-0", "Pending", placed=None, unschedulable=said))
+    assert (one.code, one.never) == (code, never) and told in one.text

@@ -18,6 +18,7 @@ from allaboard.backends.kubernetes.discovery.components import (
 )
 from allaboard.cli import main
 from allaboard.cli.place import Place
+from allaboard.gangs.kueue import BOOST
 from allaboard.queues import Amount, Queue, Waiter
 from allaboard.testing.cluster import FakeApi, FakeCluster
 
@@ -200,12 +201,25 @@ def test_people_read_what_is_free_and_who_waits(
     assert out[4].startswith("  waits (2)  early for ") and out[4].endswith(WHY)
 
 
+def test_a_boost_counts_in_the_order_and_is_told(
+    kueue: FakeCluster, desk: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = {"metadata": {"annotations": {BOOST: "150"}}}
+    kueue.patch(KUEUE_WORKLOADS, "pytorchjob-early", change, "default")
+    desk(kueue)
+    assert main(["queues"]) == 0
+    first, second = capsys.readouterr().out.splitlines()[3:5]
+    assert first.startswith("  waits  early for ") and ", priority 0, boost +150: Kueue" in first
+    assert second.startswith("  waits  urgent for ") and ", priority 100: Kueue" in second
+
+
 def test_machines_read_one_object(kueue: FakeCluster, desk: Any, capsys: pytest.CaptureFixture[str]) -> None:
     desk(kueue)
     assert main(["queues", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [*said] == ["queues", "notes"] and said["queues"][0]["resources"][0]["free"] == 2.0
-    assert {*said["queues"][0]["waiters"][0]} == {"name", "since", "position", "priority", "why"}
+    fields = {"name", "since", "position", "priority", "user", "boost", "why"}
+    assert {*said["queues"][0]["waiters"][0]} == fields
 
 
 def test_where_there_is_no_queue_it_is_said(desk: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,13 +245,12 @@ def test_a_run_that_waits_here_says_for_what() -> None:
     from allaboard.backends.local.queues import machine_queue
 
     gpus = ["0", "1"]
-    ticket = {"run": "digits-1", "user": "ann", "since": 5.0, "cpu": 2.0, "memory": 2**30, "gpus": 1}
+    why = "this machine holds it back, next in line: it needs 1 more core, which run digits-0 uses"
+    ticket = {"run": "digits-1", "user": "ann", "since": 5.0, "position": 1, "why": why}
     holder = {"run": "digits-0", "cpu": 1.0, "memory": 0, "gpus": ["0"]}
     idle = {"run": "free", "cpu": 0, "memory": 0, "gpus": []}
     whole, free = {"cpu": 2.0, "memory": 2**31, "gpus": gpus}, {"cpu": 1.0, "memory": 2**31, "gpus": ["1"]}
     queue = machine_queue({"capacity": whole, "free": free, "gangs": [holder, idle], "queue": [ticket]})
     assert queue.amounts == (Amount("cpu", 1.0, 2.0), Amount("memory", 0, 2**31), Amount("gpus", 1, 2))
     assert (queue.running, queue.waiting) == (1, 1)
-    assert queue.waiters == (
-        Waiter("digits-1", 5.0, 1, why="waits for 2 cpu, 1.0 GiB memory, 1 gpus, as ann"),
-    )
+    assert queue.waiters == (Waiter("digits-1", 5.0, 1, user="ann", why=why),)

@@ -27,6 +27,7 @@ from allaboard.errors import (
 )
 from allaboard.observation import Owner, State
 from allaboard.render import labels
+from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.reportline import encode
 from allaboard.spec.site import Site
 from allaboard.status import state_of
@@ -129,6 +130,23 @@ def test_a_webhook_that_lacks_something_else_is_asked_once(
     with pytest.raises(SiteError, match="of-another"):
         cluster.backend().launch(a_plan(engine="trainjob"), ME)
     assert len(asked) == 1 and nothing_left(cluster)
+
+
+ONE_BY_ONE = "members start one by one: this cluster has no gang scheduler"
+
+
+def test_a_job_whose_members_nobody_starts_together_is_a_warning_of_its_launch(cluster: FakeCluster) -> None:
+    """Unless it asked for that, or has one member."""
+    facts = ClusterFacts(kinds=frozenset({"kubeflow.org/v1/PyTorchJob"}))
+    handle = cluster.backend(facts=facts).launch(a_plan(workers=3), ME)
+    [warning] = handle.warnings
+    assert warning.startswith(ONE_BY_ONE) and warning not in handle.notes
+    for key, fields in {
+        "asked": {"workers": 3, "gang": {"scheduler": "none"}},
+        "alone": {"workers": 1},
+    }.items():
+        plan = replace(a_plan(**fields), key=key)
+        assert cluster.backend(facts=facts).launch(plan, ME).warnings == ()
 
 
 def test_a_kind_that_is_not_served_is_told_with_what_to_install(tmp_path: Path) -> None:

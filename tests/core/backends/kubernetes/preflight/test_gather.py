@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,17 @@ from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery import capacity, rbac
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount
+from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey_cluster
+from allaboard.backends.kubernetes.discovery.pod_security import violations
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.preflight import checks as checks_module
+from allaboard.backends.kubernetes.preflight import openshift
 from allaboard.backends.kubernetes.preflight.gather import preflight
-from allaboard.backends.kubernetes.preflight.pod_security import violations
+from allaboard.backends.kubernetes.preflight.openshift import GROUPS, USERS
 from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable
+from allaboard.gangs.requests import amount
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.spec.site import Site
 from allaboard.testing import a_job
@@ -93,7 +96,7 @@ def test_a_job_that_can_run_passes_every_check() -> None:
     assert [c for c in found if c.ok is False] == []
     assert {c.id for c in found if c.ok} == {
         "namespace", "kinds", "operator", "rbac", "service_account", "nodes", "quota", "limit_range",
-        "pod_security", "names", "dry_run",
+        "pod_security", "names", "dry_run", "disruption_budget",
     }  # fmt: skip
     assert [c.id for c in found if c.ok is None] == ["gang"], "only its first gang shows that it acts"
 
@@ -181,6 +184,21 @@ def test_a_gang_scheduler_that_was_seen_at_work() -> None:
     }
     check = Cluster(objects={"pods": [pod]}).says("gang")
     assert check.ok is True and "my-scheduler" in check.summary
+
+
+AWAY = {"name": "l"}, {"renewTime": ago(7200), "leaseDurationSeconds": 15}
+
+
+@pytest.mark.parametrize("asked", ["coscheduling", "auto"])
+def test_a_gang_scheduler_that_only_left_its_kinds_is_told_with_what_helps(asked: str) -> None:
+    """By name nothing would start; by itself another way is taken, and nobody is told to name it."""
+    lease = {"metadata": AWAY[0], "spec": AWAY[1]}
+    cluster = Cluster(objects={"scheduler-plugins/leases.coordination.k8s.io": [lease]})
+    check = cluster.says("gang", gang={"scheduler": asked})
+    assert check.ok is False and check.stops == (asked != "auto")
+    assert "kubectl -n scheduler-plugins get deployments,pods" in str(check.fix)
+    assert "kubectl delete crd podgroups.scheduling.x-k8s.io" in str(check.fix)
+    assert "say gang" not in str(check.fix)
 
 
 # --- who asks
@@ -279,6 +297,114 @@ def test_on_one_node_alone_a_claim_of_one_node_is_enough() -> None:
     )
     check = hidden.says("volumes", storage=DATA)
     assert check.ok is False and not check.stops, "who knows how many nodes there are"
+
+
+# Claims that are made with the job, and what provides them.
+
+
+def a_class(
+    name: str = "fast", provisioner: str = "nfs.csi.k8s.io", default: bool = False, **more: Any
+) -> Json:
+    said = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    return {"metadata": {"name": name, "annotations": said}, "provisioner": provisioner, **more}
+
+
+def with_classes(*classes: Json, **objects: Any) -> Cluster:
+    return Cluster(objects={"storageclasses.storage.k8s.io": [*classes], **objects})
+
+
+OURS = [{"mount": "/ckpt", "claim": {"size": "10Gi"}}]
+
+
+def ours(**claim: Any) -> dict[str, Any]:
+    return {"storage": [{"mount": "/ckpt", "claim": {"size": "10Gi", **claim}}]}
+
+
+def test_a_claim_that_will_be_made_is_tried_and_told() -> None:
+    cluster = with_classes(a_class(default=True))
+    check = cluster.says("volumes", storage=OURS)
+    assert check.ok and check.summary.endswith("-ckpt will be made and fit 3 members")
+    assert "PersistentVolumeClaim" in [body["kind"] for body in cluster.answers.tried]
+
+
+@pytest.mark.parametrize(
+    ("classes", "claim", "summary", "fix"),
+    [
+        ([], {}, "names no storage class, and the cluster has no default one", "ask who runs the cluster"),
+        ([a_class("a"), a_class("b")], {}, "the cluster has no default one", "say storage_class: a or b"),
+        (
+            [a_class("cephfs")],
+            {"storage_class": "cepfs"},
+            "cepfs, which does not exist",
+            "did you mean cephfs?",
+        ),
+        ([a_class("x")], {"storage_class": "quobyte"}, "quobyte, which does not exist", "name one of x"),
+    ],
+)
+def test_a_claim_that_nothing_would_provide(classes: list[Json], claim: Json, summary: str, fix: str) -> None:
+    check = with_classes(*classes).says("volumes", **ours(**claim))
+    assert check.stops and summary in check.summary and fix in str(check.fix)
+    ephemeral = {"storage": [{"mount": "/hot", "ephemeral": {"size": "1Gi", **claim}}]}
+    check = next(c for c in with_classes(*classes).checks(**ephemeral) if c.id == "volumes")
+    assert check.stops and summary in check.summary and "ephemeral volume storage-0" in check.summary
+
+
+def test_a_claim_of_many_nodes_from_disks_of_one() -> None:
+    disks = with_classes(a_class("gp3", "ebs.csi.aws.com", default=True))
+    check = disks.says("volumes", **ours())
+    assert check.ok is False and not check.stops, "some drivers of its name may do more"
+    assert "its class provides Amazon EBS, which one may" in check.summary
+    assert "shared file system" in str(check.fix) and disks.says("volumes", **ours(), workers=1).ok
+
+
+def test_several_members_on_a_claim_of_ours_that_one_mounts() -> None:
+    nodes = [a_node("n1"), a_node("n2")]
+    check = with_classes(a_class(default=True), nodes=nodes).says("volumes", **ours(access="once"))
+    assert check.stops and "3 members mount it" in check.summary and "access: many" in str(check.fix)
+
+
+def test_a_claim_that_waits_for_its_first_member_is_well_and_another_one_is_not() -> None:
+    late = a_class("late", volumeBindingMode="WaitForFirstConsumer")
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "late"}
+    claim = named("datasets", spec=spec, status={"phase": "Pending"})
+    assert with_classes(late, persistentvolumeclaims=[claim]).says("volumes", storage=DATA).ok
+    now = {**late, "volumeBindingMode": "Immediate"}
+    check = with_classes(now, persistentvolumeclaims=[claim]).says("volumes", storage=DATA)
+    assert check.ok is False and not check.stops and "waits for a volume" in check.summary
+    assert "kubectl describe persistentvolumeclaim datasets" in str(check.fix)
+    gone = with_classes(persistentvolumeclaims=[claim]).says("volumes", storage=DATA)
+    assert gone.stops and "late, which does not exist" in gone.summary
+    no_class = {**claim, "spec": {**spec, "storageClassName": ""}}
+    check = with_classes(persistentvolumeclaims=[no_class]).says("volumes", storage=DATA)
+    assert "somebody has to make one for it" in check.summary
+
+
+def test_classes_that_may_not_be_read_say_nothing() -> None:
+    cluster = Cluster(denied=[("list", "storageclasses")])
+    assert cluster.says("volumes", **ours(storage_class="whatever")).ok
+
+
+def test_a_claim_that_is_being_deleted() -> None:
+    claim = a_claim("ReadWriteMany")
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    check = Cluster(objects={"persistentvolumeclaims": [claim]}).says("volumes", storage=DATA)
+    assert check.stops and "is being deleted" in check.summary
+
+
+def test_the_right_to_make_claims_is_asked_for_those_who_make_some() -> None:
+    denied = [("create", "persistentvolumeclaims")]
+    objects = {"storageclasses.storage.k8s.io": [a_class(default=True)]}
+    check = Cluster(objects=objects, denied=denied).says("rbac", storage=OURS)
+    assert check.stops and "create persistentvolumeclaims" in check.summary
+    assert "allaboard cluster --rbac claims -n research" in str(check.fix)
+    assert Cluster(denied=denied).says("rbac").ok
+
+
+def test_a_service_account_that_the_job_names() -> None:
+    check = Cluster().says("service_account", service_account="trainer")
+    assert check.stops and check.summary == "service account trainer is not there in research"
+    there = Cluster(objects={"serviceaccounts": [named("trainer")]})
+    assert there.says("service_account", service_account="trainer").ok
 
 
 def test_secrets_that_are_not_there() -> None:
@@ -399,18 +525,46 @@ def level(name: str) -> dict[str, list[Json]]:
 
 def test_the_pod_security_level_of_the_namespace() -> None:
     assert Cluster(objects=level("baseline")).says("pod_security").ok
-    check = Cluster(objects=level("restricted")).says("pod_security")
+    assert Cluster(objects=level("restricted")).says("pod_security", workers=1).ok, "members keep it unasked"
+    broken = {"containers": [{"name": "pytorch", "securityContext": {"allowPrivilegeEscalation": True}}]}
+    check = Cluster(objects=level("restricted")).says("pod_security", pod={"spec": broken}, workers=1)
     assert check.stops and "no member would ever be created" in check.summary
-    assert "master: container pytorch: allowPrivilegeEscalation must be false" in {
-        e.text for e in check.evidence
-    }
-    assert "runAsNonRoot" in str(check.fix)
+    assert [e.text for e in check.evidence] == [
+        "master: container pytorch: allowPrivilegeEscalation must be false"
+    ]
+    assert "security: restricted" in str(check.fix)
 
 
-def test_a_template_that_keeps_the_restricted_level_still_meets_the_operators_own_container() -> None:
+@pytest.mark.parametrize("enforced", ["baseline", "restricted"])
+def test_a_folder_of_the_node_is_refused_and_ephemeral_is_the_way(enforced: str) -> None:
     pod = {"securityContext": SECURE_POD, "containers": [{"name": "pytorch", "securityContext": SECURE}]}
-    assert Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod}, workers=1).ok
-    check = Cluster(objects=level("restricted")).says("pod_security", pod={"spec": pod})
+    job = {"pod": {"spec": pod}, "workers": 1, "storage": [{"mount": "/hot", "host_path": "/mnt/ssd"}]}
+    check = Cluster(objects=level(enforced)).says("pod_security", **job)
+    assert check.stops and "master: volume storage-0: hostPath" in {e.text for e in check.evidence}
+    assert "say ephemeral: {size: ..., storage_class: ...} in place of host_path" in str(check.fix)
+    assert "runAsNonRoot" not in str(check.fix), "the rest is in order"
+    assert Cluster(objects=level("privileged")).says("pod_security", **job).ok
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"host_network": True}, "take host_network out"),
+        ({"pod": {"spec": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}}}, "a claim, or empty_dir"),
+    ],
+)
+def test_what_no_security_context_helps_against_is_told_as_what_it_is(fields: Json, words: str) -> None:
+    check = Cluster(objects=level("baseline")).says("pod_security", **fields)
+    assert check.stops and words in str(check.fix)
+
+
+def test_members_do_not_ask_for_what_a_level_forbids() -> None:
+    rdma = {"resources": {"devices": {"rdma/hca": 1}}}
+    assert Cluster(objects=level("baseline")).says("pod_security", **rdma).ok, "without IPC_LOCK"
+
+
+def test_the_restricted_level_meets_the_operators_own_container() -> None:
+    check = Cluster(objects=level("restricted")).says("pod_security")
     assert check.stops and "--pytorch-init-container-template-file" in str(check.fix)
     assert {e.text.partition(":")[0] for e in check.evidence} == {"worker"}
 
@@ -448,7 +602,128 @@ def test_openshifts_constraints_are_told_by_a_dry_run() -> None:
     kinds = [PYTORCHJOB, "security.openshift.io/v1/SecurityContextConstraints"]
     assert Cluster(kinds=kinds, refuses=refuses).says("scc").stops
     assert Cluster(kinds=kinds).says("scc").ok
-    assert Cluster(kinds=kinds, denied=[("create", "pods")]).says("scc").ok is None
+    blind = Cluster(kinds=kinds, denied=[("create", "pods")])
+    assert blind.says("scc", security="restricted").ok, "by its rules"
+    told = blind.says("scc", host_network=True)
+    assert told.ok is False and not told.stops, "another constraint may be bound"
+    assert "master" in told.evidence[0].object and told.evidence[0].text == "hostNetwork: true"
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "words"),
+    [
+        ({"securityContext": {"runAsUser": 1000}}, {}, "runAsUser 1000"),
+        ({"securityContext": {"runAsUser": 1000}}, {USERS: "1000680000/10000"}, "runAsUser 1000"),
+        ({"securityContext": {"runAsUser": 1000680005}}, {USERS: "1000680000/10000"}, None),
+        ({"securityContext": {"runAsUser": 1000690000}}, {USERS: "1000680000/10000"}, "runAsUser"),
+        ({"securityContext": {"fsGroup": 0}}, {GROUPS: "1000680000/10000"}, "fsGroup 0"),
+        ({"securityContext": {"fsGroup": 7}}, {GROUPS: "1-9"}, None),
+        ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, {}, "seccompProfile"),
+        ({"hostNetwork": True}, {}, "hostNetwork"),
+        ({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, {}, "hostPath"),
+        ({"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]}, {}, "hostPort"),
+        ({"containers": [{"name": "c", "securityContext": {"privileged": True}}]}, {}, "privileged"),
+        (
+            {"initContainers": [{"name": "i", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}]},
+            {},
+            "IPC_LOCK",
+        ),
+        ({"containers": [{"name": "c", "securityContext": {"runAsUser": "x"}}]}, {}, "runAsUser x"),
+    ],
+)
+def test_what_the_constraint_of_every_account_refuses(
+    spec: Json, annotations: Json, words: str | None
+) -> None:
+    found = openshift.violations(spec, annotations)
+    assert len(found) == (words is not None) and all(str(words) in text for text in found)
+
+
+# --- devices, disruptions
+
+CLAIMS: Json = {"resources": {"gpu": 2, "device_class": "gpu.nvidia.com"}, "workers": 2}
+DRA = "resource.k8s.io/v1/"
+DRA_KINDS = [PYTORCHJOB, *(DRA + kind for kind in ("ResourceClaimTemplate", "DeviceClass", "ResourceSlice"))]
+CLASS = named(
+    "gpu.nvidia.com",
+    spec={"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
+)
+
+
+def slices(*devices: int, driver: str = "gpu.nvidia.com") -> list[Json]:
+    return [
+        {"metadata": {"name": f"s{n}"}, "spec": {"driver": driver, "nodeName": f"n{n}", "devices": [{}] * k}}
+        for n, k in enumerate(devices)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "there", "ok", "words"),
+    [
+        ([], [], False, "does not exist"),
+        ([CLASS], [], False, "no node offers devices of gpu.nvidia.com"),
+        ([CLASS], slices(1, 1), False, "a node has 1 at most"),
+        ([CLASS], slices(2), False, "the nodes have 2 at most"),
+        ([CLASS], slices(2, 2), True, "nodes have 4 devices"),
+        ([CLASS], slices(8, driver="x"), False, "no node offers"),
+        ([named("gpu.nvidia.com")], slices(8), None, "cannot be told"),
+    ],
+)
+def test_devices_that_members_claim(
+    classes: list[Json], there: list[Json], ok: bool | None, words: str
+) -> None:
+    check = Cluster(kinds=DRA_KINDS, objects=devices(classes, there)).says("device_class", **CLAIMS)
+    assert check.ok is ok and words in check.summary
+    assert check.stops == (words == "does not exist")
+
+
+def devices(classes: list[Json], there: list[Json]) -> Json:
+    return {"deviceclasses.resource.k8s.io": classes, "resourceslices.resource.k8s.io": there}
+
+
+def test_devices_that_may_not_be_looked_at_are_unknown() -> None:
+    known = devices([CLASS], slices(1))
+    for denied, words in (
+        (("get", "deviceclasses"), "may not be looked at"),
+        (("list", "resourceslices"), "what nodes have may not be read"),
+    ):
+        check = Cluster(kinds=DRA_KINDS, objects=known, denied=[denied]).says("device_class", **CLAIMS)
+        assert check.ok is None and words in check.summary
+
+
+def budget(name: str, selector: Json | None = None, **spec: Any) -> Json:
+    ours = {"matchLabels": {"app.kubernetes.io/managed-by": "allaboard"}}
+    return named(name, spec={"selector": ours if selector is None else selector, **spec})
+
+
+@pytest.mark.parametrize(
+    ("budgets", "ok", "words"),
+    [
+        ([], True, "lets them go at once"),
+        ([budget("web", {"matchLabels": {"app": "web"}})], True, "lets them go at once"),
+        ([budget("keep", maxUnavailable=1)], True, "keep selects the members"),
+        ([budget("keep", maxUnavailable=0)], False, "keep allows no eviction"),
+        ([budget("keep", {}, minAvailable="100%")], False, "keep allows no eviction"),
+        ([budget("a", minAvailable=1), budget("b", {}, minAvailable=1)], False, "a, b select the same pods"),
+        (
+            [budget("in", {"matchExpressions": [{"key": "allaboard.io/job", "operator": "Exists"}]})],
+            True,
+            "in selects the members",
+        ),
+        (
+            [budget("not", {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]})],
+            True,
+            "lets them go at once",
+        ),
+    ],
+)
+def test_budgets_that_hold_a_drain(budgets: list[Json], ok: bool, words: str) -> None:
+    check = Cluster(objects={"poddisruptionbudgets.policy": budgets}).says("disruption_budget")
+    assert check.ok is ok and words in check.summary and not check.stops
+
+
+def test_budgets_that_may_not_be_read_are_unknown() -> None:
+    cluster = Cluster(denied=[("list", "poddisruptionbudgets")])
+    assert cluster.says("disruption_budget").ok is None
 
 
 # --- nodes
@@ -679,11 +954,14 @@ def test_roles_are_plain_objects_for_one_namespace() -> None:
 
     for role in rbac.ROLES:
         documents = [d for d in yaml.safe_load_all(rbac.manifest(role, "research")) if d]
-        assert {d["metadata"]["namespace"] for d in documents} == {"research"}
-        bindings = [d for d in documents if d["kind"] == "RoleBinding"]
+        # What `allaboard boost` does is the platform's: it may watch queues of all namespaces.
+        whole = {"ClusterRole", "ClusterRoleBinding"} if role == "boost" else set()
+        own = [d for d in documents if d["kind"] not in whole]
+        assert {d["metadata"]["namespace"] for d in own} == {"research"}
+        bindings = [d for d in documents if d["kind"].endswith("RoleBinding")]
         assert all(s["namespace"] == "research" for d in bindings for s in d["subjects"])
-        account = set() if role == "mpi" else {"ServiceAccount"}  # that of submitters
-        assert {d["kind"] for d in documents} == {"Role", "RoleBinding"} | account
+        account = set() if role in ("mpi", "claims") else {"ServiceAccount"}  # that of submitters
+        assert {d["kind"] for d in documents} == {"Role", "RoleBinding"} | account | whole
         assert not any("*" in json.dumps(d) for d in documents), "least privilege names everything"
 
 
@@ -779,6 +1057,69 @@ def test_who_may_not_read_the_clusterqueue_is_told_so() -> None:
     assert check.ok is None and "get clusterqueues" in check.summary
 
 
+def with_checks(*checks: Json, clusters: Sequence[str] = (), denied: Any = ()) -> Cluster:
+    """A queue whose ClusterQueue has these AdmissionChecks, and what MultiKueue is told."""
+    cluster = with_kueue(denied=denied)
+    asked = {"admissionChecks": [{"name": name} for name in ("budget", "far")]}
+    objects = cluster.answers.objects
+    objects["clusterqueues.kueue.x-k8s.io"][0]["spec"]["admissionChecksStrategy"] = asked
+    objects["admissionchecks.kueue.x-k8s.io"] = [*checks]
+    objects["multikueueconfigs.kueue.x-k8s.io"] = [named("all", spec={"clusters": [*clusters]})]
+    return cluster
+
+
+BUDGET = named("budget", spec={"controllerName": "example.com/budget"})
+FAR = named("far", spec={"controllerName": "kueue.x-k8s.io/multikueue", "parameters": {"name": "all"}})
+
+
+def test_who_has_a_say_before_a_job_is_admitted_is_told() -> None:
+    found = [c for c in with_checks(BUDGET).checks(**IN_QUEUE) if c.id == "admission_check"]
+    assert [(c.ok, c.summary) for c in found] == [
+        (False, "admission check far is not there, and is asked"),
+        (True, "admission check budget has to agree before it starts"),
+    ]
+    broken = {"conditions": [{"type": "Active", "status": "False", "message": "no config all"}]}
+    (check, _) = [c for c in with_checks({**BUDGET, "status": broken}, FAR).checks(**IN_QUEUE)
+                  if c.id == "admission_check"]  # fmt: skip
+    assert check.ok is False and not check.stops and check.evidence[0].text == "no config all"
+    hidden = with_checks(denied=[("get", "admissionchecks")]).checks(**IN_QUEUE)
+    assert [c.ok for c in hidden if c.id == "admission_check"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "where"),
+    [
+        (["east", "west"], "one of the clusters east, west"),
+        (["east"], "cluster east"),
+        ([], "another cluster"),
+    ],
+)
+def test_a_queue_of_multikueue_says_where_the_job_will_run_and_what_does_not_go_with_it(
+    clusters: list[str], where: str
+) -> None:
+    found = with_checks(BUDGET, FAR, clusters=clusters).checks(**IN_QUEUE)
+    told, lacks = sorted((c for c in found if c.id == "multikueue"), key=lambda c: c.ok is False)
+    assert told.ok and told.summary.startswith(f"Kueue runs it on {where} (MultiKueue, admission check far)")
+    assert lacks.ok is False and not lacks.stops
+    assert lacks.summary.startswith("MultiKueue sends the PyTorchJob alone, without PodGroup ")
+    alone = {"gang": {"scheduler": "none", "queue": "team"}}
+    assert [c.ok for c in with_checks(BUDGET, FAR).checks(**alone) if c.id == "multikueue"] == [True]
+
+
+def test_a_priority_that_is_there_or_near() -> None:
+    classes = {"priorityclasses.scheduling.k8s.io": [named("urgent", value=1000)]}
+    there = Cluster(objects=classes).says("priority_class", gang={"priority": "urgent"})
+    assert there.ok
+    near = Cluster(objects=classes).says("priority_class", gang={"priority": "urgnet"})
+    assert near.ok is False and "say gang.priority: urgent" in near.fix
+    queued = with_kueue()
+    queued.answers.kinds = [*queued.answers.kinds, "kueue.x-k8s.io/v1beta2/WorkloadPriorityClass"]
+    queued.answers.objects |= {"workloadpriorityclasses.kueue.x-k8s.io": [named("urgent", value=1000)]}
+    gang = {**IN_QUEUE["gang"], "priority": "urgent"}
+    found = queued.says("priority_class", gang=gang)
+    assert found.ok and found.summary == "urgent is a WorkloadPriorityClass: it orders queue team"
+
+
 def test_a_queue_that_is_not_there_or_closed() -> None:
     gang = {"scheduler": "coscheduling", "queue": "teem"}
     assert with_kueue().says("queue", gang=gang).summary == "queue teem does not exist in research"
@@ -787,6 +1128,15 @@ def test_a_queue_that_is_not_there_or_closed() -> None:
     closed.answers.objects["localqueues.kueue.x-k8s.io"][0]["status"] = {"conditions": [said]}
     check = closed.says("queue", **IN_QUEUE)
     assert check.stops and check.evidence[0].text == "ClusterQueue gpus is stopped"
+
+
+def test_a_queue_of_a_kueue_that_is_away_admits_nothing() -> None:
+    cluster = with_kueue()
+    lease = {"metadata": AWAY[0], "spec": AWAY[1]}
+    cluster.answers.objects["kueue-system/leases.coordination.k8s.io"] = [lease]
+    check = cluster.says("queue", **IN_QUEUE)
+    assert check.stops and "does not answer" in check.summary and "-n kueue-system" in str(check.fix)
+    assert "was renewed 2h 00m ago" in check.evidence[0].text
 
 
 def test_a_queue_needs_rights_of_its_own_and_other_jobs_do_not() -> None:

@@ -26,7 +26,7 @@ from allaboard.errors import BackendUnreachable
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.collection import Collection
 from tests.core.backends.kubernetes.conftest import Loop
-from tests.core.backends.kubernetes.scripted import Scripted, refused
+from tests.core.backends.kubernetes.scripted import Scripted, event, refused, says, streams
 
 FOR_EVER = 300.0
 OFTEN, NEVER = 0.02, 1e6
@@ -86,7 +86,7 @@ class Blocking(Follow):
     def told(self) -> list[int]:
         found = []
         for thread in hub_of(self.api)._feeds.values():
-            with thread._lock:
+            with thread.lock:
                 found.append(int(thread.feed._version or 0))
         return found
 
@@ -469,3 +469,24 @@ def test_a_watch_is_of_no_followers_context(server: Scripted, cluster: Collectio
 
     loop.do(main(), FOR_EVER)
     assert len(seen) >= 4 and set(seen) == {"nobody's"}
+
+
+def test_a_copy_has_the_objects_themselves_and_wakes_with_each_change(server: Scripted) -> None:
+    def a_thing(name: str, version: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "namespace": "a", "resourceVersion": version}}
+
+    more = threading.Event()
+
+    def waits(handler: Any) -> None:
+        more.wait(FOR_EVER)
+        streams(event("ADDED", a_thing("two", "101")))(handler)
+
+    server.answers(says({"metadata": {"resourceVersion": "100"}, "items": [a_thing("one", "99")]}), waits)
+    with hub_of(server.api()).copy(PYTORCHJOBS, "") as copy:
+        assert [thing["metadata"]["name"] for thing in copy.objects()] == ["one"]
+        assert copy.wait(FOR_EVER), "the first list wakes, too"
+        more.set()
+        assert copy.wait(FOR_EVER)
+        assert [thing["metadata"]["name"] for thing in copy.objects()] == ["one", "two"]
+    listed, watched = server.asked[:2]
+    assert "Table" not in f"{listed}{watched}"

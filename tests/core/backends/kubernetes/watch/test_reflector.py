@@ -13,6 +13,7 @@ from allaboard.backends.kubernetes.watch.reflector import (
     SILENT,
     Feed,
     List,
+    ObjectFeed,
     PodAlarm,
     Rest,
     Watch,
@@ -381,3 +382,42 @@ def test_a_pod_that_is_done_or_may_be_rank_0_and_goes_raises_the_alarm(
     feed.add_list([{"Name": name, "Status": "Running"}], "1")
     feed.add_event("MODIFIED", an_event({"Name": name, "Status": status}))
     assert one.alarms == [PodAlarm(name, "101", failed=False)] * alarms
+
+
+# A copy of the objects themselves.
+
+
+def a_thing(name: str, namespace: str = "a", version: str = "101", **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": namespace, "resourceVersion": version}, **more}
+
+
+def test_a_feed_of_objects_keeps_a_copy_and_every_change_wakes() -> None:
+    feed, someone = ObjectFeed(lambda: 0.5), Someone("")
+    feed.join(someone)
+    assert feed.next_step(0.0) == List()
+    feed.add_list([a_thing("one"), a_thing("one", "b")], "100")
+    assert someone.taken() == 1 and feed.next_step(0.0) == Watch("100")
+    feed.add_event("ADDED", a_thing("two", version="102"))
+    feed.add_event("MODIFIED", a_thing("one", version="103", spec=1))
+    feed.add_event("DELETED", a_thing("one", "b", version="104"))
+    assert someone.taken() == 3
+    feed.add_event("BOOKMARK", {"metadata": {"resourceVersion": "110"}})
+    assert someone.taken() == 0
+    assert {key: thing.get("spec") for key, thing in feed.objects.items()} == {
+        ("a", "one"): 1,
+        ("a", "two"): None,
+    }
+    feed.mark_ended(None, 50.0)
+    assert feed.next_step(50.0) == Watch("110")
+
+
+def test_a_feed_of_objects_that_is_too_old_lists_anew() -> None:
+    feed = ObjectFeed(lambda: 0.5)
+    feed.join(Someone(""))
+    feed.next_step(0.0)
+    feed.add_list([a_thing("gone")], "100")
+    feed.next_step(0.0)
+    feed.mark_ended(Gone("too old", status=410, reason="Expired"), 1.0)
+    assert feed.next_step(1.0) == List()
+    feed.add_list([a_thing("new")], "200")
+    assert [*feed.objects] == [("a", "new")]

@@ -33,8 +33,8 @@ from allaboard.backends.local.pool.pool import (
     Pool,
     Request,
     default_path,
-    describe_request,
 )
+from allaboard.backends.local.pool.waiting import start_of
 from allaboard.errors import BadInput, SiteError
 from tests.core.backends.local.processes import HERE, environment, fresh_mark, until
 
@@ -145,18 +145,54 @@ def test_a_gang_that_waits_says_for_what(pool: Pool) -> None:
     second, third = pool.request_slots(cpu(2, run="second")), pool.request_slots(cpu(1.5, run="third"))
     assert pool.try_admit(second) is None
     assert pool.try_admit(third) is None
-    assert (
-        pool.why_waiting(second)
-        == "waits for 2 cores; free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
+    assert pool.why_waiting(second) == (
+        "this machine holds it back, next in line: it needs 1 more core, which run first uses"
     )
-    assert pool.why_waiting(third).endswith("; held by first; 1 before it in the queue")
-    room = [describe_request(one.request, ROOM) for one in (second, third)]
-    assert pool.view().waiting_reason(third.name, room[1], ROOM) == pool.why_waiting(third)
+    assert pool.why_waiting(third) == (
+        "this machine holds it back, 1 before it: it needs 0.5 more cores, which run first uses"
+    )
+    needs = [start_of(one.request.claim(ROOM)) for one in (second, third)]
+    assert pool.view().why_waiting(third.name, needs[1], ROOM) == pool.why_waiting(third)
+    told = pool.describe()["queue"]
+    assert [(each["position"], each["why"]) for each in told] == [
+        (1, pool.why_waiting(second)),
+        (2, pool.why_waiting(third)),
+    ]
     second.cancel()
-    assert pool.view().waiting_reason(third.name, room[1], ROOM) == "waits for 1.5 cores; " + (
-        "free: 1 core, 8.0 GiB of memory, 3 GPUs; held by first"
+    assert pool.view().why_waiting(third.name, needs[1], ROOM) == (
+        "this machine holds it back, next in line: it needs 0.5 more cores, which run first uses"
     )
-    assert pool.view().waiting_reason(second.name, room[0], ROOM) is None
+    assert pool.view().why_waiting(second.name, needs[0], ROOM) is None
+    small = admitted(pool, cpu(0.5))
+    assert (
+        pool.view().why_waiting(small.name, needs[0], ROOM) == "this machine has room for it, and it starts"
+    )
+
+
+def test_who_has_room_and_waits_for_those_before_it_is_told_so(pool: Pool) -> None:
+    admitted(pool, cpu(2, run="first"))
+    large, small = pool.request_slots(cpu(3)), pool.request_slots(cpu(2))
+    assert pool.try_admit(large) is None and pool.try_admit(small) is None
+    assert pool.why_waiting(small) == (
+        "this machine holds it back, 1 before it: there is room for it, and it would delay that one"
+    )
+
+
+def test_a_hundred_that_wait_cost_no_read_to_tell_the_place_of_each(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `list` and each follower do, again and again: names are listed, holders are read."""
+    admitted(pool, cpu(4, run="first"))
+    tickets = [pool.request_slots(cpu(1, run=f"r{n}")) for n in range(100)]
+    reads: list[int] = []
+    read = pool_module._read_entry
+    monkeypatch.setattr(pool_module, "_read_entry", lambda *args: reads.append(1) or read(*args))
+    view = pool.view()
+    said = [view.why_waiting(each.name, start_of(each.request.claim(ROOM)), ROOM) for each in tickets]
+    assert len(reads) == 1, "that of the holder"
+    assert "next in line" in (said[0] or "") and "99 before it: it needs 1 more core" in (said[99] or "")
+    reads.clear()
+    assert len(pool.describe()["queue"]) == 100 and len(reads) == 101, "each once"
 
 
 def test_first_come_first_served(pool: Pool) -> None:
@@ -260,7 +296,9 @@ def test_the_description_shows_who_holds_what_and_who_waits(pool: Pool) -> None:
     me = {"user": files.user_name(os.geteuid()), "pid": os.getpid()}
     held = {"cpu": 2.0, "memory": 2 * GiB, "gpus": ["0"], "ports": [port], "members": 2, "leftover": False}
     assert gang == {"run": "holder", **me, **held}
-    assert waiter == {"run": "waiter", **me, "cpu": 0.0, "memory": 0, "gpus": 3, "members": 1}
+    why = "this machine holds it back, next in line: it needs 1 more GPU, which run holder uses"
+    asked = {"cpu": 0.0, "memory": 0, "gpus": 3, "members": 1, "position": 1, "why": why}
+    assert waiter == {"run": "waiter", **me, **asked}
     assert seen["gpus"][:2] == [
         {"id": "0", "run": "holder", "pids": []},
         {"id": "1", "run": None, "pids": []},
@@ -895,7 +933,9 @@ def test_what_another_user_makes_locks_or_renames_stops_nobody(open_path: str) -
         with another(MISCHIEF, open_path, user=NOBODY) as evil:
             assert [line(evil) for _ in range(3)] == ["refused", "refused", "ready"]
             assert pool.try_admit(waiting) is None
-            assert pool.why_waiting(waiting).endswith("held by first, evil?[31m?run")
+            assert pool.why_waiting(waiting).endswith(
+                "it needs 2 more cores, which run first and run evil?[31m?run of user nobody use"
+            )
             assert pool.try_admit(pool.request_slots(ONE_GPU)) is not None, "what is free is given"
             first.release()
             assert pool.try_admit(waiting) is not None

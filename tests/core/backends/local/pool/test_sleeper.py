@@ -110,12 +110,11 @@ def test_the_reason_for_waiting_is_always_of_today(backend: LocalBackend, folder
     second, third = queued(backend, folder, "second", SLEEP), queued(backend, folder, "third")
     written = backend.find(third.run).attempt(1, 1).state
     before = written.stat().st_mtime_ns
-    assert (backend.observe(third.run).waiting or "").endswith(
-        f"held by {first.run}; 1 before it in the queue"
-    )
+    why = backend.observe(third.run).waiting or ""
+    assert ", 1 before it: it needs" in why and why.endswith(f"which run {first.run} uses")
     stop(backend, first)
     wait_for(lambda: state(backend, second.run) is State.RUNNING)
-    wait_for(lambda: (backend.observe(third.run).waiting or "").endswith(f"held by {second.run}"))
+    wait_for(lambda: (backend.observe(third.run).waiting or "").endswith(f"which run {second.run} uses"))
     assert written.stat().st_mtime_ns == before, "nobody has written anything for it"
     (listed,) = [seen for seen in backend.list() if seen.run == third.run]
     assert listed.waiting == backend.observe(third.run).waiting
@@ -231,8 +230,8 @@ def test_many_small_ones_behind_a_large_one_all_get_their_turn(
         resting(backend, run.run)
     listed = backend.list()
     places = [seen.waiting or "" for seen in reversed(listed) if seen.run != first.run]
-    assert all(f"held by {first.run}" in why for why in places)
-    assert places[-1].endswith(f"{count - 1} before it in the queue")
+    assert all(f"which run {first.run} uses" in why for why in places)
+    assert ", next in line: " in places[0] and f", {count - 1} before it: " in places[-1]
     stop(backend, first)
     for run in runs:
         assert state_of(ended(backend, run.run, 60.0 + 5 * count)) is State.SUCCEEDED

@@ -305,9 +305,12 @@ class Api(_Client):
         *,
         kind: str = "merge",
         sub: str | None = None,
+        dry_run: bool = False,
     ) -> Json:
         """``kind``: merge, json, strategic or apply."""
-        return self._json(protocol.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
+        return self._json(
+            protocol.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub, dry_run=dry_run)
+        )
 
     def delete(
         self,
@@ -608,8 +611,11 @@ class AsyncApi(_Client):
         *,
         kind: str = "merge",
         sub: str | None = None,
+        dry_run: bool = False,
     ) -> Json:
-        return await self._json(protocol.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub))
+        return await self._json(
+            protocol.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub, dry_run=dry_run)
+        )
 
     async def delete(
         self,

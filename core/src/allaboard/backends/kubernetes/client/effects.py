@@ -41,7 +41,16 @@ class Client(Protocol):
     ) -> Any: ...
     def create(self, resource: Resource, body: Json, *, dry_run: bool = False) -> Any: ...
     def replace(self, resource: Resource, body: Json) -> Any: ...
-    def patch(self, resource: Resource, name: str, body: Json, *, sub: str | None = None) -> Any: ...
+    def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Json,
+        namespace: str | None = None,
+        *,
+        sub: str | None = None,
+        dry_run: bool = False,
+    ) -> Any: ...
     def delete(
         self,
         resource: Resource,
@@ -125,9 +134,19 @@ def replace(resource: Resource, body: Json) -> Operation[Json]:
     return _json((yield ApiCall(lambda api: api.replace(resource, body))))
 
 
-def patch(resource: Resource, name: str, body: Json, *, sub: str | None = None) -> Operation[Json]:
+def patch(
+    resource: Resource,
+    name: str,
+    body: Json,
+    *,
+    namespace: str | None = None,
+    sub: str | None = None,
+    dry_run: bool = False,
+) -> Operation[Json]:
     """A merge patch; ``metadata.uid`` in it is a precondition. Raises Conflict or Missing."""
-    return _json((yield ApiCall(lambda api: api.patch(resource, name, body, sub=sub))))
+    return _json(
+        (yield ApiCall(lambda api: api.patch(resource, name, body, namespace, sub=sub, dry_run=dry_run)))
+    )
 
 
 def delete(

@@ -222,9 +222,18 @@ def replace_with(resource: Resource, body: Json, namespace: str, *, sub: str | N
 
 
 def patch(
-    resource: Resource, name: str, body: Any, namespace: str, *, kind: str = "merge", sub: str | None = None
+    resource: Resource,
+    name: str,
+    body: Any,
+    namespace: str,
+    *,
+    kind: str = "merge",
+    sub: str | None = None,
+    dry_run: bool = False,
 ) -> Request:
-    request = _write("PATCH", resource, namespace, body, name=name, sub=sub, content_type=PATCHES[kind])
+    request = _write(
+        "PATCH", resource, namespace, body, name=name, sub=sub, content_type=PATCHES[kind], dry_run=dry_run
+    )
     return replace(request, compares=kind in ("json", "apply") or _compares(body))
 
 

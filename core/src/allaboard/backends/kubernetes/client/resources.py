@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from allaboard.engines import ENGINES, Engine, engine_of_object
+from allaboard.render import devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
 
+CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+
 PODGROUPS_COSCHEDULING = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 PODGROUPS_VOLCANO = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 PODGROUPS_KAI = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
@@ -95,8 +101,9 @@ def job_kinds() -> tuple[Resource, ...]:
 
 
 def extra_kinds() -> tuple[Resource, ...]:
-    """The kinds of objects that jobs of every engine bring."""
+    """The kinds of objects that jobs bring, of every engine or for all."""
     kinds = dict.fromkeys(kind for engine in ENGINES.values() for kind in engine.EXTRA_KINDS)
+    kinds[devices.KIND] = None
     named = (kind.rpartition("/")[::2] for kind in kinds)
     return tuple(resource_of({"apiVersion": version, "kind": kind}) for version, kind in named)
 

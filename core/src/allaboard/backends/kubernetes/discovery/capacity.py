@@ -4,7 +4,6 @@ values out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,33 +11,17 @@ from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import engine_of_object
+from allaboard.gangs.requests import FACTORS, amount, requested
 
 Json = Mapping[str, Any]
-_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|([numkKMGTPE]i?))?")
-_FACTORS: Mapping[str, Decimal] = {
-    **{prefix: Decimal(1000) ** power for power, prefix in enumerate("kMGTPE", 1)},
-    **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
-    "m": Decimal("0.001"),
-    "u": Decimal("0.000001"),
-    "n": Decimal("0.000000001"),
-}
-
-
-def amount(quantity: Any) -> Decimal:
-    """A Kubernetes quantity: ``500m``, ``32Gi``, ``1e3``. Raises ValueError."""
-    match = _QUANTITY.fullmatch(str(quantity).strip())
-    if match is None:
-        raise ValueError(f"{quantity!r} is not a quantity")
-    number, exponent, suffix = match.groups()
-    return Decimal(number + (exponent or "")) * _FACTORS.get(suffix or "", Decimal(1))
 
 
 def show(resource: str, value: Decimal) -> str:
     """For people: ``1.5``, ``64Gi``."""
     if "memory" in resource or "storage" in resource:
         for suffix in ("Ti", "Gi", "Mi", "Ki"):
-            if value >= _FACTORS[suffix]:
-                return f"{(value / _FACTORS[suffix]).quantize(Decimal('0.1')).normalize():f}{suffix}"
+            if value >= FACTORS[suffix]:
+                return f"{(value / FACTORS[suffix]).quantize(Decimal('0.1')).normalize():f}{suffix}"
     return f"{value.normalize():f}"
 
 
@@ -70,29 +53,6 @@ def pods_of(manifests: Sequence[Json]) -> list[Pods]:
         labels = (template.get("metadata") or {}).get("labels") or {}
         pods.append(Pods(role, replicas, spec, labels))
     return pods
-
-
-def requested(spec: Json, which: str = "requests") -> dict[str, Decimal]:
-    """What one pod asks for: all containers together, or the largest init container. ``which``: requests
-    (limits where a container has none of that name) or limits.
-    """
-    total: dict[str, Decimal] = {}
-    for container in spec.get("containers") or ():
-        for name, value in _of_container(container, which).items():
-            total[name] = total.get(name, Decimal(0)) + value
-    for container in spec.get("initContainers") or ():
-        for name, value in _of_container(container, which).items():
-            total[name] = max(total.get(name, Decimal(0)), value)
-    for name, value in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, Decimal(0)) + amount(value)
-    return total
-
-
-def _of_container(container: Json, which: str) -> dict[str, Decimal]:
-    resources = container.get("resources") or {}
-    stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    quantities = stated if which == "requests" else resources.get("limits") or {}
-    return {name: amount(value) for name, value in quantities.items()}
 
 
 # Other objects that the pods name.

@@ -1,5 +1,5 @@
-"""What a cluster may have installed for training: operators, gang schedulers, queues; how each shows itself,
-and the commands that install it. The operators of our engines are told by these; the others are a table.
+"""What a cluster may have installed for training: operators, gang schedulers, queues; how each shows itself.
+The operators of our engines are told by these; the others are a table. How each is installed is in `guides`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
     resource_for,
 )
+from allaboard.backends.kubernetes.discovery.guides import Guide, guide_of
 from allaboard.engines import ENGINES, Engine
 
 LOCALQUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
@@ -24,23 +25,33 @@ CLUSTERQUEUES = Resource("kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQ
 FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)
 TOPOLOGIES = Resource("kueue.x-k8s.io", "v1beta2", "topologies", "Topology", namespaced=False)
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+WORKLOAD_PRIORITIES = Resource(
+    "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False
+)
+ADMISSION_CHECKS = Resource(
+    "kueue.x-k8s.io", "v1beta2", "admissionchecks", "AdmissionCheck", namespaced=False
+)
+MULTIKUEUE_CONFIGS = Resource(
+    "kueue.x-k8s.io", "v1beta2", "multikueueconfigs", "MultiKueueConfig", namespaced=False
+)
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
     """``kinds``: each of them shows that it is installed; ``home``: the namespace where it lives when it was
-    installed as its guide says; ``gang``: the name by which a job asks for it, when it makes members start
-    together. ``exact``: other versions of these kinds are another's; ``makes_gangs``: whether it is an
-    operator that may make members start together by itself. ``probes``: by kind, an object that its own
-    webhook refuses and nothing else does: a dry run of one tells whether it is alive.
+    installed as its guide says; ``install``: as of `Operator`; ``gang``: the name by which a job asks for it,
+    when it makes members start together. ``exact``: other versions of these kinds are another's;
+    ``makes_gangs``: whether it is an operator that may make members start together by itself. ``probes``: by
+    kind, an object that its own webhook refuses and nothing else does: a dry run of one tells whether it is
+    alive.
     """
 
     id: str
     title: str
     kinds: tuple[Resource, ...]
     home: str
-    install: tuple[str, ...]
+    install: tuple[str, ...] = ()
     gang: str | None = None
     exact: bool = False
     makes_gangs: bool = False
@@ -50,6 +61,11 @@ class Component:
     def group(self) -> str:
         """The API group of its kinds."""
         return self.kinds[0].group
+
+    @property
+    def guide(self) -> Guide | None:
+        """How it is installed; None: nobody has written it down here."""
+        return guide_of(self.id) or (Guide({"commands": self.install}) if self.install else None)
 
 
 def _probe(resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,10 +106,6 @@ _OTHERS: tuple[Component, ...] = (
         "coscheduling (scheduler-plugins)",
         (PODGROUPS_COSCHEDULING,),
         "scheduler-plugins",
-        (
-            "helm install --repo https://scheduler-plugins.sigs.k8s.io scheduler-plugins scheduler-plugins "
-            "--namespace scheduler-plugins --create-namespace",
-        ),
         gang="coscheduling",
     ),
     Component(
@@ -101,13 +113,6 @@ _OTHERS: tuple[Component, ...] = (
         "kube-scheduler's own gang scheduling",
         (PODGROUPS, PODGROUPS_ALPHA),
         "kube-system",
-        (
-            "# Kubernetes 1.37, on kube-apiserver and on kube-scheduler:",
-            "--feature-gates=GenericWorkload=true",
-            "# and on kube-apiserver:",
-            "--runtime-config=scheduling.k8s.io/v1beta1=true",
-            "# (1.36: GenericWorkload=true,GangScheduling=true, and scheduling.k8s.io/v1alpha2=true)",
-        ),
         gang="workload",
     ),
     Component(
@@ -115,10 +120,6 @@ _OTHERS: tuple[Component, ...] = (
         "Volcano",
         (PODGROUPS_VOLCANO,),
         "volcano-system",
-        (
-            "helm install --repo https://volcano-sh.github.io/helm-charts volcano volcano "
-            "--namespace volcano-system --create-namespace",
-        ),
         gang="volcano",
     ),
     Component(
@@ -126,10 +127,6 @@ _OTHERS: tuple[Component, ...] = (
         "KAI Scheduler",
         (PODGROUPS_KAI,),
         "kai-scheduler",
-        (
-            "helm upgrade --install kai-scheduler oci://ghcr.io/nvidia/kai-scheduler/kai-scheduler "
-            "--version v0.13.0 --namespace kai-scheduler --create-namespace",
-        ),
         gang="kai",
     ),
     Component(
@@ -137,10 +134,6 @@ _OTHERS: tuple[Component, ...] = (
         "Kueue",
         (LOCALQUEUES,),
         "kueue-system",
-        (
-            "kubectl apply --server-side -f "
-            "https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
-        ),
         gang="kueue",
     ),
 )
@@ -157,3 +150,14 @@ def part_of(resource: Resource) -> Component | None:
     same = [part for part in PARTS if resource in part.kinds]
     like = [p for p in PARTS for k in p.kinds if (k.group, k.kind) == (resource.group, resource.kind)]
     return next(iter(same + like), None)
+
+
+def guide_for(resource: Resource) -> Guide | None:
+    """How what serves a kind is installed: for kinds of ours what their engine says, for an operator may have
+    known some in old releases alone; None: nobody has written it down here.
+    """
+    for engine in ENGINES.values():
+        if resource_for(engine) == resource and engine.OPERATOR.guide:
+            return guide_of(engine.OPERATOR.guide)
+    part = part_of(resource)
+    return part.guide if part is not None else None

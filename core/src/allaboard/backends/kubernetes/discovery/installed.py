@@ -21,17 +21,26 @@ from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     DEPLOYMENTS,
     LEASES,
+    NAMESPACES,
     NODES,
     PODGROUPS,
     PODGROUPS_ALPHA,
     PODGROUPS_COSCHEDULING,
     PODGROUPS_VOLCANO,
     PODS,
+    PRIORITYCLASSES,
     Resource,
     resource_for,
 )
-from allaboard.backends.kubernetes.discovery.components import BY_GANG, PARTS, TOPOLOGIES, Component
+from allaboard.backends.kubernetes.discovery.components import (
+    BY_GANG,
+    PARTS,
+    TOPOLOGIES,
+    WORKLOAD_PRIORITIES,
+    Component,
+)
 from allaboard.backends.kubernetes.discovery.definitions import lacking_fields
+from allaboard.backends.kubernetes.discovery.pod_security import level_of
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
@@ -64,7 +73,24 @@ class InstalledComponent:
     def installed(self) -> bool:
         return bool(self.versions)
 
+    @property
+    def cure(self) -> str | None:
+        """What helps where it is installed and does not answer; None: it is not so. Helm leaves the
+        definitions of kinds behind; those of jobs are nobody's to remove by the way.
+        """
+        if not self.installed or self.alive is not False:
+            return None
+        words = f"start it again (kubectl -n {self.part.home} get deployments,pods)"
+        if self.part.gang is None:
+            return words
+        kinds = " ".join(kind.name for kind in self.part.kinds)
+        return (
+            f"{words}; where it was uninstalled, install it again, or remove the kind that it left, with all "
+            f"objects of it: kubectl delete crd {kinds}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
+        guide = self.part.guide
         return {
             "id": self.part.id,
             "title": self.part.title,
@@ -72,7 +98,8 @@ class InstalledComponent:
             "versions": list(self.versions),
             "alive": self.alive if self.installed else None,
             "evidence": list(self.signs),
-            "install": list(self.part.install),
+            "cure": self.cure,
+            "install": guide.to_dict() if guide is not None else None,
         }
 
 
@@ -91,7 +118,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``lacking``, ``topology_levels``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
+    ``lacking``, ``topology_levels``, ``priorities``, ``queue_priorities``, ``pod_security``: as in
+    `ClusterFacts`. ``nodes``: None when they may not be read.
     """
 
     server: str
@@ -103,6 +131,9 @@ class Survey:
     schedulers: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topology_levels: frozenset[str] = frozenset()
+    priorities: frozenset[str] | None = None
+    queue_priorities: frozenset[str] | None = None
+    pod_security: str | None = None
     nodes: tuple[Node, ...] | None = None
 
     @property
@@ -121,6 +152,9 @@ class Survey:
             schedulers={**base.schedulers, **self.schedulers},
             lacking=self.lacking,
             topology_levels=self.topology_levels,
+            priorities=self.priorities,
+            queue_priorities=self.queue_priorities,
+            pod_security=self.pod_security,
             silent=frozenset(c.part.id for c in self.parts if c.installed and c.alive is False),
             namespace=self.namespace,
         )
@@ -156,7 +190,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         component = InstalledComponent(part, versions_of(part, kinds))
         if component.installed:
             signs = [*(yield from _probed(part, kinds, may)), *(yield from _at_home(part, may, now))]
-            signs += _in_namespace(part, jobs, groups, schedulers, now)
+            signs = _telling([*signs, *_in_namespace(part, jobs, groups, schedulers, now)])
             component = replace(component, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
         parts.append(component)
     nodes = yield from _nodes(may)
@@ -171,6 +205,9 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         schedulers={gang: component.name for gang, component in schedulers.items()},
         lacking={name: fields for name, fields in lacking.items() if fields},
         topology_levels=(yield from _topology_levels(kinds, may)),
+        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
+        queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
+        pod_security=(yield from _pod_security(namespace, may)),
         nodes=nodes,
     )
 
@@ -191,7 +228,46 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
         topology_levels=(yield from _topology_levels(kinds, may)),
+        pod_security=(yield from _pod_security(base.namespace, may)),
     )
+
+
+def complete_priorities(facts: ClusterFacts, priority: str | None) -> Operation[ClusterFacts]:
+    """The facts with the priorities that there are, where a job has one and Kueue is served: it may mean the
+    queue's, or the pods'. What was read before is read anew for a name that is not among it.
+    """
+    kinds = facts.kinds or frozenset()
+    known = (facts.priorities or frozenset()) | (facts.queue_priorities or frozenset())
+    if priority is None or priority in known or _kind_of(WORKLOAD_PRIORITIES) not in kinds:
+        return facts
+    may = May(facts.namespace)
+    return replace(
+        facts,
+        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
+        queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
+    )
+
+
+def _names_of(resource: Resource, kinds: frozenset[str] | None, may: May) -> Operation[frozenset[str] | None]:
+    """The names of all objects of a kind; None where they are not known, or too many to know them all."""
+    found = yield from _listed(resource, kinds, may)
+    if found is None or len(found) >= LOOKED_AT:
+        return None
+    return frozenset(str(one["metadata"]["name"]) for one in found)
+
+
+def _kind_of(resource: Resource) -> str:
+    return f"{resource.api_version}/{resource.kind}"
+
+
+def _pod_security(namespace: str, may: May) -> Operation[str | None]:
+    """The level that the namespace enforces; None: it may not be read, or is not there."""
+    if not (yield from may.do("get", NAMESPACES)):
+        return None
+    try:
+        return level_of((yield from effects.get(NAMESPACES, namespace)))
+    except (Forbidden, Missing):
+        return None
 
 
 def _silent_gangs(kinds: frozenset[str], may: May, now: float) -> Operation[frozenset[str]]:
@@ -305,7 +381,9 @@ class May:
         self, verb: str, resource: Resource, *, namespace: str | None = None, sub: str = ""
     ) -> Operation[bool]:
         """``namespace``: another one than ours; ``""``: all of them."""
-        where = "" if not resource.namespaced else self.namespace if namespace is None else namespace
+        # A namespace is within itself, so that a Role of it may allow to read it.
+        within = resource.namespaced or resource == NAMESPACES
+        where = "" if not within else self.namespace if namespace is None else namespace
         question = (verb, resource.group, resource.plural, sub, where)
         if question not in self._answers:
             self._answers[question] = yield from may(verb, resource.group, resource.plural, sub, where)
@@ -353,6 +431,11 @@ class Sign:
     words: str
 
 
+def _telling(signs: Sequence[Sign]) -> list[Sign]:
+    """Those that say something; where none does, those that explain why."""
+    return [sign for sign in signs if sign.alive is not None] or list(signs)
+
+
 def _verdict(signs: Sequence[Sign]) -> bool | None:
     said = {sign.alive for sign in signs}
     return True if True in said else False if False in said else None
@@ -383,7 +466,8 @@ def _probed(part: Component, kinds: frozenset[str], may: May) -> Operation[list[
 def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
     """Leases and Deployments in the namespace where its guide puts it."""
     signs = []
-    for lease in (yield from _listed(LEASES, None, may, part.home)) or ():
+    leases = yield from _listed(LEASES, None, may, part.home)
+    for lease in leases or ():
         spec = lease.get("spec") or {}
         renewed = from_rfc3339(spec.get("renewTime"))
         name = lease["metadata"]["name"]
@@ -395,7 +479,12 @@ def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
         fresh = age <= 3 * float(spec.get("leaseDurationSeconds") or 15)
         words = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
         signs.append(Sign(fresh if part.id != "workload" else None, words))
-    for deployment in (yield from _listed(DEPLOYMENTS, None, may, part.home)) or ():
+    if part.home == "kube-system":
+        return signs  # its Deployments are others'
+    deployments = yield from _listed(DEPLOYMENTS, None, may, part.home)
+    if leases == () and deployments == ():
+        return [Sign(None, f"nothing of it is in {part.home}, where its guide puts it")]
+    for deployment in deployments or ():
         available = int((deployment.get("status") or {}).get("availableReplicas") or 0)
         words = f"Deployment {part.home}/{deployment['metadata']['name']} has {available} available"
         signs.append(Sign(available > 0, words))

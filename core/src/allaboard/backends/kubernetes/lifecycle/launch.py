@@ -4,7 +4,8 @@ requests.
 The record decides. An attempt is made in this order, and each step may be done again by the next client:
 
 1. the record, created or swapped to the new attempt: from here on the attempt is meant, though nothing runs;
-2. the extra objects of the attempt (code, PodGroup, key pair), without an owner yet;
+2. the claims that it shares with other attempts (`claims`), and the extra objects of the attempt (code,
+   PodGroup, key pair), without an owner yet;
 3. the job, whose name and launch follow from the key and the attempt: a second one cannot be made;
 4. the job as owner of the extras, so that they go when it goes;
 5. the job's uid in the record: the attempt is known to have been created. Before this, a job that is not
@@ -36,7 +37,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Missing,
 )
 from allaboard.backends.kubernetes.client.resources import resource_of
-from allaboard.backends.kubernetes.lifecycle import ssh_keys
+from allaboard.backends.kubernetes.lifecycle import claims, ssh_keys
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra, problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.lifecycle.stop import (
@@ -264,12 +265,29 @@ def _make(stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | N
     known any more, and the attempt stays one that is to be made.
     """
     try:
+        notes = yield from _ensure_claims(stored, ready)
         job = yield from _create(stored, ready)
     except (Invalid, Forbidden, Missing, _Taken) as error:
         yield from _undo(stored, before)
         raise _refusal(error, stored, ready) from error
     stored = yield from _confirm(stored, job)
-    return replace(handle_of(stored.record), notes=ready.notes)
+    alone = ready.gang.alone
+    return replace(
+        handle_of(stored.record),
+        notes=tuple(note for note in (*ready.notes, *notes) if note != alone),
+        warnings=(alone,) if alone is not None else (),
+    )
+
+
+def _ensure_claims(stored: Stored, ready: PreparedAttempt) -> Operation[list[str]]:
+    """The claims are there; notes about those that are not what the job says. Raises _Taken."""
+    notes = []
+    for claim in ready.claims:
+        there = yield from claims.ensure(stored, claim)
+        if not claims.is_ours(there, claim):
+            raise _Taken(there, claim)
+        notes += [note] if (note := claims.difference(there, claim)) is not None else []
+    return notes
 
 
 def _create(stored: Stored, ready: PreparedAttempt) -> Operation[Json]:

@@ -8,7 +8,8 @@ An orphan is one of
 - ``start``: an attempt that a record means, and whose job is not created;
 - ``end``: a run that is over, and whose end is not recorded;
 - ``job``: a live job of ours that no record means;
-- ``extra``: code or a PodGroup of ours that no job owns.
+- ``extra``: code or a PodGroup of ours that no job owns;
+- ``claim``: a claim of a run that has no record, and that no record owns: with its owner it would have gone.
 
 It is tidied up only after a time in which its client could have come back (`SAFE`), and only if nothing
 about it has changed since it was found.
@@ -28,6 +29,7 @@ from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
     LEASES,
     PODS,
+    PVCS,
     SECRETS,
     Resource,
     extra_kinds,
@@ -63,6 +65,7 @@ SAFE: Mapping[str, float] = {
     "end": 0.0,
     "job": 600.0,
     "extra": 600.0,
+    "claim": 600.0,
 }
 """Seconds after the last sign of life from which on something is tidied up."""
 LEASES_KEPT = 86400.0
@@ -115,6 +118,7 @@ class Picture:
     jobs: tuple[Json, ...]
     pods: tuple[Json, ...]
     extras: tuple[Json, ...]
+    claims: tuple[Json, ...]
     leases: Mapping[str, Json] | None
     now: float
 
@@ -149,31 +153,32 @@ def take_picture() -> Operation[Picture]:
     jobs = yield from _list_objects(kinds)
     pods = yield from _list_objects({PODS})
     extras = yield from _list_objects(_extra_kinds())
+    claims = yield from _list_objects({PVCS}, f"{labels.KEEP}=run")
     try:
         held = yield from effects.list_all(LEASES, labels=labels.selector())
         by_name = {lease["metadata"]["name"]: lease for lease in held}
     except Forbidden:
         by_name = None
     now = yield from effects.server_time()
-    return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), by_name, now)
+    return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), tuple(claims), by_name, now)
 
 
 def _extra_kinds() -> set[Resource]:
     """Code, and every kind of object that a gang scheduler or a job of ours is given, but Secrets: who may
     list them reads those of others. They go with the start that they are part of.
     """
-    kinds = [kind for gang in GANGS.values() if gang.NAMED_BY is None for kind in gang.KINDS]
-    named = (kind.rpartition("/")[::2] for kind in kinds)
+    ours = [gang for gang in GANGS.values() if gang.NAMED_BY is None]
+    named = (kind.rpartition("/")[::2] for gang in ours for kind in (*gang.KINDS, *gang.COMPOSITE))
     of_gangs = (resource_of({"apiVersion": version, "kind": kind}) for version, kind in named)
     return {CONFIGMAPS, *extra_kinds(), *of_gangs} - {SECRETS}
 
 
-def _list_objects(kinds: set[Resource]) -> Operation[list[Json]]:
-    """Objects of ours of these kinds that belong to an attempt, as far as they are served and may be read."""
+def _list_objects(kinds: set[Resource], marked: str = labels.ATTEMPT) -> Operation[list[Json]]:
+    """Objects of ours of these kinds with this label, as far as they are served and may be read."""
     objects: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
         try:
-            things = yield from effects.list_all(resource, labels=f"{labels.selector()},{labels.ATTEMPT}")
+            things = yield from effects.list_all(resource, labels=f"{labels.selector()},{marked}")
         except (Missing, Forbidden):
             continue
         objects += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
@@ -195,6 +200,9 @@ def found_in(picture: Picture) -> Iterator[Orphan]:
             yield from _of_job(job, records_of.get(labels.label_of(job, labels.RUN) or ""), picture.now)
     for thing in picture.extras:
         yield from _of_extra(thing, picture.now)
+    for claim in picture.claims:
+        if labels.label_of(claim, labels.RUN) not in records_of:
+            yield from _of_claim(claim, picture.now)
 
 
 def _is_of(thing: Json, stored: Stored) -> bool:
@@ -277,6 +285,17 @@ def _of_extra(thing: Json, now: float) -> Iterator[Orphan]:
     yield Orphan("extra", metadata["name"], run, why, since, left, thing=thing)
 
 
+def _of_claim(claim: Json, now: float) -> Iterator[Orphan]:
+    metadata = claim["metadata"]
+    if metadata.get("ownerReferences") or "deletionTimestamp" in metadata:
+        return  # it goes with its owner
+    since = from_rfc3339(metadata.get("creationTimestamp"))
+    left = SAFE["claim"] if since is None else since + SAFE["claim"] - now
+    run = labels.label_of(claim, labels.RUN) or ""
+    why = "it was kept for a run that has no record any more, with what the run wrote into it"
+    yield Orphan("claim", metadata["name"], run, why, since, left, thing=claim)
+
+
 # Tidying up.
 
 
@@ -330,6 +349,8 @@ def _without_record(orphan: Orphan) -> Operation[str | None]:
     metadata = thing["metadata"]
     if stored is not None and orphan.kind == "job" and matches_record(thing, stored):
         return None
+    if stored is not None and orphan.kind == "claim":
+        return None  # it has a record by now
     if stored is not None and orphan.kind == "extra" and _is_being_started(stored) and _is_of(thing, stored):
         return None  # it is part of a start; that is told, and tidied up, as such
     resource = resource_of(thing)

@@ -84,7 +84,11 @@ def prepare_attempt(
     if errors or made is None:
         raise _as_one(plan.job.name, errors)
     return PreparedAttempt(
-        layout=layout, manifests=made.manifests, gang=made.gang, notes=(*notes, *made.notes)
+        layout=layout,
+        manifests=made.manifests,
+        gang=made.gang,
+        notes=(*notes, *made.notes),
+        claims=made.claims,
     )
 
 

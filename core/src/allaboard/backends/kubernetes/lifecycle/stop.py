@@ -18,6 +18,7 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, SECRETS, resource_of
+from allaboard.backends.kubernetes.lifecycle import claims
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.lookup import (
@@ -430,7 +431,9 @@ def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
 
 
 def delete(objects: AttemptObjects) -> Operation[None]:
-    """Stop it if it lives, then remove its jobs, of all attempts, with pods and logs. The record stays."""
+    """Stop it if it lives, then remove its jobs, of all attempts, with pods, logs and the claims that are
+    kept for the run alone. The record stays.
+    """
     state = state_of(observation_of(objects))
     if not state.is_final:
         handle = Handle(
@@ -447,6 +450,7 @@ def delete(objects: AttemptObjects) -> Operation[None]:
         raise OwnershipConflict(f"run {objects.record.run} has been started anew; it was not deleted")
     for thing in stored.objects:
         yield from remove_all(thing, stored.record.run)
+    yield from claims.drop(stored.record)
     yield from archive.forget(stored.record.run)
 
     def deleted(now: Stored) -> Stored | None:

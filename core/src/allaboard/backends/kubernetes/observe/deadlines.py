@@ -3,7 +3,10 @@
 The v1 operator knows a job's deadline and has no timer for it: it looks when something else happens to the
 job (training-operator.md C7). So it is nudged with an annotation, and has a minute to act; one that is away
 does not, and then the run is ended from here. Clocks of phases are known to no operator at all. What can
-never start (`obstacles`) has failed once the clock of its phase is over, or `PATIENCE` where it has none.
+never start (`obstacles`, and what Kueue can never admit: `Held.never`) has failed once the clock of its
+phase is over, or `PATIENCE` where it has none. Who only waits in a queue waits without end, but where
+`policy.clocks.admitted` says how long; each time that a queue takes a job back that clock begins anew. No
+clock counts what another cluster does (MultiKueue).
 """
 
 from __future__ import annotations
@@ -49,9 +52,10 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
         # An operator that cannot be told, because its webhook does not answer, will not act either.
         yield Limit(due - now, why, nudge=not is_told and now < due + REACTS)
     on = phase_of(seen.phases)
-    if on is None:
+    if on is None or seen.elsewhere:
         return
     stuck, spent = seen.obstacle, seen.phases[on] or 0.0
+    spent -= seen.queued_before if on == "admitted" else 0.0
     clock = policy.clocks.get(on, PATIENCE if stuck is not None and stuck.never else None)
     if clock is None:
         return

@@ -22,6 +22,7 @@ from allaboard.backends.kubernetes.client.resources import (
     PODS,
     resource_of,
 )
+from allaboard.backends.kubernetes.discovery.components import VOLCANO_QUEUES
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs, is_over
@@ -75,6 +76,7 @@ class AttemptObjects:
     events: tuple[Json, ...] = ()
     groups: tuple[Json, ...] = ()
     rivals: tuple[Json, ...] = ()
+    queue: Json | None = None
     workload: WorkloadSeen | None = None
     nodes: tuple[Node, ...] | None = None
 
@@ -158,6 +160,7 @@ def read_explanations(
     """
     notes: list[str] = []
     groups = yield from _read_gang(objects, notes)
+    queue = yield from _read_queue(groups)
     pods = objects.pods if everything or are_only_echoes(objects.pods) else unexplained_pods(objects.pods)
     about = [t for t in (objects.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
@@ -167,7 +170,12 @@ def read_explanations(
     if objects.job is not None and holding_queue(objects.job) is not None:
         workload = yield from read_place(objects.job, notes)
     found = replace(
-        objects, groups=tuple(groups), events=tuple(events), rivals=tuple(rivals), workload=workload
+        objects,
+        groups=tuple(groups),
+        queue=queue,
+        events=tuple(events),
+        rivals=tuple(rivals),
+        workload=workload,
     )
     return found, tuple(notes)
 
@@ -220,6 +228,20 @@ def _read_gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json
     except Forbidden:
         notes.append(f"why its gang waits cannot be told: {resource_of(gang).name} may not be read here")
         return []
+
+
+def _read_queue(groups: Sequence[Json]) -> Operation[Json | None]:
+    """The Queue of Volcano that a PodGroup is in. It is an object of the whole cluster, which few may read:
+    without it the reason says less.
+    """
+    of_volcano = (g for g in groups if g.get("apiVersion") == VOLCANO_QUEUES.api_version)
+    name = next(((g.get("spec") or {}).get("queue") for g in of_volcano), None)
+    if not name:
+        return None
+    try:
+        return (yield from effects.get(VOLCANO_QUEUES, name))
+    except (Missing, Forbidden):
+        return None
 
 
 def _named_gang(objects: AttemptObjects) -> str | None:
@@ -318,6 +340,7 @@ def observation_of(
         events=objects.events,
         groups=objects.groups,
         rivals=objects.rivals,
+        queue=objects.queue,
         nodes=objects.nodes,
         workload=objects.workload,
         layout=Layout.from_dict(objects.stored.layout)

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from allaboard.engines import engine_of_object
-from allaboard.gangs.kueue import QUEUE
+from allaboard.gangs.kueue import MULTIKUEUE, QUEUE
 from allaboard.render import labels
 from allaboard.untrusted import show
 
 Json = Mapping[str, Any]
-MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-"""Whom a job names that Kueue sends to another cluster: the operator here leaves it alone."""
 
 
 def managers(job: Json) -> tuple[str, ...]:
@@ -35,9 +33,14 @@ def holding_queue(job: Json) -> str | None:
 
 
 def is_sent_away(job: Json) -> bool:
-    """Whether Kueue runs it on another cluster."""
+    """Whether it names Kueue as its manager, which is to run it on another cluster."""
     engine = engine_of_object(job)
     return engine is not None and engine.managed_by(job) == MULTIKUEUE
+
+
+def runs_elsewhere(job: Json) -> bool:
+    """Whether Kueue runs it on another cluster, once its queue lets it go on."""
+    return queue_of(job) is not None and is_sent_away(job)
 
 
 def _managers(job: Json) -> Iterator[str]:

@@ -6,7 +6,8 @@ of phases, and how members ended whose pods are gone. Without it, what is lost i
 
 Each phase has its own clock, which begins where the one before ended:
 
-admitted      the job (or its resume) -> the first pod of it
+admitted      the job (or its resume) -> the first pod of it. Of one in a queue of Kueue: the seconds in its
+              queue, those before it was taken back included, which its clock does not count
 scheduled     -> as many members as start together have a node
 image         -> their containers that train have started: images, volumes and init containers are there
 rendezvous    always None: no object tells it, and no line that rank 0 can be counted on to write
@@ -27,17 +28,19 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
+from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
-from allaboard.backends.kubernetes.observe.managers import holding_queue
+from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
+from allaboard.backends.kubernetes.observe.objects import from_nodes, objects_of
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, refusal, when
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen, restarts_in_all
 from allaboard.engines.kubeflow import NOT_STARTED
 from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of_trainer
 from allaboard.follow.run_record import RunRecord
-from allaboard.gangs import GANGS
+from allaboard.gangs import GANGS, is_gang_scheduler
 from allaboard.gangs.base import GangView
-from allaboard.gangs.kueue import PENDING, Held, WorkloadSeen, why_held
+from allaboard.gangs.kueue import PENDING, Held, WorkloadSeen, sent_away, waited_since, why_held
 from allaboard.gangs.placement import (
     cannot_rejoin_reason,
     condition,
@@ -48,7 +51,18 @@ from allaboard.gangs.placement import (
     unnoticed_reason,
 )
 from allaboard.layout import Layout
-from allaboard.observation import PHASES, Event, MemberSeen, Observation, Obstacle, Progress, Stop, in_order
+from allaboard.observation import (
+    PHASES,
+    Condition,
+    Event,
+    MemberSeen,
+    Objects,
+    Observation,
+    Obstacle,
+    Progress,
+    Stop,
+    in_order,
+)
 from allaboard.render import labels
 from allaboard.reportline import decode
 from allaboard.spec.job import TrainingJob
@@ -56,6 +70,8 @@ from allaboard.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"
+_NOT_HERE = ("pending", "deleted")
+"""Phases of a member without a pod."""
 PODS_KEPT = 8
 """Pods of one member whose restarts are kept one by one."""
 
@@ -92,7 +108,9 @@ def apply_reports(
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What was seen of an attempt before and may not be there any more. ``since``: when its clocks began;
-    ``taken``: when its operator took it up (its startTime);
+    ``held``: whether a queue held it back at the last look, ``resumed``: when its operator last let it go on
+    then; ``waited``: seconds that it was in its queue before ``since``, each time until its members were
+    made; ``taken``: when its operator took it up (its startTime);
     ``admitted`` to ``started``: when these phases ended; ``begun``: that the members have started, also where
     nobody can tell when any more; ``members``: each as it was last seen with a pod;
     ``pods``: member -> uid of its pod -> restarts of that pod's containers; ``earlier``: restarts before
@@ -100,6 +118,9 @@ class Memory:
     """
 
     since: float | None = None
+    held: bool = False
+    resumed: float | None = None
+    waited: float = 0.0
     taken: float | None = None
     admitted: float | None = None
     scheduled: float | None = None
@@ -149,6 +170,7 @@ def observation(
     rivals: Sequence[Json] = (),
     nodes: Sequence[Node] | None = None,
     workload: WorkloadSeen | None = None,
+    queue: Json | None = None,
     layout: Layout | None = None,
     report: ProgressState | None = None,
     memory: Memory | None = None,
@@ -158,13 +180,15 @@ def observation(
     """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
     ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
-    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``layout``: what the job
+    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``queue``: that of the
+    gang scheduler; ``layout``: what the job
     was made from, for who its members are when it is gone; ``report``: None when rank 0's log is not read;
     ``memory``: of `remembered`, this look included.
     """
     engine = _engine(record, job, layout)
     gone = layout.name if layout is not None else ""
-    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, gone, nodes, workload)
+    beside = (gone, nodes, workload, queue)
+    base = _of_job(engine, job, pods, events, groups, report, memory, now, rivals, *beside)
     stop = record.stop or base.stop
     seen = replace(
         base,
@@ -178,9 +202,10 @@ def observation(
         owner=record.owner,
         created=base.created if base.created is not None else record.created,
         stop=stop,
-        notes=notes,
+        notes=(*base.notes, *notes),
         tails=dict(tails or {}),
         handed_over=record.handed_over,
+        objects=None if tails is None else _objects(engine, job, pods, events, groups, nodes, workload, now),
     )
     if job is not None:
         return seen
@@ -226,7 +251,34 @@ def of_object(
         raise KeyError(f"{job.get('apiVersion')}/{job.get('kind')}")
     seen = _of_job(engine, job, pods, events, groups, None, None, now, workload=workload)
     name = str(job["metadata"]["name"])
-    return replace(seen, run=name, job=name, uid=job["metadata"].get("uid"), tails=dict(tails or {}))
+    objects = None if tails is None else _objects(engine, job, pods, events, groups, None, workload, now)
+    uid = job["metadata"].get("uid")
+    return replace(seen, run=name, job=name, uid=uid, tails=dict(tails or {}), objects=objects)
+
+
+def _objects(
+    engine: Engine,
+    job: Json | None,
+    pods: Sequence[Json],
+    events: Sequence[Json],
+    groups: Sequence[Json],
+    nodes: Sequence[Node] | None,
+    workload: WorkloadSeen | None,
+    now: float,
+) -> Objects:
+    """The objects in the words of the rules; members' pods are called as the members."""
+    workloads = None if workload is None else [*([workload.body] if workload.body is not None else ())]
+    found = objects_of(
+        now=now,
+        job=job,
+        pods=[*_by_member(engine, pods).values()],
+        events=events,
+        groups=groups,
+        workloads=workloads,
+        engine=engine,
+        by_member=True,
+    )
+    return replace(found, nodes=from_nodes(nodes))
 
 
 def _engine(record: RunRecord, job: Json | None, layout: Layout | None) -> Engine:
@@ -255,22 +307,31 @@ def _of_job(
     gone: str = "",
     nodes: Sequence[Node] | None = None,
     workload: WorkloadSeen | None = None,
+    queue: Json | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
-    known = memory if memory is not None else remembered(Memory(), job, pods, engine)
+    body = workload.body if workload is not None else None
+    known = memory if memory is not None else remembered(Memory(), job, pods, engine, body)
     members = tuple(_with_memory(member, known) for member in read.members)
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
     gang_view, waiting, obstacle = None, None, None
-    if job is not None and not ended and not read.suspended:
-        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals)
+    elsewhere = job is not None and runs_elsewhere(job) and not read.suspended
+    if elsewhere:
+        # No pod of it is here, and that says nothing.
+        members = tuple(replace(m, phase="unknown") if m.phase in _NOT_HERE else m for m in members)
+    elif job is not None and not ended and not read.suspended:
+        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals, queue)
         waiting = _waiting(job, gang_view, events)
         obstacle = _obstacle(engine, job, read, gang_view, nodes)
     flags = list(report.flags) if report is not None else []
+    flags += [images.DIFFER] if images.differ(pods, engine.CONTAINER) else []
     held = None if job is None or ended or not read.suspended else _held(job, workload, now)
     if held is not None:
         waiting = held.text
         flags.append(held.code)
+    if held is not None and held.never:
+        obstacle = Obstacle(held.code, held.text, never=True)
     if gang_view is not None and job is not None:
         code = _held_by(job, gang_view, waiting, events)
         # "When there is room" is not to be said of what never fits.
@@ -279,21 +340,41 @@ def _of_job(
     metadata = (job or {}).get("metadata") or {}
     return Observation(
         run=str(metadata.get("name", "")),
-        conditions=read.conditions,
+        conditions=_conditions(job, read),
         members=members,
         restarts=restarts_in_all([m.restarts for m in members], read.scope),
         created=from_rfc3339(metadata.get("creationTimestamp")),
-        started=_first(read.started, known.taken),
+        # The operator keeps the start of a job that its queue has taken back; no deadline counts its wait.
+        started=None if held is not None else _first(read.started, known.taken),
         finished=read.finished if ended else None,
         suspended=read.suspended and not ended and held is None,
         stop=_stop(metadata),
         waiting=waiting,
         obstacle=obstacle,
-        phases=phases(known, report, read.finished if ended else now, on=not ended and job is not None),
+        phases=phases(
+            known,
+            report,
+            read.finished if ended else now,
+            on=not ended and job is not None,
+            # Of one that is just being taken back, too: what its members came to is over.
+            elsewhere=elsewhere or held is not None,
+        ),
+        queued_before=known.waited,
+        elsewhere=elsewhere,
         progress=_progress(job, report),
         flags=tuple(flags),
+        notes=(sent_away(body),) if elsewhere else (),
         events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, events))),
     )
+
+
+def _conditions(job: Json | None, read: JobSeen) -> tuple[Condition, ...]:
+    """Those of the job. One that its queue has let go on is suspended no more, though its operator has not
+    said so yet.
+    """
+    if job is None or read.suspended or holding_queue(job) is None:
+        return read.conditions
+    return tuple(c for c in read.conditions if (c.type, c.status) != ("Suspended", "True"))
 
 
 def _progress(job: Json | None, report: ProgressState | None) -> Progress:
@@ -388,6 +469,7 @@ def _read_gang(
     groups: Sequence[Json],
     now: float,
     rivals: Sequence[Json],
+    queue: Json | None,
 ) -> GangView:
     others: dict[str, list[Json]] = {}
     for pod in rivals:
@@ -400,6 +482,7 @@ def _read_gang(
         groups=groups,
         events=events,
         rivals=others,
+        queue=queue,
     )
 
 
@@ -448,7 +531,7 @@ def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequen
     """The code of what keeps it from starting, where that is more than a moment of every start."""
     at = gang_places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
-    is_gang = gang is not None and bool(gang.KINDS)
+    is_gang = gang is not None and is_gang_scheduler(gang)
     if is_gang and cannot_rejoin_reason(gang_view, at, "") is not None:
         return "gang_bereft"
     if has_half_started(gang_view):
@@ -468,19 +551,29 @@ def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequen
 
 
 def remembered(
-    memory: Memory, job: Json | None, pods: Sequence[Json], engine: Engine | None = None
+    memory: Memory,
+    job: Json | None,
+    pods: Sequence[Json],
+    engine: Engine | None = None,
+    workload: Json | None = None,
 ) -> Memory:
-    """The memory after one more look."""
+    """The memory after one more look. ``workload``: Kueue's, where it was read."""
     engine = engine or (engine_of_object(job) if job is not None else None)
     if engine is None:
         return memory
     read = engine.read(job, pods)
-    since = _since(job, read)
+    since, held = _since(memory, job, read, workload), is_held(job, read)
     if since is not None and since != memory.since:
-        # Created, or resumed: its clocks begin anew, and pods that are made again are no restarts. The
-        # operator makes them before it says that the job is resumed: they may have been seen already.
-        anew = {_uid(pod) for pod in pods if not _is_ending(pod)}
-        memory = Memory(since=since, members=memory.members, earlier=memory.before(anew))
+        # Created, resumed, or taken back by its queue: its clocks begin anew, and pods that are made again
+        # are no restarts. The operator makes them before it says that the job is resumed: they may have been
+        # seen already.
+        anew = {_uid(pod) for pod in pods if not _is_ending(pod) and not (held and _created(pod) < since)}
+        waited = _waited(memory, since) if job is not None and holding_queue(job) is not None else 0.0
+        earlier = memory.before(anew)
+        memory = Memory(since=since, waited=waited, members=memory.members, earlier=earlier)
+    told = any(c.type == "Suspended" and c.status == "True" for c in read.conditions)
+    waits = held and (told or memory.admitted is None)
+    memory = replace(memory, held=waits, resumed=_resumed(read))
     if read.suspended and not read.finished:
         return memory
     # A pass of the operator that does not know yet that the job has ended may make pods anew.
@@ -488,7 +581,8 @@ def remembered(
     named = _by_member(engine, pods)
     needed = engine.needed(job) if job is not None else len(named)
     own = [pod for pod in named.values() if _created(pod) >= (memory.since or 0.0)]
-    admitted = _nth([_created(pod) for pod in own], 1)
+    elsewhere = job is not None and runs_elsewhere(job)
+    admitted = read.started if elsewhere else _nth([_created(pod) for pod in own], 1)
     scheduled = _nth([at for pod in own if (at := _placed(pod)) is not None], needed)
     started = _nth([at for pod in own if (at := _first_start(engine, pod)) is not None], needed)
     return replace(
@@ -535,15 +629,46 @@ def _is_late(memory: Memory, engine: Engine, pod: Json, finished: float | None) 
     return _created(pod) > finished or bool(others)
 
 
-def _since(job: Json | None, read: JobSeen) -> float | None:
-    """When the clocks began: with the job, or with its last resume; of one that its queue holds back, when
-    the queue took it.
+def _since(memory: Memory, job: Json | None, read: JobSeen, workload: Json | None) -> float | None:
+    """When the clocks began: with the job, or with its last resume; of one in a queue of Kueue, when it came
+    into it, or was taken back into it. None: nobody saw that.
     """
-    if job is not None and read.suspended and holding_queue(job) is not None:
-        taken = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "True"), None)
-        return taken or _created(job)
-    resumed = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "False"), None)
-    return resumed or from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
+    resumed = _resumed(read)
+    created = from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
+    if job is None or holding_queue(job) is None:
+        return resumed or created
+    taken = next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "True"), None)
+    if is_held(job, read):
+        if memory.since is not None and (memory.held or taken is None):
+            return memory.since  # the same stay; or its operator has not said yet that it was taken back
+        return taken or created
+    if resumed is None:
+        return created  # it was let in before its operator knew of it
+    if memory.since is not None and (memory.held or resumed == memory.resumed):
+        return memory.since  # its wait is over
+    asked = None if workload is None else waited_since(workload)
+    return asked or (None if memory.since is None else resumed)
+
+
+def _resumed(read: JobSeen) -> float | None:
+    return next((c.since for c in read.conditions if c.type == "Suspended" and c.status == "False"), None)
+
+
+def _waited(memory: Memory, until: float) -> float:
+    """Seconds that it was in its queue before it came into it at this time."""
+    if memory.since is None:
+        return memory.waited
+    return memory.waited + max(0.0, (until if memory.admitted is None else memory.admitted) - memory.since)
+
+
+def is_held(job: Json | None, read: JobSeen) -> bool:
+    """Whether a queue holds this job back, as far as the job itself tells: also while its operator has not
+    said yet that it goes on.
+    """
+    if job is None or holding_queue(job) is None or read.finished:
+        return False
+    told = any(c.type == "Suspended" and c.status == "True" for c in read.conditions)
+    return read.suspended or told
 
 
 def _uid(pod: Json) -> str:
@@ -601,10 +726,10 @@ def _first(earlier: float | None, now: float | None) -> float | None:
 
 
 def phases(
-    memory: Memory, report: ProgressState | None, until: float | None, *, on: bool
+    memory: Memory, report: ProgressState | None, until: float | None, *, on: bool, elsewhere: bool = False
 ) -> dict[str, float | None]:
     """Seconds in each phase, the one that is on included; None: not seen. ``until``: its end, or now; ``on``:
-    whether it goes on.
+    whether it goes on; ``elsewhere``: whether no member is here that could be in a later phase.
     """
     seconds: dict[str, float | None] = dict.fromkeys(PHASES)
     stepped = report.first if report is not None else None
@@ -613,7 +738,9 @@ def phases(
         ("scheduled", memory.admitted, memory.scheduled, memory.scheduled is not None),
         ("image", memory.scheduled, memory.started, memory.begun),
     ]
-    if report is not None:
+    if elsewhere:
+        del steps[1:]
+    elif report is not None:
         steps.append(("first_step", memory.started, stepped, stepped is not None))
         steps.append(("training", stepped, None if on else until, False))
     for name, begun, ended, over in steps:
@@ -623,6 +750,8 @@ def phases(
             seconds[name] = max(0.0, last - begun)
         if not over:
             break
+    if seconds["admitted"] is not None:
+        seconds["admitted"] += memory.waited
     return seconds
 
 

@@ -21,6 +21,7 @@ from allaboard.diagnosis.start_errors import last_clause, why_not_started
 from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition
+from allaboard.gangs.requests import amount, requested
 from allaboard.names import nearest
 from allaboard.observation import Obstacle
 from allaboard.units import counted, from_rfc3339
@@ -399,7 +400,7 @@ def _amounts(text: str) -> dict[str, Decimal]:
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         try:
-            amounts[name] = capacity.amount(value)
+            amounts[name] = amount(value)
         except (ValueError, ArithmeticError):
             continue
     return amounts
@@ -459,6 +460,8 @@ def _unplaced(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
     if "persistentvolumeclaim" in said.lower():
         yield from _claims(member, pod, said)
         return
+    if "device class" in said or "resourceclaim" in said or "all claims" in said:
+        yield from _devices(member, pod, said)
     if scene.nodes is None:
         return
     if (reason := impossible(pod.get("spec") or {}, scene.nodes)) is not None:
@@ -474,19 +477,46 @@ def _unplaced(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
 
 def _claims(member: str, pod: Json, said: str) -> Iterator[Obstacle]:
     absent = re.search(r'persistentvolumeclaim "([^"]+)" not found', said, re.IGNORECASE)
-    claims = [
-        str((v.get("persistentVolumeClaim") or {}).get("claimName"))
-        for v in (pod.get("spec") or {}).get("volumes") or ()
-        if v.get("persistentVolumeClaim")
-    ]
+    claims = [*_claims_of(pod)]
     where = "conditions.PodScheduled"
-    if absent is not None:
+    if "ReadWriteOncePod" in said:
+        text = f"{member} waits: one pod at a time may mount claim {', '.join(claims)}, and another one does"
+        yield _made(member, pod, where, said, "volume_multi_attach", text, False)
+    elif "waiting for ephemeral volume controller" in said:
+        return  # it is made for the pod this moment
+    elif absent is not None:
         text = f"{member} cannot start: claim {absent[1]} does not exist"
         yield _made(member, pod, where, said, "pvc_not_bound", text, True)
     elif "unbound immediate" in said:
         named = f"claim {', '.join(claims)}" if claims else "a claim"
         text = f"{member} waits: {named} has no volume yet (kubectl describe pvc says why)"
         yield _made(member, pod, where, said, "pvc_not_bound", text, False)
+
+
+def _claims_of(pod: Json) -> Iterator[str]:
+    """The claims that a pod mounts; those of its ephemeral volumes are called after it."""
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            yield str(claim.get("claimName"))
+        elif volume.get("ephemeral"):
+            yield f"{(pod.get('metadata') or {}).get('name')}-{volume.get('name')}"
+
+
+_NO_CLASS = re.compile(r"device class (\S{1,253}) does not exist")
+
+
+def _devices(member: str, pod: Json, said: str) -> Iterator[Obstacle]:
+    """Claims of devices (DRA), which are no resources of nodes (kube-scheduler, dynamicresources.go)."""
+    where = "conditions.PodScheduled"
+    if (absent := _NO_CLASS.search(said)) is not None:
+        text = f"{member} cannot start: device class {absent[1]} does not exist"
+        yield _made(member, pod, where, said, "gpu_not_advertised", text, True)
+    elif "cannot allocate all claims" in said:
+        text = f"{member} waits for devices: no node has as many as it claims that are free and fit its class"
+        yield _made(member, pod, where, said, "insufficient_gpu", text, False)
+    elif "resourceclaim" in said:
+        text = f"{member} waits for the claim of its devices"
+        yield _made(member, pod, where, said, "insufficient_gpu", text, False)
 
 
 def may_grow(node: Node) -> bool:
@@ -500,14 +530,12 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
     """
     if not nodes:
         return None
-    asked = {name: value for name, value in capacity.requested(spec).items() if value > 0}
+    asked = {name: value for name, value in requested(spec).items() if value > 0}
     for name, value in asked.items():
-        most = max((capacity.amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
+        most = max((amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
         device = "/" in name
         if device and not most:
-            offered = sorted(
-                {r for n in nodes for r, v in n.allocatable.items() if "/" in r and capacity.amount(v)}
-            )
+            offered = sorted({r for n in nodes for r, v in n.allocatable.items() if "/" in r and amount(v)})
             near = nearest(name, offered)
             meant = f"; did you mean {near}?" if near else ""
             return "gpu_not_advertised", f"no node offers {name}, of which it asks for {value}{meant}"
@@ -541,7 +569,7 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
         return
     pod = scene.pods[waits[0]]
     said = str((condition(pod, "PodScheduled") or {}).get("message") or "")
-    gpus = any("/" in name for group in groups for name in capacity.requested(group.spec))
+    gpus = any("/" in name for group in groups for name in requested(group.spec))
     text = (
         f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
     )

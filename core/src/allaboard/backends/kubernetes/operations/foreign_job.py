@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation, run_sync
 from allaboard.backends.kubernetes.logs import stream
-from allaboard.backends.kubernetes.operations import adoption, foreign
+from allaboard.backends.kubernetes.operations import adoption, foreign, snapshot
 from allaboard.errors import BadInput
 from allaboard.observation import Event, Observation, Owner, Stop
 
@@ -74,6 +74,10 @@ class OthersJob:
             seen = replace(seen, stop=self._stop, stopped=True)
         only = "" if self.may_change else ", which is only looked at"
         return replace(seen, notes=(f"a {self.engine.KIND} of others{only}", *seen.notes))
+
+    def snapshot(self, run: str) -> dict[str, Any]:
+        """The job, its pods and what belongs to them as the API server has them."""
+        return self._do(snapshot.take_job(self.engine, self.job))
 
     def changes(self, run: str) -> AbstractContextManager[Changes]:
         return self.backend.changes_of(self.engine.KIND, self.job)

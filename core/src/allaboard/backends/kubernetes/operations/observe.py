@@ -131,7 +131,9 @@ def _observe_live(
     yield from _collect(history.collector, objects, over=False, asked=evidence)
     notes: tuple[str, ...] = ()
     asked = 0.0
-    if evidence or (state_of(observation) in ASKING and objects.job is not None):
+    # Which cluster has a job that runs elsewhere, its own object does not tell.
+    asks = state_of(observation) in ASKING or observation.elsewhere
+    if evidence or (asks and objects.job is not None):
         if last is not None and not evidence and last.explains(objects.now):
             notes, asked = last.notes, last.asked
         else:
@@ -141,6 +143,8 @@ def _observe_live(
                 session.add_look(objects)
             asked = objects.now
             objects, notes = yield from explain(workspace, objects, evidence)
+            if objects.workload is not None:
+                session.add_look(objects)
     observation = yield from _with_history(workspace, objects, history, notes, evidence)
     return observation, CachedObservation(_without_bulk(objects), notes, asked)
 
@@ -190,6 +194,8 @@ def _observe_ended(
             history.collector.add_last_words()
         if evidence:
             objects, notes = yield from read_explanations(objects, everything=True)
+            if objects.workload is not None:
+                session.add_look(objects)
         if not is_first:
             yield from load_archive(history, stored, stored.record.attempt)
         if observation.restarts or state_of(observation) is not State.SUCCEEDED or loses_rank_0:

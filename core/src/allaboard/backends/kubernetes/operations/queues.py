@@ -20,7 +20,6 @@ from allaboard.backends.kubernetes.client.resources import (
     RESOURCEQUOTAS,
     Resource,
 )
-from allaboard.backends.kubernetes.discovery.capacity import amount
 from allaboard.backends.kubernetes.discovery.components import (
     CLUSTERQUEUES,
     KUEUE_WORKLOADS,
@@ -31,7 +30,8 @@ from allaboard.backends.kubernetes.discovery.installed import served
 from allaboard.backends.kubernetes.observe.queues import read_positions
 from allaboard.gangs import volcano
 from allaboard.gangs.base import GangView
-from allaboard.gangs.kueue import condition_of, why_held
+from allaboard.gangs.kueue import boost_of, condition_of, why_held
+from allaboard.gangs.requests import amount
 from allaboard.queues import Amount, Queue, Waiter
 from allaboard.units import from_rfc3339
 
@@ -139,8 +139,8 @@ def _waits_in(workload: Json, queue: str) -> bool:
 
 
 def _order(workload: Json) -> tuple[int, str]:
-    """How Kueue orders those of a queue: the highest priority first, then the oldest."""
-    priority = _whole((workload.get("spec") or {}).get("priority")) or 0
+    """How Kueue orders those of a queue: the highest priority first, its boost added, then the oldest."""
+    priority = (_whole((workload.get("spec") or {}).get("priority")) or 0) + (boost_of(workload) or 0)
     return -priority, str(workload["metadata"].get("creationTimestamp") or "")
 
 
@@ -153,6 +153,7 @@ def _waiter(workload: Json, queue: str, positions: Mapping[str, int], now: float
         since=since,
         position=None if position is None else position + 1,
         priority=_whole(spec.get("priority")),
+        boost=boost_of(workload),
         why=why_held(queue, workload, 0.0 if since is None else now - since, now, position).text,
     )
 

@@ -15,7 +15,7 @@ from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
 from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
-from allaboard.render.compatibility import possible_engines
+from allaboard.render.compatibility import possible_engines, priority_of
 from allaboard.spec.site import Site, site_of
 
 NODES_STAND = 60.0
@@ -60,6 +60,7 @@ class Workspace:
             self._facts = yield from installed.complete_facts(self._facts)
         engines = possible_engines(plan.job, self._facts)
         self._facts = yield from definitions.complete_lacking(self._facts, engines)
+        self._facts = yield from installed.complete_priorities(self._facts, priority_of(plan.job))
         return self._facts
 
     def nodes(self, now: float) -> Operation[tuple[installed.Node, ...] | None]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show, why_not
+from allaboard.backends.kubernetes.discovery.capacity import Pods, show, why_not
 from allaboard.backends.kubernetes.discovery.installed import Node
+from allaboard.gangs.requests import amount, requested
 
 Json = Mapping[str, Any]
 

@@ -22,6 +22,7 @@ from allaboard.backends.kubernetes.client.resources import (
     RESOURCEQUOTAS,
     SECRETS,
     SERVICEACCOUNTS,
+    STORAGECLASSES,
     Resource,
     resource_of,
 )
@@ -29,8 +30,10 @@ from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.preflight import checks
-from allaboard.backends.kubernetes.preflight.checks import Facts, Lookup
+from allaboard.backends.kubernetes.preflight.checks import Facts
+from allaboard.backends.kubernetes.preflight.lookup import Lookup
 from allaboard.errors import AllaboardError
+from allaboard.gangs.requests import requested
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -106,6 +109,8 @@ class Asking:
             quotas=answers.get((RESOURCEQUOTAS.plural, "")) if limits is not None else None,
             limits=limits,
             claims=each(PVCS, capacity.claims(pods)),
+            own_claims=ready.claims,
+            storage_classes=answers.get((STORAGECLASSES.plural, "")),
             secrets=each(SECRETS, capacity.secrets(pods, ready.secrets)),
             config_maps=each(CONFIGMAPS, capacity.config_maps(pods, _own(ready))),
             accounts=each(SERVICEACCOUNTS, capacity.accounts(pods) - {"default"}),
@@ -133,13 +138,15 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
         for name in sorted(names)
     }
     lists = [RESOURCEQUOTAS, LIMITRANGES]
+    volumes = [volume for group in pods for volume in group.spec.get("volumes") or ()]
+    lists += [STORAGECLASSES] if ready.claims or any("ephemeral" in v for v in volumes) else []
     lists += [NODES] if any(_is_particular(group.spec) for group in pods) else []
     return questions | {(resource.plural, ""): partial(_list, api, resource) for resource in lists}
 
 
 def _is_particular(spec: Mapping[str, Any]) -> bool:
     """Whether not every node will do. The little that the operator's own container asks for is not meant."""
-    asks = capacity.requested({"containers": spec.get("containers")})
+    asks = requested({"containers": spec.get("containers")})
     return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 
 

@@ -8,58 +8,45 @@ it, else a warning. None: not permitted, or inconclusive.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
 from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery import capacity
-from allaboard.backends.kubernetes.discovery.capacity import Pods, amount, requested, show
-from allaboard.backends.kubernetes.discovery.components import BY_GANG, part_of
+from allaboard.backends.kubernetes.discovery import pod_security as podsecurity
+from allaboard.backends.kubernetes.discovery.capacity import Pods, show
+from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_for, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.preflight import gpu_nodes
-from allaboard.backends.kubernetes.preflight import pod_security as podsecurity
+from allaboard.backends.kubernetes.preflight import budgets, device_classes, gpu_nodes, openshift
 from allaboard.backends.kubernetes.preflight.admission import judge
+from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, DryRunResult, Json, Lookup
 from allaboard.diagnosis import Evidence
 from allaboard.engines import Engine, engine_of_object
-from allaboard.errors import AllaboardError, Problem
+from allaboard.errors import Problem
+from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.kueue import MULTIKUEUE
+from allaboard.gangs.requests import amount, requested
 from allaboard.gangs.topology import label_of
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
 
-Json = Mapping[str, Any]
 LONGEST_NAME = 63
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Another object that the job names. ``body``: None when it is not there; ``known``: whether it may be
-    read.
-    """
-
-    body: Json | None = None
-    known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DryRunResult:
-    """A dry run of the creation of an object, and what the API server said to it."""
-
-    what: str
-    error: AllaboardError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that the checks look at. ``allowed``: what this user may do, of all that will be done;
-    ``helpful``: what lets these checks see more. ``quotas``, ``limits``: None when they may not be read.
-    ``pods_tried``: None when pods may not be created, not even dry.
+    ``helpful``: what lets these checks see more. ``quotas``, ``limits``, ``slices`` (of devices),
+    ``budgets`` (of disruptions): None when they may not be read. ``admission_checks``: those of the
+    ClusterQueue; ``worker_clusters``: their MultiKueueConfigs; ``pods_tried``: None when pods may not be
+    created, not even dry. ``own_claims``: those that are made with the job; ``storage_classes``: None when
+    they may not be read, or need not.
     """
 
     survey: Survey
@@ -67,12 +54,14 @@ class Facts:
     resources: Sequence[Resource]
     gang: GangPlan
     user: str | None = None
-    namespace: Lookup = Lookup(known=False)
+    namespace: Lookup = HIDDEN
     allowed: Mapping[Access, bool] = field(default_factory=dict)
     helpful: Mapping[Access, bool] = field(default_factory=dict)
     quotas: Sequence[Json] | None = None
     limits: Sequence[Json] | None = None
     claims: Mapping[str, Lookup] = field(default_factory=dict)
+    own_claims: Sequence[Json] = ()
+    storage_classes: Sequence[Json] | None = None
     secrets: Mapping[str, Lookup] = field(default_factory=dict)
     config_maps: Mapping[str, Lookup] = field(default_factory=dict)
     accounts: Mapping[str, Lookup] = field(default_factory=dict)
@@ -80,6 +69,11 @@ class Facts:
     queue: Lookup | None = None
     cluster_queue: Lookup | None = None
     flavors: Mapping[str, Lookup] = field(default_factory=dict)
+    admission_checks: Mapping[str, Lookup] = field(default_factory=dict)
+    worker_clusters: Mapping[str, Lookup] = field(default_factory=dict)
+    device_classes: Mapping[str, Lookup] = field(default_factory=dict)
+    slices: Sequence[Json] | None = None
+    budgets: Sequence[Json] | None = None
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
 
@@ -142,12 +136,11 @@ def kinds(facts: Facts) -> Iterator[Check]:
         if not resource.group or f"{resource.api_version}/{resource.kind}" in facts.survey.kinds:
             continue
         missing.append(resource)
-        part = part_of(resource)
         served = sorted(k for k in facts.survey.kinds if k.endswith(f"/{resource.kind}"))
         said = _quote(
             "/apis", "kinds", f"served are {', '.join(served)}" if served else f"no {resource.kind} is served"
         )
-        fix = f"install {part.title}: {part.install[0]}" if part else f"install the CRD of {resource.name}"
+        fix = _how_to_install(facts, resource)
         yield Check(
             "kinds", False, f"{resource.api_version} {resource.kind} is not served here", (said,), fix
         )
@@ -156,6 +149,16 @@ def kinds(facts: Facts) -> Iterator[Check]:
         yield _is_well(
             "kinds", f"{one_of(names).replace(' or ', ' and ')} {'is' if len(names) == 1 else 'are'} served"
         )
+
+
+def _how_to_install(facts: Facts, resource: Resource) -> str:
+    part, guide = part_of(resource), guide_for(resource)
+    if part is None:
+        return f"install the CRD of {resource.name}"
+    if guide is None:
+        return f"install {part.title}"
+    command = guide.shortest(facts.survey.is_openshift)
+    return f"install {part.title}" + (f": {command}" if command else ": `allaboard cluster` tells how")
 
 
 def operator(facts: Facts) -> Iterator[Check]:
@@ -173,7 +176,7 @@ def operator(facts: Facts) -> Iterator[Check]:
     elif component.alive:
         yield Check("operator", True, f"{part.title} is alive: {component.signs[0]}", said)
     else:
-        fix = f"ask who runs the cluster to start it (kubectl -n {part.home} get deployments,pods)"
+        fix = f"ask who runs the cluster to {component.cure}"
         yield Check("operator", False, f"{part.title} does not answer", said, fix)
 
 
@@ -190,10 +193,14 @@ def gang(facts: Facts) -> Iterator[Check]:
         return
     if plan.how == "none":
         words = f"nothing starts its {plan.total} members together: some may hold GPUs and wait for the rest"
-        known = [g for g, part in BY_GANG.items() if facts.survey.part(part.id).installed]
+        there = {g: facts.survey.part(part.id) for g, part in BY_GANG.items() if g in GANGS}
+        known = [g for g, component in there.items() if component.installed and component.alive is not False]
+        away = [c for c in there.values() if c.cure is not None]
         fix = (
             f"say gang: {{scheduler: {known[0]}}}"
             if known
+            else f"{away[0].part.title} does not answer: ask who runs the cluster to {away[0].cure}"
+            if away
             else "install a gang scheduler: `allaboard cluster` tells how"
         )
         yield Check("gang", False, words, fix=fix, severity=WARNING)
@@ -214,6 +221,10 @@ def gang(facts: Facts) -> Iterator[Check]:
     elif component.alive:
         said_ = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
         yield Check("gang", True, f"{component.part.title} is at work: {component.signs[0]}", said_)
+    elif component.cure is not None:
+        said_ = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
+        fix = f"ask who runs the cluster to {component.cure}; or name another with gang.scheduler"
+        yield Check("gang", False, f"{component.part.title} is installed and does not answer", said_, fix)
     else:
         who = f" under the name {plan.scheduler}" if plan.scheduler else ""
         yield _unknown(
@@ -224,6 +235,10 @@ def gang(facts: Facts) -> Iterator[Check]:
 # --- who asks -----------------------------------------------------------------------------------------------
 
 
+_ROLES = {"secrets": "mpi", "persistentvolumeclaims": "claims"}
+"""The Role that gives rights to these; that of submitters gives the others."""
+
+
 def rbac(facts: Facts) -> Iterator[Check]:
     """Everything that will be done is allowed."""
     denied = [access for access, allowed in facts.allowed.items() if not allowed]
@@ -231,7 +246,7 @@ def rbac(facts: Facts) -> Iterator[Check]:
     if denied:
         said = tuple(_quote(who, f"namespace {facts.where}", f"may not {access}") for access in denied)
         some = ", ".join(map(str, denied[:4])) + (f" and {len(denied) - 4} more" if len(denied) > 4 else "")
-        roles = dict.fromkeys("mpi" if access.resource == "secrets" else "submitter" for access in denied)
+        roles = dict.fromkeys(_ROLES.get(access.resource, "submitter") for access in denied)
         give = (f"allaboard cluster --rbac {role} -n {facts.where} | kubectl apply -f -" for role in roles)
         fix = f"{'; '.join(give)}; and bind its Role to {who}"
         yield Check("rbac", False, f"{who} may not {some}", said, fix)
@@ -254,11 +269,17 @@ def blind_spots(facts: Facts) -> Iterator[Check]:
 # --- what admission says to the pods ------------------------------------------------------------------------
 
 
-_SECURE = (
-    "say it in the job: pod: {{spec: {{securityContext: {{runAsNonRoot: true, seccompProfile: "
-    "{{type: RuntimeDefault}}}}, containers: [{{name: {container}, securityContext: "
-    "{{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}}}]}}}}"
+_SECURE = "say security: restricted in the job, and take out of pod what contradicts it"
+_OF_NODES = (
+    ("hostNetwork", "take host_network out, or use a namespace that enforces privileged"),
+    ("IPC_LOCK", "say pod_security in the facts of the cluster, or use a namespace that enforces privileged"),
+    (
+        "hostPath",
+        "a folder of the node is refused: say ephemeral: {size: ..., storage_class: ...} in place of "
+        "host_path (node-local SSD), a claim, or empty_dir: disk",
+    ),
 )
+"""Part of a violation -> what helps, where no securityContext does."""
 
 
 def pod_security(facts: Facts) -> Iterator[Check]:
@@ -280,14 +301,17 @@ def pod_security(facts: Facts) -> Iterator[Check]:
     yield Check("pod_security", False, words, said, fix)
 
 
-def _how_to_secure(violations: Iterable[str], engine: Engine) -> str:
+def _how_to_secure(violations: Collection[str], engine: Engine) -> str:
     """What helps against violations of a Pod Security level: of what the job says first, then of what its
     operator adds.
     """
     guilty = [next((one for one in engine.ADDED if one.name in text), None) for text in violations]
     added = next((one for one in guilty if one is not None), None)
     if None in guilty or added is None:
-        return _SECURE.format(container=engine.CONTAINER)
+        mine = [text for text, one in zip(violations, guilty, strict=True) if one is None]
+        others = [text for text in mine if not any(word in text for word, _ in _OF_NODES)]
+        fixes = [fix for word, fix in _OF_NODES if any(word in text for text in mine)]
+        return "; ".join([*fixes, *([_SECURE] if others else [])])
     return f"the operator adds the container {added.name} without a securityContext: {added.remedy}"
 
 
@@ -305,9 +329,7 @@ def scc(facts: Facts) -> Iterator[Check]:
         fix = "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC to its service account"
         yield Check("scc", False, "no SecurityContextConstraint of OpenShift fits the members", said, fix)
     elif facts.pods_tried is None:
-        yield _unknown(
-            "scc", "whether a SecurityContextConstraint fits the members cannot be told without a dry run"
-        )
+        yield from openshift.without_dry_run(facts.pods, facts.namespace)
     else:
         yield _is_well("scc", "a SecurityContextConstraint fits the members")
 
@@ -505,6 +527,10 @@ def queue(facts: Facts) -> Iterator[Check]:
         elif status.get("state") not in (None, "Open"):
             said = _quote(f"queue/{name}", "status.state", str(status["state"]))
             yield Check("queue", False, f"queue {name} is not open", (said,), "ask who runs the queue")
+        elif facts.gang.local_queue and (kueue := facts.survey.part("kueue")).cure is not None:
+            said_ = tuple(_quote("kueue", "signs of life", sign) for sign in kueue.signs)
+            words = f"queue {name} is there, and Kueue, which would admit its jobs, does not answer"
+            yield Check("queue", False, words, said_, f"ask who runs the cluster to {kueue.cure}")
         else:
             yield _is_well("queue", f"queue {name} is there and admits")
             yield from _admission(facts)
@@ -537,6 +563,49 @@ def _admission(facts: Facts) -> Iterator[Check]:
         yield _is_well("queue_quota", f"ClusterQueue {name} has room for it now")
 
 
+def sends_away(check: Json) -> bool:
+    """Whether an AdmissionCheck is MultiKueue's."""
+    return bool((check.get("spec") or {}).get("controllerName") == MULTIKUEUE)
+
+
+def admission_checks(facts: Facts) -> Iterator[Check]:
+    """Who else has a say before Kueue admits a job, and whether it then runs on another cluster."""
+    for name, lookup in facts.admission_checks.items():
+        body = lookup.body
+        if body is None:
+            words = f"admission check {name} is asked, too; what it does may not be looked at"
+            missing = Check("admission_check", False, f"admission check {name} is not there, and is asked")
+            yield _unknown("admission_check", words) if not lookup.known else missing
+            continue
+        conditions = (body.get("status") or {}).get("conditions") or ()
+        active: Json = next((c for c in conditions if c.get("type") == "Active"), {})
+        if active.get("status") == "False":
+            said = _quote(f"admissioncheck/{name}", "conditions.Active", str(active.get("message") or ""))
+            words = f"admission check {name} does not work, and nothing is admitted without it"
+            yield Check("admission_check", False, words, (said,), "ask who runs the queue", WARNING)
+        if sends_away(body):
+            yield from _sent_away(facts, name, body)
+        else:
+            yield _is_well("admission_check", f"admission check {name} has to agree before it starts")
+
+
+def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
+    """What MultiKueue does with a job: it makes the job object anew on another cluster, and nothing else."""
+    config = ((body.get("spec") or {}).get("parameters") or {}).get("name")
+    found = facts.worker_clusters.get(str(config), HIDDEN).body
+    clusters = [str(name) for name in ((found or {}).get("spec") or {}).get("clusters") or ()]
+    where = f"one of the clusters {', '.join(clusters)}" if len(clusters) > 1 else "another cluster"
+    where = f"cluster {clusters[0]}" if len(clusters) == 1 else where
+    words = f"Kueue runs it on {where} (MultiKueue, admission check {check}); its members, their logs and"
+    yield _is_well("multikueue", f"{words} what they report are there; namespace {facts.where} must be, too")
+    others = [f"{one['kind']} {one['metadata']['name']}" for one in facts.manifests[:-1]]
+    if others:
+        said = (_quote(f"admissioncheck/{check}", "spec.controllerName", MULTIKUEUE),)
+        words = f"MultiKueue sends the {facts.job['kind']} alone, without {', '.join(others)}"
+        fix = "see that they are there, too, and code in the image; or take a queue of this cluster"
+        yield Check("multikueue", False, words, said, fix, WARNING)
+
+
 def topology(facts: Facts) -> Iterator[Check]:
     """The node labels exist by whose values all members are to be placed together."""
     for word, domain in (("require", facts.gang.require), ("prefer", facts.gang.prefer)):
@@ -563,32 +632,55 @@ def topology(facts: Facts) -> Iterator[Check]:
 
 
 def volumes(facts: Facts) -> Iterator[Check]:
-    """Claims exist, and may be mounted by as many members as mount them."""
+    """Claims exist or can be made, get a volume, and may be mounted by as many members as mount them."""
     wanted = capacity.claims(facts.pods)
+    own = {claim["metadata"]["name"]: claim for claim in facts.own_claims}
     wrong = False
     for name, (members, writes) in wanted.items():
-        for check in _claim(name, members, writes, facts.claims.get(name, Lookup(known=False)), facts):
+        sought = facts.claims.get(name, HIDDEN)
+        for check in _claim(name, members, writes, sought, own.get(name), facts):
+            wrong = True
+            yield check
+    for group in facts.pods:
+        for check in _ephemeral(group, facts):
             wrong = True
             yield check
     if wanted and not wrong:
         total = counted(sum(p.replicas for p in facts.pods), "member")
-        yield _is_well("volumes", f"{_join_names('claim', wanted)} there and fit {total}")
+        made = [name for name in wanted if name in own and facts.claims[name].body is None]
+        there = [name for name in wanted if name not in made]
+        said = [_join_names("claim", there)] if there else []
+        said += [_join_names("claim", made, "will be made")] if made else []
+        yield _is_well(
+            "volumes", f"{' there, '.join(said)}{' and fit' if made else ' there and fit'} {total}"
+        )
 
 
-def _claim(name: str, members: int, writes: bool, sought: Lookup, facts: Facts) -> Iterator[Check]:
-    if not sought.known:
+def _claim(
+    name: str, members: int, writes: bool, sought: Lookup, own: Json | None, facts: Facts
+) -> Iterator[Check]:
+    """``own``: as it will be made where it is not there yet."""
+    if not sought.known and own is None:
         yield _unknown("volumes", f"claim {name} may not be looked at")
         return
-    if sought.body is None:
+    body = sought.body or own
+    if body is None:
         fix = f"create the PersistentVolumeClaim {name} in {facts.where}, or name another in storage"
         yield Check("volumes", False, f"claim {name} does not exist in {facts.where}", fix=fix)
         return
-    status, spec = sought.body.get("status") or {}, sought.body.get("spec") or {}
+    status, spec = body.get("status") or {}, body.get("spec") or {}
     modes = status.get("accessModes") or spec.get("accessModes") or []
-    said = _quote(f"persistentvolumeclaim/{name}", "accessModes", ", ".join(modes))
+    thing = f"persistentvolumeclaim/{name}"
+    said = _quote(thing, "accessModes", ", ".join(modes))
+    if "deletionTimestamp" in (body.get("metadata") or {}):
+        words = f"claim {name} is being deleted"
+        since = _quote(thing, "deletionTimestamp", body["metadata"]["deletionTimestamp"])
+        yield Check("volumes", False, words, (since,), "wait until it is gone and create it anew")
     if status.get("phase") == "Lost":
         words = f"claim {name} has lost its volume"
-        yield Check("volumes", False, words, (_quote(said.object, "phase", "Lost"),), "create it anew")
+        yield Check("volumes", False, words, (_quote(thing, "phase", "Lost"),), "create it anew")
+    elif status.get("phase") != "Bound":
+        yield from _unbound(f"claim {name}", thing, spec, sought.body is not None, facts)
     if writes and {*modes} == {"ReadOnlyMany"}:
         fix = "say read_only: true for it in storage, or use another claim"
         yield Check(
@@ -604,7 +696,85 @@ def _claim(name: str, members: int, writes: bool, sought: Lookup, facts: Facts) 
         words = f"claim {name} can be mounted {how} at a time, and {members} members mount it"
         severity = ERROR if once or nodes is not None else WARNING
         fix = "use a claim of ReadWriteMany, or one that only one group mounts"
+        if own is not None:
+            fix = "say access: many in its claim, with a storage_class that can, or mount ephemeral volumes"
+            fix += f" (delete claim {name} first)" if sought.body is not None else ""
         yield Check("volumes", False, words, (said,), fix, severity)
+
+
+_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+_ONE_NODE = {
+    "ebs.csi.aws.com": "Amazon EBS",
+    "pd.csi.storage.gke.io": "a Google persistent disk",
+    "disk.csi.azure.com": "an Azure disk",
+    "cinder.csi.openstack.org": "OpenStack Cinder",
+    "csi.vsphere.vmware.com": "vSphere block storage",
+    "rbd.csi.ceph.com": "Ceph RBD",
+    "rancher.io/local-path": "a folder of a node",
+    "topolvm.io": "a disk of a node",
+    "local.csi.openebs.io": "a disk of a node",
+}
+"""Provisioners whose volumes with a file system are mounted to write by one node at a time, by the
+documentation of each.
+"""
+
+
+def _unbound(what: str, thing: str, spec: Json, there: bool, facts: Facts) -> Iterator[Check]:
+    """Of a claim without a volume: whether anything will provide one. ``there``: it waits already."""
+    if spec.get("volumeName") or facts.storage_classes is None:
+        if there:
+            yield _waiting(what, thing, "it has none yet")
+        return
+    classes = {one["metadata"]["name"]: one for one in facts.storage_classes}
+    default = [
+        n for n, c in classes.items() if (c["metadata"].get("annotations") or {}).get(_DEFAULT) == "true"
+    ]
+    name = spec.get("storageClassName")
+    if name is None and not default:
+        fix = f"say storage_class: {one_of(classes)}" if classes else "ask who runs the cluster for storage"
+        words = f"{what} names no storage class, and the cluster has no default one"
+        # One that is there may still get a volume that somebody makes by hand.
+        yield Check("volumes", False, words, fix=fix, severity=WARNING if there else ERROR)
+        return
+    if name == "":
+        yield _waiting(what, thing, "it has no class, so somebody has to make one for it")
+        return
+    found = classes.get(default[0] if name is None else name)
+    if found is None:
+        near = nearest(str(name), classes)
+        fix = (
+            f"did you mean {near}?" if near else f"name one of {one_of(classes)}" if classes else "create it"
+        )
+        words = f"{what} names the storage class {name}, which does not exist"
+        yield Check("volumes", False, words, (_quote(thing, "storageClassName", str(name)),), fix)
+        return
+    who = str(found.get("provisioner"))
+    if spec.get("accessModes") == ["ReadWriteMany"] and who in _ONE_NODE:
+        said = _quote(f"storageclass/{found['metadata']['name']}", "provisioner", who)
+        words = (
+            f"{what} is to be mounted by many nodes, and its class provides {_ONE_NODE[who]}, which one may"
+        )
+        fix = (
+            "name a storage_class of a shared file system (NFS, CephFS, FSx, Filestore), or say access: once"
+        )
+        yield Check("volumes", False, words, (said,), fix, WARNING)
+    if there and found.get("volumeBindingMode") != "WaitForFirstConsumer":
+        yield _waiting(what, thing, "it has none yet")
+
+
+def _waiting(what: str, thing: str, why: str) -> Check:
+    name = thing.partition("/")[2]
+    fix = f"kubectl describe persistentvolumeclaim {name} says what it waits for"
+    said = _quote(thing, "phase", "Pending")
+    return Check("volumes", False, f"{what} waits for a volume: {why}", (said,), fix, WARNING)
+
+
+def _ephemeral(group: Pods, facts: Facts) -> Iterator[Check]:
+    for volume in group.spec.get("volumes") or ():
+        template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
+        if template and facts.storage_classes is not None:
+            what = f"the ephemeral volume {volume['name']} of {group.role}"
+            yield from _unbound(what, f"volume/{volume['name']}", template.get("spec") or {}, False, facts)
 
 
 def secrets(facts: Facts) -> Iterator[Check]:
@@ -620,12 +790,17 @@ def secrets(facts: Facts) -> Iterator[Check]:
         hidden = [n for n, s in wanted.items() if not s.known]
         if missing:
             where = "" if what == "priority class" else f" in {facts.where}"
-            fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or correct the name in the job"
+            near = nearest(missing[0], facts.survey.priorities or ()) if what == "priority class" else None
+            correct = f"say gang.priority: {near}" if near else "correct the name in the job"
+            fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or {correct}"
             yield Check(id, False, f"{_join_names(what, missing)} not there{where}", fix=fix)
         if hidden:
             yield _unknown(id, f"{_join_names(what, hidden, 'may not be looked at')}")
         if wanted and not missing and not hidden:
             yield _is_well(id, f"{_join_names(what, wanted)} there")
+    if facts.gang.queue_priority is not None:
+        words = f"{facts.gang.queue_priority} is a WorkloadPriorityClass"
+        yield _is_well("priority_class", f"{words}: it orders queue {facts.gang.local_queue}")
 
 
 def _join_names(what: str, names: Iterable[str], verb: str = "") -> str:
@@ -677,6 +852,16 @@ def gpu_labels(facts: Facts) -> Iterator[Check]:
     known_nodes = facts.survey.nodes or ()
     yield from gpu_nodes.recarving(facts.pods, known_nodes)
     yield from gpu_nodes.sharing(facts.pods, known_nodes)
+
+
+def devices(facts: Facts) -> Iterator[Check]:
+    """The classes of devices are there that members claim, and enough devices."""
+    yield from device_classes.judge(facts.manifests, facts.pods, facts.device_classes, facts.slices)
+
+
+def disruptions(facts: Facts) -> Iterator[Check]:
+    """What keeps members where they are when a node is emptied."""
+    yield from budgets.judge(facts.pods, facts.budgets)
 
 
 def _grows(labels: Mapping[str, str]) -> bool:
@@ -817,7 +1002,7 @@ _WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+
 def _what_to_do(message: str) -> str:
     """By the words of the refusal; each is a cause of its own (failure-modes.md, 1A)."""
     if _NO_RIGHT.search(message):
-        role = "mpi" if 'resource "secrets"' in message else "submitter"
+        role = next((r for what, r in _ROLES.items() if f'resource "{what}"' in message), "submitter")
         return f"have the right granted: allaboard cluster --rbac {role}"
     if (wrong := _WRONG_TYPE.search(message)) is not None:
         return f"{wrong[2]} is a {wrong[3].rpartition('.')[2]}, not a {wrong[1]}: correct it in pod"
@@ -844,11 +1029,14 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     gang,
     rbac,
     queue,
+    admission_checks,
     topology,
     volumes,
     secrets,
     nodes,
     gpu_labels,
+    devices,
+    disruptions,
     quota,
     limit_range,
     pod_security,

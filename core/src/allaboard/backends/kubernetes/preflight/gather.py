@@ -15,7 +15,9 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import (
+    BUDGETS,
     CONFIGMAPS,
+    DEVICE_CLASSES,
     LIMITRANGES,
     NAMESPACES,
     PODS,
@@ -24,22 +26,28 @@ from allaboard.backends.kubernetes.client.resources import (
     RESOURCEQUOTAS,
     SECRETS,
     SERVICEACCOUNTS,
+    SLICES,
+    STORAGECLASSES,
     Resource,
     resource_of,
 )
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.components import (
+    ADMISSION_CHECKS,
     CLUSTERQUEUES,
     FLAVORS,
     KUEUE_WORKLOADS,
     LOCALQUEUES,
+    MULTIKUEUE_CONFIGS,
     VOLCANO_QUEUES,
 )
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
-from allaboard.backends.kubernetes.preflight.checks import DryRunResult, Facts, Lookup, examine
+from allaboard.backends.kubernetes.preflight import device_classes
+from allaboard.backends.kubernetes.preflight.checks import Facts, examine, sends_away
+from allaboard.backends.kubernetes.preflight.lookup import DryRunResult, Lookup
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BackendUnreachable
 
@@ -62,12 +70,16 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     pods = capacity.pods_of(ready.manifests)
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
+    kinds += [(PVCS.group, PVCS.plural)] if ready.claims else []
+    claims = yield from _look_up_each(PVCS, capacity.claims(pods), permitted)
     if ready.gang.local_queue:
         kinds += [(each.group, each.plural) for each in (KUEUE_WORKLOADS, LOCALQUEUES)]
     namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
+    claimed = device_classes.classes(ready.manifests)
     there = namespace.body is not None or not namespace.known
     queue = yield from _queue(ready, permitted)
     above = yield from _cluster_queue(queue, ready, permitted)
+    asked = yield from _look_up_each(ADMISSION_CHECKS, _admission_checks(above), permitted)
     return Facts(
         survey=survey,
         manifests=ready.manifests,
@@ -79,15 +91,26 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
         helpful=(yield from _allowed_accesses(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
         quotas=(yield from _list_permitted(RESOURCEQUOTAS, permitted)),
         limits=(yield from _list_permitted(LIMITRANGES, permitted)),
-        claims=(yield from _look_up_each(PVCS, capacity.claims(pods), permitted)),
+        claims=claims,
+        own_claims=ready.claims,
+        storage_classes=(
+            (yield from _list_permitted(STORAGECLASSES, permitted))
+            if _asks_for_volumes(pods, claims)
+            else None
+        ),
         secrets=(yield from _look_up_each(SECRETS, capacity.secrets(pods, ready.secrets), permitted)),
         config_maps=(yield from _look_up_each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
         accounts=(yield from _look_up_each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
         priorities=(yield from _look_up_each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
         queue=queue,
         cluster_queue=above,
+        admission_checks=asked,
+        worker_clusters=(yield from _look_up_each(MULTIKUEUE_CONFIGS, _configs(asked), permitted)),
+        device_classes=(yield from _look_up_each(DEVICE_CLASSES, claimed, permitted)),
+        slices=(yield from _list_permitted(SLICES, permitted)) if claimed else None,
+        budgets=(yield from _list_permitted(BUDGETS, permitted)),
         flavors=(yield from _look_up_each(FLAVORS, _flavors(above), permitted)),
-        tried=(yield from _dry_run_objects(ready.manifests, resources, survey)) if there else (),
+        tried=(yield from _dry_run_objects(ready, claims, resources, survey)) if there else (),
         pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
     )
 
@@ -159,11 +182,37 @@ def _flavors(queue: Lookup | None) -> set[str]:
     return {str(flavor.get("name")) for group in groups for flavor in group.get("flavors") or ()}
 
 
+def _asks_for_volumes(pods: Iterable[capacity.Pods], claims: Mapping[str, Lookup]) -> bool:
+    """Whether a volume has still to be provided for one of these pods."""
+    bodies = (one.body for one in claims.values() if one.known)
+    unbound = any(((body or {}).get("status") or {}).get("phase") != "Bound" for body in bodies)
+    volumes = (volume for group in pods for volume in group.spec.get("volumes") or ())
+    return unbound or any("ephemeral" in volume for volume in volumes)
+
+
+def _admission_checks(queue: Lookup | None) -> set[str]:
+    """The names of the checks of a ClusterQueue: of every flavor, or of some."""
+    spec = (queue.body.get("spec") or {}) if queue is not None and queue.body is not None else {}
+    strategy = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    return {*map(str, spec.get("admissionChecks") or ()), *(str(rule.get("name")) for rule in strategy)}
+
+
+def _configs(checks: Mapping[str, Lookup]) -> set[str]:
+    """The names of the MultiKueueConfigs of admission checks."""
+    bodies = (check.body for check in checks.values() if check.body is not None and sends_away(check.body))
+    parameters = ((body.get("spec") or {}).get("parameters") or {} for body in bodies)
+    return {str(each["name"]) for each in parameters if each.get("name")}
+
+
 def _dry_run_objects(
-    manifests: Sequence[Json], resources: Sequence[Resource], survey: Survey
+    ready: PreparedAttempt, claims: Mapping[str, Lookup], resources: Sequence[Resource], survey: Survey
 ) -> Operation[list[DryRunResult]]:
-    """A dry run of the creation of each object whose kind is served."""
-    results = []
+    """A dry run of the creation of each object whose kind is served, and of claims that are not there yet."""
+    results, manifests = [], ready.manifests
+    for claim in ready.claims:
+        name = claim["metadata"]["name"]
+        if claims[name].body is None:
+            results.append(DryRunResult(f"claim {name}", (yield from _dry(PVCS, claim))))
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
             what = f"{resource.kind} {manifest['metadata']['name']}"

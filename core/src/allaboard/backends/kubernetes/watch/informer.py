@@ -27,7 +27,15 @@ from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import PODS, Resource
-from allaboard.backends.kubernetes.watch.reflector import Feed, List, PodAlarm, Rest, Watch, space_wakes
+from allaboard.backends.kubernetes.watch.reflector import (
+    Feed,
+    List,
+    ObjectFeed,
+    PodAlarm,
+    Rest,
+    Watch,
+    space_wakes,
+)
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels
 
@@ -124,6 +132,27 @@ class Changes:
         return next((feed.trouble for feed in self._feeds if feed.trouble), None)
 
 
+class Copy:
+    """All objects of a kind, as a watch keeps them up to date."""
+
+    def __init__(self, thread: _Thread, feed: ObjectFeed, changes: Changes) -> None:
+        self._thread, self._feed, self._changes = thread, feed, changes
+
+    def objects(self) -> list[Json]:
+        """As they were last told. Read them, and write to none."""
+        with self._thread.lock:
+            return [*self._feed.objects.values()]
+
+    def wait(self, seconds: float) -> bool:
+        """As `Changes.wait`."""
+        return self._changes.wait(seconds)
+
+    @property
+    def trouble(self) -> AllaboardError | None:
+        """Why the copy is not up to date, when it is not."""
+        return self._changes.trouble
+
+
 class Hub:
     """For one cluster as one user; `hub_of` gives it. May be used by several threads. A namespace that is not
     named is the client's.
@@ -145,6 +174,22 @@ class Hub:
         """Wakes for one object, whoever made it."""
         with self._follow(name, _watches_of_object(name, resource, self._in(namespace))) as follower:
             yield follower
+
+    @contextmanager
+    def copy(self, resource: Resource, namespace: str | None = None) -> Iterator[Copy]:
+        """All objects of a kind in a namespace, ``""``: in all of them. Not shared: one process has one who
+        looks at them all.
+        """
+        feed = ObjectFeed(random.random)
+        thread = _Thread(self._api, Watched(self._in(namespace), resource, None, None), feed)
+        changes = Changes("", (feed,))
+        thread.join(changes)
+        try:
+            thread.ready.wait(READY_SECONDS)
+            yield Copy(thread, feed, changes)
+        finally:
+            thread.leave(changes)
+            thread.close()
 
     @property
     def open(self) -> int:
@@ -181,19 +226,21 @@ class Hub:
 
 
 class _Thread:
-    """A feed and the thread that serves it, which runs from the first `join` on."""
+    """A feed and the thread that serves it, which runs from the first `join` on. ``feed``: one of whole
+    objects; else it is of their rows.
+    """
 
-    def __init__(self, api: Api, watched: Watched) -> None:
-        self.feed = Feed(random.random, expected=watched.resource != PODS)
+    def __init__(self, api: Api, watched: Watched, feed: ObjectFeed | None = None) -> None:
+        self.feed = feed or Feed(random.random, expected=watched.resource != PODS)
         self.ready = threading.Event()
-        self._api, self._watched = api, watched
-        self._lock = threading.Lock()
+        self._api, self._watched, self._table = api, watched, feed is None
+        self.lock = threading.Lock()
         self._closed = threading.Event()
         self._stream: Stream[tuple[str, Json]] | None = None
         self._thread: threading.Thread | None = None
 
     def join(self, follower: Changes) -> None:
-        with self._lock:
+        with self.lock:
             self.feed.join(follower)
         if self._thread is None:
             name = f"allaboard-watch-{self._watched.resource.plural}"
@@ -202,12 +249,12 @@ class _Thread:
 
     def leave(self, follower: Changes) -> bool:
         """Whether followers are left."""
-        with self._lock:
+        with self.lock:
             self.feed.leave(follower)
             return self.feed.followed
 
     def close(self) -> None:
-        with self._lock:
+        with self.lock:
             self._closed.set()
             stream = self._stream
         if stream is not None:
@@ -215,7 +262,7 @@ class _Thread:
 
     def _serve(self) -> None:
         while not self._closed.is_set():
-            with self._lock:
+            with self.lock:
                 step = self.feed.next_step(time.monotonic())
             error: AllaboardError | None = None
             try:
@@ -231,7 +278,7 @@ class _Thread:
             except Exception as bug:
                 # A thread that died would leave its followers waiting for nothing.
                 error = _unforeseen(bug)
-            with self._lock:
+            with self.lock:
                 self.feed.mark_ended(error, time.monotonic())
                 if self.feed.trouble is not None:
                     self.ready.set()
@@ -239,9 +286,9 @@ class _Thread:
     def _list(self) -> None:
         one = self._watched
         rows, version = self._api.list(
-            one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
+            one.resource, one.namespace, labels=one.labels, fields=one.fields, table=self._table
         )
-        with self._lock:
+        with self.lock:
             self.feed.add_list(rows, version)
         self.ready.set()
 
@@ -253,18 +300,18 @@ class _Thread:
             labels=one.labels,
             fields=one.fields,
             resource_version=step.version,
-            table=True,
+            table=self._table,
         )
         with stream:
-            with self._lock:
+            with self.lock:
                 if self._closed.is_set():
                     return
                 self._stream = stream
                 self.feed.mark_opened(time.monotonic())
             for kind, thing in stream:
-                with self._lock:
+                with self.lock:
                     self.feed.add_event(kind, thing)
-            with self._lock:
+            with self.lock:
                 self._stream = None
 
 

@@ -257,6 +257,43 @@ class Feed:
         return longest * (0.5 + self._chance() / 2)
 
 
+class ObjectFeed(Feed):
+    """A feed that keeps a copy of the objects themselves, for one who looks at all of a kind. Its followers
+    are woken by every change.
+    """
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        super().__init__(chance, expected=False)
+        self.objects: dict[tuple[str, str], Json] = {}
+        """By namespace and name."""
+
+    def add_list(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
+        self.objects = {_place(one): dict(one) for one in rows}
+        self._version, self._listed = version, True
+        self._well()
+        self._wake_all()
+
+    def add_event(self, kind: str, thing: Json) -> None:
+        self._version = version_of(thing) or self._version
+        self._progress = True
+        self._well()
+        if kind == "BOOKMARK":
+            return
+        if kind == "DELETED":
+            self.objects.pop(_place(thing), None)
+        else:
+            self.objects[_place(thing)] = thing
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for follower in self.followers():
+            follower.wake()
+
+
+def _place(thing: Mapping[str, Any]) -> tuple[str, str]:
+    return str(thing["metadata"].get("namespace") or ""), str(thing["metadata"]["name"])
+
+
 def _runs(name: str) -> Iterable[str]:
     """The name and every beginning of it up to a dash."""
     yield name

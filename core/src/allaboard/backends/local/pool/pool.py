@@ -37,12 +37,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +54,7 @@ from allaboard.backends.local.host.processes import Identity
 from allaboard.backends.local.pool.admission import Allotment, Claim, Used, decide, fit
 from allaboard.backends.local.pool.admission import Need as Need
 from allaboard.backends.local.pool.admission import Request as Request
+from allaboard.backends.local.pool.waiting import STARTS, Holder, places, start_of, why_waiting
 from allaboard.errors import BadInput, SiteError
 from allaboard.units import show_bytes
 from allaboard.untrusted import Limits, Unreadable, parse_json
@@ -186,7 +188,7 @@ class Ticket:
 
     def __init__(self, pool: Pool, name: str, entry: Entry, folder: int, owner: int) -> None:
         self.name, self.entry = name, entry
-        self.why = "waits for its slots"
+        self.why = "this machine holds it back: it has not been looked at yet"
         self._pool, self._folder, self._owner = pool, folder, owner
 
     @property
@@ -434,7 +436,8 @@ class Pool:
                     del seen.queue[me]
                     self._wake(seen, seen.admissible().keys() - answers.keys())
                     return grant
-            ticket.why = _waiting_reason(me, ticket.entry, seen)
+            names = sorted(name for _, name in seen.queue)
+            ticket.why = _why(ticket.name, start_of(ticket.entry.claim), ticket.entry.capacity, seen, names)
             self._wake(seen, answers.keys() - {me})
             return None
 
@@ -544,18 +547,21 @@ class Pool:
     def view(self) -> PoolView:
         """The data for a sentence about a place in the queue, read without opening waiting tickets."""
         with self._translate_errors():
-            return PoolView(self._read_pool(sweep=False, queue=False), sorted(self._names()))
+            names = sorted(name[2:] for name in self._names() if name[0] == "w")
+            return PoolView(self._read_pool(sweep=False, queue=False), names)
 
     def describe(self) -> dict[str, Any]:
         """The holders of slots and the queue, for people and ``--json``; changes nothing.
 
         ``capacity``, ``free``: {cpu, memory, gpus}. ``gangs``, ``queue``: [{run, user, pid, since, members,
         cpu, memory, gpus}]; gangs also have ``ports`` and ``leftover`` (supervisor and keeper are dead), and
-        in the queue ``gpus`` is a number. ``gpus``: [{id, run, pids}], pids of holders that no gang accounts
-        for.
+        in the queue ``gpus`` is a number, ``position`` says whose turn it is (1: the next of those that
+        compete with each other), and ``why`` is a sentence. ``gpus``: [{id, run, pids}], pids of holders that
+        no gang accounts for.
         """
         with self._translate_errors():
             seen = self._read_pool(sweep=False)
+        order, holders = seen.order, _holders(seen)
         used = seen.used
         free = [gpu for gpu in self.capacity.gpus if gpu not in used.gpus]
         return {
@@ -567,7 +573,10 @@ class Pool:
                 free,
             ),
             "gangs": [_gang_body(key, seen) for key in sorted(seen.gangs, key=lambda key: key[1])],
-            "queue": [_ticket_body(key, seen) for key in seen.order],
+            "queue": [
+                _ticket_body(key, seen.queue[key], before, used, holders)
+                for key, before in zip(order, places(_kind_letters_in(n) for _, n in order), strict=True)
+            ],
             "gpus": [self._describe_gpu(gpu, seen) for gpu in self.capacity.gpus],
         }
 
@@ -748,16 +757,16 @@ class Pool:
 
 @dataclass(frozen=True)
 class PoolView:
-    """The holders of slots, and the names in the queue."""
+    """The holders of slots, and the names in the queue, the next first."""
 
     _seen: _PoolState
     _names: list[str]
 
-    def waiting_reason(self, name: str, asked: str, capacity: Capacity) -> str | None:
-        """Why the ticket ``name``, which requests ``asked``, waits; None if it no longer waits."""
-        if f"w-{name}" not in self._names:
-            return None
-        return _waiting_sentence(name, asked, capacity, self._seen, self._names)
+    def why_waiting(self, name: str, asked: Need, capacity: Capacity) -> str | None:
+        """Why the ticket ``name``, which needs ``asked`` to start, waits; None if it left the queue."""
+        if any(name == gang for _, gang in self._seen.gangs):
+            return STARTS  # its supervisor has not written so yet
+        return _why(name, asked, capacity, self._seen, self._names) if name in self._names else None
 
 
 def _read_entry(folder: int, is_own: bool) -> Entry | None:
@@ -792,42 +801,30 @@ def _describe_amounts(cpu: float, memory: int, gpus: int, all_of_it: bool = Fals
     return ", ".join(words)
 
 
-def describe_request(request: Request, capacity: Capacity) -> str:
-    """What a request needs to start, for people."""
-    return _describe_claim(request.claim(capacity))
-
-
 def _describe_claim(claim: Claim) -> str:
-    first = claim.members[: claim.minimum]
-    asked = Used().plus(first)
-    return _describe_amounts(asked.cpu, asked.memory, sum(member.gpu for member in first))
+    asked = start_of(claim)
+    return _describe_amounts(asked.cpu or 0, asked.memory or 0, asked.gpu)
 
 
-def _waiting_reason(me: _Key, entry: Entry, seen: _PoolState) -> str:
-    names = [f"w-{name}" for _, name in seen.queue]
-    return _waiting_sentence(me[1], _describe_claim(entry.claim), entry.capacity, seen, names)
+def _why(name: str, asked: Need, capacity: Capacity, seen: _PoolState, names: Sequence[str]) -> str:
+    """Why a ticket waits. ``names``: of the queue, the next first."""
+    kinds = set(_kind_letters_in(name))
+    earlier = itertools.takewhile(lambda other: other < name, names)
+    before = sum(not kinds.isdisjoint(_kind_letters_in(other)) for other in earlier)
+    return why_waiting(asked, capacity, seen.used, _holders(seen), before)
 
 
-def _waiting_sentence(me: str, asked: str, capacity: Capacity, seen: _PoolState, names: Iterable[str]) -> str:
-    used, kinds = seen.used, set(_kind_letters_in(me))
-    free = [gpu for gpu in capacity.gpus if gpu not in used.gpus]
-    cpu, memory = round(capacity.cpu - used.cpu, 3), capacity.memory - used.memory
-    words = [
-        f"waits for {asked}",
-        f"free: {_describe_amounts(max(0.0, cpu), max(0, memory), len(free), all_of_it=True)}",
-    ]
-    holders = [e for key, e in sorted(seen.gangs.items()) if kinds.intersection(_kind_letters_in(key[1]))]
-    if holders:
-        runs = ", ".join(entry.request.run or f"process {entry.pid}" for entry in holders[:5])
-        words.append(f"held by {runs}" + (f" and {len(holders) - 5} more" if len(holders) > 5 else ""))
-    before = sum(
-        name < f"w-{me}" and bool(kinds.intersection(_kind_letters_in(name)))
-        for name in names
-        if name[0] == "w"
-    )
-    if before:
-        words.append(f"{before} before it in the queue")
-    return "; ".join(words)
+def _holders(seen: _PoolState) -> list[Holder]:
+    """Who has slots, oldest first; what a run left behind under another word."""
+    found = []
+    for key, entry in sorted(seen.gangs.items(), key=lambda item: item[0][1]):
+        user = None if key[0] == os.geteuid() else files.user_name(key[0])
+        name = f"run {entry.request.run}" if entry.request.run else f"process {entry.pid}"
+        left = f"what is left of {name}"
+        found.append(Holder(left if key in seen.leftover else name, entry.used, user))
+        if gpus := seen.lingering_gpus.get(key):
+            found.append(Holder(left, Used(gpus=gpus), user))
+    return found
 
 
 def _kind_letters(claim: Claim) -> str:
@@ -859,14 +856,17 @@ def _gang_body(key: _Key, seen: _PoolState) -> dict[str, Any]:
     }
 
 
-def _ticket_body(key: _Key, seen: _PoolState) -> dict[str, Any]:
-    entry = seen.queue[key]
+def _ticket_body(
+    key: _Key, entry: Entry, before: int, used: Used, holders: Sequence[Holder]
+) -> dict[str, Any]:
     members = entry.request.members
     asked = Used().plus(members)
     return {
         **_entry_body(entry, key[0]),
         **_resources_body(asked.cpu, asked.memory, sum(member.gpu for member in members)),
         "members": len(members),
+        "position": before + 1,
+        "why": why_waiting(start_of(entry.claim), entry.capacity, used, holders, before),
     }
 
 

@@ -17,6 +17,10 @@ sees half.
                                 logs/<member>.<try>.log   output, as written
                                 logs/<member>.<try>.times  offset and time, now and then
                                 reserve           room for the last word on a full disk
+                                scratch-<n>/      of an empty_dir of the job
+                                ephemeral-<n>/    of an ephemeral volume; goes when the attempt has ended
+                           .../claims/<name>/     of a claim that is kept for the run
+<home>/claims/<name>/                             of a claim that is kept always; nothing removes it
 
 All of it is private to its user (0700, 0600), whatever the umask: logs and jobs hold what is not meant for
 others, and whoever may open ``live.lock`` may hold it. Nothing here is made by looking.
@@ -49,7 +53,11 @@ DAMAGED = "run_damaged"
 """The code of the error that says which file of a run cannot be read, and the flag of such a run."""
 HOUSEKEEPING = "housekeeping.lock"
 _RESERVED = 1 << 16
-_HOME_HOLDS = frozenset({"local", "secrets", "store", "bugs"})
+CLAIMS = "claims"
+"""The folder of a run, and of a home, that holds claims."""
+EPHEMERAL = "ephemeral-"
+"""What folders of an attempt begin with that go when it has ended."""
+_HOME_HOLDS = frozenset({"local", "secrets", "store", "bugs", CLAIMS})
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

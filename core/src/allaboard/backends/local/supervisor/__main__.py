@@ -25,13 +25,16 @@ from typing import Any
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
 from allaboard.backends.local.pool import sleeper
-from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket, describe_request
+from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket
+from allaboard.backends.local.pool.waiting import start_of
 from allaboard.backends.local.state import housekeeping, records
 from allaboard.backends.local.state.paths import (
+    EPHEMERAL,
     AttemptFolder,
     RunFolder,
     open_private,
     read_json,
+    remove,
     write_json,
 )
 from allaboard.backends.local.supervisor import controller as op
@@ -56,6 +59,8 @@ _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
+_WAITS = "slots_pending"
+"""The flag of a run that waits for slots."""
 _ADMISSION_EVERY = 15.0
 _LOCK_PATIENCE = 60.0
 _SHORT_SLEEP, _CALM, _LONGEST_CALM = 10.0, 0.5, 30.0
@@ -174,7 +179,7 @@ class Supervisor:
         operator = self.operator
         operator.conditions, operator.waiting = seen.conditions, seen.waiting
         operator.suspended, operator.has_asked_for_slots = seen.suspended, not seen.suspended
-        self.flags = dict.fromkeys(seen.flags, "")
+        self.flags = {flag: "" for flag in seen.flags if flag != _WAITS}
         self.client_seen = (again["client"][0], again["client"][1])
         self.rested, self.calm, self.dirty = again["rested"], again["calm"], False
         if operator.suspended:
@@ -242,6 +247,9 @@ class Supervisor:
         if self.grant is not None:
             self.grant.release()
         self.pool.close()
+        for left in self.folder.path.glob(f"{EPHEMERAL}*"):
+            with suppress(SiteError):
+                remove(left)
         self._write_state(force=True, over=True)
 
     # What the operator wants.
@@ -297,7 +305,7 @@ class Supervisor:
 
     def _pool_unusable(self, error: SiteError) -> None:
         """Wait while the pool cannot be used. The run never ends because of it."""
-        self.operator.waiting = f"waits for its slots; {error}; it is tried again from time to time"
+        self.operator.waiting = f"slots cannot be had here: {error}; it is tried again from time to time"
         self.dirty = True
         self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
 
@@ -587,7 +595,7 @@ class Supervisor:
             waiting=operator.waiting,
             phases=operator.phases(now),
             progress=self.progress,
-            flags=tuple(self.flags),
+            flags=(*self.flags, *([_WAITS] if operator.waiting is not None else ())),
             notes=tuple(self.plan["notes"]),
         )
 
@@ -623,11 +631,11 @@ class Supervisor:
 
     def _waiting_place(self, ticket: Ticket) -> dict[str, Any]:
         """The data from which a reader computes why this run waits."""
-        room = ticket.entry.capacity
+        room, asked = ticket.entry.capacity, start_of(ticket.entry.claim)
         return {
             "pool": self.pool.path,
             "ticket": ticket.name,
-            "asks": describe_request(ticket.request, room),
+            "needs": [asked.cpu, asked.memory, asked.gpu],
             "room": [room.cpu, room.memory, room.gpus],
         }
 

@@ -207,7 +207,7 @@ class Operator:
         return self._ask()
 
     def _ask(self) -> list[Action]:
-        self.has_asked_for_slots, self.waiting = True, "waits for its slots"
+        self.has_asked_for_slots, self.waiting = True, "this machine has not looked at it yet"
         return [Acquire()]
 
     def on_admitted(self, names: Iterable[str], now: float) -> list[Action]:

@@ -1,6 +1,6 @@
-"""Who may do what: the Roles that a cluster gives to those who submit and to those who look, as the YAML of
-this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server for is read
-out of the same text.
+"""Who may do what: the Roles that a cluster gives to those who submit, to those who look, and to `boost`, as
+the YAML of this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server
+for is read out of the same text.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from allaboard.backends.kubernetes.client.resources import SECRETS, extra_kinds, job_kinds, resource_of
+from allaboard.backends.kubernetes.client.resources import PVCS, SECRETS, extra_kinds, job_kinds, resource_of
 from allaboard.gangs import GANGS
 
-ROLES = ("submitter", "viewer", "mpi")
+ROLES = ("submitter", "viewer", "mpi", "claims", "boost")
 PREFLIGHT = "allaboard-preflight"
 """The Role without which nothing fails: it lets preflight see more."""
 
@@ -69,9 +69,12 @@ def text(role: str) -> str:
 def manifest(role: str, namespace: str) -> str:
     """The objects for one namespace, with the comments that explain them."""
     documents = []
+    of_cluster = False
     for line in text(role).splitlines():
         documents.append(line)
-        if line == "metadata:":
+        if line.startswith("kind: "):
+            of_cluster = line.startswith("kind: Cluster")
+        if line == "metadata:" and not of_cluster:
             documents.append(f"  namespace: {namespace}")
         elif line.strip() == "- kind: ServiceAccount":
             documents.append(f"    namespace: {namespace}")
@@ -88,19 +91,27 @@ def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
     """What the Roles of this file allow; ``name``: one of them alone, else all but `PREFLIGHT`."""
     accesses = []
     for one in objects(role):
-        if one["kind"] == "Role" and (one["metadata"]["name"] == name if name else not _optional(one)):
+        if one["kind"] in ("Role", "ClusterRole") and (
+            one["metadata"]["name"] == name if name else not _optional(one)
+        ):
             accesses += [access for rule in one["rules"] for access in _of(rule)]
     return accesses
 
 
 def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Access]:
     """What a submitter needs whose objects are of these kinds (group, plural): the kinds of other engines
-    and gangs are left out.
+    and gangs are left out, and so are claims.
     """
     of_jobs = {*kinds}
-    wanted = wanted_accesses("submitter", name) + ([] if name else wanted_accesses("mpi"))
+    if name:
+        wanted = wanted_accesses("submitter", name)
+    else:
+        wanted = [access for role in ("submitter", "mpi", "claims") for access in wanted_accesses(role)]
     return [
-        access for access in wanted if not _is_of_jobs(access) or (access.group, access.resource) in of_jobs
+        access
+        for access in wanted
+        if (access.group, access.resource) in of_jobs
+        or not (_is_of_jobs(access) or (not name and access.resource == PVCS.plural))
     ]
 
 
@@ -108,7 +119,8 @@ def _is_of_jobs(access: Access) -> bool:
     """Whether it is about a kind of jobs, about what holds a gang together, or about a queue of Kueue."""
     if access.group.endswith("kueue.x-k8s.io"):
         return True
-    gangs = (kind.rpartition("/")[::2] for gang in GANGS.values() for kind in gang.KINDS)
+    every = (kind for gang in GANGS.values() for kind in (*gang.KINDS, *gang.COMPOSITE))
+    gangs = (kind.rpartition("/")[::2] for kind in every)
     kinds = [
         *job_kinds(),
         *extra_kinds(),

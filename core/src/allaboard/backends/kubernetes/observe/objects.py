@@ -1,0 +1,337 @@
+"""Objects of a cluster in the words of an observation (`allaboard.observation.Objects`). Whatever is
+missing or of the wrong kind is left out: nothing here raises, whoever wrote the objects. Values in, values
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from allaboard.backends.kubernetes.discovery.installed import Node
+from allaboard.engines import Engine
+from allaboard.observation import (
+    Condition,
+    ContainerSeen,
+    EventSeen,
+    NodeSeen,
+    Objects,
+    ObjectSeen,
+    PodSeen,
+    Refused,
+    Try,
+)
+from allaboard.units import from_rfc3339
+
+Json = Mapping[str, Any]
+LONGEST = 4000
+"""Characters of a text that are kept."""
+MOST_FACTS, DEEPEST = 600, 14
+"""Scalars of one object that are kept, and how deep they may lie."""
+MOST_ITEMS = 2000
+"""Objects of one kind that are looked at; of events five times as many."""
+TRAINS = frozenset({"pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi", "mxnet", "node", "trainer"})
+"""Containers that train, by the names that operators give them."""
+
+
+def objects_of(
+    *,
+    now: float | None,
+    job: Any = None,
+    refused: Any = None,
+    pods: Any = (),
+    events: Any = (),
+    nodes: Any = None,
+    groups: Any = None,
+    workloads: Any = None,
+    queues: Any = None,
+    claims: Any = None,
+    engine: Engine | None = None,
+    by_member: bool = False,
+) -> Objects:
+    """``by_member``: pods are called as the members that they are, else by their own names."""
+    return Objects(
+        now=now,
+        job=_object(job) if isinstance(job, Mapping) else None,
+        refused=_refused(refused),
+        pods=tuple(_pod(pod, engine, by_member) for pod in dicts(pods)),
+        events=tuple(_event(event) for event in dicts(events, MOST_ITEMS * 5)),
+        nodes=None if nodes is None else tuple(_node(node) for node in dicts(nodes)),
+        groups=_objects(groups),
+        workloads=_objects(workloads),
+        queues=_objects(queues),
+        claims=_objects(claims),
+    )
+
+
+# --- hostile values ----------------------------------------------------------------------------------------
+
+
+def dicts(value: Any, most: int = MOST_ITEMS) -> list[Json]:
+    """The mappings of a list, or of a List object."""
+    if isinstance(value, Mapping):
+        value = value.get("items")
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return []
+    return [item for item in value[:most] if isinstance(item, Mapping)]
+
+
+def at(value: Any, *path: str) -> Any:
+    """What lies at a path of mappings; None where it is not there."""
+    for key in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def text(value: Any) -> str:
+    return value[:LONGEST] if isinstance(value, str) else ""
+
+
+def whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31 else None
+
+
+def moment(value: Any) -> float | None:
+    try:
+        return from_rfc3339(value) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def texts(value: Any) -> dict[str, str]:
+    """The scalars of a mapping as text."""
+    if not isinstance(value, Mapping):
+        return {}
+    pairs = list(value.items())[:MOST_FACTS]
+    return {str(k)[:300]: _scalar(v) for k, v in pairs if _is_scalar(v)}
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and abs(value) > 1 << 63:
+        return ""
+    return str(value)[:LONGEST]
+
+
+def _facts(value: Any, path: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, scalar in _leaves(value, path, 0):
+        if len(found) >= MOST_FACTS:
+            break
+        found[name] = scalar
+    return found
+
+
+def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    if _is_scalar(value):
+        yield path, _scalar(value)
+    elif depth > DEEPEST:
+        return
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key != "managedFields":
+                yield from _leaves(inner, f"{path}.{str(key)[:200]}" if path else str(key)[:200], depth + 1)
+    elif isinstance(value, list | tuple):
+        for n, inner in enumerate(value[:200]):
+            yield from _leaves(inner, f"{path}[{n}]", depth + 1)
+
+
+# --- objects -----------------------------------------------------------------------------------------------
+
+
+def _conditions(value: Any) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(
+            text(c.get("type")),
+            text(c.get("status")),
+            text(c.get("reason")),
+            text(c.get("message")),
+            moment(c.get("lastTransitionTime")),
+        )
+        for c in dicts(value, 100)
+    )
+
+
+def _objects(value: Any) -> tuple[ObjectSeen, ...] | None:
+    return None if value is None else tuple(_object(one) for one in dicts(value))
+
+
+def _object(thing: Json) -> ObjectSeen:
+    metadata = thing.get("metadata")
+    parts = {"spec": thing.get("spec"), "status": _without_conditions(thing.get("status"))}
+    return ObjectSeen(
+        kind=text(thing.get("kind")),
+        name=text(at(metadata, "name")),
+        created=moment(at(metadata, "creationTimestamp")),
+        conditions=_conditions(at(thing, "status", "conditions")),
+        labels={**texts(at(metadata, "annotations")), **texts(at(metadata, "labels"))},
+        facts=_facts(parts),
+    )
+
+
+def _without_conditions(status: Any) -> Any:
+    return {k: v for k, v in status.items() if k != "conditions"} if isinstance(status, Mapping) else None
+
+
+def _refused(status: Any) -> Refused | None:
+    if isinstance(status, str):
+        return Refused(text(status))
+    if not isinstance(status, Mapping) or not (status.get("message") or status.get("reason")):
+        return None
+    return Refused(text(status.get("message")), text(status.get("reason")), whole(status.get("code")))
+
+
+def _pod(pod: Json, engine: Engine | None, by_member: bool) -> PodSeen:
+    metadata, spec, status = pod.get("metadata"), pod.get("spec"), pod.get("status")
+    name = text(at(metadata, "name"))
+    member = _member(pod, engine)
+    return PodSeen(
+        name=member if by_member and member else name,
+        pod=name,
+        member=member,
+        uid=text(at(metadata, "uid")),
+        phase=text(at(status, "phase")),
+        reason=text(at(status, "reason")),
+        message=text(at(status, "message")),
+        node=text(at(spec, "nodeName")),
+        created=moment(at(metadata, "creationTimestamp")),
+        deleted=moment(at(metadata, "deletionTimestamp")),
+        conditions=_conditions(at(status, "conditions")),
+        containers=tuple(_containers(spec, status, engine.CONTAINER if engine is not None else "")),
+        labels={**texts(at(metadata, "annotations")), **texts(at(metadata, "labels"))},
+        facts=_facts(spec),
+    )
+
+
+def _member(pod: Json, engine: Engine | None) -> str | None:
+    try:
+        return engine.member_of(pod) if engine is not None else None
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _containers(spec: Any, status: Any, trains: str) -> Iterator[ContainerSeen]:
+    """Those of the spec that have no status yet included, the init containers first."""
+    inits = {text(c.get("name")): c for c in dicts(at(spec, "initContainers"), 50)}
+    told = {text(c.get("name")): c for c in dicts(at(status, "initContainerStatuses"), 50)}
+    for name in dict.fromkeys([*inits, *told]):
+        stays = at(inits.get(name), "restartPolicy") == "Always"
+        yield _container(name, "sidecar" if stays else "init", told.get(name, {}), inits.get(name, {}))
+    mains = {text(c.get("name")): c for c in dicts(at(spec, "containers"), 50)}
+    said = {text(c.get("name")): c for c in dicts(at(status, "containerStatuses"), 50)}
+    names = list(dict.fromkeys([*mains, *said]))
+    main = next((n for n in names if n == trains), None) or next((n for n in names if n in TRAINS), None)
+    main = main or next(iter(names), None)
+    for name in names:
+        role = "main" if name == main else "sidecar"
+        yield _container(name, role, said.get(name, {}), mains.get(name, {}))
+
+
+def _container(name: str, role: str, status: Json, spec: Json) -> ContainerSeen:
+    last = at(status, "lastState", "terminated")
+    return ContainerSeen(
+        name=name,
+        role=role,
+        now=_try(status.get("state")),
+        last=_try({"terminated": last}) if isinstance(last, Mapping) and last else None,
+        restarts=max(0, whole(status.get("restartCount")) or 0),
+        image=text(spec.get("image")) or text(status.get("image")),
+        image_id=text(status.get("imageID")),
+    )
+
+
+def _try(state: Any) -> Try:
+    for word in ("terminated", "running", "waiting"):
+        one = at(state, word)
+        if isinstance(one, Mapping):
+            return Try(
+                word,
+                text(one.get("reason")),
+                text(one.get("message")),
+                whole(one.get("exitCode")),
+                moment(one.get("startedAt")),
+                moment(one.get("finishedAt")),
+            )
+    return Try()
+
+
+def _node(node: Json) -> NodeSeen:
+    metadata, spec, status = node.get("metadata"), node.get("spec"), node.get("status")
+    return NodeSeen(
+        name=text(at(metadata, "name")),
+        labels=texts(at(metadata, "labels")),
+        taints=tuple(
+            f"{text(t.get('key'))}={text(t.get('value'))}:{text(t.get('effect'))}"
+            for t in dicts(at(spec, "taints"), 50)
+        ),
+        cordoned=at(spec, "unschedulable") is True,
+        conditions=_conditions(at(status, "conditions")),
+        capacity=texts(at(status, "capacity")),
+        allocatable=texts(at(status, "allocatable")),
+    )
+
+
+def from_nodes(nodes: Iterable[Node] | None) -> tuple[NodeSeen, ...] | None:
+    """The same of nodes that were read for the places on them; they have told no conditions."""
+    if nodes is None:
+        return None
+    return tuple(
+        NodeSeen(
+            name=node.name,
+            labels=node.labels,
+            taints=tuple(f"{t.get('key')}={t.get('value') or ''}:{t.get('effect')}" for t in node.taints),
+            cordoned=node.cordoned,
+            allocatable=node.allocatable,
+        )
+        for node in nodes
+    )
+
+
+def _event(event: Json) -> EventSeen:
+    about = event.get("involvedObject") or event.get("regarding")
+    series = event.get("series")
+    count = whole(at(series, "count")) or whole(event.get("count")) or 1
+    times = [at(series, "lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")]
+    times += [event.get("firstTimestamp"), at(event, "metadata", "creationTimestamp")]
+    first = moment(event.get("firstTimestamp")) or moment(event.get("eventTime"))
+    return EventSeen(
+        kind=text(at(about, "kind")),
+        name=text(at(about, "name")),
+        reason=text(event.get("reason")),
+        message=text(event.get("message")) or text(event.get("note")),
+        type=text(event.get("type")) or "Normal",
+        time=next((when for t in times if (when := moment(t)) is not None), None),
+        first=first,
+        count=max(1, count),
+        uid=text(at(about, "uid")),
+    )
+
+
+def latest(objects: Objects) -> float | None:
+    """The newest time that any of these objects tells: when they were looked at, or soon before."""
+    return max(_times(objects), default=None)
+
+
+def _times(objects: Objects) -> Iterator[float]:
+    things: Iterable[ObjectSeen] = (
+        *((objects.job,) if objects.job is not None else ()),
+        *(objects.groups or ()),
+        *(objects.workloads or ()),
+        *(objects.queues or ()),
+    )
+    for thing in things:
+        yield from (t for t in (thing.created, *(c.since for c in thing.conditions)) if t is not None)
+    for pod in objects.pods:
+        every = [pod.created, *(c.since for c in pod.conditions)]
+        every += [
+            t for c in pod.containers for one in (c.now, c.last) if one for t in (one.started, one.ended)
+        ]
+        yield from (t for t in every if t is not None)
+    yield from (e.time for e in objects.events if e.time is not None)

@@ -1,0 +1,501 @@
+"""The boosts of Kueue's Workloads, kept by what their runs have not saved. What a boost is to be is decided
+in `allaboard.boost`; here it is read off the cluster and the stores, and written.
+
+Everything is told by the Workload itself: whose it is, by the labels of its pod templates; where the run
+saves, by the environment of its members; what it is charged, by its admission. So there is one list and watch
+of Workloads, and one listing of its folder for each admitted run and ``interval``. Saves are checkpoints that
+are there, by the time at which the store completed them; nobody's word is taken for one. Stores that may be
+listed are named by whoever runs this: a job may name any place.
+
+An annotation that another has written is left alone, and so is its Workload: two that write the same one
+would undo each other. What this one has written is told by the manager of the field, so that a new process
+goes on where one that was killed has stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Operation
+from allaboard.backends.kubernetes.client.errors import (
+    ApiError,
+    Conflict,
+    Exists,
+    Forbidden,
+    Invalid,
+    Missing,
+)
+from allaboard.backends.kubernetes.client.protocol import FIELD_MANAGER
+from allaboard.backends.kubernetes.client.resources import LEASES, PRIORITYCLASSES
+from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, WORKLOAD_PRIORITIES
+from allaboard.backends.kubernetes.discovery.installed import may, served
+from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
+from allaboard.backends.kubernetes.state import leases
+from allaboard.boost import Admitted, decide, room_above
+from allaboard.errors import AllaboardError, BadInput, SiteError
+from allaboard.follow.progress import place_of
+from allaboard.gangs.kueue import BOOST, boost_of, condition_of
+from allaboard.gangs.requests import amount
+from allaboard.render import labels
+from allaboard.units import from_rfc3339, seconds
+from allaboard.untrusted import show
+
+LEASE = "allaboard-boost"
+"""Who holds it writes; all others wait."""
+ASK_AGAIN = 600.0
+"""Seconds after which it is asked anew what classes there are, and of a Kueue that ignored boosts whether it
+still does.
+"""
+LATE = 2.0
+"""Seconds by which the time of a field may be after the time at which this process wrote it."""
+MOST_SAVES = 100
+"""Saves of one run that are kept in mind."""
+_NO_NUMBER = "allaboard asks whether boosts are read"
+_MIG = re.compile(r"/mig-(?:\dc\.)?(\d)g\.")
+
+Saves = Callable[[str], Sequence[float]]
+"""When the checkpoints of a folder were completed, ascending. Raises AllaboardError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A Workload of ours. ``since``: when it was admitted, None: it is not; ``uri``: where its run saves;
+    ``boost``: what its annotation says, None: there is none; ``other``: who else wrote that.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    run: str
+    priority: int
+    since: float | None = None
+    gpus: float = 0.0
+    uri: str | None = None
+    every: float | None = None
+    boost: int | None = None
+    changed: float | None = None
+    other: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A boost that was written, or would be. ``unsaved``: GPU-seconds that count."""
+
+    namespace: str
+    run: str
+    before: int
+    boost: int
+    unsaved: float
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "run": self.run,
+            "before": self.before,
+            "boost": self.boost,
+            "unsaved_gpu_seconds": round(self.unsaved),
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look has changed, and what is to be said besides. ``runs``: admitted ones of ours."""
+
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+    runs: int = 0
+
+
+# Whether it can work at all.
+
+
+def check(namespace: str, lease_namespace: str, writes: bool = True) -> Operation[None]:
+    """Raises BadInput or SiteError, which name everything that is missing. ``namespace``: ``""`` is all."""
+    kinds = yield from served()
+    version = f"{KUEUE_WORKLOADS.api_version}/{KUEUE_WORKLOADS.kind}"
+    if version not in kinds:
+        older = next((kind for kind in sorted(kinds) if kind.startswith(f"{KUEUE_WORKLOADS.group}/")), None)
+        raise BadInput(
+            f"this cluster serves no {KUEUE_WORKLOADS.api_version} Workload, which boosts are written to: "
+            + (f"its Kueue is older ({older})" if older else "it has no Kueue (allaboard cluster)")
+        )
+    missing = []
+    for access in wanted_accesses("boost"):
+        where = lease_namespace if access.resource == LEASES.plural else namespace
+        if not writes and access.verb not in ("list", "watch", "get"):
+            continue
+        if access.resource.endswith("priorityclasses"):
+            continue  # the classes in use tell most of it
+        if not (yield from may(access.verb, access.group, access.resource, access.sub, where)):
+            missing.append(f"{access}{f' in {where}' if where else ''}")
+    if missing:
+        raise SiteError(
+            f"this account lacks: {', '.join(missing)}; a Role that allows it: allaboard cluster --rbac boost"
+        )
+
+
+# What a Workload says. All of it may be what a user wrote.
+
+
+def seen_of(workload: Json) -> Seen | None:
+    """A Workload of ours; None: it is another's, or over."""
+    metadata, spec = workload["metadata"], workload.get("spec") or {}
+    run = next(filter(None, map(_run_of, _templates(spec))), None)
+    if run is None or condition_of(workload, "Finished").get("status") == "True":
+        return None
+    environment = dict(pair for template in _templates(spec) for pair in _environment(template))
+    value = (metadata.get("annotations") or {}).get(BOOST)  # whatever it is, it is one that was written
+    writers = dict(_writers(metadata))
+    ours = value is None or FIELD_MANAGER in writers or not writers
+    return Seen(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=str(metadata.get("resourceVersion") or ""),
+        run=run,
+        priority=_whole(spec.get("priority")),
+        since=_admitted(workload),
+        gpus=_gpus(workload),
+        uri=environment.get("ALLABOARD_CHECKPOINTS"),
+        every=_every(environment.get("ALLABOARD_CHECKPOINT_EVERY")),
+        boost=None if value is None else boost_of(workload) or 0,
+        changed=writers.get(FIELD_MANAGER),
+        other=None if ours else show(next(iter(writers)), 60, quote=False),
+    )
+
+
+def _templates(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for pods in spec.get("podSets") or ():
+        yield pods.get("template") or {}
+
+
+def _run_of(template: Mapping[str, Any]) -> str | None:
+    if labels.label_of(template, labels.MANAGED_BY) != "allaboard":
+        return None
+    return labels.label_of(template, labels.RUN)
+
+
+def _environment(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for container in (template.get("spec") or {}).get("containers") or ():
+        for entry in container.get("env") or ():
+            if isinstance(entry.get("value"), str):
+                yield str(entry.get("name")), entry["value"]
+
+
+def _admitted(workload: Json) -> float | None:
+    """Since when it is admitted. Who is being evicted is not: with a boost it would go back to the queue."""
+    admitted = condition_of(workload, "Admitted")
+    evicted = condition_of(workload, "Evicted").get("status") == "True"
+    if admitted.get("status") != "True" or evicted:
+        return None
+    return from_rfc3339(admitted.get("lastTransitionTime"))
+
+
+def _gpus(workload: Json) -> float:
+    """Those that it is charged, slices as their share of a GPU."""
+    admission = (workload.get("status") or {}).get("admission") or {}
+    total = 0.0
+    for pods in admission.get("podSetAssignments") or ():
+        for name, quantity in (pods.get("resourceUsage") or {}).items():
+            slices = _MIG.search(name)
+            if slices is None and not name.endswith(("/gpu", "/gpu.shared")):
+                continue
+            try:
+                total += float(amount(quantity)) * (int(slices[1]) / 7 if slices else 1.0)
+            except ValueError:
+                continue
+    return total
+
+
+def _every(text: str | None) -> float | None:
+    """Seconds; None where it is so many steps, or nothing that can be read."""
+    if not text or text.isdigit():
+        return None
+    try:
+        return max(1.0, seconds(text))
+    except (ValueError, AllaboardError):
+        return None
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _writers(metadata: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """Who owns the annotation, and since when."""
+    for entry in metadata.get("managedFields") or ():
+        fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
+        if f"f:{BOOST}" in fields:
+            yield str(entry.get("manager")), from_rfc3339(entry.get("time"))
+
+
+# Looking, and writing.
+
+
+@dataclass
+class Booster:
+    """What is known from one look to the next. ``hold``: seconds for which a boost stands; ``interval``:
+    seconds between two listings of one folder; ``stores``: below which folders may be listed; ``writes``:
+    whether anything is written.
+    """
+
+    hold: float
+    interval: float
+    stores: Sequence[str]
+    saves: Saves
+    writes: bool = True
+    _known: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    _listed: dict[str, float] = field(default_factory=dict)
+    _changed: dict[str, float] = field(default_factory=dict)
+    _written: dict[str, int | None] = field(default_factory=dict)
+    _told: dict[str, str] = field(default_factory=dict)
+    _classes: tuple[int, ...] = ()
+    _asked: float | None = None
+    _ignored: float | None = None
+    _honoured: bool = False
+
+    def look(self, workloads: Iterable[Json], now: float) -> Operation[Look]:
+        """One look at all Workloads there are: each of ours gets its boost. ``now``: of the server."""
+        every = [*workloads]
+        ours = [seen for each in every if (seen := seen_of(each)) is not None]
+        self._forget({seen.uid for seen in ours})
+        notes: list[str] = []
+        if not ours or not (yield from self._is_honoured(ours[0], now, notes)):
+            return Look(notes=tuple(notes))
+        yield from self._read_classes(now)
+        priorities = {_whole((w.get("spec") or {}).get("priority")) for w in every if not _is_over(w)}
+        priorities.update(self._classes)
+        changes = []
+        for seen in ours:
+            try:
+                change = yield from self._tend(seen, priorities, now, notes)
+            except ApiError as error:
+                # What is wrong with one Workload is no trouble of the others.
+                self._tell(seen, f"its boost cannot be changed: {error}", notes)
+                continue
+            changes += [change] if change is not None else []
+        return Look(tuple(changes), tuple(notes), sum(seen.since is not None for seen in ours))
+
+    def clear(self, workloads: Iterable[Json], now: float) -> Operation[Look]:
+        """Takes away every boost that is ours."""
+        changes = []
+        for seen in filter(None, map(seen_of, workloads)):
+            if seen.boost is not None and seen.other is None:
+                change = Change(seen.namespace, seen.run, seen.boost, 0, 0.0, "boosts are taken away")
+                if (yield from self._write(seen, None, now)):
+                    changes.append(change)
+        return Look(tuple(changes))
+
+    def _tend(
+        self, seen: Seen, priorities: Iterable[int], now: float, notes: list[str]
+    ) -> Operation[Change | None]:
+        if (other := self._other(seen)) is not None:
+            self._tell(seen, f"{other} writes its boost, too; it is left to it", notes)
+            return None
+        boost = self._boost(seen, now)
+        before = boost or 0
+        if seen.since is None:
+            # At once: with its boost on it would preempt others of its class when it comes back.
+            if boost is None:
+                return None
+            change = Change(seen.namespace, seen.run, before, 0, 0.0, "it is not admitted any more")
+            return change if (yield from self._write(seen, None, now)) else None
+        saves, trouble = yield from self._saves_of(seen, now)
+        run = Admitted(
+            gpus=seen.gpus,
+            since=seen.since,
+            saves=tuple(at for at in saves if seen.since < at <= now),
+            # Of a folder that may not be listed no save will ever be known.
+            every=seen.every if seen.uid in self._listed else None,
+            boost=before,
+            changed=self._changed.get(seen.uid, seen.changed),
+            room=room_above(seen.priority, priorities),
+        )
+        wanted = decide(run, now, self.hold)
+        if run.room <= 0:
+            trouble = "the next priority class is too near for a boost"
+        if trouble is not None:
+            self._tell(seen, trouble, notes)
+        elif not wanted.unsaved and now > (run.saves[-1] if run.saves else run.since):
+            self._tell(seen, f"it gets no boost: {wanted.why}", notes, once=_kind(wanted.why))
+        if wanted.boost == before:
+            return None
+        change = Change(seen.namespace, seen.run, before, wanted.boost, wanted.unsaved, wanted.why)
+        return change if (yield from self._write(seen, wanted.boost or None, now)) else None
+
+    def _write(self, seen: Seen, boost: int | None, now: float) -> Operation[bool]:
+        """Whether the Workload was still there to be changed."""
+        if self.writes:
+            value = None if boost is None else str(boost)
+            metadata: Json = {"uid": seen.uid, "annotations": {BOOST: value}}
+            if boost is not None:
+                # As it was seen: one that has been evicted since then gets no boost to come back with.
+                metadata["resourceVersion"] = seen.version
+            try:
+                yield from effects.patch(
+                    KUEUE_WORKLOADS, seen.name, {"metadata": metadata}, namespace=seen.namespace
+                )
+            except (Conflict, Missing):
+                return False
+        self._written[seen.uid], self._changed[seen.uid] = boost, now
+        self._told.pop(seen.uid, None)
+        return True
+
+    def _boost(self, seen: Seen, now: float) -> int | None:
+        """What it has: what was written a moment ago, which the copy may not show yet; in a dry run what
+        would have been.
+        """
+        is_fresh = now - self._changed.get(seen.uid, -LATE) < LATE or not self.writes
+        return self._written.get(seen.uid, seen.boost) if is_fresh else seen.boost
+
+    def _other(self, seen: Seen) -> str | None:
+        """Who else writes the boost of this Workload, as a word."""
+        if seen.other is not None:
+            return seen.other
+        if not self.writes or seen.uid not in self._written or seen.boost == self._written[seen.uid]:
+            return None
+        # The copy may be a moment behind what was written.
+        if seen.boost is None or seen.changed is None or seen.changed <= self._changed[seen.uid] + LATE:
+            return None
+        return "another allaboard"
+
+    def _saves_of(self, seen: Seen, now: float) -> Operation[tuple[tuple[float, ...], str | None]]:
+        """When it saved, as far as is known, and what keeps it from being known."""
+        known, uri = self._known.get(seen.uid, ()), seen.uri
+        if uri is None:
+            return known, "it gets no boost: its job names no checkpoints"
+        if not any(_is_within(uri, store) for store in self.stores):
+            where = show(uri, 200, quote=False)
+            return known, f"it gets no boost: its checkpoints are below no --store: {where}"
+        listed = self._listed.get(seen.uid)
+        if listed is not None and now - listed < self.interval:
+            return known, None
+        try:
+            found = yield from effects.work(lambda: self.saves(uri))
+        except AllaboardError as error:
+            return known, f"its checkpoints cannot be listed: {error}"
+        self._listed[seen.uid] = now
+        # Those that retention has let go of meanwhile happened all the same.
+        self._known[seen.uid] = tuple(sorted({*known, *found}))[-MOST_SAVES:]
+        return self._known[seen.uid], None
+
+    def _tell(self, seen: Seen, words: str, notes: list[str], once: str | None = None) -> None:
+        """Says it of this Workload, unless it was the last thing that was said of it."""
+        if self._told.get(seen.uid) != (once or words):
+            self._told[seen.uid] = once or words
+            notes.append(f"{seen.namespace}/{seen.run}: {words}")
+
+    def _forget(self, uids: set[str]) -> None:
+        every: tuple[dict[str, Any], ...] = (
+            self._known,
+            self._listed,
+            self._changed,
+            self._written,
+            self._told,
+        )
+        for known in every:
+            for uid in known.keys() - uids:
+                del known[uid]
+
+    def _is_honoured(self, seen: Seen, now: float, notes: list[str]) -> Operation[bool]:
+        """Whether Kueue reads boosts: with its gate alone it refuses one that is no number. Nothing is
+        written.
+        """
+        if self._honoured or not self.writes:
+            return True
+        if self._ignored is not None and now - self._ignored < ASK_AGAIN:
+            return False
+        body = {"metadata": {"uid": seen.uid, "annotations": {BOOST: _NO_NUMBER}}}
+        try:
+            yield from effects.patch(KUEUE_WORKLOADS, seen.name, body, namespace=seen.namespace, dry_run=True)
+        except (Invalid, Forbidden) as error:
+            if BOOST not in str(error):
+                raise
+            self._honoured = True
+            return True
+        except (Conflict, Missing):
+            return False
+        if self._ignored is None:
+            notes.append(
+                "Kueue here ignores boosts: start it with --feature-gates=PriorityBoost=true (0.17 or "
+                f"later); it is asked again every {ASK_AGAIN / 60:.0f} minutes, and nothing is written"
+            )
+        self._ignored = now
+        return False
+
+    def _read_classes(self, now: float) -> Operation[None]:
+        """The priorities of all classes, of those that may be listed."""
+        if self._asked is not None and now - self._asked < ASK_AGAIN:
+            return
+        found: list[int] = []
+        for kind in (WORKLOAD_PRIORITIES, PRIORITYCLASSES):
+            try:
+                found += [_whole(each.get("value")) for each in (yield from effects.list_all(kind))]
+            except (Forbidden, Missing):
+                continue
+        self._asked, self._classes = now, tuple(found)
+
+
+def _is_within(uri: str, store: str) -> bool:
+    """Whether a place that a job names is below one that the platform names: absolute, plainly written."""
+    place, own = place_of(uri), place_of(store, trusted=True)
+    if place is None or own is None or place[0] != own[0] or not (own[0] or own[1].startswith("/")):
+        return False
+    folder = own[1].rstrip("/")
+    return place[1].startswith(f"{folder}/" if folder or not own[0] else "")
+
+
+def _is_over(workload: Json) -> bool:
+    return condition_of(workload, "Finished").get("status") == "True"
+
+
+def _kind(why: str) -> str:
+    """A reason without its numbers, by which the same one is not told twice."""
+    return re.sub(r"[0-9]+", "#", why)
+
+
+# One of several.
+
+
+def lead(holder: str) -> Operation[str | None]:
+    """Takes the Lease of those who write boosts, or renews it. None: this one leads; else who does."""
+    now = yield from effects.server_time()
+    wanted = leases.lease_body(holder, now)
+    wanted["metadata"]["name"] = LEASE
+    try:
+        lease = yield from effects.get(LEASES, LEASE)
+    except Missing:
+        try:
+            yield from effects.create(LEASES, wanted)
+        except Exists:
+            return "another"
+        return None
+    other = (lease.get("spec") or {}).get("holderIdentity")
+    if other != holder and leases.is_held(lease, now):
+        return show(str(other), 100, quote=False)
+    wanted["metadata"] |= {"resourceVersion": lease["metadata"]["resourceVersion"]}
+    try:
+        yield from effects.replace(LEASES, wanted)
+    except (Conflict, Missing):
+        return "another"
+    return None
+
+
+def yield_lead(holder: str) -> Operation[None]:
+    """Lets the next one write at once."""
+    try:
+        lease = yield from effects.get(LEASES, LEASE)
+        if (lease.get("spec") or {}).get("holderIdentity") == holder:
+            yield from effects.delete(LEASES, LEASE, version=lease["metadata"]["resourceVersion"])
+    except ApiError:
+        return

@@ -1,0 +1,107 @@
+"""A snapshot of a run: its objects as the API server has them, for who looks at them elsewhere or later
+(`observe.snapshot` reads it). What may not be read is left out. Nothing is hidden here:
+`allaboard.redaction` is the business of who writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allaboard.backends.kubernetes.client import effects
+from allaboard.backends.kubernetes.client.effects import Json, Operation
+from allaboard.backends.kubernetes.client.errors import ApiError
+from allaboard.backends.kubernetes.client.resources import NODES, PVCS, Resource, resource_for
+from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES
+from allaboard.backends.kubernetes.observe.lookup import list_events, read_explanations, read_objects
+from allaboard.backends.kubernetes.observe.managers import holding_queue
+from allaboard.backends.kubernetes.observe.queues import read_workload
+from allaboard.backends.kubernetes.operations import foreign
+from allaboard.backends.kubernetes.operations.observe import find_run
+from allaboard.backends.kubernetes.operations.workspace import Workspace
+from allaboard.engines import Engine
+from allaboard.units import rfc3339
+
+MOST_NODES = 200
+"""Nodes that a snapshot has; those of its pods first."""
+
+
+def take(workspace: Workspace, run: str) -> Operation[dict[str, Any]]:
+    """Of a run of ours. Raises UnknownRun."""
+    objects = yield from read_objects((yield from find_run(workspace, run)))
+    objects, _ = yield from read_explanations(objects, everything=True)
+    workload = objects.workload.body if objects.workload is not None else None
+    return (
+        yield from _whole(objects.job, objects.pods, objects.events, objects.groups, workload, objects.now)
+    )
+
+
+def take_job(engine: Engine, name: str) -> Operation[dict[str, Any]]:
+    """Of a job that another tool made."""
+    job = yield from effects.get(resource_for(engine), name)
+    notes: list[str] = []
+    pods = yield from foreign.pods_of(engine, job, notes)
+    events = yield from list_events([thing["metadata"]["uid"] for thing in (job, *pods)], notes)
+    held = (yield from read_workload(job, notes)) if holding_queue(job) is not None else None
+    now = yield from effects.server_time()
+    kind = {"apiVersion": engine.API_VERSION, "kind": engine.KIND}
+    return (yield from _whole({**job, **kind}, pods, events, (), held.body if held else None, now))
+
+
+def _whole(
+    job: Json | None,
+    pods: Sequence[Json],
+    events: Sequence[Json],
+    groups: Sequence[Json],
+    workload: Mapping[str, Any] | None,
+    now: float,
+) -> Operation[dict[str, Any]]:
+    nodes = yield from _nodes(pods)
+    has_claims = any("persistentVolumeClaim" in str(p.get("spec")) for p in pods)
+    claims = (yield from _readable(PVCS)) if has_claims else []
+    queues = (yield from _readable(LOCALQUEUES)) if workload is not None else []
+    parts: dict[str, Any] = {
+        "taken": rfc3339(now),
+        "job": job,
+        "pods": [*pods],
+        "events": [*events],
+        "nodes": nodes,
+        "podgroups": [*groups],
+        "workloads": [workload] if workload is not None else [],
+        "queues": queues,
+        "pvcs": claims,
+    }
+    return {name: _without_bulk(part) for name, part in parts.items() if part}
+
+
+def _nodes(pods: Sequence[Json]) -> Operation[list[Json]]:
+    """Those that its pods are on; all of a cluster that is not large, where one has no place."""
+    own = {str(pod["spec"].get("nodeName")) for pod in pods if pod["spec"].get("nodeName")}
+    every = yield from _readable(NODES)
+    homeless = any(not pod["spec"].get("nodeName") for pod in pods)
+    ordered = sorted(every, key=lambda node: node["metadata"]["name"] not in own)
+    return [node for node in ordered if homeless or node["metadata"]["name"] in own][:MOST_NODES]
+
+
+def _readable(resource: Resource) -> Operation[list[Json]]:
+    """All of a kind; none where they may not be read, or are not served."""
+    try:
+        found = yield from effects.list_all(resource)
+    except ApiError:
+        return []
+    return [{**one, "kind": resource.kind} for one in found]
+
+
+def _without_bulk(part: Any) -> Any:
+    """Without what no rule reads, and which is the larger half of an object."""
+    if isinstance(part, list):
+        return [_without_bulk(one) for one in part]
+    if not isinstance(part, dict) or "metadata" not in part:
+        return part
+    metadata = {k: v for k, v in part["metadata"].items() if k != "managedFields"}
+    images = (
+        {"status": {k: v for k, v in part["status"].items() if k != "images"}}
+        if part.get("kind") == "Node" and isinstance(part.get("status"), dict)
+        else {}
+    )
+    return {**part, "metadata": metadata, **images}

@@ -1,0 +1,86 @@
+"""PodDisruptionBudgets that select the members of a job: what a drain of their node meets. Values in, values
+out.
+
+A drain, an autoscaler and whoever else empties a node evicts pods through the API, which asks the budgets.
+One that allows nothing holds the drain until the training ends; of two for one pod the API server knows no
+answer (500), so that it is never evicted. Without a budget a member goes, and its job starts it again by its
+own rule (policy.restart), from its checkpoint.
+
+Sources: Kubernetes, pkg/registry/core/pod/storage/eviction.go; disruption controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from allaboard.backends.check import WARNING, Check
+from allaboard.backends.kubernetes.discovery.capacity import Pods
+from allaboard.backends.kubernetes.preflight.lookup import Json
+from allaboard.diagnosis import Evidence
+
+
+def judge(pods: Sequence[Pods], budgets: Sequence[Json] | None) -> Iterator[Check]:
+    """``budgets``: those of the namespace; None when they may not be read."""
+    if budgets is None:
+        words = "PodDisruptionBudgets may not be read; whether one selects the members is unknown"
+        yield Check("disruption_budget", None, words, severity=WARNING)
+        return
+    of_role = {group.role: [one for one in budgets if selects(one, group.labels)] for group in pods}
+    if not any(of_role.values()):
+        words = "no PodDisruptionBudget selects the members: a drained node lets them go at once"
+        yield Check("disruption_budget", True, words)
+        return
+    for role, several in of_role.items():
+        if len(several) > 1:
+            names = ", ".join(_name(one) for one in several)
+            words = f"{names} select the same pods of {role}, and the API server evicts none of them"
+            fix = "change the selectors until one budget is left, or the labels in pod.metadata"
+            said = tuple(_quoted(one) for one in several)
+            yield Check("disruption_budget", False, words, said, fix, WARNING)
+            return
+    found = {_name(several[0]): several[0] for several in of_role.values() if several}
+    for name, one in found.items():
+        if never_allows(one):
+            words = f"PodDisruptionBudget {name} allows no eviction: drains of their nodes wait for its end"
+            fix = "allow one (maxUnavailable: 1), or tell who drains nodes how long the job takes"
+            yield Check("disruption_budget", False, words, (_quoted(one),), fix, WARNING)
+        else:
+            words = f"PodDisruptionBudget {name} selects the members: drains take as many as it allows"
+            yield Check("disruption_budget", True, words, (_quoted(one),))
+
+
+def selects(budget: Json, labels: Mapping[str, str]) -> bool:
+    """Whether a budget (policy/v1) is about pods with these labels. An empty selector is about all."""
+    selector = (budget.get("spec") or {}).get("selector")
+    if selector is None:
+        return False
+    pairs: Mapping[str, Any] = selector.get("matchLabels") or {}
+    rules = selector.get("matchExpressions") or ()
+    return all(labels.get(k) == v for k, v in pairs.items()) and all(_fits(rule, labels) for rule in rules)
+
+
+def _fits(rule: Json, labels: Mapping[str, str]) -> bool:
+    key, values = rule.get("key", ""), rule.get("values") or ()
+    return {
+        "In": key in labels and labels.get(key) in values,
+        "NotIn": labels.get(key) not in values,
+        "Exists": key in labels,
+        "DoesNotExist": key not in labels,
+    }.get(str(rule.get("operator")), False)
+
+
+def never_allows(budget: Json) -> bool:
+    """Whether no number of healthy pods makes it allow an eviction."""
+    spec = budget.get("spec") or {}
+    return str(spec.get("maxUnavailable")) in ("0", "0%") or str(spec.get("minAvailable")) == "100%"
+
+
+def _name(budget: Json) -> str:
+    return str((budget.get("metadata") or {}).get("name", ""))
+
+
+def _quoted(budget: Json) -> Evidence:
+    spec = budget.get("spec") or {}
+    said = [f"{name}: {spec[name]}" for name in ("minAvailable", "maxUnavailable") if name in spec]
+    return Evidence(f"poddisruptionbudget/{_name(budget)}", "spec", ", ".join(said))

@@ -1,0 +1,144 @@
+"""``allaboard doctor``: why a run waits, fails or looks wrong, with the proof and what to do."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from allaboard.cli.place import Place, json_option, place_options
+from allaboard.diagnosis import Diagnosis, Evidence, diagnose
+from allaboard.errors import BadInput
+from allaboard.observation import Observation
+from allaboard.report.terminal import Ink, say, show_json, supports_colour
+from allaboard.status import state_of
+
+EPILOG = """\b
+Examples:
+  allaboard doctor digits                      a run, live or finished
+  allaboard doctor pytorchjob/resnet --json    a job of others, on a cluster
+  allaboard doctor --snapshot case.json        what `allaboard snapshot` has written
+  kubectl get pods -o json | allaboard doctor --snapshot -
+
+Exit code 0 whenever it could look, whatever it found; 2 when there is no such run, or the snapshot cannot
+be read.
+"""
+WIDTH = 100
+MOST_QUOTES = 4
+COLOURS = {"healthy": "green", "unknown": "yellow"}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN", required=False)
+@click.option("--snapshot", "file", metavar="FILE", help="Look at a snapshot instead of a run; - is stdin.")
+@click.option("--causes", is_flag=True, help="Print the pages of all causes, in Markdown, instead.")
+@place_options
+@json_option
+def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: bool) -> None:
+    """Say why a run waits, fails or looks wrong: the cause first, with what shows it, whom to blame,
+    whether trying again helps, and what to do."""
+    if causes:
+        from allaboard.diagnosis.page import page
+
+        click.echo(page(), nl=False)
+        return
+    if (run is None) == (file is None):
+        raise click.UsageError("name a RUN or --snapshot FILE, one of them")
+    if file is not None:
+        seen, name = read_file(file), file
+    else:
+        _, seen = at.open_to_watch(run or "", evidence=True)
+        name = seen.run
+    diagnoses = diagnose(seen, thorough=True)
+    if as_json:
+        show_json({"state": state_of(seen).value, "diagnoses": [d.to_dict() for d in diagnoses]})
+        return
+    for line in lines(seen, name, diagnoses, supports_colour()):
+        say(line)
+
+
+def read_file(file: str) -> Observation:
+    """What a snapshot shows. Raises BadInput for what is none."""
+    from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
+    from allaboard.spec.loader import display_name, read_text
+    from allaboard.untrusted import ANSWERS, Unreadable, parse_json
+
+    name = display_name(file)
+    try:
+        value = parse_json(
+            read_text(file, ANSWERS), ANSWERS, nonfinite=True, spelling=False, any_text=True, unique=False
+        )
+    except Unreadable as error:
+        raise BadInput(f"{name} {error}") from None
+    return read_snapshot(_as_snapshot(value, name))
+
+
+def _as_snapshot(value: Any, name: str) -> Mapping[str, Any]:
+    """A snapshot, or what kubectl prints: one object, or a List of them. Raises BadInput."""
+    from allaboard.backends.kubernetes.observe.snapshot import PARTS, sort_objects
+
+    if not isinstance(value, Mapping):
+        raise BadInput(
+            f"{name} holds no snapshot: it must be one JSON object with {', '.join(PARTS[:5])}, ..."
+        )
+    if any(part in value for part in PARTS):
+        return value
+    if isinstance(value.get("kind"), str):
+        return sort_objects(value)
+    raise BadInput(f"{name} holds no snapshot: none of {', '.join(PARTS)} is in it")
+
+
+def lines(seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], coloured: bool) -> Iterator[str]:
+    """What people read: the cause with its proof, then what else there is."""
+    ink = Ink(coloured)
+    first, *others = diagnoses
+    colour = COLOURS.get(first.code, "red")
+    job = seen.run or seen.job or name
+    yield f"{job}  {str(state_of(seen)).replace('_', ' ')}"
+    yield ""
+    yield from _wrapped(_sentence(first.summary), "", lambda text: ink(text, colour, bold=True))
+    yield ""
+    for evidence in first.evidence[:MOST_QUOTES]:
+        yield from _quote(evidence, ink)
+    if first.evidence:
+        yield ""
+    if first.fix and first.code != "healthy":
+        yield from _wrapped(_sentence(first.fix), "to do      ")
+    if first.blame:
+        yield from _wrapped(first.blame, "look at    ")
+    if first.code != "healthy":
+        again = "yes, the same job may succeed" if first.retryable else "no, something must change first"
+        yield f"try again  {again}"
+    yield ink(f"cause      {first.code}, {_how_sure(first.confidence)}", "bright_black")
+    for text in first.also[:5]:
+        yield from _wrapped(text, "explains   ", lambda t: ink(t, "bright_black"))
+    for other in others:
+        yield ""
+        yield from _wrapped(_sentence(other.summary), "also       ", lambda t: ink(t, "yellow"))
+        yield ink(f"           {other.code}: {other.fix}"[:WIDTH], "bright_black")
+
+
+def _how_sure(confidence: float) -> str:
+    word = "certain" if confidence >= 0.9 else "likely" if confidence >= 0.7 else "a guess on little evidence"
+    return f"{word} ({confidence:.0%})"
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter, unless it begins with a name."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.strip(",:;").isalpha() else text
+
+
+def _quote(evidence: Evidence, ink: Ink) -> Iterator[str]:
+    yield ink(f"  {evidence.object} {evidence.field}", "bright_black")
+    yield from _wrapped(evidence.text, "  │ ")
+
+
+def _wrapped(text: str, label: str, paint: Any = str) -> Iterator[str]:
+    """Lines within the width; what follows the first stands below it."""
+    rest = label if label.strip() == "│" else " " * len(label)
+    parts = textwrap.wrap(" ".join(text.split()), WIDTH - len(label), break_on_hyphens=False) or [""]
+    for n, part in enumerate(parts):
+        yield f"{label if n == 0 else rest}{paint(part)}"

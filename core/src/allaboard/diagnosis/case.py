@@ -1,0 +1,324 @@
+"""What the rules look at: an observation with its objects and logs, the same for a cluster, a machine and a
+snapshot. Values in, values out.
+"""
+
+from __future__ import annotations
+
+import datetime as _dt
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from allaboard.diagnosis.logs import Log
+from allaboard.diagnosis.rule import Evidence
+from allaboard.observation import (
+    Condition,
+    ContainerSeen,
+    EventSeen,
+    MemberSeen,
+    NodeSeen,
+    Objects,
+    ObjectSeen,
+    Observation,
+    PodSeen,
+    State,
+    Try,
+)
+from allaboard.status import state_of
+
+SHOWN = 300
+"""Characters of a quotation."""
+SEARCHED, SHORTEST, WHOLE = 4 << 20, 3 << 10, 16
+"""Characters of all logs that are searched, of each one at least, and how many of more are looked at
+whole."""
+MEMBER_PHASES = {
+    "pending": "Pending",
+    "running": "Running",
+    "succeeded": "Succeeded",
+    "failed": "Failed",
+    "unknown": "Unknown",
+    "deleted": "",
+}
+
+
+def quote(text: str) -> str:
+    """On one line, of bounded length."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= SHOWN else f"{plain[: SHOWN - 3]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an API server or a controller said of the job as a whole."""
+
+    object: str
+    field: str
+    text: str
+    time: float | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(self.object, self.field, quote(self.text))
+
+
+@dataclass(frozen=True)
+class Case:
+    """``memo``: what rules have found out and other rules need, too."""
+
+    seen: Observation
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def state(self) -> State:
+        return state_of(self.seen)
+
+    @cached_property
+    def objects(self) -> Objects:
+        return self.seen.objects or _told_as_objects(self.seen)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether there are no objects: the run is on this machine, or nobody looked."""
+        return self.seen.objects is None
+
+    @cached_property
+    def job(self) -> ObjectSeen | None:
+        return self.objects.job
+
+    @property
+    def job_name(self) -> str:
+        """``PyTorchJob/x``, or ``job/x`` where the kind is not known."""
+        if self.job is not None and self.job.kind:
+            return f"{self.job.kind}/{self.job.name}"
+        return f"job/{self.seen.job or self.seen.run or 'it'}"
+
+    @cached_property
+    def pods(self) -> tuple[PodSeen, ...]:
+        """Those of the job; and one that is nothing but a name for each further log."""
+        known = {pod.name for pod in self.objects.pods}
+        rest = [PodSeen(name=name, pod=name, phase="") for name in self.seen.tails if name not in known]
+        return (*self.objects.pods, *rest)
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """Member -> its rank."""
+        return {member.name: member.rank for member in self.seen.members}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, PodSeen]:
+        return {pod.pod or pod.name: pod for pod in self.pods}
+
+    @cached_property
+    def nodes(self) -> Mapping[str, NodeSeen]:
+        return {node.name: node for node in self.objects.nodes or ()}
+
+    @property
+    def events(self) -> tuple[EventSeen, ...]:
+        return self.objects.events
+
+    @cached_property
+    def _events_by_object(self) -> Mapping[str, list[EventSeen]]:
+        found: dict[str, list[EventSeen]] = {}
+        for event in self.events:
+            found.setdefault(event.name, []).append(event)
+        return found
+
+    def events_of(self, pod: PodSeen) -> list[EventSeen]:
+        """Those of this pod, and not of one of the same name that was there before."""
+        return [
+            e
+            for e in self._events_by_object.get(pod.pod or pod.name, ())
+            if e.kind in ("Pod", "") and not (e.uid and pod.uid and e.uid != pod.uid)
+        ]
+
+    @cached_property
+    def logs(self) -> Mapping[str, Log]:
+        year = _dt.datetime.fromtimestamp(self.now or 0, _dt.UTC).year if self.now is not None else 1970
+        logs = {name: text for name, text in self.seen.tails.items() if text}
+        if sum(map(len, logs.values())) <= SEARCHED:
+            return {name: Log(text, year) for name, text in logs.items()}
+        # Of very many, those whole that ended first; of the others the ends, where a process says why.
+        bad = {pod.name: at for pod in self.pods if (at := self.went_bad(pod)) is not None}
+        order = sorted(logs, key=lambda name: bad.get(name, float("inf")))
+        share = max(SEARCHED // len(order), SHORTEST)
+        whole = SEARCHED // WHOLE
+        return {name: Log(logs[name], year, whole if n < WHOLE else share) for n, name in enumerate(order)}
+
+    def log(self, pod: PodSeen) -> Log | None:
+        return self.logs.get(pod.name)
+
+    @cached_property
+    def now(self) -> float | None:
+        """The time of the look; None where nothing tells a time."""
+        return self.objects.now if self.objects.now is not None else self.seen.finished
+
+    def age(self, since: float | None) -> float | None:
+        """Seconds since then, or more."""
+        return None if since is None or self.now is None else self.now - since
+
+    def is_younger(self, since: float | None, seconds: float) -> bool:
+        """Whether it is known to have been less than that ago."""
+        age = self.age(since)
+        return self.objects.is_exact and age is not None and 0 <= age < seconds
+
+    # --- what the job asks for ---------------------------------------------------------------------------
+
+    def spec(self, pattern: str) -> dict[str, str]:
+        """The facts of the job whose paths fit."""
+        wanted = re.compile(pattern)
+        return {k: v for k, v in (self.job.facts if self.job is not None else {}).items() if wanted.search(k)}
+
+    @cached_property
+    def expected(self) -> int:
+        """How many pods the job is to have; as many as there are where nothing tells."""
+        own = len(self.seen.members)
+        return own or len(self.objects.pods)
+
+    @cached_property
+    def is_suspended(self) -> bool:
+        said = self.spec(r"^spec\.(runPolicy\.)?suspend$")
+        return self.seen.suspended or "true" in said.values()
+
+    @cached_property
+    def is_over(self) -> bool:
+        return self.state.is_final or any(
+            c.type in ("Failed", "Succeeded", "Complete") and c.status == "True" for c in self.conditions
+        )
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state is State.SUCCEEDED or any(
+            c.type in ("Succeeded", "Complete", "Completed") and c.status == "True" for c in self.conditions
+        )
+
+    @cached_property
+    def conditions(self) -> tuple[Condition, ...]:
+        return self.job.conditions if self.job is not None and self.job.conditions else self.seen.conditions
+
+    @cached_property
+    def running(self) -> list[PodSeen]:
+        return [pod for pod in self.pods if is_running(pod)]
+
+    @cached_property
+    def missing(self) -> int:
+        return max(0, self.expected - len(self.objects.pods))
+
+    @cached_property
+    def said(self) -> list[Said]:
+        """What was said of the job as a whole: the refusal of its request, its conditions, its events."""
+        found = []
+        if (refused := self.objects.refused) is not None:
+            found.append(Said(self.job_name, "submit_error", refused.message or refused.reason))
+        found += [
+            Said(self.job_name, f"conditions.{c.type}", c.message, c.since)
+            for c in self.conditions
+            if c.message and c.status != "False"
+        ]
+        found += [
+            Said(f"{e.kind or 'job'}/{e.name}", f"events.{e.reason}", e.message, e.time)
+            for e in self.events
+            if e.kind not in ("Pod", "Node", "PersistentVolumeClaim")
+        ]
+        return found
+
+    @cached_property
+    def last_ready(self) -> float | None:
+        """When the last pod became ready; None where one is not."""
+        times = [c.since for pod in self.pods if (c := pod.condition("Ready")) and c.status == "True"]
+        known = [t for t in times if t is not None]
+        return max(known) if known and len(known) == len(self.pods) else None
+
+    # --- when a pod went bad -----------------------------------------------------------------------------
+
+    def went_bad(self, pod: PodSeen) -> float | None:
+        """The earliest time at which something happened to it: a disruption, a try that failed, its
+        deletion."""
+        times = [c.since for c in pod.conditions if c.type == "DisruptionTarget" and c.status == "True"]
+        times += [
+            one.ended for c in pod.containers for one in (c.last, c.now) if one is not None and one.failed
+        ]
+        return min((t for t in times if t is not None), default=pod.deleted)
+
+
+def is_running(pod: PodSeen) -> bool:
+    main = pod.main
+    state = main.now.state if main is not None else ""
+    return pod.phase == "Running" and state in ("running", "") and pod.deleted is None
+
+
+def has_run(pod: PodSeen) -> bool:
+    """Whether its container that trains has ever run."""
+    main = pod.main
+    if main is None:
+        return False
+    never = ("StartError", "ContainerCannotRun")
+    tries = [one for one in (main.now, main.last) if one is not None]
+    return any(
+        t.state == "running" or (t.state == "terminated" and t.reason not in never) for t in tries
+    ) or (main.restarts > 0)
+
+
+def exit_code(pod: PodSeen) -> int | None:
+    """Of its container that trains, the last try that failed."""
+    one = pod.main.ended_try if pod.main is not None else None
+    return one.exit_code if one is not None else None
+
+
+def waiting(pod: PodSeen) -> Iterator[tuple[ContainerSeen, Try]]:
+    """Containers that wait, the init containers first."""
+    for container in pod.containers:
+        if container.now.state == "waiting":
+            yield container, container.now
+
+
+def pod_object(pod: PodSeen) -> str:
+    return f"pod/{pod.pod}" if pod.pod else f"member/{pod.name}"
+
+
+def exit_evidence(pod: PodSeen) -> tuple[Evidence, ...]:
+    code = exit_code(pod)
+    return () if code is None else (Evidence(pod_object(pod), "exit_code", str(code)),)
+
+
+# --- a run of this machine ---------------------------------------------------------------------------------
+
+
+def _told_as_objects(seen: Observation) -> Objects:
+    """The members of a run in the words of pods: the rules are the same."""
+    pods = tuple(_member_as_pod(member) for member in seen.members)
+    events = tuple(
+        EventSeen(
+            kind="Pod" if any(e.object == pod.name for pod in pods) else "",
+            name=e.object,
+            reason=e.reason,
+            message=e.message,
+            type=e.type,
+            time=e.time,
+            first=e.time,
+        )
+        for e in seen.events
+    )
+    return Objects(now=None, pods=pods, events=events)
+
+
+def _member_as_pod(member: MemberSeen) -> PodSeen:
+    ended = member.exit_code is not None or member.phase in ("failed", "succeeded")
+    reason, said = member.reason or "", member.said or ""
+    last = Try("terminated", reason, said, member.exit_code, member.started, member.ended) if ended else None
+    now = last
+    if member.reason == "CrashLoopBackOff":
+        now = Try("waiting", reason, said)
+        last = replace(last, reason="Error") if last is not None else None
+    elif member.phase == "running":
+        now = Try("running", started=member.started)
+    elif member.phase == "pending" and last is None:
+        now = Try("waiting", reason, said)
+    main = ContainerSeen("main", "main", now or Try(), last if last is not now else None, member.restarts)
+    return PodSeen(
+        name=member.name,
+        member=member.name,
+        phase=MEMBER_PHASES.get(member.phase, ""),
+        containers=(main,),
+    )

@@ -1,0 +1,817 @@
+"""Infrastructure while it runs: memory, nodes, disks, and whoever takes pods away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote
+from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.reading import SECONDARY, author, from_logs, log_evidence, readings
+from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
+from allaboard.observation import Condition, PodSeen, Try
+
+_NEEDS = (Need.PODS, Need.EVENTS)
+_LOG_NEEDS = (Need.PODS, Need.LOGS)
+HARDWARE_XID = frozenset(
+    {46, 48, 56, 57, 58, 62, 63, 64, 74, 78, 79, 92, 94, 95, 110, 119, 120, 121, 123, 140, 143, 149}
+)
+"""Xids of NVIDIA's driver that tell of hardware; 13, 31, 43 and 45 are mostly faults of the program."""
+
+
+def disruption(pod: PodSeen) -> Condition | None:
+    c = pod.condition("DisruptionTarget")
+    return c if c is not None and c.status == "True" else None
+
+
+def _said(pod: PodSeen) -> str:
+    c = disruption(pod)
+    return f"{pod.reason} {pod.message} {c.reason if c else ''} {c.message if c else ''}"
+
+
+def _disrupted(
+    case: Case,
+    pod: PodSeen,
+    code: str,
+    words_: str,
+    *,
+    blame: str | None = None,
+    confidence: float = 0.95,
+    retryable: bool | None = None,
+) -> Finding:
+    c = disruption(pod)
+    if c is not None:
+        evidence = Evidence(pod_object(pod), "conditions.DisruptionTarget", quote(f"{c.reason}: {c.message}"))
+    else:
+        evidence = Evidence(pod_object(pod), "status.reason", quote(f"{pod.reason}: {pod.message}"))
+    at = c.since if c is not None and c.since is not None else case.went_bad(pod)
+    return Finding(
+        code,
+        words_,
+        (evidence, *exit_evidence(pod)),
+        blame or pod.name,
+        at,
+        confidence=confidence,
+        retryable=retryable,
+    )
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+_KILLED_LOG = words(
+    r"exitcode\s*: -9|exited on signal 9|DataLoader worker \(pid.{0,60}\) (exited unexpectedly|is killed "
+    r"by signal: Killed)|"
+    r"worker process .{0,60}terminated.{0,40}out of memory|Out of memory: Killed process|Memory cgroup "
+    r"out of memory|"
+    r"received signal 9|died with <Signals\.SIGKILL: 9>|process was killed.{0,40}(memory|OOM)|"
+    r"\bSIGKILL\b.{0,60}(memory|OOM)"
+)
+_MEMORY_ERROR = words(
+    r"^MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: (can't allocate memory|"
+    r"not enough memory)"
+)
+
+
+@rule(
+    "oom_killed",
+    "It used more memory than its limit",
+    means="The kernel killed the container's process, or one of its children, because the memory limit "
+    "was reached. A "
+    "launcher or data loader may survive its child and hide it behind exit code 1. /dev/shm counts, too.",
+    looks="terminated.reason OOMKilled with exit 137; torchrun `exitcode: -9`, mpirun `exited on "
+    "signal 9`, `DataLoader "
+    "worker .. Killed`; node event OOMKilling. OOMKilled beside exit 143 or 0 is stale.",
+    fix="raise resources.memory, or use fewer data loader workers and smaller buffers",
+    needs=(*_NEEDS, Need.LOGS),
+)
+def oom_killed(case: Case) -> Iterator[Finding]:
+    for pod in case.pods:
+        for container in pod.containers:
+            for one in (container.now, container.last):
+                if one is None or one.reason != "OOMKilled" or one.exit_code in (0, 143):
+                    continue
+                if disruption(pod) is not None or pod.reason == "Evicted":
+                    continue
+                init = f"init container {container.name} of " if container.role == "init" else ""
+                if container.role == "sidecar":
+                    init = f"container {container.name} of "
+                yield Finding(
+                    "oom_killed",
+                    f"{init}{pod.name} used more memory than there is",
+                    (
+                        Evidence(
+                            pod_object(pod),
+                            "reason"
+                            if case.is_local
+                            else f"containerStatuses[{container.name}].terminated.reason",
+                            f"OOMKilled (exit {one.exit_code})",
+                        ),
+                    ),
+                    pod.name,
+                    one.ended,
+                    confidence=0.95,
+                    fix=f"give {container.name} more memory (pod.spec.initContainers), or have it read less"
+                    if container.role == "init"
+                    else None,
+                )
+                break
+    yield from _hidden_oom(case)
+
+
+def _hidden_oom(case: Case) -> Iterator[Finding]:
+    on_node = [e for e in case.events if e.reason in ("OOMKilling", "SystemOOM")]
+    for one in readings(case):
+        pod = one.pod
+        if disruption(pod) is not None or pod.reason == "Evicted" or exit_code(pod) == 143:
+            continue
+        hits = [h for h in one.log.hits(_KILLED_LOG) if "SIGTERM" not in h.text]
+        if not hits or (
+            one.speaks
+            and one.fatal is not None
+            and not _KILLED_LOG.pattern.search(one.fatal.text)
+            and "ProcessExited" not in one.fatal.type
+        ):
+            continue
+        hit = hits[0]
+        node = next((e for e in on_node if e.name == pod.node), None)
+        more = (Evidence(f"node/{pod.node}", f"events.{node.reason}", quote(node.message)),) if node else ()
+        who = _banner_rank(one.log.body, hit.position)
+        yield Finding(
+            "oom_killed",
+            f"a process of {author(case, pod, hit.rank if hit.rank is not None else who)} was killed "
+            f"(SIGKILL), most likely for its memory: {quote(hit.text)}",
+            (*log_evidence(pod, hit.text), *more),
+            pod.name,
+            hit.time or case.went_bad(pod),
+            confidence=0.85 if more else 0.75,
+            from_object=False,
+            who=pod.name,
+        )
+    for e in on_node:
+        if "Memory cgroup out of memory" in e.message or e.reason == "OOMKilling":
+            spoke = {one.pod.name for one in readings(case) if one.fatal is not None}
+            own = [
+                p for p in case.pods if p.node == e.name and exit_code(p) in (1, 137) and p.name not in spoke
+            ]
+            for pod_on in own[:1]:
+                evidence = (
+                    Evidence(f"node/{e.name}", f"events.{e.reason}", quote(e.message)),
+                    *exit_evidence(pod_on),
+                )
+                yield Finding(
+                    "oom_killed",
+                    f"a process on {pod_on.name}'s node was killed for its memory",
+                    evidence,
+                    pod_on.name,
+                    e.time,
+                    confidence=0.75,
+                )
+    yield from from_logs(
+        case,
+        "oom_killed",
+        _MEMORY_ERROR,
+        "it used more memory than there is",
+        but=words(r"CUDA|cuda|/dev/shm|shared memory"),
+        confidence=0.7,
+    )
+
+
+def _banner_rank(text: str, position: int) -> int | None:
+    """The rank that torchrun's banner names above an exit code."""
+    match = re.search(r"rank\s*: (\d{1,6})[^\n]*\n[^\n]*$", text[max(0, position - 200) : position + 1])
+    return int(match[1]) if match else None
+
+
+# --- evictions ---------------------------------------------------------------------------------------------
+
+_LIMIT = re.compile(
+    r"ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit|Usage of "
+    r"EmptyDir volume|"
+    r"Container \S+ exceeded its local ephemeral",
+    re.IGNORECASE,
+)
+
+
+def _evictions(case: Case) -> Iterator[tuple[PodSeen, str, float | None]]:
+    """Pods that their kubelet evicted, and its words."""
+    for pod in case.pods:
+        if pod.reason == "Evicted":
+            c = disruption(pod)
+            yield pod, f"{pod.message} {c.message if c else ''}", c.since if c else case.went_bad(pod)
+            continue
+        told = [e for e in case.events_of(pod) if e.reason == "Evicted"]
+        if told and pod.phase != "Running":
+            yield pod, told[-1].message, told[-1].time
+    known = {pod.pod or pod.name for pod in case.pods}
+    for e in case.events:
+        if e.reason == "Evicted" and e.kind == "Pod" and e.name not in known:
+            yield PodSeen(e.name, e.name, reason="Evicted", message=e.message), e.message, e.time
+
+
+def _is_ephemeral(pod: PodSeen, text: str) -> bool:
+    if _LIMIT.search(text):
+        return True
+    match = re.search(r"low on resource: ephemeral-storage", text)
+    usage = re.search(r"was using (\d+)(\w*), request is (\w+)", text)
+    if match is None or usage is None:
+        return False
+    # "Far above its request": its own doing, not the node's.
+    scale = {"Ki": 1, "Mi": 1 << 10, "Gi": 1 << 20, "": 1 / 1024}
+    asked = re.fullmatch(r"(\d+)(\w*)", usage[3])
+    used = int(usage[1][:15]) * scale.get(usage[2], 1)
+    own = int(asked[1][:15]) * scale.get(asked[2], 1) if asked else 0
+    return used > 4 * own + (5 << 20)
+
+
+@rule(
+    "evicted_node_pressure",
+    "Its node ran short and evicted it",
+    means="The node ran out of memory, disk or process ids, and its kubelet evicted pods, those first "
+    "that use more than "
+    "they requested.",
+    looks="Pod reason Evicted, `The node was low on resource: memory`, `node had condition: [DiskPressure]`.",
+    fix="set requests to what it really uses, or take another node",
+    needs=_NEEDS,
+    retryable=True,
+)
+def evicted_node_pressure(case: Case) -> Iterator[Finding]:
+    found = False
+    for pod, text, at in _evictions(case):
+        if _is_ephemeral(pod, text) or re.search(r"shutdown", text):
+            continue
+        found = True
+        evidence = Evidence(pod_object(pod), "status.reason", quote(f"Evicted: {text}"))
+        yield Finding(
+            "evicted_node_pressure",
+            f"{pod.name} was evicted, its node ran short: {quote(text)}",
+            (evidence, *exit_evidence(pod)),
+            pod.name,
+            at,
+            confidence=0.95,
+        )
+    if found or any(True for _ in _evictions(case)):
+        return
+    for c in case.conditions:
+        if "Evicted" in c.reason and c.status == "True":
+            evicted = re.search(r"\b([\w-]*worker-\d+)\b", c.message)
+            evidence = Evidence(case.job_name, f"conditions.{c.type}", quote(f"{c.reason}: {c.message}"))
+            yield Finding(
+                "evicted_node_pressure",
+                f"a member was evicted: {quote(c.message)}",
+                (evidence,),
+                evicted[1] if evicted else case.job_name,
+                c.since,
+                confidence=0.75,
+            )
+
+
+@rule(
+    "evicted_ephemeral_storage",
+    "It wrote more to its node's disk than it may",
+    means="A container, an emptyDir volume or the pod as a whole passed its limit of ephemeral "
+    "storage, and was evicted.",
+    looks='Evicted with `ephemeral local storage usage exceeds`, `Usage of EmptyDir volume "X" exceeds '
+    "the limit`.",
+    fix="write to a claim, or raise limits.ephemeral-storage or the emptyDir's sizeLimit",
+    needs=_NEEDS,
+)
+def evicted_ephemeral_storage(case: Case) -> Iterator[Finding]:
+    for pod, text, at in _evictions(case):
+        if _is_ephemeral(pod, text):
+            evidence = Evidence(pod_object(pod), "status.reason", quote(f"Evicted: {text}"))
+            yield Finding(
+                "evicted_ephemeral_storage",
+                f"{pod.name} was evicted, it wrote more to its node's disk than it may: {quote(text)}",
+                (evidence, *exit_evidence(pod)),
+                pod.name,
+                at,
+                confidence=0.95,
+            )
+
+
+# --- nodes and whoever takes pods away ---------------------------------------------------------------------
+
+_SHUTDOWN = re.compile(
+    r"imminent node shutdown|NodeShutdown|node (is )?shutting down|node shutdown", re.IGNORECASE
+)
+_SPOT = re.compile(
+    r"aws-node-termination|impending-node-termination|SpotInterrupted|SpotInterruption|spot "
+    r"interruption|spot instance|"
+    r"spot-itn|scheduled-maintenance|RebalanceRecommendation|preemptible.{0,40}(preempt|terminat)|"
+    r"node\.cloudprovider\.kubernetes\.io/shutdown|compute\.instances\.preempted|PreemptScheduled|"
+    r"VMEventScheduled|"
+    r"ScheduledEvent.{0,40}Preempt|TerminationNotice",
+    re.IGNORECASE,
+)
+
+
+def _spot_node(case: Case, name: str) -> Evidence | None:
+    """What tells that this node was shut down or taken back."""
+    node = case.nodes.get(name)
+    for taint in node.taints if node is not None else ():
+        if _SPOT.search(taint):
+            return Evidence(f"node/{name}", "spec.taints", taint)
+    for e in case.events:
+        if (
+            e.kind == "Node"
+            and e.name == name
+            and (_SPOT.search(f"{e.reason} {e.message}") or e.reason in ("Shutdown", "NodeShutdown"))
+        ):
+            return Evidence(f"node/{name}", f"events.{e.reason}", quote(e.message))
+    return None
+
+
+@rule(
+    "node_lost",
+    "Its node is gone",
+    means="The node's kubelet stopped answering: it crashed, lost its network or was removed. Its pods "
+    "stay Terminating "
+    "and the job may wait for them for ever.",
+    looks="Node Ready=Unknown `Kubelet stopped posting node status`, DisruptionTarget "
+    "DeletionByTaintManager or "
+    "DeletionByPodGC, event NodeNotReady, a pod whose deletionTimestamp is long over.",
+    fix="force-delete the pod, or set the out-of-service taint, then start the job again: it resumes",
+    needs=(*_NEEDS, Need.NODES),
+    retryable=True,
+)
+def node_lost(case: Case) -> Iterator[Finding]:
+    for pod in case.pods:
+        if _SHUTDOWN.search(_said(pod)) or _spot_node(case, pod.node) is not None or pod.phase == "Succeeded":
+            continue
+        c = disruption(pod)
+        evidence: list[Evidence] = []
+        if c is not None and c.reason in ("DeletionByTaintManager", "DeletionByPodGC"):
+            evidence.append(
+                Evidence(pod_object(pod), "conditions.DisruptionTarget", quote(f"{c.reason}: {c.message}"))
+            )
+        elif c is not None:
+            continue
+        if pod.reason == "NodeLost":
+            evidence.append(Evidence(pod_object(pod), "status.reason", quote(f"NodeLost: {pod.message}")))
+        node = case.nodes.get(pod.node)
+        ready = next((n for n in node.conditions if n.type == "Ready"), None) if node is not None else None
+        dead = ready is not None and ready.status in ("Unknown",)
+        if node is not None and (dead or any("node.kubernetes.io/unreachable" in t for t in node.taints)):
+            words_ = f"{ready.reason}: {ready.message}" if ready is not None else "unreachable"
+            evidence.append(Evidence(f"node/{pod.node}", "conditions.Ready", quote(words_)))
+        told = [
+            e
+            for e in case.events_of(pod)
+            if e.reason in ("NodeNotReady", "TaintManagerEviction", "NodeControllerEviction")
+        ]
+        own = [
+            e
+            for e in case.events
+            if e.kind == "Node"
+            and e.name == pod.node
+            and e.reason in ("NodeNotReady", "RemovingNode", "DeletingNode")
+        ]
+        stays = pod.deleted is not None and pod.phase == "Running" and (case.age(pod.deleted) or 0) > 30
+        unknown = any(
+            t.reason == "ContainerStatusUnknown" for k in pod.containers for t in (k.now, k.last) if t
+        )
+        if told or own:
+            e = (told or own)[-1]
+            if evidence or stays or unknown or exit_code(pod) is None or pod.phase == "Unknown":
+                ready_since = pod.condition("Ready")
+                later = (
+                    ready_since is not None
+                    and ready_since.status == "True"
+                    and (ready_since.since or 0) > (e.time or 0)
+                )
+                if not later or evidence:
+                    evidence.append(
+                        Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message))
+                    )
+        if not evidence:
+            continue
+        at = [
+            c.since if c is not None else None,
+            ready.since if dead and ready is not None else None,
+            *(e.time for e in told),
+        ]
+        yield Finding(
+            "node_lost",
+            f"node {pod.node or 'of it'} does not answer any more, and {pod.name} is lost with it",
+            tuple(evidence),
+            f"{pod.name} on node {pod.node}" if pod.node else pod.name,
+            min((t for t in at if t is not None), default=case.went_bad(pod)),
+            confidence=0.95 if len(evidence) > 1 else 0.85,
+        )
+
+
+@rule(
+    "preempted_by_priority",
+    "Something of higher priority took its place",
+    means="A scheduler or queue took the job's resources for a more important one.",
+    looks="DisruptionTarget PreemptionByScheduler, event Preempted or Evict, Workload Evicted with "
+    "reason Preempted and the "
+    "job suspended again.",
+    fix="it resumes from its checkpoint when there is room; a higher priority keeps its place",
+    needs=(*_NEEDS, Need.QUEUES),
+    retryable=True,
+)
+def preempted_by_priority(case: Case) -> Iterator[Finding]:
+    for pod in case.pods:
+        c = disruption(pod)
+        if (
+            (c is not None and c.reason == "PreemptionByScheduler")
+            or pod.reason == "Preempting"
+            or (c is not None and "preempt" in c.message.lower() and "critical" in c.message.lower())
+        ):
+            yield _disrupted(
+                case, pod, "preempted_by_priority", f"{pod.name} was preempted by a pod of higher priority"
+            )
+        elif c is None:
+            for e in case.events_of(pod):
+                # Volcano writes Evict; of kube-scheduler the victim's event is Preempted.
+                if (
+                    e.reason in ("Preempted", "Evict", "Preempting")
+                    and not _SPOT.search(e.message)
+                    and pod.phase != "Succeeded"
+                ):
+                    evidence = Evidence(pod_object(pod), f"events.{e.reason}", quote(e.message))
+                    yield Finding(
+                        "preempted_by_priority",
+                        f"{pod.name} was preempted: {quote(e.message)}",
+                        (evidence, *exit_evidence(pod)),
+                        pod.name,
+                        e.time,
+                    )
+                    break
+    known = {pod.pod for pod in case.pods}
+    for e in case.events:
+        if (
+            e.kind == "Pod"
+            and e.name not in known
+            and (e.reason == "Preempted" or (e.reason == "Evict" and "preempt" in e.message.lower()))
+        ):
+            yield Finding(
+                "preempted_by_priority",
+                f"{e.name} was preempted: {quote(e.message)}",
+                (Evidence(f"pod/{e.name}", f"events.{e.reason}", quote(e.message)),),
+                e.name,
+                e.time,
+            )
+    from allaboard.diagnosis.queue import _evicted
+
+    if case.running or case.succeeded:
+        return
+    said = _evicted(case, re.compile(r"\bPreempt"))
+    if said is not None and "PodsReady" not in f"{said.reason} {said.text}":
+        yield Finding(
+            "preempted_by_priority",
+            f"its queue took it back for another job: {quote(said.text or said.reason)}",
+            said.evidence,
+            said.object,
+            said.time,
+            confidence=0.95,
+        )
+
+
+@rule(
+    "spot_or_node_shutdown",
+    "Its node was taken back or shut down",
+    means="A spot or preemptible machine was reclaimed, or the node was shut down in order; the pods "
+    "got a short grace.",
+    looks="Pod reason Terminated `imminent node shutdown`, NodeShutdown, DisruptionTarget "
+    "TerminationByKubelet with that "
+    "message; taints and events of termination handlers.",
+    fix="start it again: it resumes from its newest checkpoint (spot.tolerate, spot.grace)",
+    needs=(*_NEEDS, Need.NODES),
+    retryable=True,
+)
+def spot_or_node_shutdown(case: Case) -> Iterator[Finding]:
+    for pod in case.pods:
+        if _SHUTDOWN.search(_said(pod)):
+            node = f" ({pod.node})" if pod.node else ""
+            yield _disrupted(
+                case, pod, "spot_or_node_shutdown", f"the node of {pod.name} was shut down{node}"
+            )
+            continue
+        c = disruption(pod)
+        broken = (
+            c is not None
+            or exit_code(pod) is not None
+            or pod.deleted is not None
+            or pod.phase in ("Failed", "Unknown")
+        )
+        if (
+            not broken
+            or (
+                c is not None
+                and c.reason in ("PreemptionByScheduler", "EvictionByEvictionAPI")
+                and not _spot_node(case, pod.node)
+            )
+            or pod.reason == "Evicted"
+        ):
+            continue
+        told = next((e for e in case.events_of(pod) if _SPOT.search(f"{e.reason} {e.message}")), None)
+        evidence = _spot_node(case, pod.node) or (
+            Evidence(pod_object(pod), f"events.{told.reason}", quote(told.message)) if told else None
+        )
+        if evidence is not None:
+            yield Finding(
+                "spot_or_node_shutdown",
+                f"the node of {pod.name} was taken back or shut down ({pod.node})",
+                (evidence, *exit_evidence(pod)),
+                pod.name,
+                c.since if c is not None else case.went_bad(pod),
+                confidence=0.9,
+            )
+
+
+@rule(
+    "drained_by_eviction_api",
+    "Its node was drained",
+    means="Somebody drained the node, or an autoscaler removed it, through the eviction API.",
+    looks="DisruptionTarget EvictionByEvictionAPI; the node is unschedulable.",
+    fix="start it again: it resumes; a PodDisruptionBudget makes drains wait",
+    needs=(*_NEEDS, Need.NODES),
+    retryable=True,
+)
+def drained_by_eviction_api(case: Case) -> Iterator[Finding]:
+    for pod in case.pods:
+        c = disruption(pod)
+        if c is not None and c.reason == "EvictionByEvictionAPI" and _spot_node(case, pod.node) is None:
+            where = f" from node {pod.node}" if pod.node else ""
+            yield _disrupted(case, pod, "drained_by_eviction_api", f"{pod.name} was drained{where}")
+
+
+# --- devices -----------------------------------------------------------------------------------------------
+
+_HARDWARE = words(
+    r"uncorrectable (NVLink|ECC)|uncorrectable ECC error|GPU has fallen off the bus|GPU is lost|"
+    r"double.bit ECC|"
+    r"row remap(ping)? (fail|pending)|NVLink.{0,60}(error|failure|fatal)|cudaErrorECCUncorrectable|"
+    r"GPU requires reset|CUDA_ERROR_ECC|hardware failure|Unable to determine the device handle for GPU|"
+    r"NVSwitch.{0,60}fatal|contained (ECC )?error|GSP.{0,40}timeout|RmInitAdapter failed|CUDA_ERROR_NVLINK"
+)
+_XID = words(r"\bXid\b[^\n]{0,80}?[:)]\s*\d{1,3}\b|\bXid (\(PCI[^)]*\)[: ]*)?\d{1,3}\b")
+
+
+@rule(
+    "gpu_hardware_error",
+    "A GPU is sick",
+    means="Memory errors, a lost bus or NVLink, or the driver's Xid of hardware. Xid 13, 31 and 43 "
+    "alone are mostly "
+    "faults of the program, and so is a device-side assert.",
+    looks="`uncorrectable ECC error`, `GPU has fallen off the bus`, `GPU is lost`, Xid 48, 63, 64, 74, "
+    "79, 94, 95, 119; the "
+    "node's allocatable GPUs below its capacity; a condition of a node problem detector.",
+    fix="cordon the node, start again elsewhere from the checkpoint, have the GPU checked",
+    needs=(*_LOG_NEEDS, Need.NODES, Need.EVENTS),
+    retryable=True,
+)
+def gpu_hardware_error(case: Case) -> Iterator[Finding]:
+    def where(pod: PodSeen, text: str) -> str:
+        return f"{pod.name} on node {pod.node}" if pod.node else pod.name
+
+    yield from from_logs(
+        case,
+        "gpu_hardware_error",
+        _HARDWARE,
+        "a GPU is sick",
+        anywhere=True,
+        running=True,
+        blame=where,
+        secondary=True,
+        confidence=0.95,
+    )
+    for one in readings(case):
+        for hit in one.log.hits(_XID):
+            number = int(
+                (
+                    re.findall(
+                        r"\d{1,3}", re.sub(r"\([^)]*\)", "", hit.text[hit.match.start() : hit.match.end()])
+                    )
+                    or ["0"]
+                )[-1]
+            )
+            if number in HARDWARE_XID:
+                yield Finding(
+                    "gpu_hardware_error",
+                    f"a GPU is sick ({author(case, one.pod, hit.rank)}), Xid {number}",
+                    log_evidence(one.pod, hit.text),
+                    where(one.pod, ""),
+                    hit.time or case.went_bad(one.pod),
+                    from_object=False,
+                    who=one.pod.name,
+                )
+                break
+    yield from _sick_nodes(case)
+
+
+_XID_EVENT = re.compile(r"xid[^\d]{0,40}(\d{1,3})", re.IGNORECASE)
+_SICK_CONDITION = re.compile(r"(Gpu|GPU|Xid|NVLink|Nvlink|ECC|Ecc|NVSwitch)", re.ASCII)
+
+
+def _sick_nodes(case: Case) -> Iterator[Finding]:
+    """Nodes of failed members whose conditions, events or devices tell of a sick GPU."""
+    for pod in case.pods:
+        node = case.nodes.get(pod.node)
+        if exit_code(pod) is None and pod.phase != "Failed":
+            continue
+        if not has_run(pod):
+            continue
+        text = ""
+        at = None
+        where = "conditions"
+        for c in node.conditions if node is not None else ():
+            healthy = "Healthy" in c.type or c.type.endswith("Ready")
+            if (
+                c.type not in ("Ready",)
+                and _SICK_CONDITION.search(c.type)
+                and c.status == ("False" if healthy else "True")
+            ):
+                text, at, where = f"{c.type}: {c.message or c.reason}", c.since, f"conditions.{c.type}"
+        for e in case.events:
+            if e.kind == "Node" and e.name == pod.node:
+                match = _XID_EVENT.search(f"{e.reason} {e.message}")
+                if (match is not None and int(match[1]) in HARDWARE_XID) or _HARDWARE.pattern.search(
+                    e.message
+                ):
+                    text, at, where = f"{e.reason}: {e.message}", e.time, f"events.{e.reason}"
+        log = case.log(pod)
+        broken = log is not None and log.has(
+            words(
+                r"unspecified launch failure|CUDA error|cudaError|misaligned address|an illegal instruction"
+            )
+        )
+        if not text and node is not None and broken:
+            for resource, full in node.capacity.items():
+                left = node.allocatable.get(resource, "0")
+                if "gpu" in resource and full.isdigit() and left.isdigit() and int(left[:9]) < int(full[:9]):
+                    text, where = f"{resource}: allocatable {left} of {full}", "status.allocatable"
+        if text:
+            yield Finding(
+                "gpu_hardware_error",
+                f"a GPU of {pod.name}'s node {pod.node} is sick: {quote(text)}",
+                (Evidence(f"node/{pod.node}", where, quote(text)), *exit_evidence(pod)),
+                f"{pod.name} on node {pod.node}",
+                at or case.went_bad(pod),
+                confidence=0.85,
+            )
+
+
+_NVML = words(r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown")
+
+
+@rule(
+    "gpu_lost_in_container",
+    "A running container lost its GPUs",
+    means="A reload of the node's services took away the container's rights to its devices: what runs "
+    "on goes on, what "
+    "starts anew finds no GPU.",
+    looks="`Failed to initialize NVML: Unknown Error`, no CUDA device, hours after a good start.",
+    fix="delete the pod so that a new one is made; for good: the CDI mode or the cgroupfs driver",
+    needs=_LOG_NEEDS,
+    retryable=True,
+)
+def gpu_lost_in_container(case: Case) -> Iterator[Finding]:
+    for one in readings(case):
+        hit = next(iter(one.log.hits(_NVML, 1)), None)
+        if hit is None:
+            continue
+        worked = (
+            re.search(r"(?i)\bstep\b|\bepoch\b|\biter|it/s|loss", one.log.body[: hit.position]) is not None
+        )
+        if not worked:
+            continue
+        yield Finding(
+            "gpu_lost_in_container",
+            f"{one.pod.name} lost its GPUs while it ran",
+            log_evidence(one.pod, hit.text),
+            one.pod.name,
+            hit.time or case.went_bad(one.pod),
+            from_object=False,
+            who=one.pod.name,
+        )
+
+
+# --- disks -------------------------------------------------------------------------------------------------
+
+_SHM = words(
+    r"insufficient shared memory|out of shared memory|/dev/shm.{0,200}No space left|No space "
+    r"left.{0,200}/dev/shm|nccl-shm-|/dev/shm/nccl|"
+    r"Bus error|exitcode\s*: -7|SIGBUS|shared memory \(shm\)|torch_\d+_\d+.{0,80}No space left"
+)
+_DISK = words(
+    r"No space left on device|Disk quota exceeded|storage_full|StorageFull|PytorchStreamWriter failed "
+    r"writing|"
+    r"inline_container.{0,200}unexpected pos|\[?Errno 28\]?|\[?Errno 122\]?|disk quota|file write "
+    r"failed.{0,60}space"
+)
+
+
+@rule(
+    "disk_full",
+    "The disk is full",
+    means="A volume or a store has no room: often checkpoints that nobody prunes. What was written "
+    "last is truncated.",
+    looks="`No space left on device`, `Disk quota exceeded`, `PytorchStreamWriter failed writing "
+    "file`, `unexpected pos` on a "
+    "checkpoint's path.",
+    fix="free space or prune checkpoints (checkpoints.keep); the newest complete checkpoint is kept",
+    needs=_LOG_NEEDS,
+)
+def disk_full(case: Case) -> Iterator[Finding]:
+    for finding in from_logs(case, "disk_full", _DISK, "the disk is full", but=_SHM, confidence=0.92):
+        log = case.logs.get(finding.who or "")
+        # The line that names no path may belong to shared memory that another line names.
+        if log is not None and log.has(words(r"/dev/shm/|nccl-shm-|insufficient shared memory")):
+            continue
+        yield finding
+
+
+@rule(
+    "killed_externally",
+    "Somebody killed it from outside",
+    means="A process ended by SIGKILL or SIGTERM, and neither memory nor an eviction explains it: a "
+    "deletion, an "
+    "administrator, a script. Members that are torn down after a peer look the same.",
+    looks="Exit 143 or 137 without OOMKilled, DisruptionTarget or eviction; `Received 15 death "
+    "signal`; a deletion.",
+    fix="find out who killed it (out of memory? an administrator?), then start again: it resumes",
+    needs=(*_NEEDS, Need.LOGS),
+    retryable=True,
+)
+def killed_externally(case: Case) -> Iterator[Finding]:
+    for pod in case.pods:
+        code = exit_code(pod)
+        one: Try | None = pod.main.ended_try if pod.main is not None else None
+        if (
+            code not in (137, 143)
+            or one is None
+            or (one.reason in ("OOMKilled", "DeadlineExceeded") and code == 137)
+            or disruption(pod) is not None
+            or pod.reason in ("Evicted", "Terminated")
+        ):
+            continue
+        signal = "SIGKILL" if code == 137 else "SIGTERM"
+        told = [e for e in case.events_of(pod) if e.reason in ("Killing", "ExceededGracePeriod")]
+        evidence = [*exit_evidence(pod)]
+        if told:
+            evidence.append(Evidence(pod_object(pod), f"events.{told[-1].reason}", quote(told[-1].message)))
+        alone = [p for p in case.pods if exit_code(p) == code and p is not pod]
+        victim = (
+            code == 143
+            and bool(alone)
+            and case.went_bad(pod) is not None
+            and min((t for p in alone if (t := case.went_bad(p)) is not None), default=float("inf"))
+            < (case.went_bad(pod) or 0)
+        )
+        log = case.log(pod)
+        lost = log is not None and log.has(SECONDARY)
+        level = Level.SYMPTOM if code == 143 or lost or victim else Level.CAUSE
+        yield Finding(
+            "killed_externally",
+            f"{pod.name} was killed from outside ({signal})",
+            tuple(evidence),
+            pod.name,
+            case.went_bad(pod),
+            level,
+            0.7,
+            generic=True,
+        )
+    hits = words(r"Received 15 death signal|Received Signals\.SIGTERM death signal|got signal: 15")
+    yield from from_logs(
+        case,
+        "killed_externally",
+        hits,
+        "it was ended from outside",
+        level=Level.SYMPTOM,
+        confidence=0.6,
+        secondary=True,
+    )
+    for e in case.events:
+        if e.reason in ("JobDeleted", "Deleted") or "deleted by user" in e.message.lower():
+            yield Finding(
+                "killed_externally",
+                f"somebody deleted it: {quote(e.message)}",
+                (Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message)),),
+                e.name,
+                e.time,
+                Level.SYMPTOM,
+                0.6,
+            )
+    if case.job is None or case.is_over:
+        return
+    for pod in case.objects.pods:
+        if (
+            pod.deleted is not None
+            and disruption(pod) is None
+            and exit_code(pod) is None
+            and pod.reason == ""
+            and (case.age(pod.deleted) or 0) <= 30
+        ):
+            yield Finding(
+                "killed_externally",
+                f"{pod.name} is being deleted",
+                (Evidence(pod_object(pod), "metadata.deletionTimestamp", "set"),),
+                pod.name,
+                pod.deleted,
+                Level.SYMPTOM,
+                0.5,
+                generic=True,
+            )

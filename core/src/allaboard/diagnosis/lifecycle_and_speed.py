@@ -1,0 +1,467 @@
+"""Lifecycle and speed: jobs that do not end, that ran out of tries or time, or that run slowly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from allaboard.diagnosis.case import Case, exit_code, is_running, pod_object, quote
+from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.reading import log_evidence, readings
+from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
+from allaboard.observation import State
+
+_NEEDS = (Need.PODS, Need.LOGS)
+_DONE = words(
+    r"training (is )?(complete|completed|done|finished|ended)|finished training|train(ing)? (job )?(has "
+    r")?(succeeded|successful)|completed training|"
+    r"(final|last) (model|checkpoint|weights|results?) .{0,60}(saved|written|uploaded)|(results?|model) "
+    r"saved to|all epochs (done|finished|completed)|"
+    r"`?max_(steps|epochs)\S* (reached|=\S+ reached)|done training|destroy_process_group\(\) was not "
+    r"called|wandb: (Run history|Waiting for|Synced|Run summary)|"
+    r"training took|end of training|train_runtime|saved final|Job finished|exiting main|main\(\) returned"
+)
+_PROGRESS = words(r"\bstep\b[ =:#]*\d+|\biter(ation)?\b[ =:#]*\d+|\d+%\||it/s")
+
+
+@rule(
+    "process_not_exiting",
+    "The script is done and its process does not end",
+    means="Training is finished and saved, and something keeps the process: a thread that is no "
+    "daemon, loader workers, a logger "
+    "that waits, a process group that nobody destroyed.",
+    looks="The log ends with its final words, and the container still runs; warnings about "
+    "`destroy_process_group`.",
+    fix="destroy_process_group, close loaders and loggers, sys.exit at the end; then delete the job or "
+    "let it complete",
+    needs=_NEEDS,
+)
+def process_not_exiting(case: Case) -> Iterator[Finding]:
+    if case.is_over:
+        return
+    for one in readings(case):
+        if not is_running(one.pod) or one.fatal is not None:
+            continue
+        hit = one.log.last(_DONE)
+        if hit is None:
+            continue
+        later = one.log.last(_PROGRESS)
+        if later is not None and later.position > hit.position:
+            continue
+        if case.is_younger(hit.time, 60) and not one.log.has(words(r"destroy_process_group")):
+            continue
+        yield Finding(
+            "process_not_exiting",
+            f"{one.pod.name} is done and does not end: {quote(hit.text)}",
+            log_evidence(one.pod, hit.text),
+            one.pod.name,
+            hit.time,
+            confidence=0.85,
+            from_object=False,
+            who=one.pod.name,
+        )
+
+
+@rule(
+    "sidecar_blocks_completion",
+    "A sidecar keeps the finished pod alive",
+    means="The container that trains has ended well, and another one of the pod runs on: the pod, and "
+    "with it the job, never "
+    "completes. Native sidecars (init containers with restartPolicy Always) do not do that.",
+    looks="The training container terminated with 0, istio-proxy or a log shipper running, pod Running "
+    "and NotReady.",
+    fix="disable the sidecar's injection for the job, or make it a native sidecar",
+    needs=(Need.PODS,),
+)
+def sidecar_blocks_completion(case: Case) -> Iterator[Finding]:
+    for pod in case.pods:
+        main = pod.main
+        if (
+            main is None
+            or main.now.state != "terminated"
+            or main.now.exit_code != 0
+            or pod.phase != "Running"
+        ):
+            continue
+        native = {
+            k.split("]")[0]
+            for k, v in pod.facts.items()
+            if k.startswith("initContainers[") and k.endswith(".restartPolicy") and v == "Always"
+        }
+        names = {
+            v
+            for k, v in pod.facts.items()
+            if k.startswith("initContainers[") and k.endswith(".name") and k.split("]")[0] in native
+        }
+        running = [
+            c
+            for c in pod.containers
+            if c.role == "sidecar" and c.now.state == "running" and c.name not in names
+        ]
+        if running:
+            yield Finding(
+                "sidecar_blocks_completion",
+                f"{pod.name} has finished, and its container {running[0].name} keeps it alive",
+                (
+                    Evidence(pod_object(pod), f"containerStatuses[{main.name}].terminated", "exit 0"),
+                    Evidence(pod_object(pod), f"containerStatuses[{running[0].name}].state", "running"),
+                ),
+                f"{running[0].name} in {pod.name}",
+                main.now.ended,
+                confidence=0.95,
+            )
+            return
+
+
+_BACKOFF = re.compile(
+    r"specified backoff ?limit|BackoffLimitExceeded|ReachedMaxRestarts|FailedJobs|backoff limit",
+    re.IGNORECASE,
+)
+
+
+@rule(
+    "backoff_limit_exceeded",
+    "It used up its restarts",
+    means="The job was restarted as often as it may. That says nothing of why; it is told alone only "
+    "where pods and logs are gone.",
+    looks="Failed `has reached the specified backoff limit`, BackoffLimitExceeded, ReachedMaxRestarts, "
+    "FailedJobs.",
+    fix="mend the cause above, or run again with clean_pods: none (cleanPodPolicy: None) to keep the "
+    "evidence",
+    needs=(Need.JOB, Need.EVENTS),
+)
+def backoff_limit_exceeded(case: Case) -> Iterator[Finding]:
+    for c in case.conditions:
+        if c.type in ("Failed",) and c.status == "True" and _BACKOFF.search(f"{c.reason} {c.message}"):
+            restarts = case.seen.restarts or sum(k.restarts for p in case.pods for k in p.containers)
+            own = case.is_local or case.seen.key
+            words_ = (
+                f"policy.backoff_limit is reached; restarts so far: {restarts}"
+                if own
+                else f"it used up its restarts: {quote(c.message or c.reason)}"
+            )
+            fix = "mend the cause above, or raise policy.backoff_limit" if own else None
+            yield Finding(
+                "backoff_limit_exceeded",
+                words_,
+                (
+                    Evidence(
+                        case.job_name if not case.is_local else f"job/{case.seen.run}",
+                        "conditions.Failed",
+                        quote(c.message or c.reason),
+                    ),
+                ),
+                None if own else case.job_name,
+                c.since,
+                Level.WRAPPER,
+                0.7,
+                fix=fix,
+            )
+            return
+    for e in case.events:
+        if e.reason in ("BackoffLimitExceeded", "ReachedMaxRestarts") and case.state is not State.SUCCEEDED:
+            yield Finding(
+                "backoff_limit_exceeded",
+                f"it used up its restarts: {quote(e.message)}",
+                (Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message)),),
+                case.job_name,
+                e.time,
+                Level.WRAPPER,
+                0.6,
+            )
+            return
+
+
+_DEADLINE = re.compile(
+    r"longer than (the )?specified deadline|DeadlineExceeded|MaximumExecutionTimeExceeded|active ?deadline",
+    re.IGNORECASE,
+)
+
+
+@rule(
+    "deadline_exceeded",
+    "It ran out of time",
+    means="The job's deadline passed and its pods were killed. If it never ran, what held it in its "
+    "queue is the cause.",
+    looks="`active longer than specified deadline`, reason DeadlineExceeded, Kueue "
+    "MaximumExecutionTimeExceeded.",
+    fix="raise policy.deadline or the clock named, or find out what held it",
+    needs=(Need.JOB, Need.PODS, Need.QUEUES),
+)
+def deadline_exceeded(case: Case) -> Iterator[Finding]:
+    texts = [
+        (case.job_name, f"conditions.{c.type}", f"{c.reason}: {c.message}", c.since)
+        for c in case.conditions
+        if c.status == "True"
+    ]
+    texts += [
+        (f"workload/{w.name}", f"conditions.{c.type}", f"{c.reason}: {c.message}", c.since)
+        for w in case.objects.workloads or ()
+        for c in w.conditions
+        if c.status == "True"
+    ]
+    texts += [
+        (pod_object(p), "status.reason", f"{p.reason}: {p.message}", None)
+        for p in case.pods
+        if p.reason == "DeadlineExceeded"
+    ]
+    texts += [
+        (f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", f"{e.reason}: {e.message}", e.time)
+        for e in case.events
+        if e.kind not in ("Pod", "Node")
+    ]
+    for object_, where, text, at in texts:
+        if (
+            _DEADLINE.search(text)
+            and "PodsReady" not in text
+            and "context deadline" not in text
+            and "ProgressDeadline" not in text
+        ):
+            yield Finding(
+                "deadline_exceeded",
+                f"it ran out of time: {quote(text)}",
+                (Evidence(object_, where, quote(text)),),
+                case.job_name,
+                at,
+                Level.CAUSE,
+                0.9,
+            )
+            return
+
+
+def _working(case: Case) -> bool:
+    return bool(case.running) and not case.is_over and all(exit_code(pod) is None for pod in case.pods)
+
+
+@rule(
+    "slow_socket_fallback",
+    "NCCL talks over plain TCP on nodes that have RDMA",
+    means="The pods do not get at the fast network: no rdma resource, no libibverbs in the image, no "
+    "IPC_LOCK. It works, slowly.",
+    looks="NCCL `NET/IB : No device found`, `Using network Socket`, `Failed to open libibverbs` on "
+    "nodes with RDMA.",
+    fix="request the rdma resource, IPC_LOCK and an image with libibverbs; hostNetwork or Multus where "
+    "the cluster needs it",
+    needs=(*_NEEDS, Need.NODES),
+)
+def slow_socket_fallback(case: Case) -> Iterator[Finding]:
+    if not _working(case):
+        return
+    pattern = words(
+        r"NET/IB\s*: No device found|Using network Socket|Failed to open libibverbs|"
+        r"NET/OFI.{0,80}(unable|no provider|not found)"
+    )
+    for one in readings(case):
+        hits = one.log.hits(pattern)
+        if not hits or not any(
+            "Socket" in h.text or "libibverbs" in h.text or "No device" in h.text for h in hits
+        ):
+            continue
+        node = case.nodes.get(one.pod.node)
+        rdma = _rdma_of(node.labels, node.allocatable) if node is not None else ""
+        telling = any("libibverbs" in h.text or "No device" in h.text for h in hits)
+        if case.nodes and not rdma:
+            continue
+        if not case.nodes and not telling:
+            continue
+        if len(case.objects.pods) < 2 and not case.is_local:
+            continue
+        more = (Evidence(f"node/{one.pod.node}", "labels or allocatable", rdma),) if rdma else ()
+        yield Finding(
+            "slow_socket_fallback",
+            f"NCCL uses plain TCP{' though the nodes have RDMA' if rdma else ''}: {quote(hits[0].text)}",
+            (*log_evidence(one.pod, hits[0].text), *more),
+            f"CR spec ({case.job_name}): no RDMA for {one.pod.name}",
+            hits[0].time,
+            Level.CAUSE,
+            0.85 if rdma else 0.65,
+            from_object=False,
+            who=one.pod.name,
+        )
+        return
+
+
+_RDMA = re.compile(r"rdma|infiniband|\bhca|mlnx|efa\b|\broce", re.IGNORECASE)
+
+
+def _rdma_of(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> str:
+    for name, value in [*labels.items(), *allocatable.items()]:
+        if _RDMA.search(name) and value not in ("false", "0"):
+            return f"{name}={value}"
+    return ""
+
+
+_TOPOLOGY_LABELS = re.compile(
+    r"rack|block|spine|superpod|leaf|topology-domain|network-topology|/zone$|switch|capacity-block|hostgroup",
+    re.IGNORECASE,
+)
+_TYPE_LABELS = (
+    "node.kubernetes.io/instance-type",
+    "nvidia.com/gpu.product",
+    "beta.kubernetes.io/instance-type",
+)
+
+
+@rule(
+    "slow_topology_placement",
+    "The members are spread over the network",
+    means="It runs, and the pods lie in several racks, blocks or zones, or one is on another type of "
+    "node: each step waits for "
+    "the slowest link or GPU.",
+    looks="Node labels of racks, blocks or zones that differ; `GPU Direct RDMA Disabled`, PXB or SYS "
+    "paths; throughput far below "
+    "what was expected.",
+    fix="ask for topology-aware placement (gang.topology), and pack the job into one block",
+    needs=(*_NEEDS, Need.NODES),
+    retryable=True,
+)
+def slow_topology_placement(case: Case) -> Iterator[Finding]:
+    if not _working(case) or len(case.running) < 2:
+        return
+    nodes = {pod.name: case.nodes[pod.node] for pod in case.running if pod.node in case.nodes}
+    if len({n.name for n in nodes.values()}) < 2:
+        return
+    for label in _TYPE_LABELS:
+        types = {name: node.labels.get(label, "") for name, node in nodes.items() if "launcher" not in name}
+        known = [v for v in types.values() if v]
+        if len(set(known)) > 1:
+            odd = min(types, key=lambda name: known.count(types[name]))
+            yield _placed(
+                case,
+                nodes[odd].name,
+                label,
+                types[odd],
+                f"{odd} runs on another type of node than the others",
+                odd,
+                0.8,
+            )
+            return
+    names = sorted(
+        {k for n in nodes.values() for k in n.labels if _TOPOLOGY_LABELS.search(k) and "hostname" not in k}
+    )
+    slow = words(r"GPU Direct RDMA Disabled|\bPXB\b|\bSYS\b|\bPHB\b")
+    hit = next((h for one in readings(case) for h in one.log.hits(slow, 1)), None)
+    for label in names:
+        places = {node.labels.get(label, "") for node in nodes.values()} - {""}
+        if len(places) > 1:
+            widest = (
+                f"its members lie in {len(places)} of {label.rpartition('/')[2]}: "
+                f"{', '.join(sorted(places)[:4])}"
+            )
+            node = next(iter(nodes.values()))
+            yield _placed(
+                case,
+                node.name,
+                label,
+                node.labels.get(label, ""),
+                widest,
+                "placement",
+                0.7 if hit or len(places) == len(nodes) else 0.65,
+            )
+            return
+    if hit is not None and "Disabled" in hit.text:
+        one = next(o for o in readings(case) if o.log.has(slow))
+        yield Finding(
+            "slow_topology_placement",
+            f"its GPUs talk the long way: {quote(hit.text)}",
+            log_evidence(one.pod, hit.text),
+            "placement",
+            hit.time,
+            Level.CAUSE,
+            0.6,
+            from_object=False,
+        )
+
+
+def _placed(
+    case: Case, node: str, label: str, value: str, summary: str, blame: str, confidence: float
+) -> Finding:
+    named = f"placement: {blame} on {node}" if blame != "placement" else "placement"
+    return Finding(
+        "slow_topology_placement",
+        summary,
+        (Evidence(f"node/{node}", f"labels[{label}]", value),),
+        named,
+        None,
+        Level.CAUSE,
+        confidence,
+    )
+
+
+@rule(
+    "healthy",
+    "Nothing is wrong",
+    means="The job makes progress, or has succeeded. Warnings that are older than its start have passed.",
+    looks="All members run or have succeeded, and nothing else on these pages fits.",
+    fix="nothing to do",
+    needs=(Need.JOB, Need.PODS),
+)
+def healthy(case: Case) -> Iterator[Finding]:
+    if case.succeeded:
+        done = next(
+            (
+                c
+                for c in case.conditions
+                if c.type in ("Succeeded", "Complete", "Completed") and c.status == "True"
+            ),
+            None,
+        )
+        text = (done.message or done.reason or done.type) if done is not None else "succeeded"
+        yield Finding(
+            "healthy",
+            "it has succeeded",
+            (Evidence(case.job_name, f"conditions.{done.type if done else 'state'}", quote(text)),),
+            None,
+            None,
+            Level.NOISE,
+            0.95,
+        )
+        return
+    if case.is_over or not case.objects.pods:
+        return
+    good = [pod for pod in case.objects.pods if is_running(pod) or pod.phase == "Succeeded"]
+    if (
+        len(good) < len(case.objects.pods)
+        or len(good) < case.expected
+        or case.seen.waiting is not None
+        or case.seen.obstacle is not None
+    ):
+        return
+    for one in readings(case):
+        hit = one.log.last(_PROGRESS)
+        if hit is not None:
+            yield Finding(
+                "healthy",
+                f"it makes progress: {quote(hit.text)}",
+                log_evidence(one.pod, hit.text),
+                None,
+                hit.time,
+                Level.NOISE,
+                0.9,
+                from_object=False,
+            )
+            return
+    pod = good[0]
+    yield Finding(
+        "healthy",
+        "all of its members run",
+        (Evidence(pod_object(pod), "status.phase", pod.phase),),
+        None,
+        None,
+        Level.NOISE,
+        0.6,
+    )
+
+
+@rule(
+    "unknown",
+    "Nothing explains it",
+    means="No rule found evidence. A guess would send you the wrong way.",
+    looks="A failure or a wait, and neither pods, events, nodes nor logs tell why; or they are gone.",
+    fix="collect logs of containers before (`kubectl logs --previous`), events and the nodes' state: "
+    "`allaboard snapshot`",
+    needs=(),
+)
+def unknown(case: Case) -> Iterator[Finding]:
+    # It is what is said when no other rule has anything to say: `allaboard.diagnosis.ranking` says it.
+    yield from ()

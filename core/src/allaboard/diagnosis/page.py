@@ -1,0 +1,70 @@
+"""The page of all causes, written from the rules themselves. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from allaboard.diagnosis.rule import Cause
+from allaboard.diagnosis.rules import all_rules
+
+_HEAD = """\
+# What `allaboard doctor` says
+
+`allaboard doctor RUN` looks at a run's objects, events, nodes and logs, and says why it waits, failed or
+looks wrong: the first cause in time, with what shows it, whom to look at, and what to do. The codes stay:
+alerts may match them. They stand in `status --json`, in the exception of an Airflow task and in the error
+of a KFP step, too. **Again** says whether the same job, unchanged, may succeed later; a finding may know
+better.
+
+This page is written from the rules: `make docs`.
+"""
+ROOMS: Mapping[str, str] = {
+    "submit": "Submit and admission",
+    "queue": "Queueing and scheduling",
+    "start": "Starting the pod",
+    "infrastructure": "Infrastructure while it runs",
+    "communication": "Communication",
+    "code_and_data": "Code, libraries and data",
+    "lifecycle_and_speed": "Lifecycle and speed",
+}
+"""The file of a rule -> where its cause happens."""
+
+
+def page() -> str:
+    """Markdown: a table of all codes, then each cause."""
+    return (
+        "\n".join(
+            [_HEAD, *_tables(), *(line for one in all_rules().values() for line in _section(one.cause))]
+        )
+        + "\n"
+    )
+
+
+def _tables() -> Iterator[str]:
+    for room, title in ROOMS.items():
+        yield f"**{title}**"
+        yield ""
+        yield "| Code | Says | Again |"
+        yield "|---|---|---|"
+        for one in all_rules().values():
+            if one.cause.room == room:
+                yield f"| [`{one.cause.code}`](#{one.cause.code}) | {one.cause.title} | {_again(one.cause)} |"
+        yield ""
+
+
+def _again(cause: Cause) -> str:
+    return "-" if cause.code == "healthy" else "yes" if cause.retryable else "no"
+
+
+def _section(cause: Cause) -> Iterator[str]:
+    yield f"## {cause.code}"
+    yield ""
+    yield f"{cause.title}. {cause.means}"
+    yield ""
+    yield f"**How it looks:** {cause.looks}"
+    yield ""
+    yield f"**What to do:** {cause.fix[:1].upper()}{cause.fix[1:]}."
+    yield ""
+    needs = ", ".join(cause.needs) or "nothing"
+    yield f"*Where:* {ROOMS[cause.room].lower()} · *read from:* {needs} · *again:* {_again(cause)}"
+    yield ""

@@ -1,0 +1,232 @@
+"""How a log is read for a cause: what ended its process speaks first, a line that went before only where that
+end says nothing, and what says only that a peer went away never.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, quote
+from allaboard.diagnosis.logs import Hit, Log, Words, words
+from allaboard.diagnosis.rule import Evidence, Finding, Level
+from allaboard.diagnosis.tracebacks import RaisedException
+from allaboard.observation import PodSeen
+
+SECONDARY = words(
+    r"Connection closed by (remote )?peer|Connection reset by (remote )?peer|Broken pipe|remote process exit|"
+    r"there was a network error|ncclRemoteError|Socket recv failed while polling|Connection closed by "
+    r"localRank|"
+    r"Some NCCL operations have failed or timed out|taking the entire process down|Watchdog caught|"
+    r"watchdog thread terminated|store->get\('0'\) got error|got signal: 15|closing signal SIGTERM|"
+    r"RendezvousClosedError|"
+    r"lost communication with a remote daemon|mpirun noticed that process rank|processes exited with "
+    r"non-zero status|"
+    r"exited with non-zero status|heartbeat timeout|Shutdown barrier|coordination service.{0,80}UNAVAILABLE|"
+    r"failed to connect to all addresses|UnavailableError|HorovodInternalError|has been shut down|"
+    r"closed connection|recvValue failed|failed to recv, got 0 bytes|ProcessGroup.{0,80}(reset|closed)|"
+    r"NCCL communicator was aborted|"
+    r"ncclInternalError|peer .{0,60}(closed|disconnected)|DistNetworkError|Application timeout caused "
+    r"pair closure"
+)
+OPAQUE = re.compile(
+    r"(^|\.)(RuntimeError|DistBackendError|DistNetworkError|DistStoreError|DistError|"
+    r"HorovodInternalError|UnavailableError|"
+    r"ChildFailedError|CalledProcessError|SignalException|InternalError|XlaRuntimeError|"
+    r"AcceleratorError|SystemExit|"
+    r"ProcessExitedException|ProcessRaisedException|OSError|Exception|TimeoutError|ClientError|"
+    r"S3UploadFailedError)$"
+)
+"""Types that say little of why: what stands around them is read, too."""
+MEETING = words(
+    r"RendezvousTimeoutError|RendezvousConnectionError|DistStoreError|DistNetworkError|clients joined|"
+    r"client socket has (timed out|failed)|"
+    r"(c10d|TCPStore|rendezvous|init_process_group).{0,200}(timed out|refused|reset|Name or service)|"
+    r"Barrier timed out|"
+    r"gai error|ConnectionRefusedError"
+)
+"""What an exception says that ended a member which never met the others: a symptom, with rules of its own."""
+GOES_ON = words(r"\bstep\b[ =:#]*\d+|\bepoch\b[ =:#]*\d+|\biter(ation)?\b[ =:#]*\d+|\d+%\|")
+"""A line of a training that goes on."""
+NEAR = 6000
+"""Characters around the end of a process that belong to its message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A pod's log. ``ended``: its process ended without success, as far as is known; ``fatal``: what ended
+    it, the first that is not about a peer; ``speaks``: whether that says why."""
+
+    pod: PodSeen
+    log: Log
+    ended: bool
+    fatal: RaisedException | None
+    speaks: bool
+
+
+def readings(case: Case) -> list[Reading]:
+    """Of every pod that has a log and has not succeeded."""
+    if "readings" not in case.memo:
+        case.memo["readings"] = [_read(case, pod, log) for pod, log in _telling(case)]
+    found: list[Reading] = case.memo["readings"]
+    return found
+
+
+SAME = 6
+"""Members whose logs say the same but for numbers, and that are looked at: those that ended first."""
+
+
+def _telling(case: Case) -> list[tuple[PodSeen, Log]]:
+    every = [(pod, log) for pod in case.pods if (log := case.log(pod)) is not None]
+    if len(every) <= 4 * SAME:
+        return every
+    first = sorted(every, key=lambda one: case.went_bad(one[0]) or float("inf"))
+    alike: Counter[tuple[int, str, int | None]] = Counter()
+    kept = set()
+    for pod, log in first:
+        kind = (log.shape, pod.phase, exit_code(pod))
+        alike[kind] += 1
+        if alike[kind] <= SAME:
+            kept.add(pod.name)
+    return [(pod, log) for pod, log in every if pod.name in kept]
+
+
+def _read(case: Case, pod: PodSeen, log: Log) -> Reading:
+    own = [e for e in log.fatal if not is_secondary(e.text)]
+    fatal = own[0] if own else None
+    speaks = fatal is not None and OPAQUE.search(fatal.type) is None
+    return Reading(pod, log, has_ended(case, pod), fatal, speaks)
+
+
+def has_ended(case: Case, pod: PodSeen) -> bool:
+    if pod.phase == "Succeeded":
+        return False
+    if exit_code(pod) is not None or pod.phase == "Failed" or pod.deleted is not None:
+        return True
+    return pod.main is None or (pod.main.now.state in ("", "waiting") and (has_run(pod) or not case.is_local))
+
+
+def is_secondary(text: str) -> bool:
+    return SECONDARY.pattern.search(text) is not None
+
+
+def author(case: Case, pod: PodSeen, rank: int | None, local: int | None = None) -> str:
+    """``worker-0, rank 5``: the rank that a launcher named, else that of the member, if there are others."""
+    if rank is not None:
+        return f"{pod.name}, rank {rank}"
+    if local is not None:
+        return f"{pod.name}, local rank {local}"
+    own = case.ranks.get(pod.member or "")
+    return f"{pod.name}, rank {own}" if own is not None and len(case.seen.members) > 1 else pod.name
+
+
+def log_evidence(pod: PodSeen, text: str, where: RaisedException | None = None) -> tuple[Evidence, ...]:
+    place = (
+        (Evidence(f"log/{pod.name}", "traceback", str(where.where)),)
+        if where is not None and where.where is not None
+        else ()
+    )
+    return (Evidence(f"log/{pod.name}", "text", quote(text)), *place, *exit_evidence(pod))
+
+
+def from_logs(
+    case: Case,
+    code: str,
+    pattern: Words,
+    summary: str,
+    *,
+    but: Words | None = None,
+    level: Level = Level.CAUSE,
+    running: bool = False,
+    anywhere: bool = False,
+    confidence: float = 0.9,
+    retryable: bool | None = None,
+    fix: str | None = None,
+    blame: Callable[[PodSeen, str], str] | None = None,
+    secondary: bool = False,
+) -> Iterator[Finding]:
+    """A finding for each pod whose log shows a pattern. ``but``: what a line must not say, too;
+    ``running``: also while its process goes on; ``anywhere``: also where an exception ended it that says
+    something else; ``secondary``: lines that also tell of a lost peer count."""
+    for one in readings(case):
+        found = _first(one, pattern, but, running, anywhere, secondary)
+        if found is None:
+            continue
+        text, exception, hit = found
+        rank = exception.rank if exception is not None else hit.rank if hit is not None else None
+        local = exception.local if exception is not None else None
+        yield Finding(
+            code,
+            f"{summary} ({author(case, one.pod, rank, local)}): {quote(text)}",
+            log_evidence(one.pod, text, exception),
+            blame(one.pod, text) if blame is not None else one.pod.name,
+            _when(case, one, hit),
+            level,
+            confidence if exception is not None or one.ended else confidence - 0.1,
+            retryable,
+            fix,
+            from_object=False,
+            who=one.pod.name,
+        )
+
+
+def _when(case: Case, one: Reading, hit: Hit | None) -> float | None:
+    bad = case.went_bad(one.pod)
+    if hit is not None and hit.time is not None:
+        return hit.time if bad is None else min(hit.time, bad) if hit.time > bad - 86400 else bad
+    return bad
+
+
+def _first(
+    one: Reading, pattern: Words, but: Words | None, running: bool, anywhere: bool, secondary: bool
+) -> tuple[str, RaisedException | None, Hit | None] | None:
+    if one.pod.phase == "Succeeded":
+        return None
+
+    def fits(text: str) -> bool:
+        return (
+            pattern.pattern.search(text) is not None
+            and (secondary or not is_secondary(text))
+            and (but is None or but.pattern.search(text) is None)
+        )
+
+    last = one.log.fatal
+    for exception in last:
+        if fits(exception.text):
+            hit = next(
+                iter(
+                    one.log.hits(
+                        Words(re.compile(re.escape(exception.text[:120])), (exception.text[:60].lower(),)), 1
+                    )
+                ),
+                None,
+            )
+            return exception.text, exception, hit
+    for exception in one.log.before_fatal:
+        if fits(exception.text):
+            return exception.text, exception, None
+    # A process that hangs after its exception has not ended; one that goes on has dealt with it.
+    if not one.ended and not running and (one.fatal is None or went_on(one.log)):
+        return None
+    hits = [h for h in one.log.hits(pattern) if fits(h.text)]
+    if not one.ended and hits:
+        # What it has got over is no trouble.
+        goes = one.log.last(GOES_ON)
+        hits = [h for h in hits if goes is None or goes.position < h.position]
+    if one.speaks and not anywhere:
+        after = one.log.body.rfind(one.fatal.type) if one.fatal is not None else -1
+        hits = [
+            h for h in hits if after >= 0 and after - 200 <= h.position <= after + NEAR and h.position > after
+        ]
+    if not hits:
+        return None
+    return hits[0].text, None, hits[0]
+
+
+def went_on(log: Log) -> bool:
+    """Whether it reports steps after its last traceback."""
+    at = log.body.rfind("Traceback (most recent call last)")
+    last = log.last(GOES_ON)
+    return last is not None and last.position > at >= 0

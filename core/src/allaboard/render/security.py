@@ -1,0 +1,45 @@
+"""What members may do on their nodes: the Pod Security level that they keep. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allaboard.pod_defaults import PINS, RESTRICTED_CONTAINER, is_for_rdma
+
+if TYPE_CHECKING:
+    from allaboard.layout import Needs
+    from allaboard.render.cluster_facts import ClusterFacts
+    from allaboard.spec.job import TrainingJob
+
+
+def is_restricted(job: TrainingJob, facts: ClusterFacts) -> bool:
+    """Whether members keep the level restricted: the job says so, or would have no members without it."""
+    return job.get("security") == "restricted" or facts.pod_security == "restricted"
+
+
+def uses_rdma(needs: Needs) -> bool:
+    """Whether a device is for RDMA, by its name."""
+    return any(is_for_rdma(name) for name in needs.devices)
+
+
+def may_pin(job: TrainingJob, facts: ClusterFacts) -> bool:
+    """Whether the capability IPC_LOCK is taken by the namespace."""
+    return not is_restricted(job, facts) and facts.pod_security in (None, "privileged")
+
+
+def of_container(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> Mapping[str, Any]:
+    """The securityContext of the container that trains; empty: the usual one."""
+    if is_restricted(job, facts):
+        return RESTRICTED_CONTAINER
+    return PINS if uses_rdma(needs) and may_pin(job, facts) else {}
+
+
+def with_others(containers: Sequence[Mapping[str, Any]], trains: str) -> list[dict[str, Any]]:
+    """Containers that a job adds, with what the level restricted asks of each and they leave open."""
+    return [
+        dict(one)
+        if one.get("name") == trains
+        else {**one, "securityContext": {**RESTRICTED_CONTAINER, **(one.get("securityContext") or {})}}
+        for one in containers
+    ]

@@ -1,0 +1,33 @@
+"""Every cause and its look-alikes: what the doctor says first, and never first."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
+from allaboard.diagnosis import diagnose
+from allaboard.diagnosis.rules import all_rules
+from tests.core.diagnosis.cases import CASES, Sample
+from tests.core.diagnosis.score import names_the_same
+
+VICTIM = "secondary_peer_loss"
+"""It is never said first: it has no case of its own."""
+
+
+@pytest.mark.parametrize("sample", CASES, ids=lambda sample: sample.name)
+def test_the_cause_comes_first(sample: Sample) -> None:
+    found = diagnose(read_snapshot(copy.deepcopy(sample.snapshot)), thorough=True)
+    top = found[0]
+    assert top.code == sample.code, [(d.code, d.summary) for d in found]
+    assert top.code not in sample.like
+    if sample.retryable is not None:
+        assert top.retryable is sample.retryable
+    assert names_the_same(sample.blame or None, top.blame), top.blame
+    assert top.summary and top.fix and 0 < top.confidence <= 1
+    assert top.evidence or top.code in ("unknown",), "nothing is said without evidence"
+
+
+def test_every_cause_has_a_case() -> None:
+    assert {sample.code for sample in CASES} == {*all_rules()} - {VICTIM}
