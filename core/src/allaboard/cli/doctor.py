@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, Evidence, diagnose
 from allaboard.errors import BadInput
-from allaboard.observation import Observation
+from allaboard.observation import Observation, State
 from allaboard.report.terminal import Ink, say, show_json, supports_colour
 from allaboard.status import state_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.local.backend import LocalBackend
 
 EPILOG = """\b
 Examples:
@@ -46,17 +50,30 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         return
     if (run is None) == (file is None):
         raise click.UsageError("name a RUN or --snapshot FILE, one of them")
+    stalled = None
     if file is not None:
         seen, name = read_file(file), file
     else:
-        _, seen = at.open_to_watch(run or "", evidence=True)
+        backend, seen = at.open_to_watch(run or "", evidence=True)
         name = seen.run
+        stalled = None if at.is_cluster else _why_it_stands(cast("LocalBackend", backend), seen)
     diagnoses = diagnose(seen, thorough=True)
+    if stalled is not None:
+        diagnoses = (stalled, *(d for d in diagnoses if d.code not in ("healthy", stalled.code)))
     if as_json:
         show_json({"state": state_of(seen).value, "diagnoses": [d.to_dict() for d in diagnoses]})
         return
     for line in lines(seen, name, diagnoses, supports_colour()):
         say(line)
+
+
+def _why_it_stands(backend: LocalBackend, seen: Observation) -> Diagnosis | None:
+    """What the stacks of its ranks say, of a run whose members run and write nothing."""
+    from allaboard.diagnosis.stacks import SILENT, diagnose_stacks
+
+    if state_of(seen) is not State.RUNNING or (silent := backend.silent_for(seen, time.time())) < SILENT:
+        return None
+    return diagnose_stacks(backend.stacks(seen.run), silent)
 
 
 def read_file(file: str) -> Observation:

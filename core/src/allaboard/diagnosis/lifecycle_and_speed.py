@@ -389,6 +389,22 @@ def _placed(
 
 
 @rule(
+    "rank_stalled",
+    "One rank does not come, and the others wait for it",
+    means="Every rank but one has entered a collective, and waits there for the one that is somewhere else: "
+    "in a loader, a lock, a download, a computation of its own. Nothing fails before the collective does.",
+    looks="All members run, none writes a line any more, and the stacks of the waiting ranks end in "
+    "torch.distributed while that of one does not. `allaboard doctor RUN` asks for them on this machine.",
+    fix="look at the line where that rank is; give what it waits for a time limit",
+    needs=(Need.STACKS,),
+    retryable=True,
+)
+def rank_stalled(case: Case) -> Iterator[Finding]:
+    # Stacks are asked for of a run that is live and silent: `allaboard.diagnosis.stacks` says it.
+    yield from ()
+
+
+@rule(
     "healthy",
     "Nothing is wrong",
     means="The job makes progress, or has succeeded. Warnings that are older than its start have passed.",

@@ -59,6 +59,7 @@ class Need(StrEnum):
     QUEUES = "queues"
     CLAIMS = "claims"
     LOGS = "logs"
+    STACKS = "stacks"
 
 
 class Level(IntEnum):

@@ -12,9 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence
 from allaboard.printable import visible
+from allaboard.units import show_seconds
 
 MOST_FRAMES = 400
+SILENT = 30.0
+"""Seconds without a line after which a run is asked why it does not move."""
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+[^\n]*\(most recent call first\):")
 _FRAME = re.compile(
     r'  File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}) in (?P<function>[^\n]{1,300})'
@@ -131,6 +135,27 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
     who = f"all {len(waiting)} ranks that answered" if len(waiting) > 1 else f"rank {first}"
     where = _plural(lines[first]) if len(waiting) > 1 else lines[first]
     return HangCause(f"{who} {where}: look at the network, and for a rank that is gone", (), lines)
+
+
+def diagnose_stacks(looks: Sequence[ProcessLook], silent: float) -> Diagnosis | None:
+    """Why a run does not move. ``silent``: seconds since any member wrote a line. None: no rank holds up
+    another, or its members wrote lately, when a moment's stacks say nothing.
+    """
+    found = cause_of_hang(looks)
+    if found is None or silent < SILENT or not (found.blame or found.mismatch):
+        return None
+    code = "collective_mismatch" if found.mismatch else "rank_stalled"
+    cause = RULES[code].cause
+    named = found.blame or tuple(found.lines)
+    return Diagnosis(
+        code,
+        f"{found.summary}; no member has written for {show_seconds(silent)}",
+        tuple(Evidence(f"rank {rank}", "stack", found.lines[rank]) for rank in (*named, *found.lines)[:4]),
+        f"rank {found.blame[0]}" if found.blame else None,
+        cause.retryable,
+        cause.fix,
+        0.8 if found.blame else 0.7,
+    )
 
 
 def _held_up(

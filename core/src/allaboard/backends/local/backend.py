@@ -620,6 +620,14 @@ class LocalBackend:
         """
         return look_twice(self._read_record(self.find(run)).uid)
 
+    def silent_for(self, seen: Observation, now: float) -> float:
+        """Seconds since any of its members wrote a line, or began; 0 where none has a log."""
+        times = [m.started for m in seen.members if m.started is not None]
+        for member in seen.members:
+            with suppress(OSError):
+                times += [Path(member.log).stat().st_mtime] if member.log else []
+        return max(0.0, now - max(times)) if times else 0.0
+
     @_translate_disk_errors
     def events(self, run: str) -> list[Event]:
         """The events of all attempts, oldest first."""

@@ -52,9 +52,9 @@ def _import_next() -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     this = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401
+        __import__("sitecustomize")
     except ModuleNotFoundError as error:
-        if error.name != "sitecustomize":
+        if error.name not in (None, "sitecustomize"):
             raise
         if this is not None:
             sys.modules["sitecustomize"] = this
