@@ -269,6 +269,8 @@ def test_the_api_server_takes_a_job_that_says_every_field(
     cluster: Cluster, namespace: str, accepted: Callable[[Object], Object], name: str
 ) -> None:
     fields = {"workers": None, **job_of(name).as_mapping()}
+    account = {"name": fields["service_account"], "namespace": namespace}
+    cluster.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     found = made(fields, replace(ASSUMED, namespace=namespace))
     assert_taken(cluster, accepted, found)
 

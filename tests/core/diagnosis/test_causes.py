@@ -12,8 +12,10 @@ from allaboard.diagnosis.rules import all_rules
 from tests.core.diagnosis.cases import CASES, Sample
 from tests.core.diagnosis.score import names_the_same
 
-VICTIM = "secondary_peer_loss"
-"""It is never said first: it has no case of its own."""
+WITHOUT_A_CASE = {
+    "secondary_peer_loss",  # It is never said first.
+    "rank_stalled",  # It needs the stacks of a live run: test_stacks.py, test_doctor_of_hangs.py.
+}
 
 
 @pytest.mark.parametrize("sample", CASES, ids=lambda sample: sample.name)
@@ -30,4 +32,4 @@ def test_the_cause_comes_first(sample: Sample) -> None:
 
 
 def test_every_cause_has_a_case() -> None:
-    assert {sample.code for sample in CASES} == {*all_rules()} - {VICTIM}
+    assert {sample.code for sample in CASES} == {*all_rules()} - WITHOUT_A_CASE

@@ -13,6 +13,13 @@ from allaboard.spec.explaining import explain
 from allaboard.testing import a_job
 
 
+TOGETHER = {
+    "device_class": {"gpu": 1},
+    "device_selector": {"gpu": 1, "device_class": "gpu.nvidia.com"},
+}
+"""What a field needs beside itself."""
+
+
 def every_path(path: str = "") -> Iterator[str]:
     for name in explain(path).fields or ():
         within = f"{path}.{name}" if path else name
@@ -31,7 +38,8 @@ def test_every_field_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("path", [p for p in every_path() if explain(p).example is not None])
 def test_every_example_is_right(path: str) -> None:
-    steps, value = path.split("."), explain(path).example
+    *steps, last = path.split(".")
+    value = {**TOGETHER.get(last, {}), last: explain(path).example}
     for step in reversed(steps):
         value = {step: value}
     for name in ("storage", "secrets"):

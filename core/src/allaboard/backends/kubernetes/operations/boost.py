@@ -254,6 +254,7 @@ class Booster:
     stores: Sequence[str]
     saves: Saves
     writes: bool = True
+    _seen: dict[str, tuple[str | None, Seen | None]] = field(default_factory=dict)
     _known: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _listed: dict[str, float] = field(default_factory=dict)
     _changed: dict[str, float] = field(default_factory=dict)
@@ -267,8 +268,10 @@ class Booster:
     def look(self, workloads: Iterable[Json], now: float) -> Operation[Look]:
         """One look at all Workloads there are: each of ours gets its boost. ``now``: of the server."""
         every = [*workloads]
-        ours = [seen for each in every if (seen := seen_of(each)) is not None]
-        self._forget({seen.uid for seen in ours})
+        ours = [seen for each in every if (seen := self._read(each)) is not None]
+        # Who is being evicted comes first: its boost has to go before Kueue queues it again.
+        ours.sort(key=lambda seen: seen.since is not None or seen.boost is None)
+        self._forget({each["metadata"]["uid"] for each in every})
         notes: list[str] = []
         if not ours or not (yield from self._is_honoured(ours[0], now, notes)):
             return Look(notes=tuple(notes))
@@ -285,6 +288,14 @@ class Booster:
                 continue
             changes += [change] if change is not None else []
         return Look(tuple(changes), tuple(notes), sum(seen.since is not None for seen in ours))
+
+    def _read(self, workload: Json) -> Seen | None:
+        """As `seen_of`, once for each version of it."""
+        uid, version = workload["metadata"]["uid"], workload["metadata"].get("resourceVersion")
+        known = self._seen.get(uid)
+        if known is None or not version or known[0] != version:
+            known = self._seen[uid] = version, seen_of(workload)
+        return known[1]
 
     def clear(self, workloads: Iterable[Json], now: float) -> Operation[Look]:
         """Takes away every boost that is ours."""
@@ -397,6 +408,7 @@ class Booster:
 
     def _forget(self, uids: set[str]) -> None:
         every: tuple[dict[str, Any], ...] = (
+            self._seen,
             self._known,
             self._listed,
             self._changed,

@@ -95,9 +95,9 @@ class Changes:
         if self.on_alarm is not None:
             self.on_alarm(alarm)
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float, spaced: bool = True) -> bool:
         """True when something may have changed: a row did, or no row tells at present and it is time to poll.
-        False after ``seconds``.
+        False after ``seconds``. ``spaced``: of many wakes some are held back, as every look costs requests.
         """
         now = time.monotonic()
         deadline = now + seconds
@@ -107,6 +107,8 @@ class Changes:
                 return False
             if _blind(self._feeds):
                 return True
+        if not spaced:
+            return True
         now = time.monotonic()
         self._due, pause = space_wakes(self._due, now)
         time.sleep(max(0.0, min(pause, deadline - now)))
@@ -144,8 +146,8 @@ class Copy:
             return [*self._feed.objects.values()]
 
     def wait(self, seconds: float) -> bool:
-        """As `Changes.wait`."""
-        return self._changes.wait(seconds)
+        """As `Changes.wait`, but at once: a look at the copy costs no request."""
+        return self._changes.wait(seconds, spaced=False)
 
     @property
     def trouble(self) -> AllaboardError | None:
