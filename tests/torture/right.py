@@ -222,8 +222,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     if "scheduler" in job.get("gang", {}):
         usable = [n for n, g in GANGS.items() if pair_engine_and_gang(engine, g).how != "refused"]
         job["gang"]["scheduler"] = rng.choice(["auto", *usable])
-    if job.get("gang", {}).get("scheduler") == "yunikorn":
-        job["gang"].get("topology", {}).pop("require", None)  # its placeholders know no affinity
+    if (named := GANGS.get(job.get("gang", {}).get("scheduler"))) and named.REFUSES_DOMAIN is not None:
+        job["gang"].get("topology", {}).pop("require", None)
     if job.get("gang", {}).get("scheduler", "auto") in ("auto", "none"):
         job.get("gang", {}).pop("require", None)  # it is for the cluster to say whether that is refused
     own = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}} if "runPolicy" in engine.FIELDS else {}

@@ -423,7 +423,7 @@ def test_check_knows_the_names() -> None:
 
 NEW_GANG = """
 NAME, TITLE, KINDS, SCHEDULER, AUTO = "toy", "the toy gang", ("toy.io/v1/Band",), "toy-scheduler", 1
-POD_FIELD, COMPOSITE, UNDERSTANDS, REFUSES = None, (), frozenset({"queue"}), {}
+POD_FIELD, COMPOSITE, UNDERSTANDS, REFUSES, REFUSES_DOMAIN = None, (), frozenset({"queue"}), {}, None
 def marks(plan, role):
     return {"metadata": {"labels": {"toy.io/band": plan.name}}, "spec": {"schedulerName": plan.scheduler}}
 def objects(plan):

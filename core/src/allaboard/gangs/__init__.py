@@ -57,6 +57,9 @@ class Gang(Protocol):
     REFUSES: Mapping[str, str]
     """Engines that it cannot serve -> why. The engine's own refusals are in its file."""
 
+    REFUSES_DOMAIN: str | None
+    """Why no domain may be required of it; None: one may."""
+
     def marks(self, plan: GangPlan, role: str) -> Mapping[str, Any]:
         """What every pod of a role carries: a pod template to merge."""
 

@@ -27,6 +27,7 @@ AUTO: int | None = 20
 POD_FIELD: str | None = None
 UNDERSTANDS = frozenset({"timeout"})
 REFUSES: Mapping[str, str] = {}
+REFUSES_DOMAIN: str | None = None
 LABEL = "scheduling.x-k8s.io/pod-group"
 _SIBLINGS = re.compile(r"current pods number: (\d+), minMember of group: (\d+)")
 _GAP = re.compile(r"resource gap: (.*)")

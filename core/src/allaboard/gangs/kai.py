@@ -34,6 +34,7 @@ REFUSES: Mapping[str, str] = {
     "paddlejob": _UNKNOWN.format("PaddleJob"),
     "mxjob": _UNKNOWN.format("MXJob"),
 }
+REFUSES_DOMAIN: str | None = None
 QUEUE = "kai.scheduler/queue"
 """Label of a member that names its queue."""
 DEFAULT_QUEUE = "default-queue"

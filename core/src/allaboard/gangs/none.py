@@ -23,6 +23,7 @@ AUTO: int | None = 1000  # when there is nothing else
 POD_FIELD: str | None = None
 UNDERSTANDS: frozenset[str] = frozenset()
 REFUSES: Mapping[str, str] = {}
+REFUSES_DOMAIN: str | None = None
 
 
 def marks(plan: GangPlan, role: str) -> Mapping[str, Any]:

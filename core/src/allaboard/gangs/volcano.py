@@ -37,6 +37,7 @@ AUTO: int | None = 10
 POD_FIELD: str | None = None
 UNDERSTANDS = frozenset({"queue", "topology"})
 REFUSES: Mapping[str, str] = {}
+REFUSES_DOMAIN: str | None = None
 GROUP = "scheduling.k8s.io/group-name"
 """The scheduler reads this annotation alone, not its namesake under scheduling.volcano.sh."""
 TASK = "volcano.sh/task-spec"

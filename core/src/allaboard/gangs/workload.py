@@ -45,6 +45,7 @@ AUTO: int | None = 30
 POD_FIELD: str | None = "schedulingGroup"
 UNDERSTANDS: frozenset[str] = frozenset()
 REFUSES: Mapping[str, str] = {}
+REFUSES_DOMAIN: str | None = None
 
 
 def marks(plan: GangPlan, role: str) -> Mapping[str, Any]:

@@ -345,12 +345,8 @@ def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iter
     if own and len(topology) > 1 and not any("/" in domain for domain in topology.values()):
         words = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
         yield Problem("gang.topology.prefer", words)
-    if gang.NAME == "yunikorn" and "require" in topology:
-        words = (
-            "YuniKorn reserves places with pods of its own, which know no affinity to others: members might "
-            "have none where they must be; take it out, or take another gang scheduler"
-        )
-        yield Problem("gang.topology.require", words)
+    if gang.REFUSES_DOMAIN is not None and "require" in topology:
+        yield Problem("gang.topology.require", gang.REFUSES_DOMAIN)
     for name, domain in topology.items():
         if not own and label_of(domain) is None:
             words = (
