@@ -37,8 +37,8 @@ POD_FIELD: str | None = None
 UNDERSTANDS = frozenset({"queue", "timeout"})
 REFUSES: Mapping[str, str] = {}
 REFUSES_DOMAIN: str | None = (
-    "YuniKorn reserves places with pods of its own, which know no affinity to others: members might have none "
-    "where they must be; take it out, or take another gang scheduler"
+    "YuniKorn reserves places with pods of its own, which know no affinity to others: members might have "
+    "none where they must be; take it out, or take another gang scheduler"
 )
 PREFIX = "yunikorn.apache.org/"
 
