@@ -391,6 +391,9 @@ class AtOnce:
     def start(self) -> None:
         self.target(*self.args)
 
+    def join(self, seconds: float) -> None:
+        """It is over."""
+
 
 def test_a_process_that_may_not_use_the_connection_says_so_and_goes_on(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -83,7 +83,8 @@ def test_a_failed_run_in_json(ab: Terminal) -> None:
     said = ab("run", ab.job(FAILS, policy={"restart": "never"}), "--json")
     assert said.code == 1 and set(said.json) == STATUS and said.json["state"] == "failed"
     first = said.json["diagnoses"][0]
-    assert set(first) == {"code", "summary", "evidence", "blame", "retryable", "fix"}
+    told = {"code", "summary", "evidence", "blame", "retryable", "fix", "confidence", "also"}
+    assert set(first) == told
     assert first["code"] == "python_exception" and first["blame"] == "master-0"
     assert all(set(e) == {"object", "field", "text"} for e in first["evidence"])
 

@@ -11,6 +11,7 @@ from allaboard.checking import check, require_valid
 from allaboard.engines import engine_of
 from allaboard.layout import lay_out
 from allaboard.names import why_not_an_object_name
+from allaboard.pod_defaults import MESH_LABELS
 from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.labels import claim_name
@@ -323,7 +324,7 @@ def test_pod_is_merged_last_by_the_rules_of_a_strategic_merge() -> None:
     spec = found["spec"]
     trains, beside = spec["containers"]
     env = {v["name"]: v for v in trains["env"]}
-    assert found["metadata"]["labels"] == {"team": "vision"} and spec["hostNetwork"] is True
+    assert found["metadata"]["labels"] == {**MESH_LABELS, "team": "vision"} and spec["hostNetwork"] is True
     assert trains["image"] == "lab/train:1" and trains["imagePullPolicy"] == "Always"
     assert env["A"] == {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     assert env["B"]["value"] == "1" and env["C"]["value"] == "3"

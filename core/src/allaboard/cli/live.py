@@ -40,8 +40,8 @@ from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending_lines
-from allaboard.report.plain import WARNING, launch_lines
-from allaboard.report.terminal import say, shown
+from allaboard.report.plain import launch_lines
+from allaboard.report.terminal import WARNING, say, shown
 from allaboard.status import state_of
 from allaboard.units import counted, show_seconds
 

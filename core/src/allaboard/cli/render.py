@@ -13,7 +13,7 @@ import click
 
 from allaboard.cli.place import cluster_options, is_cluster, json_option, store_option
 from allaboard.errors import BadInput, Problem
-from allaboard.report.terminal import say, show_json
+from allaboard.report.terminal import WARNING, say, show_json
 
 if TYPE_CHECKING:
     from allaboard.engines import Engine
@@ -70,7 +70,6 @@ def render(
     from allaboard.cli.place import site
     from allaboard.engines import ENGINES
     from allaboard.render.cluster_facts import assumed_facts
-    from allaboard.report.plain import WARNING
 
     named = is_cluster(backend) or kubeconfig or context
     if facts_file is not None and (backend or kubeconfig or context):

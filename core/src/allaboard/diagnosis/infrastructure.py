@@ -724,6 +724,13 @@ def disk_full(case: Case) -> Iterator[Finding]:
         yield finding
 
 
+def _is_torn_down(case: Case, pod: PodSeen) -> bool:
+    """Whether another member failed by itself, and not after this one: it was ended with the rest."""
+    mine = case.went_bad(pod)
+    others = [p for p in case.pods if p is not pod and exit_code(p) not in (None, 0, 137, 143)]
+    return any(mine is None or (at := case.went_bad(p)) is None or at <= mine for p in others)
+
+
 @rule(
     "killed_externally",
     "Somebody killed it from outside",
@@ -746,6 +753,7 @@ def killed_externally(case: Case) -> Iterator[Finding]:
             or (one.reason in ("OOMKilled", "DeadlineExceeded") and code == 137)
             or disruption(pod) is not None
             or pod.reason in ("Evicted", "Terminated")
+            or (code == 143 and _is_torn_down(case, pod))
         ):
             continue
         signal = "SIGKILL" if code == 137 else "SIGTERM"

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
-from allaboard.diagnosis.case import Case, quote
+from allaboard.diagnosis.case import Case, exit_code, exit_evidence, quote
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level, Rule
-from allaboard.observation import Observation, State
+from allaboard.observation import Observation, PodSeen, State
 from allaboard.redaction import redact_text
 from allaboard.status import CLOCK_IDLE, state_of
 
@@ -226,6 +226,7 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
     failed = next((c for c in case.conditions if c.type == "Failed" and c.status == "True"), None)
     refused = case.objects.refused
     evidence: tuple[Evidence, ...]
+    blame = None
     if refused is not None:
         text, evidence = refused.message, (Evidence(case.job_name, "submit_error", quote(refused.message)),)
     elif failed is not None:
@@ -235,6 +236,8 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
         )
     else:
         text, evidence = "nothing that was looked at explains it", ()
+    if (first := _first_that_failed(case)) is not None:
+        blame, evidence = first.name, (*evidence, *exit_evidence(first))
     also = tuple(
         dict.fromkeys(
             f"{f.code}: {quote(f.evidence[0].text)} ({f.evidence[0].object})" for f in others if f.evidence
@@ -242,7 +245,13 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
     )
     run = case.seen.run
     fix = "`allaboard logs` and `allaboard events` show what was seen" if run else RULES["unknown"].cause.fix
-    return Diagnosis("unknown", quote(text), evidence, None, False, fix, 0.5, also[:MOST_ALSO])
+    return Diagnosis("unknown", quote(text), evidence, blame, False, fix, 0.5, also[:MOST_ALSO])
+
+
+def _first_that_failed(case: Case) -> PodSeen | None:
+    """Of the members that ended by themselves with another exit code than 0."""
+    failed = [p for p in case.pods if exit_code(p) not in (None, 0, 137, 143)]
+    return min(failed, key=lambda p: case.went_bad(p) or float("inf"), default=None)
 
 
 def _without_secrets(diagnosis: Diagnosis) -> Diagnosis:

@@ -11,7 +11,7 @@ from allaboard.observation import Event, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending_lines
-from allaboard.report.terminal import say, silence_stdout
+from allaboard.report.terminal import WARNING, say, silence_stdout
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
@@ -19,9 +19,6 @@ NEWS_EVERY = 60.0
 """Seconds between two lines that differ in numbers alone: a place in a queue, an amount that is missing."""
 LATE = 2.0
 """An event older than this many seconds is printed with its own time."""
-
-WARNING = "warning: "
-"""Before what nobody may overlook."""
 
 
 class PlainView:

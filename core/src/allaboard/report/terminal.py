@@ -20,6 +20,9 @@ import click
 from allaboard.printable import visible, visible_json
 from allaboard.redaction import redact_text, redact_texts
 
+WARNING = "warning: "
+"""Before what nobody may overlook."""
+
 
 def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None:
     """Print a line for people on stdout. Errors, which may have several lines, go to stderr, as do lines

@@ -227,7 +227,7 @@ def preflight_says_what_its_operator_needs() -> None:
     namespace = next(o for k, o in cluster.objects.items() if k[1] == "namespaces" and k[3] == "default")
     namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
     [secure] = [c for c in run_sync(preflight(made, found), api) if c.id == "pod_security"]
-    assert secure.stops and "{name: toy, securityContext" in str(secure.fix)
+    assert secure.stops and "say security: restricted in the job" in str(secure.fix)
     assert "toy-wait" in str(secure.evidence), "what its operator adds is looked at, too"
     own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     whole = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
