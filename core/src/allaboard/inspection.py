@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.checking import check as _check
-from allaboard.errors import Problem
+from allaboard.errors import BadInput, Problem
 from allaboard.spec.job import CODE_LIMIT, TrainingJob
 from allaboard.units import show_bytes
 from allaboard.untrusted import show
@@ -56,6 +56,27 @@ def sizes_of_code(job: TrainingJob) -> tuple[dict[str, int], list[Problem]]:
             why = f"is {kind}"
         problems.append(Problem(f"code[{n}]", f"{show(name)} {why}"))
     return sizes, [*problems, *_size_problem(sizes)]
+
+
+def shipped_code(job: TrainingJob) -> dict[str, bytes]:
+    """The files that a job ships. Raises BadInput for those that are not there, are no files, or are too
+    large.
+    """
+    sizes, problems = sizes_of_code(job)
+    if problems:
+        raise BadInput(f"job {job.name!r} ships files that cannot be shipped:", problems)
+    folder = Path(job.folder or os.curdir)
+    files: dict[str, bytes] = {}
+    for n, name in enumerate(sizes):
+        try:
+            with (folder / name).open("rb") as file:
+                files[name] = file.read(CODE_LIMIT + 1)  # it may have grown; then it is refused by its size
+        except OSError as error:
+            why = f"{name!r} cannot be read ({error.strerror}) in {folder.absolute()}"
+            problems.append(Problem(f"code[{n}]", why))
+    if problems:
+        raise BadInput(f"job {job.name!r} ships files that cannot be read:", problems)
+    return files
 
 
 def _size_problem(sizes: Mapping[str, int]) -> list[Problem]:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -396,3 +397,23 @@ def test_python_dash_m_and_a_job_in_another_folder(ab: Terminal, tmp_path: Path)
     )
     assert done.returncode == 0 and json.loads(done.stdout)["state"] == "succeeded"
     assert "beside the job file" in ab("logs", "digits").out
+
+
+GOES = "print('reads rows')\nprint('epoch 1 loss 0.5')\n"
+ODD = "print('reads rows')\nprint('the column age is missing')\nraise ValueError('odd')\n"
+
+
+def test_the_doctor_says_what_differs_since_the_last_good_run(ab: Terminal) -> None:
+    fields: dict[str, Any] = {"code": ["job.py"], "policy": {"restart": "never"}}
+    assert ab("run", ab.job(GOES, **fields), "--key", "monday").code == 0
+    good = ab.seen().run
+    assert "last_good" not in ab("doctor", good, "--json").json
+    assert ab("run", ab.job(ODD, environment={"LR": "3"}, **fields), "--key", "tuesday").code == 1
+    [bad] = set(ab.runs()) - {good}
+    told = ab("doctor", bad, "--json").json["last_good"]
+    assert told["run"] == good
+    assert told["changes"] == ['environment: absent -> {"LR": "3"}', "job.py: 2 lines changed"]
+    assert {"member": "master-0", "text": "the column age is missing"} in told["lines"]
+    assert not any("reads rows" in line["text"] for line in told["lines"])
+    shown = ab("doctor", bad).out
+    assert f"since the last good run, {good}" in shown and "│ master-0: the column age is missing" in shown

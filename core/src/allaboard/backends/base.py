@@ -6,7 +6,7 @@ names. Every method is safe to call again after its caller died in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -60,6 +60,16 @@ class Handle:
 def handle_of(seen: Observation) -> Handle:
     """The handle of an observed attempt."""
     return Handle(seen.run, seen.attempt, seen.generation, seen.uid or "")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedWith:
+    """What the newest attempt of a run was started with: the job as its author set it, and the text of the
+    files that it ships, as far as they can be read.
+    """
+
+    spec: Mapping[str, Any]
+    code: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,9 @@ class Backend(Protocol):
         """The secret values of the run's members, for `allaboard.redaction`, as far as this client may read
         them.
         """
+
+    def started_with(self, run: str) -> StartedWith:
+        """What its newest attempt was started with. Raises UnknownRun."""
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

@@ -5,19 +5,24 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from allaboard.backends.base import LogLine
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, Evidence, diagnose
-from allaboard.errors import BadInput
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.observation import Observation, State
 from allaboard.report.terminal import Ink, say, show_json, supports_colour
 from allaboard.status import state_of
+from allaboard.units import show_seconds
 
 if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
     from allaboard.backends.local.backend import LocalBackend
+    from allaboard.diagnosis.last_good import SinceLastGood
 
 EPILOG = """\b
 Examples:
@@ -31,6 +36,8 @@ be read.
 """
 WIDTH = 100
 MOST_QUOTES = 4
+MOST_LOG_LINES = 20_000
+"""Last lines of the good run that are compared."""
 COLOURS = {"healthy": "green", "unknown": "yellow"}
 
 
@@ -57,14 +64,66 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         backend, seen = at.open_to_watch(run or "", evidence=True)
         name = seen.run
         stalled = None if at.is_cluster else _why_it_stands(cast("LocalBackend", backend), seen)
+    since = None if file is not None else since_last_good(backend, seen)
     diagnoses = diagnose(seen, thorough=True)
     if stalled is not None:
         diagnoses = (stalled, *(d for d in diagnoses if d.code not in ("healthy", stalled.code)))
     if as_json:
-        show_json({"state": state_of(seen).value, "diagnoses": [d.to_dict() for d in diagnoses]})
+        body: dict[str, Any] = {
+            "state": state_of(seen).value,
+            "diagnoses": [d.to_dict() for d in diagnoses],
+        }
+        show_json(body if since is None else {**body, "last_good": since.to_dict()})
         return
     for line in lines(seen, name, diagnoses, supports_colour()):
         say(line)
+    if since is not None:
+        for line in lines_since(since, time.time(), Ink(supports_colour())):
+            say(line)
+
+
+def since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None:
+    """What differs since the last run of the same job that succeeded; None: this one does well, there is no
+    such run, or it cannot be read any more.
+    """
+    from allaboard.backends.base import Selection
+    from allaboard.diagnosis.last_good import SinceLastGood, changes_since, new_lines
+
+    if not seen.job or state_of(seen) not in (State.FAILED, State.LOST, State.TIMED_OUT):
+        return None
+    begun = seen.created or 0.0
+    try:
+        runs = [r for r in backend.list() if r.job == seen.job and state_of(r) is State.SUCCEEDED]
+        earlier = [r for r in runs if r.run != seen.run and (r.finished or r.created or 0.0) <= begun]
+        if not earlier:
+            return None
+        good = max(earlier, key=lambda r: r.finished or r.created or 0.0)
+        before, now = backend.started_with(good.run), backend.started_with(seen.run)
+        changes = changes_since(before.spec, now.spec, before.code, now.code)
+    except AllaboardError:
+        return None
+    lines: tuple[tuple[str, str], ...] = ()
+    with suppress(AllaboardError):  # its logs may be gone
+        logs = backend.logs(good.run, Selection(tail=MOST_LOG_LINES))
+        known = [line.text for line in logs if isinstance(line, LogLine)]
+        lines = new_lines(known, {name: tail.split("\n") for name, tail in seen.tails.items()})
+    return SinceLastGood(good.run, good.finished, changes, lines)
+
+
+def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
+    """What people read of the difference to the last good run."""
+    ago = "" if since.finished is None else f", {show_seconds(now - since.finished)} ago"
+    yield ""
+    if not since.changes and not since.lines:
+        yield ink(f"since the last good run, {since.run}{ago}: nothing is different", "bright_black")
+        return
+    yield f"since the last good run, {since.run}{ago}:"
+    for change in since.changes:
+        yield from _wrapped(change, "  ")
+    if since.lines:
+        yield ink("  lines that it did not write:", "bright_black")
+        for member, text in since.lines:
+            yield from _wrapped(f"{member}: {text}", "  │ ")
 
 
 def _why_it_stands(backend: LocalBackend, seen: Observation) -> Diagnosis | None:

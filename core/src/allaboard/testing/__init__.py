@@ -18,7 +18,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
+from allaboard.backends.base import (
+    Cursor,
+    Handle,
+    LogLine,
+    NotYours,
+    Plan,
+    Selection,
+    StartedWith,
+    Stopped,
+)
 from allaboard.checking import require_valid
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged, UnknownRun
@@ -191,6 +200,9 @@ class FakeBackend:
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
         return secret_values(self._record(run).spec)
+
+    def started_with(self, run: str) -> StartedWith:
+        return StartedWith(self._record(run).spec, {})
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

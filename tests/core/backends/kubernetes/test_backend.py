@@ -204,6 +204,18 @@ def test_what_ended_badly_is_tried_again_with_the_changed_spec(cluster: FakeClus
     assert [(e.attempt, e.state) for e in history] == [(1, how), (2, "succeeded")]
 
 
+def test_what_a_run_was_started_with_is_told_as_long_as_it_is_there(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan_with_code(tmp_path, workers=3), ME)
+    told = backend.started_with(handle.run)
+    assert told.spec["workers"] == 3 and told.code == {"train.py": "print('up')\n"}
+    backend.delete(handle.run)
+    cluster.tick(60)
+    assert backend.started_with(handle.run).spec["workers"] == 3
+
+
 def test_a_success_is_handed_over_once_then_trained_anew_in_a_fresh_folder(cluster: FakeCluster) -> None:
     plan = a_plan(checkpoints={"uri": "s3://bucket/out"}, environment={"HF_TOKEN": "hub-token"})
     backend = cluster.backend()

@@ -23,7 +23,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from allaboard.backends.actor import user_at_host
-from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
+from allaboard.backends.base import (
+    Cursor,
+    Handle,
+    LogLine,
+    NotYours,
+    Plan,
+    Selection,
+    StartedWith,
+    Stopped,
+)
 from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
 from allaboard.backends.kubernetes.lifecycle import orphans, stop
@@ -195,6 +204,9 @@ class KubernetesBackend:
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
         return self._do(runs.secrets_of(self.workspace, run))
+
+    def started_with(self, run: str) -> StartedWith:
+        return self._do(runs.started_with(self.workspace, run))
 
     @contextmanager
     def changes(self, run: str) -> Iterator[Changes]:

@@ -20,7 +20,16 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Plan, Selection, Stopped
+from allaboard.backends.base import (
+    Cursor,
+    Handle,
+    LogLine,
+    NotYours,
+    Plan,
+    Selection,
+    StartedWith,
+    Stopped,
+)
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
@@ -36,6 +45,7 @@ from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
 from allaboard.backends.local.pool.waiting import FIRST_COME
 from allaboard.backends.local.state import housekeeping, logs, records
+from allaboard.backends.local.state.code import keep_code, kept_code
 from allaboard.backends.local.state.paths import (
     CLAIMS,
     DAMAGED,
@@ -64,7 +74,7 @@ from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, Sp
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.run_record import RunRecord
-from allaboard.inspection import sizes_of_code
+from allaboard.inspection import shipped_code, sizes_of_code
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import (
@@ -229,6 +239,7 @@ class LocalBackend:
         attempt.make()
         for own in self._own_folders(plan, attempt).values():
             make_private(own)
+        keep_code(attempt, shipped_code(plan.job))
         write_json(
             attempt.plan,
             {
@@ -655,6 +666,12 @@ class LocalBackend:
         except BadInput:  # removed meanwhile: only the members know its values
             named = {}
         return (*secret_values(spec), *named.values())
+
+    @_translate_disk_errors
+    def started_with(self, run: str) -> StartedWith:
+        folder = self.find(run)
+        record = self._read_record(folder)
+        return StartedWith(record.spec, kept_code(folder.attempt(record.generation, record.attempt)))
 
     @contextmanager
     def changes(self, run: str) -> Iterator[_Changes]:

@@ -6,23 +6,21 @@ What cannot run here is said now, all of it, before anything is written.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from allaboard.backends.base import Plan
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
-from allaboard.inspection import sizes_of_code
+from allaboard.inspection import shipped_code
 from allaboard.layout import Layout, lay_out
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import engine_for
 from allaboard.render.manifests import Rendered, render
-from allaboard.spec.job import CODE_LIMIT, TrainingJob
+from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import Site, place_on_cluster
 
 
@@ -69,7 +67,7 @@ def prepare_attempt(
     with _gathered(errors):
         job, notes = _with_champion(place_on_cluster(plan.job, site), site, environ)
     with _gathered(errors):
-        code = code_of(plan.job)
+        code = shipped_code(plan.job)
     made: Rendered | None = None
     with _gathered(errors):
         layout = lay_out(job, engine_for(job, facts), plan.run, attempt, generation)
@@ -123,24 +121,3 @@ def _with_champion(
             f"job {job.name!r} cannot run on a cluster:", [Problem("checkpoints.start_from", said)]
         )
     return from_champion(job, where, environ)
-
-
-def code_of(job: TrainingJob) -> dict[str, bytes]:
-    """The files that a job ships. Raises BadInput for those that are not there, are no files, or are too
-    large.
-    """
-    sizes, problems = sizes_of_code(job)
-    if problems:
-        raise BadInput(f"job {job.name!r} ships files that cannot be shipped:", problems)
-    folder = Path(job.folder or os.curdir)
-    files: dict[str, bytes] = {}
-    for n, name in enumerate(sizes):
-        try:
-            with (folder / name).open("rb") as file:
-                files[name] = file.read(CODE_LIMIT + 1)  # it may have grown; then it is refused by its size
-        except OSError as error:
-            why = f"{name!r} cannot be read ({error.strerror}) in {folder.absolute()}"
-            problems.append(Problem(f"code[{n}]", why))
-    if problems:
-        raise BadInput(f"job {job.name!r} ships files that cannot be read:", problems)
-    return files

@@ -10,7 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from allaboard.backends.actor import user_at_host
-from allaboard.backends.base import Changes, Cursor, Handle, LogLine, Plan, Selection, Stopped
+from allaboard.backends.base import (
+    Changes,
+    Cursor,
+    Handle,
+    LogLine,
+    Plan,
+    Selection,
+    StartedWith,
+    Stopped,
+)
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation, run_sync
 from allaboard.backends.kubernetes.logs import stream
@@ -104,6 +113,10 @@ class OthersJob:
     def secrets_of(self, run: str) -> tuple[str, ...]:
         """None that can be told apart from the rest of its object."""
         return ()
+
+    def started_with(self, run: str) -> StartedWith:
+        """Nothing that allaboard knows."""
+        return StartedWith({}, {})
 
     def refuse(self, verb: str) -> NoReturn:
         """Raises BadInput: this verb (stop, suspend, resume, delete) is only done to it when just that is

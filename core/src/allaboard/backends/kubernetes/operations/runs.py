@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from allaboard.backends.base import Handle, Plan
+from allaboard.backends.base import Handle, Plan, StartedWith
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
@@ -153,6 +153,17 @@ def saving_uri(workspace: Workspace, run: str) -> Operation[str | None]:
 def secrets_of(workspace: Workspace, run: str) -> Operation[tuple[str, ...]]:
     """Those of its job. What a Secret of the cluster holds is read by the members alone."""
     return secret_values((yield from find_run(workspace, run)).record.spec)
+
+
+def started_with(workspace: Workspace, run: str) -> Operation[StartedWith]:
+    """As `Backend.started_with`. Its code goes with its job object."""
+    record = (yield from find_run(workspace, run)).record
+    name = labels.code_name(attempt_name(record.run, record.attempt, record.generation))
+    try:
+        code = (yield from effects.get(CONFIGMAPS, name)).get("data") or {}
+    except (Missing, Forbidden):
+        code = {}
+    return StartedWith(record.spec, code)
 
 
 # Owning and ending.

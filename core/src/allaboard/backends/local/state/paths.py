@@ -14,6 +14,7 @@ sees half.
                                 wake              a pipe: a byte wakes the supervisor
                                 requests/         what people ask for, one file each
                                 client            touched by followers
+                                code/             the files that the job ships, as they were at its launch
                                 logs/<member>.<try>.log   output, as written
                                 logs/<member>.<try>.times  offset and time, now and then
                                 reserve           room for the last word on a full disk
@@ -90,6 +91,10 @@ class AttemptFolder:
     @property
     def requests(self) -> Path:
         return self.path / "requests"
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
 
     @property
     def client(self) -> Path:

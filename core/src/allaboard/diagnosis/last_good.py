@@ -1,0 +1,99 @@
+"""What is different since the last good run of the same job: in what it was started with, and in what its
+members wrote. Values in, values out; who looks both runs up is `allaboard.cli.doctor`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard.diagnosis.case import quote
+from allaboard.diagnosis.tracebacks import strip_prefixes
+from allaboard.redaction import redact_text
+from allaboard.reportline import PREFIX
+from allaboard.spec.identity import differences
+from allaboard.units import counted
+
+MOST_LINES = 10
+"""New lines that are told."""
+MOST_CHANGES = 20
+COMPARED = 4000
+"""Lines of a file up to which those that differ are counted."""
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f]{8,}|[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class SinceLastGood:
+    """``run``: the last run of this job that succeeded, and when (epoch seconds); ``changes``: how what this
+    one was started with differs, a line each; ``lines``: (member, line) that the good run did not write, in
+    the order in which they were written.
+    """
+
+    run: str
+    finished: float | None
+    changes: tuple[str, ...] = ()
+    lines: tuple[tuple[str, str], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "finished": self.finished,
+            "changes": [*self.changes],
+            "lines": [{"member": member, "text": text} for member, text in self.lines],
+        }
+
+
+def changes_since(
+    good: Mapping[str, Any],
+    now: Mapping[str, Any],
+    good_code: Mapping[str, str],
+    code: Mapping[str, str],
+) -> tuple[str, ...]:
+    """How a job and the files that it ships differ from those of the good run: ``image: "a" -> "b"``,
+    ``train.py: 2 lines changed``. Of files that are not known of both runs nothing is said.
+    """
+    found = differences(good, now)
+    if good_code and code:
+        found += [line for path in sorted({*good_code, *code}) if (line := _change(path, good_code, code))]
+    rest = len(found) - MOST_CHANGES
+    return (*map(quote, found[:MOST_CHANGES]), *([f"and {counted(rest, 'more change')}"] if rest > 0 else []))
+
+
+def _change(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    old, new = before.get(path), after.get(path)
+    if old == new:
+        return None
+    if old is None or new is None:
+        return f"{path}: {'is new' if old is None else 'is gone'}"
+    lines = old.splitlines(), new.splitlines()
+    if max(map(len, lines)) > COMPARED:
+        return f"{path}: changed"
+    steps = difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes()
+    count = sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in steps if tag != "equal")
+    return f"{path}: {counted(count, 'line')} changed" if count else f"{path}: its line ends changed"
+
+
+def new_lines(
+    good: Iterable[str], now: Mapping[str, Sequence[str]], most: int = MOST_LINES
+) -> tuple[tuple[str, str], ...]:
+    """The last lines of each shape that the good run did not write. ``now``: member -> its lines. A line's
+    shape leaves out numbers, addresses and what launchers put before it. Nothing where the good run's lines
+    are not known: everything would be new.
+    """
+    known = {_shape(line) for line in good}
+    if not known:
+        return ()
+    found: dict[str, tuple[str, str]] = {}
+    for member, lines in now.items():
+        for line in lines:
+            shape = _shape(line)
+            if shape.strip(" #-=*.") and PREFIX not in line and shape not in known:
+                found.setdefault(shape, (member, quote(redact_text(strip_prefixes(line).text))))
+    return tuple(found.values())[-most:]
+
+
+def _shape(line: str) -> str:
+    return _VARIABLE.sub("#", strip_prefixes(line).text)
