@@ -82,6 +82,7 @@ def podgrouper(plane: ControlPlane) -> list[str]:
         str(KAI.path("bin/podgrouper")),
         f"--health-probe-bind-address=127.0.0.1:{plane.port('kai-podgrouper', 'health')}",
         "--metrics-bind-address=0",
+        "--zap-log-level=info",
     ]
 
 
@@ -91,6 +92,7 @@ def binder(plane: ControlPlane) -> list[str]:
         # It has no check of its health; what it serves its figures at is there when it is.
         f"--metrics-bind-address=127.0.0.1:{plane.port('kai-binder', 'metrics')}",
         "--health-probe-bind-address=0",
+        "--zap-log-level=info",
     ]
 
 

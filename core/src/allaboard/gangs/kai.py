@@ -125,12 +125,20 @@ def _reason(view: GangView) -> str:
 def _preempted(view: GangView) -> str:
     """`` (preempted by digits-00000000)``, where it has not run since."""
     notes = ((view.groups[0].get("metadata") or {}).get("annotations") or {}) if view.groups else {}
-    evicted, started = from_rfc3339(notes.get(_EVICTED)), from_rfc3339(notes.get(_STARTED))
+    evicted, started = _time(notes.get(_EVICTED)), _time(notes.get(_STARTED))
     if evicted is None or (started is not None and started > evicted):
         return ""
     messages = (str(e.get("message") or "") for e in reversed(view.events) if e.get("reason") == "Evict")
     by = next((found[1] for message in messages if (found := _BY_WHOM.search(message))), None)
     return f" (it was preempted by {show(by, quote=False)})" if by else " (it was preempted)"
+
+
+def _time(text: Any) -> float | None:
+    """Of an annotation, which anybody may write."""
+    try:
+        return from_rfc3339(text)
+    except ValueError:
+        return None
 
 
 def _by_queue(view: GangView) -> str | None:
