@@ -187,7 +187,7 @@ def day(
     request: pytest.FixtureRequest, tmp_path: Path, new_plane_in: NewPlane, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Day]:
     scheduler: str = request.param
-    parts = {"coscheduling": ["coscheduling"], "volcano": ["volcano"]}.get(scheduler, ["kube-scheduler"])
+    parts = ["kube-scheduler"] if scheduler in ("workload", "none") else [scheduler]
     with new_plane_in(tmp_path, "training-operator", "kwok", *parts) as plane, capsys.disabled():
         namespace = plane.make_namespace("arrivals")
         for number, cores in enumerate(NODES):
@@ -198,7 +198,7 @@ def day(
             yield Day(plane, namespace, backend, scheduler, arrivals(COUNT, random.Random(SEED)))
 
 
-@pytest.mark.parametrize("day", ["coscheduling", "workload", "volcano"], indirect=True)
+@pytest.mark.parametrize("day", ["coscheduling", "workload", "volcano", "kai"], indirect=True)
 def test_every_gang_starts_whole_and_ends(day: Day) -> None:
     took = day.lead()
     print(day.summary(took), flush=True)

@@ -72,10 +72,11 @@ class Place:
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stderr if code else done.stdout
 
-    def launch(self, key: str, workers: int, cores: int = 1, **fields: Any) -> str:
+    def launch(self, key: str, workers: int | None, cores: int = 1, **fields: Any) -> str:
         """A run of ``allaboard``, each member of which needs these cores; its name."""
         file = self.folder / f"{key}.yaml"
-        job = {"name": key, "image": "lab/train:1", "command": ["train"], "workers": workers}
+        job: Object = {"name": key, "image": "lab/train:1", "command": ["train"]}
+        job |= {} if workers is None else {"workers": workers}
         file.write_text(yaml.safe_dump({**job, "resources": {"cpu": cores}, **fields}))
         self("run", str(file), "--key", key, "--detach")
         return next(n for n in self.jobs() if n.startswith(f"{key}-"))

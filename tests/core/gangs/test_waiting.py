@@ -421,6 +421,69 @@ def test_kai_says_nothing_of_a_gang_that_has_its_places_or_has_just_begun() -> N
     assert late is not None and late.startswith("no scheduler has looked at 3 members")
 
 
+LACKS = "no nodes with enough resources were found: 3 node(s) didn't have enough resources: CPU cores"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (f"{LACKS}.", LACKS),
+        (f"PodSchedulingErrors: Resources were not found for pod team/x-0-kxhcc due to: {LACKS}..", LACKS),
+        (
+            f"{LACKS}. \n2 node(s) didn't match pod affinity rules.",
+            f"{LACKS}. 2 node(s) didn't match pod affinity rules",
+        ),
+        (
+            "PodSchedulingErrors: topology racks, requirement lab/rack couldn't be satisfied for job "
+            "<team/pg-x-d99084b2-247c6139>: not enough resources in the cluster to allocate the job.",
+            "topology racks, requirement lab/rack couldn't be satisfied: "
+            "not enough resources in the cluster to allocate the job",
+        ),
+        (
+            "Unable to schedule pod",
+            "it gives no reason; has queue research others below it? such a queue takes no jobs",
+        ),
+    ],
+)
+def test_what_kai_says_of_nodes_is_told_without_its_own_names(said: str, words: str) -> None:
+    at = look(*(waits(name, said) for name in ("a", "b", "c")), groups=of_kai())
+    assert GANGS["kai"].read(at) == f"KAI Scheduler finds no 3 places together in queue research: {words}"
+
+
+GROUP_UID = "9776ef04-6d0b-4380-b8cf-3f6e99dd66e7"
+BY_A_MORE_URGENT_ONE = (
+    f"Pod team/low-worker-0 was preempted by higher priority workload team/pg-high-f8ffdaec-{GROUP_UID}"
+)
+
+
+@pytest.mark.parametrize(
+    ("times", "event", "words"),
+    [
+        ({"start": "08:05:41", "eviction": "08:05:43"}, BY_A_MORE_URGENT_ONE, "high-f8ffdaec"),
+        (
+            {"start": "08:05:41", "eviction": "08:05:43"},
+            f"Pod team/low-0 was preempted by workload other/pg-reclaims-{GROUP_UID}.\nresearch uses <>",
+            "reclaims",
+        ),
+        ({"start": "08:05:50", "eviction": "08:05:43"}, BY_A_MORE_URGENT_ONE, None),
+        ({"start": "08:05:41"}, BY_A_MORE_URGENT_ONE, None),
+        ({"start": "08:05:41", "eviction": "08:05:43"}, "evicting remaining pod: team/low-0", ""),
+        ({"start": "nonsense", "eviction": "08:05:43"}, None, ""),
+    ],
+)
+def test_kai_says_who_has_displaced_a_gang_that_has_not_run_since(
+    times: dict[str, str], event: str | None, words: str | None
+) -> None:
+    at = {f"kai.scheduler/last-{what}-timestamp": f"2026-11-25T{time}Z" for what, time in times.items()}
+    groups = [{**of_kai()[0], "metadata": {"annotations": at}}]
+    events = [] if event is None else [an_event("Evict", event, kind="PodGroup")]
+    found = GANGS["kai"].read(
+        look(*(waits(name, NO_GPU) for name in ("a", "b", "c")), groups=groups, events=events)
+    )
+    by = "" if words is None else f" (it was preempted{' by ' if words else ''}{words})"
+    assert found == f"KAI Scheduler finds no 3 places together in queue research: {SHORT}{by}"
+
+
 def test_what_kai_says_no_more_is_not_told() -> None:
     members = [waits(name, NO_GPU) for name in ("a", "b", "c")]
     gone = of_kai(("OverLimit", "full"), status="False")

@@ -15,6 +15,7 @@ from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
+from allaboard.gangs.kai import TOPOLOGY
 from allaboard.gangs.kueue import MIN_PARALLELISM, POD_SETS, PREFERRED, PRIORITY_CLASS, REQUIRED
 from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, assumed_facts
@@ -299,6 +300,61 @@ def test_members_carry_what_kueue_places_them_by_and_no_affinity_beside_it() -> 
     templates = [each["template"]["spec"]["template"] for each in job["spec"]["replicatedJobs"]]
     assert [t["metadata"]["annotations"][REQUIRED] for t in templates] == [RACK, RACK]
     assert not [t for t in templates if "podAffinity" in (t["spec"].get("affinity") or {})]
+
+
+KAI = served("scheduling.run.ai/v2alpha2/PodGroup")
+LEVELS = {
+    "hosts": ("kubernetes.io/hostname",),
+    "racks": (BLOCK, RACK),
+    "zones": ("topology.kubernetes.io/zone",),
+}
+
+
+@pytest.mark.parametrize(
+    ("topology", "own", "asked"),
+    [
+        ({"require": RACK}, {}, {TOPOLOGY: "racks", f"{TOPOLOGY}-required-placement": RACK}),
+        ({"prefer": RACK}, {}, {TOPOLOGY: "racks", f"{TOPOLOGY}-preferred-placement": RACK}),
+        (
+            {"require": BLOCK, "prefer": RACK},
+            {},
+            {
+                TOPOLOGY: "racks",
+                f"{TOPOLOGY}-required-placement": BLOCK,
+                f"{TOPOLOGY}-preferred-placement": RACK,
+            },
+        ),
+        (
+            {"require": "zone"},
+            {},
+            {TOPOLOGY: "zones", f"{TOPOLOGY}-required-placement": "topology.kubernetes.io/zone"},
+        ),
+        ({"require": RACK}, {TOPOLOGY: "mine"}, {TOPOLOGY: "mine", f"{TOPOLOGY}-required-placement": RACK}),
+        ({"require": RACK, "prefer": "zone"}, {}, {}),
+        ({"require": "nvlink"}, {}, {}),
+        ({}, {TOPOLOGY: "mine"}, {}),
+    ],
+)
+def test_kai_places_members_by_the_topology_that_has_these_levels(
+    topology: dict[str, str], own: dict[str, str], asked: dict[str, str]
+) -> None:
+    fields: dict[str, Any] = {"workers": 2, "gang": {"scheduler": "kai", "topology": topology}}
+    fields |= {"metadata": {"annotations": own}} if own else {}
+    found, notes = plan(replace(KAI, kai_topologies=LEVELS), **fields)
+    assert found.job_annotations == asked and found.placed_by_scheduler == bool(asked)
+    told = [note for note in notes if "by affinity alone" in note]
+    assert len(told) == ("require" in topology and not asked)
+
+
+def test_a_job_names_its_topology_to_kai_and_its_members_have_no_affinity_beside_it() -> None:
+    fields: dict[str, Any] = {"workers": 2, "image": "x"}
+    fields["gang"] = {"scheduler": "kai", "topology": {"require": RACK}}
+    for topologies, affine in (({"racks": (RACK,)}, False), ({}, True)):
+        job = made(a_job(**fields), replace(KAI, kai_topologies=topologies)).job
+        assert (TOPOLOGY in job["metadata"]["annotations"]) != affine
+        replicas = job["spec"]["pytorchReplicaSpecs"].values()
+        specs = [each["template"]["spec"] for each in replicas]
+        assert ["podAffinity" in (spec.get("affinity") or {}) for spec in specs] == [affine] * len(specs)
 
 
 def test_a_gang_scheduler_that_is_silent_is_not_taken_by_itself() -> None:

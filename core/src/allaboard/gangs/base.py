@@ -16,10 +16,12 @@ class GangPlan:
     ``local_queue``: that of Kueue which admits the job, whoever places it then; ``priority``: a
     PriorityClass; ``queue_priority``: a WorkloadPriorityClass, by which that queue orders it; ``require`` and
     ``prefer``: the domain within which all members are placed; ``placed_by_queue``: the annotations of
-    members by which Kueue sees to that; ``annotations``: what the job says of its job object; ``elsewhere``:
-    something else than the job says who places its pods; ``alone``: why its members start one by one, where
-    the job has not asked for that; ``constrained``: its object may name the required domain; ``pods``: role
-    -> the spec of its pods, without marks, with the containers that their operator may add.
+    members by which Kueue sees to that; ``annotations``: what the job says of its job object;
+    ``job_annotations``: what its gang scheduler reads there beside that; ``placed_by_scheduler``: among it,
+    the domains; ``elsewhere``: something else than the job says who places its pods; ``alone``: why its
+    members start one by one, where the job has not asked for that; ``constrained``: its object may name the
+    required domain; ``pods``: role -> the spec of its pods, without marks, with the containers that their
+    operator may add.
     """
 
     gang: str
@@ -40,6 +42,8 @@ class GangPlan:
     placed_by_queue: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    job_annotations: Mapping[str, str] = field(default_factory=dict)
+    placed_by_scheduler: bool = False
     elsewhere: bool = False
     alone: str | None = None
     constrained: bool = False

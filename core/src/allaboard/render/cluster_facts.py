@@ -32,7 +32,8 @@ class ClusterFacts:
     of operators and gang schedulers that are installed and do not answer. ``schedulers``: gang scheduler ->
     the ``schedulerName`` under which it was found at work. ``lacking``: engine -> the fields that its objects
     may be written with and this cluster's definitions of them lack. ``topology_levels``: the node labels by
-    which Kueue places members close together, as far as they may be read; ``priorities`` and
+    which Kueue places members close together, and ``kai_topologies``: KAI's Topologies, each with the labels
+    of its levels, as far as they may be read; ``priorities`` and
     ``queue_priorities``: the names of PriorityClasses and of Kueue's WorkloadPriorityClasses; None: not
     known. ``pod_security``: the level of Pod Security that the namespace enforces; None: not known. The rest
     is what whoever set up the place says: namespace, the image of jobs that name none, the service account of
@@ -47,6 +48,7 @@ class ClusterFacts:
     schedulers: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topology_levels: frozenset[str] = frozenset()
+    kai_topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     priorities: frozenset[str] | None = None
     queue_priorities: frozenset[str] | None = None
     namespace: str = "default"
@@ -96,8 +98,9 @@ def facts_to_dict(facts: ClusterFacts) -> dict[str, Any]:
     for name in ("priorities", "queue_priorities"):
         known = getattr(facts, name)
         lists[name] = None if known is None else sorted(known)
-    lacking = {engine: list(names) for engine, names in sorted(facts.lacking.items())}
-    return {"version": VERSION, **asdict(facts), **lists, "lacking": lacking}
+    for name in ("lacking", "kai_topologies"):
+        lists[name] = {one: list(names) for one, names in sorted(getattr(facts, name).items())}
+    return {"version": VERSION, **asdict(facts), **lists}
 
 
 def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
@@ -121,8 +124,12 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
         raise BadInput("these facts of a cluster cannot be read:", problems)
     shaped: dict[str, Any] = {"kinds": _names, "silent": frozenset, "secrets": tuple}
     shaped |= {"topology_levels": frozenset, "priorities": _names, "queue_priorities": _names}
-    shaped["lacking"] = lambda value: {engine: tuple(names) for engine, names in value.items()}
+    shaped |= {"lacking": _tuples, "kai_topologies": _tuples}
     return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in said.items()})
+
+
+def _tuples(value: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(texts) for name, texts in value.items()}
 
 
 def _names(value: Any) -> frozenset[str] | None:
@@ -165,6 +172,7 @@ _SHAPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "operator_gangs": (_is_mapping, "operator: gang scheduler, or off"),
     "silent": (_is_texts, "a list of operators"),
     "topology_levels": (_is_texts, "a list of node labels"),
+    "kai_topologies": (_is_mapping_of_texts, "topology: a list of node labels"),
     "priorities": (_is_texts_or_nothing, "a list of names, or null"),
     "queue_priorities": (_is_texts_or_nothing, "a list of names, or null"),
     "schedulers": (_is_mapping, "gang scheduler: schedulerName"),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
-from allaboard.gangs import GANGS, Gang, is_gang_scheduler, kueue
+from allaboard.gangs import GANGS, Gang, is_gang_scheduler, kai, kueue
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.topology import LABELS, label_of
 from allaboard.names import (
@@ -215,6 +215,8 @@ def plan_gang(
         elsewhere=elsewhere,
         constrained=_has_composites(gang, facts),
     )
+    if name == kai.NAME:
+        plan = _by_kai(plan, engine, facts)
     notes = [*_notes(written, plan, facts, engine)]
     if in_order is not None and own == AUTO:
         notes.append(f"members start one after the other, as {in_order} says, and in no gang")
@@ -268,6 +270,18 @@ def _topology_request(
     return kueue.topology_request(labels_of.get("require"), labels_of.get("prefer"), groups) or {}
 
 
+def _by_kai(plan: GangPlan, engine: Engine, facts: ClusterFacts) -> GangPlan:
+    """The plan with what KAI reads of the job object."""
+    known, own = facts.kai_topologies, plan.annotations.get(kai.TOPOLOGY)
+    placed = kai.topology_request(_label(plan.require), _label(plan.prefer), known, own)
+    counted = kai.counted(plan.total) if engine.NAME in kai.COUNTED else {}
+    return replace(plan, job_annotations={**counted, **placed}, placed_by_scheduler=bool(placed))
+
+
+def _label(domain: str | None) -> str | None:
+    return None if domain is None else label_of(domain)
+
+
 def _notes(written: Mapping[str, Any], plan: GangPlan, facts: ClusterFacts, engine: Engine) -> Iterator[str]:
     name, total, gang = plan.gang, plan.total, GANGS[plan.gang]
     understood = {*gang.UNDERSTANDS, *(("queue",) if plan.local_queue else ())}
@@ -277,6 +291,11 @@ def _notes(written: Mapping[str, Any], plan: GangPlan, facts: ClusterFacts, engi
     if name == "kai" and plan.members < total and engine.NAME != "pytorchjob":
         yield (
             f"{gang.TITLE} places all {total} members of a {engine.KIND} together, not {plan.members} of them"
+        )
+    if name == "kai" and plan.require is not None and not plan.placed_by_scheduler:
+        yield (
+            f"gang.topology: no Topology of {gang.TITLE} with this node label is known here; by affinity "
+            "alone it may try one domain again and again, though another has room"
         )
     if plan.local_queue is not None:
         yield from _notes_on_kueue(plan, engine)

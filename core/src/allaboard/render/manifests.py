@@ -115,7 +115,8 @@ def render(
         for extra in extras
     ]
     queued = {"labels": dict(_of_queue(plan))}
-    own_metadata = pod_template.merged(job.get("metadata") or {}, queued)
+    read = {"annotations": dict(plan.job_annotations)}
+    own_metadata = pod_template.merged(pod_template.merged(read, job.get("metadata") or {}), queued)
     rendered = engine.render(layout, _with_own(metadata, own_metadata), templates, plan)
     said = job.get("engine_spec") or {}
     own_words = {name: value for name, value in said.items() if name not in engine.TAKES_IN}
@@ -162,6 +163,8 @@ def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
         return pod_template.merged(marks, {"metadata": {"annotations": dict(plan.placed_by_queue)}})
     every, own_names = labels.labels(layout), (labels.RUN, labels.ATTEMPT, labels.GENERATION)
     members = {name: every[name] for name in own_names}
+    if plan.placed_by_scheduler:
+        return marks
     return pod_template.merged(marks, affinity(require, prefer, members))
 
 

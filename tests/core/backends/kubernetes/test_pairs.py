@@ -12,7 +12,7 @@ import yaml
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
-from allaboard.gangs.kai import QUEUE
+from allaboard.gangs.kai import MEMBERS, QUEUE
 from allaboard.gangs.requests import amount
 from allaboard.gangs.yunikorn import PREFIX
 from allaboard.render.cluster_facts import ASSUMED
@@ -95,6 +95,17 @@ def test_kai_takes_all_members_of_a_jobset_for_one_gang(engine: str) -> None:
         if "replicatedJobs" in spec
     ]
     assert [spec["startupPolicy"] for spec in jobsets] == [{"startupPolicyOrder": "AnyOrder"}]
+
+
+@pytest.mark.parametrize(("engine", "said"), [("jobset", "3"), ("trainjob", "3"), ("pytorchjob", None)])
+def test_the_job_object_says_to_kai_how_many_start_together_where_its_kind_does_not(
+    engine: str, said: str | None
+) -> None:
+    """Since 0.15 the members of a JobSet are no gang without it."""
+    job = pair(engine, "kai").manifests[-1]
+    assert job["metadata"]["annotations"].get(MEMBERS) == said
+    own = {"annotations": {MEMBERS: "2"}}
+    assert pair(engine, "kai", metadata=own).job["metadata"]["annotations"][MEMBERS] == "2", "the job's wins"
 
 
 def test_members_name_their_queue_to_kai_and_nothing_where_the_job_names_none() -> None:

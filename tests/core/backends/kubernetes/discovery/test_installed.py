@@ -325,6 +325,24 @@ def test_the_operators_gang_flag_is_inferred(
     assert (facts.operator_gangs.get("training-operator"), facts.kinds) == (gang, frozenset(kinds))
 
 
+def test_the_levels_of_topologies_are_facts_of_kueue_and_of_kai_as_far_as_they_may_be_read() -> None:
+    levels = {"levels": [{"nodeLabel": "lab/block"}, {"nodeLabel": "lab/rack", "alias": "rack"}]}
+    served = ["kueue.x-k8s.io/v1beta2/Topology", "kai.scheduler/v1alpha1/Topology"]
+    objects = {
+        "topologies.kueue.x-k8s.io": [{"metadata": {"name": "of-kueue"}, "spec": levels}],
+        "topologies.kai.scheduler": [
+            {"metadata": {"name": "racks"}, "spec": levels},
+            {"metadata": {"name": "x"}},
+        ],
+    }
+    facts = run_sync(complete_facts(ClusterFacts()), Answers(served, objects=objects))
+    assert facts.topology_levels == {"lab/block", "lab/rack"}
+    assert facts.kai_topologies == {"racks": ("lab/block", "lab/rack"), "x": ()}
+    assert look(Answers(served, objects=objects)).facts(ClusterFacts()).kai_topologies == facts.kai_topologies
+    hidden = Answers(served, objects=objects, denied=[("list", "topologies")])
+    assert run_sync(complete_facts(ClusterFacts()), hidden).kai_topologies == {}
+
+
 WORKLOADPRIORITY = "kueue.x-k8s.io/v1beta2/WorkloadPriorityClass"
 
 

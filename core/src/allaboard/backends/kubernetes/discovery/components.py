@@ -34,6 +34,7 @@ ADMISSION_CHECKS = Resource(
 MULTIKUEUE_CONFIGS = Resource(
     "kueue.x-k8s.io", "v1beta2", "multikueueconfigs", "MultiKueueConfig", namespaced=False
 )
+KAI_TOPOLOGIES = Resource("kai.scheduler", "v1alpha1", "topologies", "Topology", namespaced=False)
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 
 

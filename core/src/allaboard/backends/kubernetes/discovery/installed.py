@@ -34,6 +34,7 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery.components import (
     BY_GANG,
+    KAI_TOPOLOGIES,
     PARTS,
     TOPOLOGIES,
     WORKLOAD_PRIORITIES,
@@ -118,8 +119,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """``kinds``: ``group/version/Kind`` of everything that is served. ``operator_gangs``, ``schedulers``,
-    ``lacking``, ``topology_levels``, ``priorities``, ``queue_priorities``, ``pod_security``: as in
-    `ClusterFacts`. ``nodes``: None when they may not be read.
+    ``lacking``, ``topology_levels``, ``kai_topologies``, ``priorities``, ``queue_priorities``,
+    ``pod_security``: as in `ClusterFacts`. ``nodes``: None when they may not be read.
     """
 
     server: str
@@ -131,6 +132,7 @@ class Survey:
     schedulers: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topology_levels: frozenset[str] = frozenset()
+    kai_topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     priorities: frozenset[str] | None = None
     queue_priorities: frozenset[str] | None = None
     pod_security: str | None = None
@@ -152,6 +154,7 @@ class Survey:
             schedulers={**base.schedulers, **self.schedulers},
             lacking=self.lacking,
             topology_levels=self.topology_levels,
+            kai_topologies=self.kai_topologies,
             priorities=self.priorities,
             queue_priorities=self.queue_priorities,
             pod_security=self.pod_security,
@@ -205,6 +208,7 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         schedulers={gang: component.name for gang, component in schedulers.items()},
         lacking={name: fields for name, fields in lacking.items() if fields},
         topology_levels=(yield from _topology_levels(kinds, may)),
+        kai_topologies=(yield from _kai_topologies(kinds, may)),
         priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
         queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
         pod_security=(yield from _pod_security(namespace, may)),
@@ -228,6 +232,7 @@ def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
         operator_gangs={**base.operator_gangs, **gangs},
         silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
         topology_levels=(yield from _topology_levels(kinds, may)),
+        kai_topologies=(yield from _kai_topologies(kinds, may)),
         pod_security=(yield from _pod_security(base.namespace, may)),
     )
 
@@ -284,8 +289,18 @@ def _silent_gangs(kinds: frozenset[str], may: May, now: float) -> Operation[froz
 def _topology_levels(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
     """The node labels by which Kueue places members, as far as they may be read."""
     topologies = (yield from _listed(TOPOLOGIES, kinds, may)) or ()
-    levels = (level for t in topologies for level in (t.get("spec") or {}).get("levels") or ())
-    return frozenset(str(level.get("nodeLabel")) for level in levels if level.get("nodeLabel"))
+    return frozenset(label for topology in topologies for label in _labels_of_levels(topology))
+
+
+def _kai_topologies(kinds: frozenset[str], may: May) -> Operation[dict[str, tuple[str, ...]]]:
+    """KAI's Topologies, as far as they may be read, each with the node labels of its levels."""
+    topologies = (yield from _listed(KAI_TOPOLOGIES, kinds, may)) or ()
+    return {str(one["metadata"]["name"]): (*_labels_of_levels(one),) for one in topologies}
+
+
+def _labels_of_levels(topology: Json) -> Iterator[str]:
+    levels = (topology.get("spec") or {}).get("levels") or ()
+    return (str(level["nodeLabel"]) for level in levels if level.get("nodeLabel"))
 
 
 def _silent_operators(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
