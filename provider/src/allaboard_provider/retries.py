@@ -5,11 +5,13 @@
 Airflow asks a policy on the worker, with the exception of the try that failed. It counts every try: a policy
 can end the retries early and choose the delay, and never has more of them than ``retries``. So an
 interruption is answered before Airflow hears of it: the run starts again within the same try, from its newest
-checkpoint (`allaboard.follow.restart`), and a policy sees one that has happened too often, only.
+checkpoint (`allaboard.follow.restart`), and a policy
+sees only one that has happened too often.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ except ImportError as error:  # Airflow before 3.3
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
 
 FIRST_DELAY = timedelta(minutes=1)
 LONGEST_DELAY = timedelta(minutes=30)
@@ -55,6 +59,13 @@ class TrainingRetryPolicy(RetryPolicy):
         context: Context | None = None,
     ) -> RetryDecision:
         """The decision about one failed try."""
+        decision = self._decide(exception, try_number, max_tries)
+        if decision.reason:
+            # Airflow logs the reason as a field, which not every view of a log shows.
+            log.info("retry policy: %s", decision.reason)
+        return decision
+
+    def _decide(self, exception: BaseException, try_number: int, max_tries: int) -> RetryDecision:
         if not isinstance(exception, TrainingFailed):
             return RetryDecision.default()
         why = f"{exception.code or 'no cause known'}: {exception.summary or exception}"
