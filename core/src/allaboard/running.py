@@ -146,16 +146,12 @@ def attach(
     return Follower(where, name, on_seen=on_seen).follow_to_end(follow_policy(where, poll))
 
 
-def follow_policy(
-    backend: Backend, poll: float | None = None, attempts: int | None = None
-) -> FollowPolicy:
+def follow_policy(backend: Backend, poll: float | None = None, attempts: int | None = None) -> FollowPolicy:
     """The follow policy for a run of this backend. ``attempts``: of who owns the run; who only looks launches
     none, whatever ends the run.
     """
     free = 0 if attempts is None else INTERRUPTIONS
-    return replace(
-        backend.pace, poll=poll or backend.pace.poll, attempts=attempts or 1, interruptions=free
-    )
+    return replace(backend.pace, poll=poll or backend.pace.poll, attempts=attempts or 1, interruptions=free)
 
 
 def evaluation_job(job: Job, checkpoint: str, *, lenient: bool = False) -> TrainingJob:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
-from allaboard.errors import AllaboardError, BadInput
 from allaboard.diagnosis.faults import SURE
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, State
 from allaboard.printable import last_state, visible
@@ -52,8 +52,9 @@ PATIENCE = 60.0
 stopped, and may save. In a pod the run ends with the pod.
 """
 MAY_PASS = 75
-"""The exit code (EX_TEMPFAIL) of a step whose run failed by a cause that may pass: an interruption that happened
-too often, a registry that did not answer. 1: another try would repeat it, or nobody knows, or it was lost.
+"""The exit code (EX_TEMPFAIL) of a step whose run failed by a cause that may pass: an interruption that
+happened too often, a registry that did not answer. 1: another try would repeat it, or nobody knows, or it was
+lost.
 """
 KEEPALIVE = 60.0  # seconds after which a silent step logs that it lives: people kill silent steps
 

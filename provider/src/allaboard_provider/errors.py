@@ -3,7 +3,7 @@
 A run that did not succeed raises a `TrainingFailed` by its first diagnosis, so that callbacks and retry
 policies can tell a bug from a preemption:
 
-    TrainingFailed              anything else: the place's hardware, network, storage; a cause that is not known
+    TrainingFailed              anything else: hardware, network, storage, a cause that is not known
     ├── TrainingBug             the user's code or data
     ├── OutOfMemory             of the host or the GPU
     ├── ImageTrouble            the image cannot be pulled

@@ -5,8 +5,7 @@
 Airflow asks a policy on the worker, with the exception of the try that failed. It counts every try: a policy
 can end the retries early and choose the delay, and never has more of them than ``retries``. So an
 interruption is answered before Airflow hears of it: the run starts again within the same try, from its newest
-checkpoint (`allaboard.follow.restart`), and a policy
-sees only one that has happened too often.
+checkpoint (`allaboard.follow.restart`), and a policy sees only one that has happened too often.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ try:
 except ImportError as error:  # Airflow before 3.3
     raise ImportError(
         "TrainingRetryPolicy needs the retry policies of Airflow 3.3, which the installed Airflow does not "
-        "have; upgrade Airflow, or leave retry_policy out and let retries decide"
+        "have; upgrade Airflow, or leave retry_policy out"
     ) from error
 
 if TYPE_CHECKING:
@@ -38,8 +37,8 @@ LONGEST_DELAY = timedelta(minutes=30)
 class TrainingRetryPolicy(RetryPolicy):
     """Fails at once what another try would repeat: a bug, too little memory, a job that cannot run. Retries
     what may pass; a place without room, and a registry without an answer, after ``delay``, which doubles with
-    each try up to ``longest``; other passing causes after the task's own delay. What is no training's failure,
-    or has no known cause, is left to the task's ``retries``.
+    each try up to ``longest``; other passing causes after the task's own delay. What is no failure of a
+    training, or has no known cause, is left to the task's ``retries``.
 
     The reason of each decision is in the task's log, and with Airflow's record of the retry.
     """

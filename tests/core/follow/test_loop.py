@@ -97,7 +97,7 @@ PULL = Diagnosis("image_pull_network", "the registry does not answer", (), "work
         (NODE_GONE, 1, 20, 19, Restart(21, True, FREE)),
         (NODE_GONE, 1, 21, 20, Refusal("1 of 1 attempts used, beside 20 interruptions")),
         (NODE_GONE, 2, 21, 20, Restart(22, False, "1 of 2 attempts used")),
-        (replace(NODE_GONE, confidence=0.4), 1, 1, 0, Refusal("1 of 1 attempts used")),
+        (replace(NODE_GONE, confidence=0.75), 1, 1, 0, Refusal("1 of 1 attempts used")),
         (PULL, 1, 1, 0, Refusal("1 of 1 attempts used")),
         (PULL, 2, 4, 3, Restart(5, False, "1 of 2 attempts used")),
         (BUG, 3, 1, 0, Refusal(REPEATS)),

@@ -11,8 +11,8 @@ import pytest
 from allaboard.backends.base import Handle
 from allaboard.cli.status import page
 from allaboard.diagnosis import diagnose
-from allaboard.follow.restart import REPEATS
 from allaboard.follow.loop import Outcome
+from allaboard.follow.restart import REPEATS
 from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.report import localtime, words
 from allaboard.report.ending import command_again, ending_lines

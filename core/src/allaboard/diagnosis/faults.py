@@ -12,6 +12,8 @@ from allaboard.diagnosis.rule import Diagnosis
 
 SURE = 0.5
 """Confidence below which a diagnosis decides nothing."""
+CERTAIN = 0.8
+"""Confidence below which an attempt counts: a bug taken for a lost node would start again and again."""
 
 
 class Fault(StrEnum):
@@ -56,4 +58,4 @@ def was_interrupted(diagnoses: Sequence[Diagnosis]) -> bool:
     a drain, a node that is gone.
     """
     first = diagnoses[0] if diagnoses else None
-    return first is not None and first.confidence >= SURE and fault_of(first.code) is Fault.INTERRUPTION
+    return first is not None and first.confidence >= CERTAIN and fault_of(first.code) is Fault.INTERRUPTION

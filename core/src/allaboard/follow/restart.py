@@ -1,9 +1,9 @@
 """Whether the whole job is tried again, as another attempt that resumes. The engine restarts
 single members.
 
-An attempt that was interrupted (a preemption, an eviction, a drain, a node that is gone) is none of the job's:
-another one follows and does not count. Only `INTERRUPTIONS` bounds them, for a place that never lets the job
-train.
+An attempt that was interrupted (a preemption, an eviction, a drain, a node that is gone) is none of the
+job's: another one follows and does not count. Only `INTERRUPTIONS` bounds them, for a place that never lets
+the job train.
 """
 
 from __future__ import annotations
