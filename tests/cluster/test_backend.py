@@ -82,6 +82,53 @@ def test_a_client_that_was_killed_is_replaced_by_the_same_command(ab: Shell) -> 
     assert "workers: 2 -> 3" in said.err
 
 
+def pod_of(plane: ControlPlane, namespace: str, member: str) -> Object | None:
+    pods = plane.api.list("v1", "Pod", namespace)
+    return next((pod for pod in pods if member in pod["metadata"]["name"]), None)
+
+
+def test_a_member_whose_node_runs_out_of_memory_uses_up_no_attempt(
+    ab: Shell, plane: ControlPlane, namespace: str, node: tuple[str, ProcessKubelet]
+) -> None:
+    """The operator fails the job, and the same command starts it again."""
+    script = 'if [ "$ALLABOARD_ATTEMPT" = 1 ]; then sleep 600; fi; echo second'
+    job = ab.job(command=["sh", "-c", script], workers=2, policy={"restart": "never", "attempts": 1})
+    client = ab.start("run", job, "--key", "k")
+    run = ab.run_of()
+    ab.until_it_runs(run)
+    pod = pod_of(plane, namespace, "worker-0")
+    assert pod is not None
+    node[1].evict(namespace, pod["metadata"]["name"], "The node was low on resource: memory.")
+    out, err = client.communicate(timeout=120)
+    assert client.returncode == 0, out + err
+    assert "attempt 2 follows: " in out + err and "does not count as an attempt" in out + err
+    assert ab.seen(run)["attempt"] == 2
+
+
+def test_a_drained_member_is_made_anew_within_the_attempt_and_the_backoff_limit(
+    ab: Shell, plane: ControlPlane, namespace: str
+) -> None:
+    """The operator makes it, and counts restarts of containers alone."""
+    policy = {"restart": "on_failure", "backoff_limit": 1, "attempts": 1}
+    ab("run", ab.job(command=SLEEPS, policy=policy), "--key", "k", "--detach")
+    run = ab.run_of()
+    for _ in range(2):
+        ab.until_it_runs(run)
+        pod = pod_of(plane, namespace, "worker-0")
+        assert pod is not None
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        plane.api.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+
+        def is_anew(uid: str = uid) -> bool:
+            now = pod_of(plane, namespace, "worker-0")
+            return now is not None and now["metadata"]["uid"] != uid and now["status"]["phase"] == "Running"
+
+        until("another one runs in its place", is_anew)
+    assert ab.state(run) == "running" and ab.seen(run)["attempt"] == 1
+    ab("stop", run)
+
+
 def living(plane: ControlPlane, namespace: str) -> list[str]:
     """Pods that hold a place on a node. Their objects live a moment longer."""
     every = plane.api.list("v1", "Pod", namespace)

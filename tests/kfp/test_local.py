@@ -84,6 +84,26 @@ def test_a_failed_training_fails_its_step_and_the_pipeline_with_the_reason(
     assert not (started.store / "models").exists()
 
 
+@pytest.mark.parametrize(
+    ("code", "why", "cause"),
+    [
+        ("raise ValueError('bad batch 7')", "ValueError: bad batch 7", "python_exception; another try would"),
+        ("import os; os.kill(os.getpid(), 9)", "", "killed_externally; another try may succeed"),
+    ],
+    ids=["bug", "killed"],
+)
+def test_a_failed_step_says_the_first_diagnosis_and_whether_a_retry_is_worth_it(
+    started: Here, capfd: pytest.CaptureFixture[str], code: str, why: str, cause: str
+) -> None:
+    job = {"name": "quick", "command": ["python", "-c", code], "policy": {"restart": "never"}}
+    with pytest.raises(RuntimeError):
+        train(job=job, folder=str(JOBS))
+    output = capfd.readouterr().out
+    error = next(line for line in output.splitlines() if "error: run quick-" in line)
+    assert why in error and f"cause: {cause}" in output
+    assert started.the_run().attempt == 1
+
+
 def test_bad_input_fails_the_step_in_a_sentence(started: Here, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError):
         train(job={**QUICK, "wrokers": 3}, folder=str(JOBS))

@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import LogLine, Plan
+from allaboard.diagnosis import Diagnosis
 from allaboard.errors import BadInput
-from allaboard.observation import Progress, State
+from allaboard.follow.loop import Outcome
+from allaboard.observation import Condition, Objects, PodSeen, Progress, State
 from allaboard.running import new_owner
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.inputs import job_of
 from allaboard_kfp.step import (
     KEEPALIVE,
+    MAY_PASS,
     Place,
     Rank0Output,
     StepView,
+    finish,
     reader_is_gone,
     run_to_the_end,
     step_errors,
@@ -149,6 +153,46 @@ def test_a_job_that_wants_attempts_gets_them() -> None:
     backend = FakeBackend((State.RUNNING, State.LOST), (State.RUNNING, State.SUCCEEDED))
     outcome, handle = run_to_the_end(backend, a_job(policy={"attempts": 2}), "k")
     assert (outcome.ok, handle.attempt) == (True, 2)
+
+
+def failing(code: str, state: State = State.FAILED, *, retryable: bool = False) -> Outcome:
+    found = Diagnosis(code, f"it is a {code}", (), None, retryable, "do something about it")
+    return Outcome(seen(state), (found,))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "verdict"),
+    [
+        (failing("python_exception"), 1, "another try would repeat it"),
+        (failing("bad_entrypoint"), 1, "another try would repeat it"),
+        (failing("node_lost", retryable=True), MAY_PASS, "another try may succeed"),
+        (failing("image_pull_network", retryable=True), MAY_PASS, "another try may succeed"),
+        (failing("unknown"), 1, "is not known"),
+        (failing("killed_externally", State.LOST, retryable=True), 1, "another try may succeed"),
+    ],
+    ids=lambda value: value.diagnoses[0].code if isinstance(value, Outcome) else None,
+)
+def test_the_error_is_the_first_diagnosis_and_its_code_says_whether_a_retry_is_worth_it(
+    outcome: Outcome, code: int, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        finish(outcome)
+    assert ended.value.code == code
+    error, cause = capsys.readouterr().err.splitlines()
+    found = outcome.diagnoses[0]
+    assert error.startswith("error: run digits-00000000 ") and error.endswith(found.summary)
+    assert cause.startswith(f"cause: {found.code}; ") and verdict in cause and found.fix in cause
+
+
+def test_an_interrupted_training_goes_on_within_its_step() -> None:
+    gone = Condition("DisruptionTarget", "True", "PreemptionByScheduler", "preempted by a pod of team-b")
+    pod = PodSeen("worker-0", "worker-0", "worker-0", phase="Failed", conditions=(gone,))
+    taken = seen(State.FAILED, objects=Objects(pods=(pod,)))
+    backend = FakeBackend((State.RUNNING, taken), (State.RUNNING, State.SUCCEEDED))
+    outcome, handle = run_to_the_end(backend, a_job(), "k")
+    assert outcome.ok and handle.attempt == 2
+    (record,) = backend.records.values()
+    assert (record.attempt, record.interruptions) == (2, 1)
 
 
 def test_errors_of_ours_become_a_sentence_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,51 @@ def test_a_synchronous_task_follows_its_run_to_the_end(cluster: FakeCluster) -> 
     assert record.owner == Owner(str(context["ti"].id), "worker", "orchestrated") and record.handed_over
 
 
+def evict(cluster: FakeCluster) -> None:
+    """A drain takes the pod of rank 0 from its node."""
+    pod = min(cluster.all(PODS), key=lambda body: body["metadata"]["name"])
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastTransitionTime": pod["metadata"]["creationTimestamp"],
+    }
+    cluster.operator._set(pod, phase="Failed", exit_code=143)
+    name = pod["metadata"]["name"]
+    now = cluster.one(PODS, name)
+    assert now is not None
+    conditions = [*now["status"].get("conditions", []), condition]
+    body = {**now, "status": {**now["status"], "conditions": conditions}}
+    cluster.replace(PODS, body, "default", "status")
+    cluster.tick(3)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_interrupted_training_goes_on_within_the_same_try(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    operator, context = an_operator(deferrable=deferrable), a_context()
+    trigger = deferred(an_operator(), context)
+    running(cluster)
+    evict(cluster)
+    assert state(cluster) == "failed"
+    event = fired(trigger)
+    assert event["status"] == "ended" and stored(cluster).record.attempt == 1, "a trigger starts nothing"
+    cluster.operator.trains_for = 20
+    with log_lines(monkeypatch, TrainingJobOperator, "warning") as warnings:
+        if deferrable:
+            result = operator.execute_complete(context, fired(deferred(operator, context, event)))
+        else:
+            operator.deferrable = False
+            result = operator.execute_complete(context, event)
+    assert result["state"] == "succeeded" and result["attempt"] == 2
+    record = stored(cluster).record
+    assert (record.attempt, record.interruptions) == (2, 1)
+    assert any("attempt 2 in this same try of the task" in line for line in warnings)
+    assert any("does not count as an attempt" in line for line in warnings)
+
+
 QUEUED = {**JOB, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
 CLOCKS = {"scheduled": "10s", "image": "10s"}
 

@@ -302,6 +302,24 @@ def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     assert run.record().attempt == 2 and run.xcom()["attempt"] == 2
 
 
+def test_a_policy_retries_what_may_pass_and_never_a_bug(live: Live) -> None:
+    run = live.start("judged")
+    first = run.wait_started()
+    run.wait_saved()
+    send(first[0].pid, signal.SIGKILL)
+    resumed_elsewhere_than_zero(run, 2)
+    passing = run.log(1)
+    assert "tried again, for it may pass (killed_externally: " in passing
+    run.fail(2)
+    run.wait_task("failed")
+    assert run.task()["try_number"] == 2, "a bug was tried again, though three retries are allowed"
+    assert attempts(run) == {1, 2}
+    last = run.log(2)
+    assert "not tried again, for that would repeat it (python_exception: " in last
+    assert "RuntimeError: this attempt was told to fail" in last
+    run.wait_gone()
+
+
 # --- tasks die
 # --------------------------------------------------------------------------------------------------------
 

@@ -317,6 +317,7 @@ class Objects:
 class Observation:
     """Everything seen of one run at one moment.
 
+    ``interruptions``: how many attempts of this generation were interrupted and do not count.
     ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
     outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
     in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not. ``phases``:
@@ -332,6 +333,7 @@ class Observation:
     job: str = ""
     attempt: int = 1
     generation: int = 1
+    interruptions: int = 0
     uid: str | None = None
     spec_hash: str | None = None
     owner: Owner | None = None

@@ -26,6 +26,7 @@ from allaboard.follow.loop import (
     follow,
     run_sync,
 )
+from allaboard.follow.restart import INTERRUPTIONS
 from allaboard.observation import Observation, Owner
 from allaboard.spec.identity import fresh_key
 from allaboard.spec.job import TrainingJob
@@ -145,9 +146,12 @@ def attach(
     return Follower(where, name, on_seen=on_seen).follow_to_end(follow_policy(where, poll))
 
 
-def follow_policy(backend: Backend, poll: float | None = None, attempts: int = 1) -> FollowPolicy:
-    """The follow policy for a run of this backend."""
-    return replace(backend.pace, poll=poll or backend.pace.poll, attempts=attempts)
+def follow_policy(backend: Backend, poll: float | None = None, attempts: int | None = None) -> FollowPolicy:
+    """The follow policy for a run of this backend. ``attempts``: of who owns the run; who only looks launches
+    none, whatever ends the run.
+    """
+    free = 0 if attempts is None else INTERRUPTIONS
+    return replace(backend.pace, poll=poll or backend.pace.poll, attempts=attempts or 1, interruptions=free)
 
 
 def evaluation_job(job: Job, checkpoint: str, *, lenient: bool = False) -> TrainingJob:
@@ -192,10 +196,10 @@ class Follower:
                 self._changes.wait(seconds)
             case Enforce():
                 self._enforce()
-            case Launch():
+            case Launch(_, _, interrupted):
                 assert self.plan is not None and self.owner is not None
                 try:
-                    self.handle = self.backend.launch(self.plan, self.owner)
+                    self.handle = self.backend.launch(replace(self.plan, interrupted=interrupted), self.owner)
                 except AllaboardError as error:
                     return error
                 if self.on_launch is not None:

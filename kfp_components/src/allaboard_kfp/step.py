@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
+from allaboard.diagnosis.faults import SURE
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation
+from allaboard.observation import Observation, State
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
 from allaboard.report import localtime, words
@@ -49,6 +50,11 @@ LONGEST_LINE = 2000
 PATIENCE = 60.0
 """Seconds for which a local run goes on after its step was killed; the next try may adopt it. Then the run is
 stopped, and may save. In a pod the run ends with the pod.
+"""
+MAY_PASS = 75
+"""The exit code (EX_TEMPFAIL) of a step whose run failed by a cause that may pass: an interruption that
+happened too often, a registry that did not answer. 1: another try would repeat it, or nobody knows, or it was
+lost.
 """
 KEEPALIVE = 60.0  # seconds after which a silent step logs that it lives: people kill silent steps
 
@@ -321,11 +327,25 @@ class Rank0Output:
 
 
 def finish(outcome: Outcome) -> None:
-    """Return if the run succeeded; else end the step with the reason and an exit code of contract 4."""
-    if not outcome.ok:
-        message = visible(redact_text(outcome.message), newlines=True, tabs=True)
-        print(f"error: {message}", file=sys.stderr, flush=True)
-        raise SystemExit(outcome.exit_code)
+    """Return if the run succeeded; else end the step with the first diagnosis, what was decided, and an exit
+    code of contract 4, or `MAY_PASS`.
+    """
+    if outcome.ok:
+        return
+    code: int = outcome.exit_code
+    lines = [f"error: {outcome.message}"]
+    if outcome.diagnoses and outcome.state in (State.FAILED, State.LOST):
+        first = outcome.diagnoses[0]
+        passes = first.retryable and first.confidence >= SURE
+        verdict = "another try may succeed" if passes else "another try would repeat it"
+        if first.code == "unknown":
+            verdict = "whether another try would repeat it is not known"
+        if passes and outcome.state is State.FAILED:
+            code = MAY_PASS
+        lines.append(f"cause: {first.code}; {verdict}; {first.fix}")
+    text = visible(redact_text("\n".join(lines)), newlines=True, tabs=True)
+    print(text, file=sys.stderr, flush=True)
+    raise SystemExit(code)
 
 
 def numbers_of(outcome: Outcome) -> Mapping[str, Any]:

@@ -1,5 +1,5 @@
-"""An outcome as Airflow needs it: the result in XCom, the text of a failure, and whether to try again. Values
-in, values out.
+"""An outcome as Airflow needs it: the result in XCom, or the exception and its text. Values in, values
+out.
 """
 
 from __future__ import annotations
@@ -7,11 +7,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from allaboard.diagnosis.faults import SURE, Fault, fault_of
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, State
 from allaboard.printable import visible
 from allaboard.redaction import redact_text, redact_texts
 from allaboard.status import state_of
+from allaboard_provider.errors import (
+    ImageTrouble,
+    Interrupted,
+    NodeLost,
+    OutOfMemory,
+    Preempted,
+    RunLost,
+    SpecRejected,
+    StoppedByPerson,
+    TimedOut,
+    TrainingBug,
+    TrainingFailed,
+)
 from allaboard_provider.ownership import BY
 
 
@@ -22,21 +36,49 @@ def failure_text(outcome: Outcome, options: str = "", secrets: Iterable[str] = (
     stopped = outcome.state is State.STOPPED  # there is nothing to mend
     fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
     words = f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
-    return visible(redact_text(words, secrets), newlines=True, tabs=True)
+    return _plain(words, secrets)
 
 
-#: Only a change of the job makes these end differently. Everything else is tried again as often as the task's
-#: `retries` says: a script may have raised because of a passing trouble, and the next try resumes.
-HOPELESS = frozenset({"bad_entrypoint", "world_size_mismatch", "checkpoint_mismatch"})
+def _plain(text: str, secrets: Iterable[str]) -> str:
+    return visible(redact_text(text, secrets), newlines=True, tabs=True)
+
+
 _STOPPED_BY_NO_PERSON = frozenset({"allaboard", "SIGTERM", BY})
+_BY_STATE = {State.TIMED_OUT: TimedOut, State.LOST: RunLost}
+_BY_CODE = {
+    "preempted_by_priority": Preempted,
+    "node_lost": NodeLost,
+    "spot_or_node_shutdown": NodeLost,
+}
+_BY_FAULT: dict[Fault, type[TrainingFailed]] = {
+    Fault.INTERRUPTION: Interrupted,
+    Fault.MEMORY: OutOfMemory,
+    Fault.IMAGE: ImageTrouble,
+    Fault.JOB: SpecRejected,
+    Fault.CODE: TrainingBug,
+}
 
 
-def is_hopeless(outcome: Outcome) -> bool:
-    """Whether another try is pointless, or against the will of the person who stopped the run."""
+def failure_of(outcome: Outcome, text: str, secrets: Iterable[str] = ()) -> TrainingFailed:
+    """The exception of a run that did not succeed, by its first diagnosis. ``text``: its words."""
+    first = outcome.diagnoses[0] if outcome.diagnoses else None
     if outcome.state is State.STOPPED:
         stop = outcome.seen.stop
-        return stop is None or stop.by not in _STOPPED_BY_NO_PERSON
-    return bool(outcome.diagnoses) and outcome.diagnoses[0].code in HOPELESS
+        by_person = stop is None or stop.by not in _STOPPED_BY_NO_PERSON
+        kind: type[TrainingFailed] = StoppedByPerson if by_person else TrainingFailed
+        return kind(text, summary=_plain(outcome.message, secrets), run=outcome.run, retryable=not by_person)
+    if first is None:
+        return _BY_STATE.get(outcome.state, TrainingFailed)(text, run=outcome.run)
+    sure = first.confidence >= SURE
+    by_cause = _BY_CODE.get(first.code) or _BY_FAULT.get(fault_of(first.code), TrainingFailed)
+    return _BY_STATE.get(outcome.state, by_cause if sure else TrainingFailed)(
+        text,
+        code=first.code,
+        summary=_plain(first.summary, secrets),
+        retryable=first.retryable,
+        run=outcome.run,
+        sure=sure and first.code != "unknown",
+    )
 
 
 def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:

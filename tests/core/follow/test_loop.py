@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 import allaboard
+from allaboard.backends.base import Plan
+from allaboard.diagnosis import Diagnosis
 from allaboard.errors import BackendUnreachable, BadInput
 from allaboard.follow.loop import (
     Answer,
@@ -20,7 +23,10 @@ from allaboard.follow.loop import (
     run_async,
     run_sync,
 )
-from allaboard.observation import Limit, State
+from allaboard.follow.restart import FREE, INTERRUPTIONS, REPEATS, UNKNOWN, Refusal, Restart, may_restart
+from allaboard.observation import Condition as ConditionSeen
+from allaboard.observation import Limit, Objects, Observation, PodSeen, State
+from allaboard.running import Follower, follow_policy, new_owner
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 
 
@@ -62,7 +68,9 @@ def test_every_ending_has_its_exit_code(state: str, code: int) -> None:
 def test_a_lost_run_is_launched_again_as_long_as_there_are_attempts() -> None:
     lost, won = seen("lost"), seen("succeeded", attempt=2)
     asks, outcome = played([lost, lost, won, won], FollowPolicy(attempts=2))
-    assert Launch(2, "what ran it is gone without a word: no process runs it any more") in asks
+    (launched,) = (ask for ask in asks if isinstance(ask, Launch))
+    assert launched.attempt == 2 and not launched.interrupted
+    assert launched.why.startswith("what ran it is gone without a word") and "1 of 2 attempts" in launched.why
     assert outcome.ok  # type: ignore[attr-defined]
     _, outcome = played([seen("lost", attempt=2)] * 2, FollowPolicy(attempts=2))
     assert outcome.state is State.LOST and "2 of 2 attempts used" in outcome.message  # type: ignore[attr-defined]
@@ -75,6 +83,66 @@ def test_the_users_fault_is_not_repeated() -> None:
     asks, outcome = played([failed, failed], FollowPolicy(attempts=3))
     assert not any(isinstance(ask, Launch) for ask in asks)
     assert "would repeat it" in outcome.message  # type: ignore[attr-defined]
+
+
+NODE_GONE = Diagnosis("node_lost", "node gpu-7 went away with worker-1", (), "gpu-7", True, "wait")
+BUG = Diagnosis("python_exception", "KeyError: 'x' in train.py:3", (), "worker-0", False, "mend it")
+PULL = Diagnosis("image_pull_network", "the registry does not answer", (), "worker-0", True, "wait")
+
+
+@pytest.mark.parametrize(
+    ("first", "attempts", "attempt", "interruptions", "decided"),
+    [
+        (NODE_GONE, 1, 1, 0, Restart(2, True, FREE)),
+        (NODE_GONE, 1, 20, 19, Restart(21, True, FREE)),
+        (NODE_GONE, 1, 21, 20, Refusal("1 of 1 attempts used, beside 20 interruptions")),
+        (NODE_GONE, 2, 21, 20, Restart(22, False, "1 of 2 attempts used")),
+        (replace(NODE_GONE, confidence=0.75), 1, 1, 0, Refusal("1 of 1 attempts used")),
+        (PULL, 1, 1, 0, Refusal("1 of 1 attempts used")),
+        (PULL, 2, 4, 3, Restart(5, False, "1 of 2 attempts used")),
+        (BUG, 3, 1, 0, Refusal(REPEATS)),
+        (replace(BUG, code="unknown"), 3, 1, 0, Refusal(UNKNOWN)),
+    ],
+)
+def test_an_interruption_counts_as_no_attempt_and_a_bug_gets_none(
+    first: Diagnosis, attempts: int, attempt: int, interruptions: int, decided: Restart | Refusal
+) -> None:
+    assert decided == may_restart(
+        attempts,
+        attempt,
+        State.FAILED,
+        (first,),
+        interruptions=interruptions,
+        most_interruptions=INTERRUPTIONS,
+    )
+
+
+def preempted(**fields: object) -> Observation:
+    gone = ConditionSeen("DisruptionTarget", "True", "PreemptionByScheduler", "preempted by a pod of team-b")
+    pod = PodSeen("worker-0", "worker-0", "worker-0", phase="Failed", conditions=(gone,))
+    return seen("failed", objects=Objects(pods=(pod,)), **fields)  # type: ignore[arg-type]
+
+
+def test_who_owns_a_preempted_run_starts_it_again_and_who_only_looks_does_not() -> None:
+    won = seen("succeeded", attempt=2)
+    asks, outcome = played([preempted()] * 2 + [won] * 2, FollowPolicy(interruptions=20))
+    (launched,) = (ask for ask in asks if isinstance(ask, Launch))
+    assert launched.interrupted and "does not count as an attempt" in launched.why
+    assert outcome.ok  # type: ignore[attr-defined]
+    asks, outcome = played([preempted()] * 2, FollowPolicy())
+    assert not any(isinstance(ask, Launch) for ask in asks)
+    assert outcome.diagnoses[0].code == "preempted_by_priority"  # type: ignore[attr-defined]
+
+
+def test_interruptions_are_remembered_by_the_record_whoever_follows() -> None:
+    backend, plan = FakeBackend([preempted()], [preempted()], [State.SUCCEEDED]), Plan(a_job(), "k")
+    owner = new_owner()
+    handle = backend.launch(plan, owner)
+    followed = Follower(backend, handle.run, plan=plan, owner=owner)
+    assert followed.follow_to_end(follow_policy(backend, attempts=1)).ok
+    record = backend.records[handle.run]
+    assert (record.attempt, record.interruptions) == (3, 2)
+    assert follow_policy(backend).interruptions == 0, "a follower without the run launches nothing"
 
 
 def test_an_attempt_that_cannot_start_leaves_the_end_of_the_one_before() -> None:

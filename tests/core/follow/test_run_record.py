@@ -67,6 +67,10 @@ def test_attempts_count_up_and_a_generation_starts_at_one() -> None:
     second = first.next_attempt("u2", ME, OTHER, spec_hash(OTHER))
     assert (second.attempt, second.generation, second.uid, second.outcome) == (2, 1, "u2", None)
     assert [(e.attempt, e.state) for e in second.history] == [(1, "failed")]
+    assert second.interruptions == 0
+    taken = second.next_attempt("u2", ME, OTHER, spec_hash(OTHER), interrupted=True)
+    assert (taken.attempt, taken.interruptions) == (3, 1)
+    assert taken.next_generation("u3", ME, SPEC, spec_hash(SPEC)).interruptions == 0
     third = second.ended(State.SUCCEEDED, 9.0).next_generation("u3", ME, SPEC, spec_hash(SPEC))
     assert (third.attempt, third.generation) == (1, 2) and len(third.history) == 2
 

@@ -186,7 +186,9 @@ def test_what_a_store_refuses_at_the_start_is_bad_input() -> None:
 def test_a_lost_attempt_is_followed_by_another_in_the_same_view() -> None:
     backend, view = FakeBackend([State.RUNNING, State.LOST], [State.RUNNING, State.SUCCEEDED]), Watched()
     assert followed(backend, view, attempts=2) == 0
-    assert view.said == ["attempt 1", "attempt 2"]
+    first, why, second = view.said
+    assert (first, second) == ("attempt 1", "attempt 2")
+    assert why.startswith("attempt 2 follows: what ran it is gone") and "1 of 2 attempts used" in why
 
 
 def test_a_signal_after_the_end_changes_nothing() -> None:

@@ -12,6 +12,7 @@ from allaboard.backends.base import Handle
 from allaboard.cli.status import page
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
+from allaboard.follow.restart import REPEATS
 from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.report import localtime, words
 from allaboard.report.ending import command_again, ending_lines
@@ -181,14 +182,14 @@ def test_a_stop_says_who_and_why_and_how_to_go_on() -> None:
     assert lines[-1].endswith("again --key k   (resumes from its newest checkpoint)")
 
 
-def test_attempts_that_were_used_up_are_said_and_a_repetition_is_not() -> None:
+def test_why_no_attempt_follows_is_said() -> None:
     found = seen(State.LOST, attempt=3)
     assert any(
         "3 of 3 attempts used" in line
         for line in ending_lines(Outcome(found, diagnose(found), "3 of 3 attempts used"))
     )
-    note = "another attempt would repeat it: the training script raised an error"
-    assert not any("repeat" in line for line in ending_lines(replace(failed(), note=note)))
+    lines = [*ending_lines(replace(failed(), note=REPEATS))]
+    assert "  attempts    another attempt would repeat it" in lines
 
 
 def test_the_command_that_goes_on_can_be_pasted() -> None:

@@ -14,6 +14,7 @@ from airflow.sdk import DAG
 from allaboard import TrainingJob
 from allaboard.spec.loader import parse
 from allaboard_provider.operators.train import TrainingJobOperator
+from allaboard_provider.retries import TrainingRetryPolicy
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 
 SOON = timedelta(seconds=1)
@@ -110,6 +111,7 @@ dag("held")
 dag("held_sync", deferrable=False)
 dag("retried", retries=1, retry_delay=SOON)
 dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
+dag("judged", retries=3, retry_delay=SOON, retry_policy=TrainingRetryPolicy())
 dag("timed", execution_timeout=LIMIT)
 dag("timed_sync", deferrable=False, execution_timeout=LIMIT)
 dag("limited", dagrun_timeout=LIMIT)

@@ -22,10 +22,13 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked job and its key: everything that a backend needs to launch it."""
+    """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the attempt
+    before was, so that it does not count.
+    """
 
     job: TrainingJob
     key: str
+    interrupted: bool = False
 
     @property
     def run(self) -> str:

@@ -22,14 +22,16 @@ from allaboard.units import show_seconds
 @dataclass(frozen=True, slots=True)
 class FollowPolicy:
     """``poll``: seconds between observations without a wake-up; each backend has its own. ``unreachable``:
-    how many observations in a row may fail. ``attempts``: of the whole job. ``starting``: the longest time in
-    seconds between observations of a run that does not train yet, because an obstacle may cause no wake-up.
+    how many observations in a row may fail. ``attempts``: of the whole job; ``interruptions``: how many of
+    them need not count (`allaboard.follow.restart`). ``starting``: the longest time in seconds between
+    observations of a run that does not train yet, because an obstacle may cause no wake-up.
     """
 
     poll: float = 1.0
     attempts: int = 1
     unreachable: int = 60
     starting: float = 6.0
+    interruptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,13 @@ class Enforce:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start this attempt. The answer is None, or the error that prevented the start."""
+    """Start this attempt. ``interrupted``: the one before was, and does not count. The answer is None, or
+    the error that prevented the start.
+    """
 
     attempt: int
     why: str
+    interrupted: bool = False
 
 
 Effect = Observe | Wait | Enforce | Launch
@@ -154,7 +159,14 @@ def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
         closer = yield Observe(evidence=True)
         last = closer if isinstance(closer, Observation) and state_of(closer).is_final else seen
         diagnoses = diagnose(last)
-        decision = may_restart(policy.attempts, last.attempt, state_of(last), diagnoses)
+        decision = may_restart(
+            policy.attempts,
+            last.attempt,
+            state_of(last),
+            diagnoses,
+            interruptions=last.interruptions,
+            most_interruptions=policy.interruptions,
+        )
         if isinstance(decision, Refusal):
             note = (
                 decision.reason
@@ -162,7 +174,8 @@ def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
                 else ""
             )
             return Outcome(last, diagnoses, note)
-        refused = yield Launch(decision.attempt, diagnoses[0].summary if diagnoses else "lost")
+        why = f"{diagnoses[0].summary if diagnoses else 'lost'} ({decision.reason})"
+        refused = yield Launch(decision.attempt, why, decision.interrupted)
         if isinstance(refused, AllaboardError):
             # The run ended as its last attempt did; this note says why no further attempt starts.
             return Outcome(last, diagnoses, f"attempt {decision.attempt} could not start: {refused}")

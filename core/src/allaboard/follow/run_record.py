@@ -45,7 +45,8 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """``uid``: of the current attempt. ``object_uid``: of its job object on a cluster, once created.
-    ``outcome``: of that attempt, once known. ``unknown``: fields of a newer version, kept unchanged.
+    ``outcome``: of that attempt, once known. ``interruptions``: how many attempts of this generation were
+    interrupted and do not count. ``unknown``: fields of a newer version, kept unchanged.
     """
 
     run: str
@@ -64,6 +65,7 @@ class RunRecord:
     deleted: bool = False
     object_uid: str | None = None
     history: tuple[Ended, ...] = ()
+    interruptions: int = 0
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,8 +92,12 @@ class RunRecord:
         ended = Ended(state.value, at, self.attempt, self.generation, why)
         return replace(self, outcome=ended, history=(*self.history, ended))
 
-    def next_attempt(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:
-        """The record of attempt n+1 in the same generation: it resumes from the run's own checkpoints."""
+    def next_attempt(
+        self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str, *, interrupted: bool = False
+    ) -> RunRecord:
+        """The record of attempt n+1 in the same generation: it resumes from the run's own checkpoints.
+        ``interrupted``: this attempt was, and does not count.
+        """
         return replace(
             self,
             uid=uid,
@@ -99,6 +105,7 @@ class RunRecord:
             spec=spec,
             spec_hash=spec_hash,
             attempt=self.attempt + 1,
+            interruptions=self.interruptions + interrupted,
             outcome=None,
             handed_over=False,
             stop=None,
@@ -109,7 +116,7 @@ class RunRecord:
     def next_generation(self, uid: str, owner: Owner, spec: Mapping[str, Any], spec_hash: str) -> RunRecord:
         """The record of a run that trains again from scratch."""
         fresh = self.next_attempt(uid, owner, spec, spec_hash)
-        return replace(fresh, attempt=1, generation=self.generation + 1)
+        return replace(fresh, attempt=1, interruptions=0, generation=self.generation + 1)
 
 
 def _read_value(kind: Any, data: Mapping[str, Any] | None) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Handle, NotYours, Plan, handle_of
 from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
-from allaboard.follow.loop import Answer, Effect, Outcome, Wait
+from allaboard.follow.loop import Answer, Effect, Launch, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.report.commands import command
 from allaboard.report.exits import maybe_started_on_error, untouched_on_error
@@ -147,6 +147,8 @@ class AttachedRun(Follower):
             self.view.seen(seen)
 
     def _answer(self, ask: Effect) -> Answer:
+        if isinstance(ask, Launch):
+            self.say(f"attempt {ask.attempt} follows: {ask.why}")
         if not isinstance(ask, Wait):
             return super()._answer(ask)
         assert self._changes is not None

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from allaboard.diagnosis import Diagnosis
 from allaboard.follow.loop import Outcome
-from allaboard.follow.restart import REPEATS
 from allaboard.observation import State
 from allaboard.report import words
 from allaboard.report.commands import command
@@ -57,7 +56,7 @@ def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
     yield _row("do", first.fix)
     for other in others:
         yield _row("also", other.summary)
-    if outcome.note and not outcome.note.startswith(REPEATS):
+    if outcome.note:
         yield _row("attempts", outcome.note)
     member = words.first_failing(outcome)
     lines = words.tail(outcome, member, LINES) if member is not None else []

@@ -181,7 +181,7 @@ class Policy(TypedDict, total=False):
     attempts: Annotated[
         int,
         "count1",
-        "tries of the whole job when it may be retried",
+        "tries of the whole job when it may be retried; a preemption, an eviction or a lost node is none",
         2,
         "3; 1 under Airflow and KFP, whose retries own it",
     ]

@@ -139,7 +139,9 @@ class FakeBackend:
                 record = record.next_generation(next(self._uids), owner, plan.spec, plan.spec_hash)
             case run_record.NewAttempt() | run_record.StopFirst():
                 assert record is not None
-                record = record.next_attempt(next(self._uids), owner, plan.spec, plan.spec_hash)
+                record = record.next_attempt(
+                    next(self._uids), owner, plan.spec, plan.spec_hash, interrupted=plan.interrupted
+                )
             case run_record.Start():
                 record = RunRecord(
                     plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, owner, next(self._uids), 0.0
@@ -182,6 +184,7 @@ class FakeBackend:
             job=record.job,
             attempt=record.attempt,
             generation=record.generation,
+            interruptions=record.interruptions,
             uid=record.uid,
             owner=record.owner,
             stop=seen.stop or record.stop,

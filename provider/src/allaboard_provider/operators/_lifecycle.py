@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -48,12 +49,12 @@ from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import follow_policy
 from allaboard.status import state_of
 from allaboard_provider import plugin
-from allaboard_provider.errors import airflow_errors
+from allaboard_provider.errors import SpecRejected, airflow_errors
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.results import failure_text, is_hopeless
+from allaboard_provider.results import failure_of, failure_text
 from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
@@ -381,9 +382,11 @@ class TaskTry:
             case Enforce(why):
                 self.log.warning("run %s: %s", self.plan.run, why)
                 self.backend.enforce(self.plan.run, self.worker)
-            case Launch(attempt, why):
-                self.log.warning("attempt %d, because of: %s", attempt, why)
-                self.handle = self.backend.launch(self.plan, self.worker)
+            case Launch(attempt, why, interrupted):
+                # This try of the task goes on: Airflow counts none of it.
+                self.log.warning("attempt %d in this same try of the task: %s", attempt, why)
+                plan = replace(self.plan, interrupted=interrupted)
+                self.handle = self.backend.launch(plan, self.worker)
                 self._log_handle(self.handle)
         return None
 
@@ -505,8 +508,10 @@ class TaskTry:
             result = dict(redact_texts(self.operator.result(outcome), self.secrets))
             self._hand_over(result)
             return result
-        text = failure_text(outcome, self.place.options, self.secrets)
-        raise (AirflowFailException if is_hopeless(outcome) else AirflowException)(text)
+        error = failure_of(outcome, failure_text(outcome, self.place.options, self.secrets), self.secrets)
+        if isinstance(error, SpecRejected):
+            self.log.error("Airflow does not try it again: only a change of the job ends it differently")
+        raise error
 
     def _hand_over(self, result: dict[str, Any]) -> None:
         """Hand the result over once Airflow has accepted the success of the task; see `plugin`."""

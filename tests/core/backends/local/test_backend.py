@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -238,6 +239,24 @@ def test_a_lost_run_is_taken_up_by_run_and_resumes(backend: LocalBackend, folder
     job = plan.job
     outcome = allaboard.run(job, key="k", backend=backend, on_seen=look)
     assert outcome.ok and outcome.seen.attempt == 2 and set(attempts) == {1, 2}
+
+
+@pytest.mark.parametrize("rebooted", [True, False])
+def test_a_reboot_uses_up_no_attempt(backend: LocalBackend, folder: Path, rebooted: bool) -> None:
+    plan = a_plan(folder, SLEEP, workers=1)
+    handle = backend.launch(plan, ME)
+    running(backend, handle.run)
+    for pid in supervisor_and_keeper(backend, handle.run):
+        os.kill(pid, signal.SIGKILL)
+    assert state_of(ended(backend, handle.run)) is State.LOST
+    if rebooted:
+        left = backend.find(handle.run).attempts()[-1].state
+        left.write_text(json.dumps({**json.loads(left.read_text()), "boot": "the one before"}))
+    again = backend.launch(plan, ME)
+    seen = backend.observe(again.run)
+    assert (seen.attempt, seen.interruptions) == (2, int(rebooted))
+    backend.stop(again, ME, "me", "enough", kill=True)
+    ended(backend, again.run)
 
 
 # People: stop, suspend, resume, delete.

@@ -218,7 +218,8 @@ class LocalBackend:
         spec, digest = plan.spec, plan.spec_hash
         notes: list[str] = []
         if isinstance(decision, run_record.NewAttempt) and old is not None:
-            record = old.next_attempt(uid, owner, spec, digest)
+            interrupted = plan.interrupted or _ended_with_machine(folder, old)
+            record = old.next_attempt(uid, owner, spec, digest, interrupted=interrupted)
             notes.append(f"attempt {record.attempt} of {plan.run}: the one before {_outcome_word(old)}")
         elif isinstance(decision, run_record.NewGeneration) and old is not None:
             record = old.next_generation(uid, owner, spec, digest)
@@ -576,6 +577,7 @@ class LocalBackend:
             job=record.job,
             attempt=record.attempt,
             generation=record.generation,
+            interruptions=record.interruptions,
             uid=record.uid,
             spec_hash=record.spec_hash,
             owner=record.owner,
@@ -1148,10 +1150,20 @@ def _state_file_time(attempt: AttemptFolder) -> float | None:
         return None
 
 
+def _is_of_another_boot(attempt: AttemptFolder) -> bool:
+    written = _read_state_file(attempt)
+    return written is not None and written[0].get("boot") != boot_id()
+
+
+def _ended_with_machine(folder: RunFolder, record: RunRecord) -> bool:
+    """Whether the attempt of this record was lost because the machine was rebooted."""
+    lost = record.outcome is not None and record.outcome.state == State.LOST
+    return lost and _is_of_another_boot(folder.attempt(record.generation, record.attempt))
+
+
 def _loss_reason(attempt: AttemptFolder) -> str:
     """Why a run that has not ended has no supervisor."""
-    written = _read_state_file(attempt)
-    if written is not None and written[0].get("boot") != boot_id():
+    if _is_of_another_boot(attempt):
         return "the machine was rebooted"
     last_line = tail(attempt.supervisor_log, 1)
     return f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"

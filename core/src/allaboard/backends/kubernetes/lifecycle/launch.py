@@ -214,9 +214,13 @@ def _launch_next(
     ready = yield from _prepared_next(request, old, decision)
     yield from clear_attempt(objects)
     layout = ready.layout
-    step = old.next_attempt if isinstance(decision, run_record.NewAttempt) else old.next_generation
     uid = _uid(plan, layout.generation, layout.attempt)
-    record = step(uid, request.owner, plan.spec, plan.spec_hash)
+    anew = (uid, request.owner, plan.spec, plan.spec_hash)
+    record = (
+        old.next_attempt(*anew, interrupted=plan.interrupted)
+        if isinstance(decision, run_record.NewAttempt)
+        else old.next_generation(*anew)
+    )
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None

@@ -197,6 +197,7 @@ def observation(
         job=record.job,
         attempt=record.attempt,
         generation=record.generation,
+        interruptions=record.interruptions,
         uid=record.uid,
         spec_hash=record.spec_hash,
         owner=record.owner,
