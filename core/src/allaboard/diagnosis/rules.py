@@ -122,6 +122,7 @@ def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, .
     """
     state = state_of(seen)
     first = [
+        *(_stall_diagnoses(seen, state) if seen.stall is not None else ()),
         *_ending_diagnoses(seen, state, thorough),
         *(_obstacle_diagnoses(seen) if not state.is_final else ()),
     ]
@@ -139,6 +140,8 @@ def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> lis
         return [*told]
     found = examine(seen)
     top = found[0]
+    if seen.stall is not None and top.code in ("healthy", "unknown") and told:
+        return [*told]
     if top.code in ("healthy", "unknown"):
         own = [d for d in told if d.code != "unknown"]
         return [*own, *(found if not own else ())] if not own or top.code == "unknown" else [*found, *own]
@@ -259,13 +262,29 @@ def _ending_diagnoses(seen: Observation, state: State, thorough: bool = False) -
     if state is State.TIMED_OUT and not (thorough and seen.objects is not None):
         yield _diagnose_timeout(seen)
         return
-    if state is not State.FAILED:
+    if state is not State.FAILED or _ended_by_stall(seen):
         return
     if seen.stop is not None and seen.stop.code is not None:
         yield _diagnose_never_started(seen, seen.stop.code, seen.stop.reason)
         return
     if not (thorough and seen.objects is not None):
         yield from (d for d in examine(seen) if d.code != "healthy")
+
+
+def _ended_by_stall(seen: Observation) -> bool:
+    """Whether the run was ended because it made no progress (policy.hang)."""
+    failed = seen.condition("Failed")
+    return failed is not None and seen.stall is not None and failed.reason == seen.stall.code
+
+
+def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
+    """Why a run makes no progress, by the stacks of its ranks, while it lasts or where it was ended for it."""
+    stall = seen.stall
+    if stall is None or (state is not State.RUNNING and not _ended_by_stall(seen)):
+        return
+    cause = all_rules()[stall.code].cause
+    evidence = (Evidence(f"run/{seen.run}", "stacks", stall.text),)
+    yield Diagnosis(stall.code, stall.text, evidence, stall.blame, cause.retryable, cause.fix, 0.8)
 
 
 _STARTS: Mapping[str, str] = {
