@@ -186,6 +186,7 @@ def _said_at(events: Sequence[Event], code: str) -> float:
 
 def all_told(backend: LocalBackend, folder: Path, hangs: Sequence[Hang], until: float) -> Iterator[Told]:
     """What is told of each, two gangs at a time; those that would begin after ``until`` are left out."""
+
     def one(hang: Hang) -> Told | None:
         if time.monotonic() > until:
             return None
