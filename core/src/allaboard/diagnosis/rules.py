@@ -265,10 +265,17 @@ def _ending_diagnoses(seen: Observation, state: State, thorough: bool = False) -
     if state is not State.FAILED or _ended_by_stall(seen):
         return
     if seen.stop is not None and seen.stop.code is not None:
-        yield _diagnose_never_started(seen, seen.stop.code, seen.stop.reason)
+        if seen.stop.code in STALLS:
+            yield _diagnose_stall(seen.stop.code, seen.stop.reason, f"run/{seen.run}", "record.stop", None)
+        else:
+            yield _diagnose_never_started(seen, seen.stop.code, seen.stop.reason)
         return
     if not (thorough and seen.objects is not None):
         yield from (d for d in examine(seen) if d.code != "healthy")
+
+
+STALLS = frozenset({"rank_stalled", "collective_mismatch"})
+"""Codes of a run that makes no progress (`allaboard.follow.stall`)."""
 
 
 def _ended_by_stall(seen: Observation) -> bool:
@@ -282,9 +289,14 @@ def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
     stall = seen.stall
     if stall is None or (state is not State.RUNNING and not _ended_by_stall(seen)):
         return
-    cause = all_rules()[stall.code].cause
-    evidence = (Evidence(f"run/{seen.run}", "stacks", stall.text),)
-    yield Diagnosis(stall.code, stall.text, evidence, stall.blame, cause.retryable, cause.fix, 0.8)
+    yield _diagnose_stall(stall.code, stall.text, f"run/{seen.run}", "stacks", stall.blame)
+
+
+def _diagnose_stall(code: str, text: str, where: str, field: str, blame: str | None) -> Diagnosis:
+    cause = all_rules()[code].cause
+    return Diagnosis(
+        code, text, (Evidence(where, field, text),), blame, cause.retryable, cause.fix, 0.8 if blame else 0.7
+    )
 
 
 _STARTS: Mapping[str, str] = {

@@ -8,7 +8,7 @@ evaluation and an endless loop look alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from allaboard.diagnosis.stacks import COMPUTES, HangCause, ProcessLook, cause_of_hang, positions
@@ -67,6 +67,16 @@ def stall_of(looks: Sequence[ProcessLook], since: float, *, sure: bool) -> Stall
     member = next((p.look.member for p in positions(looks) if p.rank == first), None)
     blame = f"rank {first}" if first is not None else None
     return Stall(code_of(found), f"{found.summary}; {silent}", since, blame, member or None)
+
+
+def stall_of_silence(last: Mapping[int, float], why_no_stacks: str) -> Stall:
+    """What is said of a silent run whose stacks cannot be had. ``last``: rank -> when it wrote last."""
+    since = max(last.values())
+    order = sorted(last, key=lambda rank: (last[rank], rank))
+    ranks = ", ".join(f"rank {rank} since {rfc3339(last[rank])}" for rank in order[:4])
+    more = f" and {len(order) - 4} more" if len(order) > 4 else ""
+    text = f"no member has written for long: {ranks}{more}; {why_no_stacks}"
+    return Stall("rank_stalled", text, since)
 
 
 def code_of(found: HangCause) -> str:
