@@ -12,7 +12,6 @@ from allaboard.layout import lay_out
 from allaboard.spec.explaining import explain
 from allaboard.testing import a_job
 
-
 TOGETHER = {
     "device_class": {"gpu": 1},
     "device_selector": {"gpu": 1, "device_class": "gpu.nvidia.com"},

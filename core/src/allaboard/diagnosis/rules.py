@@ -285,7 +285,7 @@ def _ended_by_stall(seen: Observation) -> bool:
 
 
 def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
-    """Why a run makes no progress, by the stacks of its ranks, while it lasts or where it was ended for it."""
+    """Why a run makes no progress, by the stacks of its ranks, while it lasts, or at its end."""
     stall = seen.stall
     if stall is None or (state is not State.RUNNING and not _ended_by_stall(seen)):
         return

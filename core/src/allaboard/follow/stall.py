@@ -1,7 +1,8 @@
-"""When a run that trains makes no progress: it is silent for longer than its policy, or its own history, allows.
+"""When a run that trains makes no progress: it is silent for longer than its policy, or its own history,
+allows.
 
-A fold over moments: `Movement.moved` when a line, a step or a checkpoint came, `overdue` asks. Progress before
-the first line is the phase clocks' business (`policy.clocks`). What a silent run waits for is read from the
+A fold over moments: `Movement.moved` when a line, a step or a checkpoint came, `is_overdue` asks. Progress
+before the first line is the phase clocks' business (`policy.clocks`). What a silent run waits for is read from the
 stacks of its ranks, and one whose ranks all compute is not called hung unless its policy names a time: an
 evaluation and an endless loop look alike.
 """

@@ -170,7 +170,7 @@ class Hang(TypedDict, total=False):
     after: Annotated[
         str | int | float,
         "patience",
-        "how long a run may make no progress; auto: 10 minutes, or three times as long as it ever took before",
+        "how long it may make no progress; auto: 10 minutes, or three times as long as it ever took before",
         "15m",
         "auto",
     ]

@@ -1,4 +1,4 @@
-"""A run on a cluster that makes no progress: which ranks are silent since when, and what its follower does."""
+"""A run on a cluster that makes no progress: which ranks are silent since when, what its follower does."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m tests.core.backends.local.hangs [HOW_MANY] [SEED] [MINUTES]
 
-Prints a line per hang and a table; exits with 1 where less than 95 % were found within 15 s of their limit, or
-less than 90 % with the right rank and line.
+Prints a line per hang and a table; exits with 1 where less than 95 % were found within 15 s of their limit,
+or less than 90 % with the right rank and line.
 """
 
 from __future__ import annotations
@@ -225,9 +225,7 @@ def main() -> int:
         folder = Path(name)
         places = {"ALLABOARD_HOME": str(folder / "home"), "ALLABOARD_POOL": str(folder / "pool")}
         backend = LocalBackend({**os.environ, **places})
-        for one in all_told(
-            backend, folder, [*some_hangs(how_many, seed)], time.monotonic() + 60 * minutes
-        ):
+        for one in all_told(backend, folder, [*some_hangs(how_many, seed)], time.monotonic() + 60 * minutes):
             told.append(one)
             late = "never" if one.late is None else f"{one.late:.1f} s"
             print(f"{'right' if one.right else 'WRONG'}  {late:>7}  {one.hang}  {one.text}", flush=True)

@@ -1,6 +1,4 @@
-"""The watch over members that no longer move: when it asks for stacks, when it says something, when it takes it
-back.
-"""
+"""The watch over members that no longer move: when it asks for stacks, says something, takes it back."""
 
 from __future__ import annotations
 

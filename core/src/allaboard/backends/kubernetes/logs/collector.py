@@ -78,8 +78,8 @@ _NOTHING: Mapping[str, int] = {}
 class EvidenceCollector:
     """``progress_every``: 0 reads no report lines. ``logs``: where what was read is kept; whoever prints the
     logs may share it. ``cache``: the budget of logs that are made here. ``report``: what rank 0 reported so
-    far, None when its reports are not read; ``movement``: when it wrote. ``own``: the folder of the run's checkpoints. ``now`` is any
-    clock that does not go back.
+    far, None when its reports are not read; ``movement``: when it wrote. ``own``: the folder of the run's
+    checkpoints. ``now`` is any clock that does not go back.
     """
 
     __slots__ = (

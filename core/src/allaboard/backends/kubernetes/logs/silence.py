@@ -1,5 +1,5 @@
-"""When members of a run wrote last: one request for each, for the time of its last line. It is asked only once
-rank 0 has been silent for longer than the run may be; a healthy run costs nothing.
+"""When members of a run wrote last: one request for each, for the time of its last line. It is asked only
+once rank 0 has been silent for longer than the run may be; a healthy run costs nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ async def aread_last_times(api: AsyncApi, tries: Sequence[ContainerRun]) -> dict
     async def read(one: ContainerRun) -> None:
         async with turn:
             try:
-                options = {"container": one.container, "tail": 1, "limit_bytes": _TIME}
-                async with aclosing(api.log(one.pod, **options)) as stream:
+                lines = api.log(one.pod, container=one.container, tail=1, limit_bytes=_TIME)
+                async with aclosing(lines) as stream:
                     _note(times, one, b"".join([piece async for piece in stream]))
             except AllaboardError:
                 return

@@ -239,7 +239,9 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
     """
     policy, collector = Layout.from_dict(objects.stored.layout).policy, history.collector
     movement = _with_report(collector.movement, seen)
-    trains = state_of(seen) is State.RUNNING and all(m.phase in ("running", "succeeded") for m in seen.members)
+    trains = state_of(seen) is State.RUNNING and all(
+        m.phase in ("running", "succeeded") for m in seen.members
+    )
     if policy.hang_then == "off" or not trains or seen.elsewhere or collector.report is None:
         history.stall = None
         return

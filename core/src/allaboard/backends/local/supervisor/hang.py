@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.diagnosis.stacks import ProcessLook
@@ -91,7 +92,7 @@ def newest_file(folder: str) -> float:
     for place, _, files in os.walk(folder):
         for name in files:
             try:
-                newest = max(newest, os.stat(os.path.join(place, name)).st_mtime)
+                newest = max(newest, (Path(place) / name).stat().st_mtime)
             except OSError:
                 continue
             seen += 1
