@@ -333,8 +333,9 @@ class Observation:
 
     ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
     outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
-    in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not; ``stall``: that all
-    run and nothing moves. ``phases``: seconds in each so far; None when not seen. ``queued_before``: those of
+    in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not; ``stall``:
+    that all run and nothing moves. ``phases``: seconds in each so far; None when not seen.
+    ``queued_before``: those of
     ``admitted`` before its queue took it back last, which its clock does not count; ``elsewhere``: its
     members run on another cluster, where nobody here sees them, and no phase has a clock. ``limit``: the next
     one that is a follower's to enforce.

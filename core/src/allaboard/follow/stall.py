@@ -2,9 +2,9 @@
 allows.
 
 A fold over moments: `Movement.moved` when a line, a step or a checkpoint came, `is_overdue` asks. Progress
-before the first line is the phase clocks' business (`policy.clocks`). What a silent run waits for is read from the
-stacks of its ranks, and one whose ranks all compute is not called hung unless its policy names a time: an
-evaluation and an endless loop look alike.
+before the first line is the phase clocks' business (`policy.clocks`). What a silent run waits for is read
+from the stacks of its ranks, and one whose ranks all compute is not called hung unless its policy names a
+time: an evaluation and an endless loop look alike.
 """
 
 from __future__ import annotations
