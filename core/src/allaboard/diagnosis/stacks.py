@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence
+from allaboard.diagnosis.rule import Diagnosis, Evidence
 from allaboard.printable import visible
 from allaboard.units import show_seconds
 
@@ -150,7 +150,9 @@ def diagnose_stacks(looks: Sequence[ProcessLook], silent: float) -> Diagnosis | 
     if found is None or silent < SILENT or not (found.blame or found.mismatch):
         return None
     code = "collective_mismatch" if found.mismatch else "rank_stalled"
-    cause = RULES[code].cause
+    from allaboard.diagnosis.rules import all_rules  # not for who only reads stacks: a supervisor
+
+    cause = all_rules()[code].cause
     named = found.blame or tuple(found.lines)
     return Diagnosis(
         code,
