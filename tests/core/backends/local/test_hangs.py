@@ -27,7 +27,9 @@ def waits():
 print("step 1", flush=True)
 waits()
 print("step 2", flush=True)
+time.sleep(1.5)
 """
+ENDS = STANDS.replace('print("step 2", flush=True)', "").replace("time.sleep(1.5)", "")
 ONCE = """
 import os, pathlib, time
 
@@ -54,8 +56,15 @@ def test_it_is_told_in_state_and_diagnosis_and_taken_back_when_it_moves(
     (tmp_path / "go-on").touch()
     last = ended(backend, run)
     assert state_of(last) is State.SUCCEEDED and last.stall is None and "rank_stalled" not in last.flags
-    assert len(stalls(backend, run)) == 1
     assert "MovesAgain" in [e.reason for e in backend.events(run)]
+
+
+def test_one_that_stood_and_then_ends_at_once_has_succeeded(backend: LocalBackend, tmp_path: Path) -> None:
+    run = backend.launch(a_plan(tmp_path, ENDS, policy={"hang": {"after": "1s"}}), Owner("test")).run
+    wait_for(lambda: backend.observe(run).stall, 60.0)
+    (tmp_path / "go-on").touch()
+    last = ended(backend, run)
+    assert state_of(last) is State.SUCCEEDED and last.stall is None and "rank_stalled" not in last.flags
 
 
 def test_it_is_ended_and_the_outcome_says_where_it_stood(backend: LocalBackend, tmp_path: Path) -> None:

@@ -614,15 +614,23 @@ class Supervisor:
             stopped=operator.stopped,
             deleted=operator.removed,
             waiting=operator.waiting,
-            stall=self.hang.stall if self.hang is not None else None,
+            stall=self._stall(),
             phases=operator.phases(now),
             progress=self.progress,
             flags=(*self.flags, *self._stall_flag(), *([_WAITS] if operator.waiting is not None else ())),
             notes=tuple(self.plan["notes"]),
         )
 
-    def _stall_flag(self) -> tuple[str, ...]:
+    def _stall(self) -> Stall | None:
+        """That it stands; at its end only where it was ended for that."""
         stall = self.hang.stall if self.hang is not None else None
+        if stall is None or not self.operator.ended:
+            return stall
+        failed = (c for c in self.operator.conditions if c.type == "Failed" and c.status == "True")
+        return stall if any(c.reason == stall.code for c in failed) else None
+
+    def _stall_flag(self) -> tuple[str, ...]:
+        stall = self._stall()
         return (stall.code,) if stall is not None else ()
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
