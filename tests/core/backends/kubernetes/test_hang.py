@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.logs import silence
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.operations.observe import HANG_EVERY
 from allaboard.diagnosis import diagnose
 from allaboard.follow.restart import Restart, may_restart
@@ -44,6 +48,41 @@ def test_it_says_which_rank_is_silent_since_when_and_takes_it_back(cluster: Fake
     assert seen.limit is None, "telling ends nothing"
     cluster.say(f"{run}-worker-0", "step 2")
     assert later(cluster, backend, run, HANG_EVERY + 1).stall is None
+
+
+def test_a_follower_in_a_loop_says_the_same(cluster: FakeCluster) -> None:
+    run = stands(cluster, cluster.backend(), after="5m", then="fail")
+    cluster.tick(400)
+    told = cluster.backend().observe(run).stall
+
+    async def look() -> Observation:
+        return await cluster.async_backend().observe(run)
+
+    seen = asyncio.run(look())
+    assert seen.stall == told is not None and seen.limit is not None and seen.limit.left <= 0
+
+
+def test_where_a_node_does_not_answer_nothing_is_said(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = cluster.backend()
+    run = stands(cluster, backend, after="5m", then="fail")
+    whole = silence.read_last_times
+    monkeypatch.setattr(silence, "read_last_times", lambda api, tries: whole(api, tries[:1]))
+    assert later(cluster, backend, run, 400).stall is None
+    monkeypatch.undo()
+    assert later(cluster, backend, run, HANG_EVERY + 1).stall is not None
+
+
+def test_the_last_line_of_each_is_asked_for_and_errors_are_left_out(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = stands(cluster, backend)
+    cluster.say(f"{run}-master-0", "x" * 10_000)
+    tries = [
+        ContainerRun(pod, pod, pod, "pytorch", False, pod, rank, 0, False, True, False, begun=5.0)
+        for rank, pod in enumerate((f"{run}-master-0", "gone"))
+    ]
+    assert silence.read_last_times(backend.api, tries) == {0: pytest.approx(cluster.now, abs=1.0)}
 
 
 def test_any_member_that_writes_is_progress(cluster: FakeCluster) -> None:

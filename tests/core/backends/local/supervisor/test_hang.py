@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.local.supervisor import hang
-from allaboard.backends.local.supervisor.hang import AGAIN, HangWatch, newest_file
+from allaboard.backends.local.supervisor.hang import HangWatch, newest_file
 from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.observation import Stall
 from tests.core.diagnosis.test_stacks import ALL_REDUCE, BARRIER, LOAD, look
@@ -50,14 +50,16 @@ def walk(
     return said
 
 
-def test_it_is_said_once_and_asked_now_and_then(asked: Asked) -> None:
+def test_it_is_said_once_and_asked_ever_more_seldom(asked: Asked) -> None:
     watch = HangWatch(5.0, "mark")
     said = walk(watch, 1, 200)
     assert [second for second, _ in said] == [6]
     stall = said[0][1]
     assert isinstance(stall, Stall) and stall == watch.stall and stall.blame == "rank 1"
     assert stall.since == 1001.0
-    assert asked.times == 1 + (199 - 6) // AGAIN
+    assert asked.times == 3, "at once, after 30 s, and a minute after that"
+    walk(watch, 200, 24 * 3600)
+    assert asked.times < 9 + 24
 
 
 def test_it_is_said_again_when_another_rank_is_to_blame(asked: Asked) -> None:
@@ -67,7 +69,7 @@ def test_it_is_said_again_when_another_rank_is_to_blame(asked: Asked) -> None:
     said = walk(watch, 10, 100)
     assert [news.blame for _, news in said if isinstance(news, Stall)] == ["rank 0"]
     asked.answer = (look(0, BARRIER), look(1, ALL_REDUCE))
-    assert [n.code for _, n in walk(watch, 100, 200) if isinstance(n, Stall)] == ["collective_mismatch"]
+    assert [n.code for _, n in walk(watch, 100, 300) if isinstance(n, Stall)] == ["collective_mismatch"]
 
 
 def test_it_is_taken_back_when_a_line_comes(asked: Asked) -> None:

@@ -261,7 +261,9 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
     if newest > movement.since:
         movement = movement.paused(newest - movement.since)
         collector.movement = movement
-    overdue = bool(last) and is_overdue(policy.hang_after, movement, objects.now)
+    # Of a member whose node does not answer nobody knows whether it writes.
+    all_answered = last.keys() >= {one.rank for one in asked}
+    overdue = bool(last) and all_answered and is_overdue(policy.hang_after, movement, objects.now)
     history.stall = stall_of_silence(last, NO_STACKS) if overdue else None
 
 

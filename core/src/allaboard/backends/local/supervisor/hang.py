@@ -16,8 +16,10 @@ from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.follow.stall import Movement, is_overdue, stall_of
 from allaboard.observation import Stall
 
-AGAIN = 30.0
-"""Seconds between two looks at the stacks of a run that stands."""
+AGAIN, LONGEST = 30.0, 3600.0
+"""Seconds until the stacks of a run that stands are looked at again, doubling each time up to the longest:
+every look makes its processes write, into their own memory.
+"""
 _UNWATCHED = 20.0
 """Seconds between two looks after which the supervisor itself stood still."""
 _MOST_FILES = 20_000
@@ -39,6 +41,7 @@ class HangWatch:
     moved_at: float = 0.0
     looked: float = 0.0
     due: float = 0.0
+    pause: float = AGAIN
     looks: TwoLooks | None = None
 
     def look(self, written: int, trains: bool, now: float, wall: float) -> Stall | float | None:
@@ -68,7 +71,8 @@ class HangWatch:
         return None if found is None else self._judge(found, now)
 
     def _judge(self, found: tuple[ProcessLook, ...], now: float) -> Stall | None:
-        self.looks, self.due = None, now + AGAIN
+        self.looks, self.due = None, now + self.pause
+        self.pause = min(LONGEST, 2 * self.pause)
         stall, before = stall_of(found, self.moved_at, sure=self.after is not None), self.stall
         if stall is None or (before and (stall.code, stall.blame) == (before.code, before.blame)):
             return None
@@ -83,7 +87,7 @@ class HangWatch:
         return silent if stood else None
 
     def _forget(self, movement: Movement) -> None:
-        self.movement, self.stall, self.looks, self.due = movement, None, None, 0.0
+        self.movement, self.stall, self.looks, self.due, self.pause = movement, None, None, 0.0, AGAIN
 
 
 def newest_file(folder: str) -> float:
