@@ -362,12 +362,11 @@ class Operator:
         """The run makes no progress: say it, start the gang again, or end the run, as policy.hang says. A
         restart counts as one of the member that holds up the others.
         """
-        self._event("Warning", stall.code, self.layout.run, stall.text, now)
         policy = self.rules.policy
-        if self._is_ending or policy.hang_then == "tell":
-            return []
-        if policy.hang_then == "restart" and self.restarts < policy.backoff_limit:
-            return self._restart_stalled(stall, now)
+        restarts = policy.hang_then == "restart" and self.restarts < policy.backoff_limit
+        if self._is_ending or policy.hang_then == "tell" or restarts:
+            self._event("Warning", stall.code, self.layout.run, stall.text, now)
+            return self._restart_stalled(stall, now) if restarts and not self._is_ending else []
         used = f" after {self.restarts} restarts" if policy.hang_then == "restart" else ""
         text = f"Job {self.layout.run} has failed{used} because {stall.text}"
         return self._fail("Failed", now, reason=stall.code, text=text)
@@ -379,7 +378,7 @@ class Operator:
         if self.rules.scope == "gang":
             self._unset_running(now)
             self._condition("Restarting", now, role=first.member.group, count=1)
-        why = f"it made no progress; restart {self.restarts}, of the whole gang: {stall.text}"
+        why = f"it made no progress; restart {self.restarts}, of the whole gang"
         ending = self._restart_gang(first, why, now)
         for member in ending:
             self.members[member.name].kill_at = now + self.layout.grace
