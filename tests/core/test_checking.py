@@ -94,6 +94,13 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"command": []}, "command", "expected a program and its arguments"),
         ({"command": "python train.py --lr=0.1"}, "command", "write [python, train.py, --lr=0.1]"),
         ({"command": ["python", None]}, "command[1]", "expected text"),
+        ({"policy": {"hang": {"after": "0s"}}}, "policy.hang.after", "0 is no time to make progress in"),
+        ({"policy": {"hang": {"after": "soon"}}}, "policy.hang.after", "known: auto or off"),
+        (
+            {"policy": {"restart": "never", "hang": {"then": "restart"}}},
+            "policy.hang.then",
+            "policy.restart: never forbids",
+        ),
         ({"policy": {"deadline": "12 parsecs"}}, "policy.deadline", "write 90s, 10m, 12h, 1d or 1h30m"),
         (
             {"policy": {"restart": "on-failure"}},

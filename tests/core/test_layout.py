@@ -150,3 +150,14 @@ def test_every_engine_has_all_that_an_engine_has() -> None:
             )
         )
         assert callable(engine.environment) and callable(engine.judge) and callable(engine.message)
+
+
+def test_how_long_a_run_may_be_silent_is_its_own_history_unless_it_says_a_time_or_off() -> None:
+    def policy(**hang: object) -> tuple[float | None, str]:
+        laid = a_layout(policy={"hang": hang} if hang else {}).policy
+        return laid.hang_after, laid.hang_then
+
+    assert policy() == (None, "tell")
+    assert policy(after="auto", then="fail") == (None, "fail")
+    assert policy(after="15m", then="restart") == (900.0, "restart")
+    assert policy(after="off") == (None, "off")

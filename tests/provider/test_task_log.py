@@ -14,7 +14,7 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Progress, State, Stop
+from allaboard.observation import Progress, Stall, State, Stop
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
 from allaboard_provider.task_log import (
@@ -77,6 +77,24 @@ def test_changes_are_told_once(backend: Any) -> None:
     running = seen(State.RUNNING, members=(a_member("master-0"),))
     assert log.look(running, 3.0) == ["r: running (master-0 running)"]
     assert log.look(replace(running, flags=("nan_loss",)), 4.0) == ["r: warning: nan loss (see diagnoses)"]
+
+
+def test_a_run_that_stands_is_told_once_until_another_rank_is_to_blame_or_it_moves(backend: Any) -> None:
+    log = LoggedRun(backend, "r", "try-1")
+    running = seen(State.RUNNING, members=(a_member("master-0"),))
+    assert log.look(running, 0.0) == ["r: running (master-0 running)"]
+
+    def stands(rank: int, text: str) -> Any:
+        stall = Stall("rank_stalled", text, 0.0, f"rank {rank}")
+        return replace(running, stall=stall, flags=("rank_stalled",))
+
+    assert log.look(stands(2, "rank 2 is late"), 1.0) == [
+        "r: running: rank 2 is late",
+        "r: warning: rank stalled (see diagnoses)",
+    ]
+    assert log.look(stands(2, "rank 2 is still late"), 2.0) == []
+    assert log.look(stands(1, "rank 1 is late"), 3.0) == ["r: running: rank 1 is late"]
+    assert log.look(running, 4.0) == ["r: running (master-0 running)"]
 
 
 def test_a_place_in_a_queue_is_told_now_and_then_and_another_reason_at_once(backend: Any) -> None:

@@ -63,6 +63,7 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "path": ("/data", "/data/", "/a/b c", "/ä"),
     "place": ("s3://bucket/a", "store://digits/a", "/data/sub"),
     "every": (1, 50, "10m", "90"),
+    "patience": ("auto", "off", 90, "10m"),
     "processes": ("auto", "cpu", "gpu", 1, 4),
     "paths": ([], ["train.py"], ["./a/b.py", "a-b.py", "ä.bin"]),
     "environment": VARIABLES,
@@ -99,6 +100,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "path": ("data", "/", "/a:b", 3),
     "place": ("", 3, "a" * 256),
     "every": (0, -1, "often", []),
+    "patience": (0, -1, "0s", "soon", [], True),
     "processes": ("all", 0, -1),
     "paths": ("train.py", [3], ["../x"], ["/x"]),
     "environment": ("A=b", {"A": None}, {"a b": "c"}, {"A": []}),
@@ -200,6 +202,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
     if job.get("security") == "restricted":
         job.pop("host_network", None)
+    if job.get("policy", {}).get("restart") == "never":
+        job["policy"].get("hang", {}).pop("then", None)
     stated = [job.get("resources", {})]
     stated += [
         g["resources"] for g in job.get("groups", {}).values() if isinstance(g, dict) and "resources" in g
@@ -319,6 +323,7 @@ CONTRADICTIONS: tuple[tuple[Job, tuple[str, ...]], ...] = (
     ({"name": None, "command": None, "args": None, "groups": None, "workers": 1}, ("name", "command")),
     ({"storage": [{"pvc": "a", "empty_dir": "disk"}, {"mount": "/a"}]},
      ("storage[0].mount", "storage[0]", "storage[1]")),
+    ({"policy": {"restart": "never", "hang": {"then": "restart"}}}, ("policy.hang.then",)),
     ({"storage": [{"mount": "/a", "claim": {"keep": "run"}}, {"mount": "/b", "ephemeral": {}}]},
      ("storage[0].claim.size", "storage[1].ephemeral.size")),
     ({"groups": None, "elastic": None, "workers": 2, "storage": [

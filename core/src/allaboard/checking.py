@@ -130,6 +130,7 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_checkpoints(job),
         *_secrets(job),
         *_gang(job),
+        *_hang(job),
         *_spot(job),
         *_claims(job),
         *_network(job),
@@ -281,6 +282,16 @@ def _gang(job: Mapping[str, Any]) -> Iterator[Problem]:
         from allaboard.render.compatibility import name_problems
 
         yield from name_problems(scheduler)
+
+
+def _hang(job: Mapping[str, Any]) -> Iterator[Problem]:
+    policy = job.get("policy") or {}
+    hang = policy.get("hang") or {}
+    if hang.get("after") == "off" and "then" in hang:
+        yield Problem("policy.hang.then", "means nothing with after: off", severity="warning")
+    elif hang.get("then") == "restart" and policy.get("restart") == "never":
+        words = "restart starts members again, which policy.restart: never forbids; say tell or fail"
+        yield Problem("policy.hang.then", words)
 
 
 def _spot(job: Mapping[str, Any]) -> Iterator[Problem]:

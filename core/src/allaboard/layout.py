@@ -86,7 +86,8 @@ class Elastic:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """``restart`` never|on_failure|always|exit_code; ``backoff_limit``: restarts of members in all, or
-    UNLIMITED; times in seconds.
+    UNLIMITED; times in seconds. ``hang_after``: how long a run may make no progress, None: by its own
+    history; ``hang_then`` tell|restart|fail, or off.
     """
 
     restart: str
@@ -97,6 +98,8 @@ class Policy:
     suspend: bool = False
     attempts: int | None = None
     clocks: Mapping[str, float] = field(default_factory=dict)
+    hang_after: float | None = None
+    hang_then: str = "tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +291,8 @@ def _policy(policy: Mapping[str, Any], default_restart: str) -> Policy:
         return None if policy.get(name) is None else units.seconds(policy[name])
 
     limit = policy.get("backoff_limit", BACKOFF_LIMIT)
+    hang = policy.get("hang", {})
+    after = hang.get("after", "auto")
     return Policy(
         restart=policy.get("restart", default_restart),
         backoff_limit=UNLIMITED if limit == "unlimited" else limit,
@@ -297,6 +302,8 @@ def _policy(policy: Mapping[str, Any], default_restart: str) -> Policy:
         suspend=policy.get("suspend", False),
         attempts=policy.get("attempts"),
         clocks={k: units.seconds(v) for k, v in policy.get("clocks", {}).items()},
+        hang_after=None if after in ("auto", "off") else units.seconds(after),
+        hang_then="off" if after == "off" else hang.get("then", "tell"),
     )
 
 

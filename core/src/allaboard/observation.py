@@ -146,6 +146,20 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """A run that makes no progress although its members run. ``code``: of the cause, a diagnosis;
+    ``text``: one sentence; ``since``: of its last sign of progress; ``blame``: the rank to look at first;
+    ``member``: the one that this rank belongs to.
+    """
+
+    code: str
+    text: str
+    since: float
+    blame: str | None = None
+    member: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """A limit that only a follower enforces. ``left``: seconds until it passes; act at zero and below.
     ``why``: the purpose in words. ``nudge``: the operator also knows the limit and may only need a wake-up.
@@ -320,10 +334,12 @@ class Observation:
     ``interruptions``: how many attempts of this generation were interrupted and do not count.
     ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
     outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
-    in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not. ``phases``:
-    seconds in each so far; None when not seen. ``queued_before``: those of ``admitted`` before its queue took
-    it back last, which its clock does not count; ``elsewhere``: its members run on another cluster, where
-    nobody here sees them, and no phase has a clock. ``limit``: the next one that is a follower's to enforce.
+    in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not; ``stall``:
+    that all run and nothing moves. ``phases``: seconds in each so far; None when not seen.
+    ``queued_before``: those of
+    ``admitted`` before its queue took it back last, which its clock does not count; ``elsewhere``: its
+    members run on another cluster, where nobody here sees them, and no phase has a clock. ``limit``: the next
+    one that is a follower's to enforce.
     ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines)
     are filled when evidence is asked for; ``objects`` only by who looked at objects, and never written down.
     """
@@ -351,6 +367,7 @@ class Observation:
     recorded: str | None = None
     waiting: str | None = None
     obstacle: Obstacle | None = None
+    stall: Stall | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
     queued_before: float = 0.0
     elsewhere: bool = False
@@ -374,7 +391,11 @@ class Observation:
     @property
     def held_by(self) -> str | None:
         """Why the run makes no progress, in one sentence; None: no known reason."""
-        return self.obstacle.text if self.obstacle is not None else self.waiting
+        if self.obstacle is not None:
+            return self.obstacle.text
+        if self.waiting is not None or self.stall is None or self.finished is not None:
+            return self.waiting
+        return self.stall.text
 
     @property
     def held_kind(self) -> str | None:
@@ -383,6 +404,8 @@ class Observation:
         """
         if self.obstacle is not None:
             return f"{self.obstacle.code}, never" if self.obstacle.never else self.obstacle.code
+        if self.waiting is None and self.held_by is not None and self.stall is not None:
+            return f"{self.stall.code}, {self.stall.blame}"
         return None if self.waiting is None else _NUMBER.sub("0", _PLACE.sub("", self.waiting))
 
     def to_dict(self) -> dict[str, Any]:
@@ -407,6 +430,7 @@ class Observation:
             ("stop", Stop),
             ("limit", Limit),
             ("obstacle", Obstacle),
+            ("stall", Stall),
             ("progress", Progress),
         )
         for name, kind in kinds:

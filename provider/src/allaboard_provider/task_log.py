@@ -430,7 +430,7 @@ def _number(value: float | None) -> str:
 
 
 def _state_words(seen: Observation, state: State) -> str:
-    if state in (State.QUEUED, State.STARTING, State.RESTARTING) and seen.held_by:
+    if state in (State.QUEUED, State.STARTING, State.RUNNING, State.RESTARTING) and seen.held_by:
         return f"{state}: {seen.held_by}"
     if seen.elsewhere and seen.notes and state in (State.STARTING, State.RUNNING):
         return f"{state}: {visible(seen.notes[0])}"

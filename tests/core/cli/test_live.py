@@ -21,7 +21,7 @@ from rich.console import Console
 from allaboard.backends.base import Handle
 from allaboard.cli.live import Frame, LiveView
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, Observation, Progress, State
+from allaboard.observation import Event, Observation, Progress, Stall, State
 from allaboard.status import state_of
 from allaboard.testing import a_member, seen
 from tests.core.cli.terminal import LONG, TRAINS, WAITS, Terminal, wait_for
@@ -317,3 +317,9 @@ def test_a_dumb_terminal_gets_plain_lines(ab: Terminal) -> None:
     assert screen.end() == 0
     os.close(screen.master)
     assert "\x1b" not in screen.seen and "succeeded" in screen.seen
+
+
+def test_a_run_that_stands_says_why_below_its_state() -> None:
+    stall = Stall("rank_stalled", "rank 2 has not entered all_reduce", 0.0, "rank 2")
+    text = drawn(seen(State.RUNNING, stall=stall))
+    assert "running" in text and "rank 2 has not entered all_reduce" in text

@@ -149,6 +149,9 @@ def unenforced_fields(plan: Plan) -> list[str]:
     if policy.get("attempts", 1) > 1:
         fields.append(f"policy.attempts: {policy['attempts']}: no client starts another attempt")
     fields += [f"policy.clocks.{name}: no client enforces it" for name in policy.get("clocks", ())]
+    then = policy.get("hang", {}).get("then", "tell")
+    if then != "tell":
+        fields.append(f"policy.hang.then: {then}: no client enforces it")
     return fields
 
 

@@ -85,7 +85,7 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
         until = f" until {localtime.moment(seen.finished, now)}" if seen.finished is not None else ""
         yield _row("time", f"{localtime.moment(seen.started, now)}{until}")
     if seen.held_by and seen.held_by not in printed_codes:
-        yield _row("waits", seen.held_by)
+        yield _row("waits" if seen.stall is None else "stands", seen.held_by)
     if seen.stop is not None:
         yield _row(
             "stopped", f"by {seen.stop.by} at {localtime.moment(seen.stop.at, now)}: {seen.stop.reason}"

@@ -5,7 +5,20 @@ are stable ids that alerts can match. Evidence quotes its source and never parap
 diagnosis is ``unknown``. `rules.py` ranks what the rules find.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from allaboard.diagnosis.rule import Diagnosis, Evidence
-from allaboard.diagnosis.rules import diagnose
+
+if TYPE_CHECKING:
+    from allaboard.diagnosis.rules import diagnose
 
 __all__ = ["Diagnosis", "Evidence", "diagnose"]
+
+
+def __getattr__(name: str) -> Any:
+    # A supervisor reads stacks and ranks nothing: it starts without what only `diagnose` needs.
+    if name == "diagnose":
+        from allaboard.diagnosis.rules import diagnose
+
+        return diagnose
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -122,6 +122,7 @@ def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, .
     """
     state = state_of(seen)
     first = [
+        *(_stall_diagnoses(seen, state) if seen.stall is not None else ()),
         *_ending_diagnoses(seen, state, thorough),
         *(_obstacle_diagnoses(seen) if not state.is_final else ()),
     ]
@@ -139,6 +140,8 @@ def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> lis
         return [*told]
     found = examine(seen)
     top = found[0]
+    if seen.stall is not None and top.code in ("healthy", "unknown") and told:
+        return [*told]
     if top.code in ("healthy", "unknown"):
         own = [d for d in told if d.code != "unknown"]
         return [*own, *(found if not own else ())] if not own or top.code == "unknown" else [*found, *own]
@@ -268,13 +271,41 @@ def _ending_diagnoses(seen: Observation, state: State, thorough: bool = False) -
     if state is State.TIMED_OUT and not (thorough and seen.objects is not None):
         yield _diagnose_timeout(seen)
         return
-    if state is not State.FAILED:
+    if state is not State.FAILED or _ended_by_stall(seen):
         return
     if seen.stop is not None and seen.stop.code is not None:
-        yield _diagnose_never_started(seen, seen.stop.code, seen.stop.reason)
+        if seen.stop.code in STALLS:
+            yield _diagnose_stall(seen.stop.code, seen.stop.reason, f"run/{seen.run}", "record.stop", None)
+        else:
+            yield _diagnose_never_started(seen, seen.stop.code, seen.stop.reason)
         return
     if not (thorough and seen.objects is not None):
         yield from (d for d in examine(seen) if d.code != "healthy")
+
+
+STALLS = frozenset({"rank_stalled", "collective_mismatch"})
+"""Codes of a run that makes no progress (`allaboard.follow.stall`)."""
+
+
+def _ended_by_stall(seen: Observation) -> bool:
+    """Whether the run was ended because it made no progress (policy.hang)."""
+    failed = seen.condition("Failed")
+    return failed is not None and seen.stall is not None and failed.reason == seen.stall.code
+
+
+def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
+    """Why a run makes no progress, by the stacks of its ranks, while it lasts, or at its end."""
+    stall = seen.stall
+    if stall is None or (state is not State.RUNNING and not _ended_by_stall(seen)):
+        return
+    yield _diagnose_stall(stall.code, stall.text, f"run/{seen.run}", "stacks", stall.blame)
+
+
+def _diagnose_stall(code: str, text: str, where: str, field: str, blame: str | None) -> Diagnosis:
+    cause = all_rules()[code].cause
+    return Diagnosis(
+        code, text, (Evidence(where, field, text),), blame, cause.retryable, cause.fix, 0.8 if blame else 0.7
+    )
 
 
 _STARTS: Mapping[str, str] = {

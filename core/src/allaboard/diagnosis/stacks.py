@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence
+from allaboard.diagnosis.rule import Diagnosis, Evidence
 from allaboard.printable import visible
 from allaboard.units import show_seconds
 
@@ -29,7 +29,7 @@ _PARALLEL = ("torch/nn/parallel/distributed.py", "torch/distributed/fsdp/")
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 _AGENT = ("torch/distributed/run.py", "torch/distributed/elastic/agent/")
 _LOADER = ("torch/utils/data/dataloader.py", "multiprocessing/")
-_COMPUTES = 0.2
+COMPUTES = 0.2
 """Share of the time between two looks that a process computes which does not merely wait."""
 
 
@@ -103,8 +103,10 @@ def main_thread(text: str) -> tuple[Frame, ...]:
 
 def positions(looks: Iterable[ProcessLook]) -> list[RankPosition]:
     """Where each rank is, by rank: that of the process that trains; torchrun's agents and the workers of data
-    loaders, which have a rank in their environment too, are left out.
+    loaders, which have a rank in their environment too, are left out. A process that is stopped, or in the
+    kernel, tells no stacks: it is taken where nobody else of its rank tells any.
     """
+    looks = tuple(looks)
     known = [look for look in looks if look.frames and look.rank is not None]
     ranks = {look.pid: look.rank for look in known if not _is_agent(look)}
     trains = {
@@ -112,6 +114,9 @@ def positions(looks: Iterable[ProcessLook]) -> list[RankPosition]:
         for look in reversed(known)
         if look.pid in ranks and ranks.get(look.parent, -1) != look.rank
     }
+    for look in looks:
+        if not look.frames and look.rank is not None and look.state in "TtD":
+            trains.setdefault(look.rank, look)
     return [_position(look) for _, look in sorted(trains.items(), key=lambda item: item[0] or 0)]
 
 
@@ -145,7 +150,9 @@ def diagnose_stacks(looks: Sequence[ProcessLook], silent: float) -> Diagnosis | 
     if found is None or silent < SILENT or not (found.blame or found.mismatch):
         return None
     code = "collective_mismatch" if found.mismatch else "rank_stalled"
-    cause = RULES[code].cause
+    from allaboard.diagnosis.rules import all_rules  # not for who only reads stacks: a supervisor
+
+    cause = all_rules()[code].cause
     named = found.blame or tuple(found.lines)
     return Diagnosis(
         code,
@@ -191,9 +198,11 @@ def _mismatch(
 
 
 def _position(look: ProcessLook) -> RankPosition:
+    if not look.frames:
+        return RankPosition(look, None, Frame("", 0, ""))
     own = next((frame for frame in look.frames if not frame.is_library), look.frames[0])
     inner = look.frames[: look.frames.index(own)] if own in look.frames else ()
-    return RankPosition(look, None if look.busy >= _COMPUTES else _operation(inner), own)
+    return RankPosition(look, None if look.busy >= COMPUTES else _operation(inner), own)
 
 
 def _operation(inner: Sequence[Frame]) -> str | None:
@@ -210,6 +219,9 @@ def _operation(inner: Sequence[Frame]) -> str | None:
 
 def _where(position: RankPosition, looks: Sequence[ProcessLook]) -> str:
     own, look = position.own, position.look
+    if not look.frames:
+        disk = "waits for a disk or a network file system, and cannot be asked where"
+        return disk if look.state == "D" else "is stopped by a signal (SIGCONT lets it go on)"
     at = f"{own.place} `{visible(own.function, most=60)}`"
     if position.operation is not None:
         return f"waits in {position.operation} at {at}"
@@ -234,7 +246,7 @@ def _worker_place(look: ProcessLook) -> str:
 
 
 def _does(look: ProcessLook) -> str:
-    if look.busy >= _COMPUTES or look.state == "R":
+    if look.busy >= COMPUTES or look.state == "R":
         return "computes at"
     if look.state == "D":
         return "waits for a disk or a network file system at"

@@ -111,7 +111,7 @@ class PlainView:
             State.QUEUED: seen.held_by or "",
             State.STARTING: seen.held_by or words.members_phrase(seen.members),
             State.RESTARTING: seen.held_by or "",
-            State.RUNNING: words.members_phrase(seen.members),
+            State.RUNNING: seen.held_by or words.members_phrase(seen.members),
             State.STOPPING: f"by {seen.stop.by}: {seen.stop.reason}" if seen.stop else "",
         }.get(state, "")
         yield time.time(), f"{state}{': ' if more else ''}{more}"

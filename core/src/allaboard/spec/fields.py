@@ -333,6 +333,17 @@ class Reader:
             return self._count(value, path, 1, 10**12)
         return self._by(units.seconds, value, path)
 
+    def _patience(self, value: Any, path: str) -> Any:
+        if value is False:  # YAML 1.1 reads a bare `off` as one
+            value = "off"
+        if isinstance(value, str) and not value[:1].isdigit():
+            return self.choice(("auto", "off"), value, path)
+        before = len(self.problems)
+        value = self._by(units.seconds, value, path)
+        if len(self.problems) == before and units.seconds(value) <= 0:
+            self.wrong(path, "0 is no time to make progress in; give more, like 10m, or off")
+        return value
+
     def _processes(self, value: Any, path: str) -> Any:
         if self.lenient:
             value = as_int(value)
@@ -595,6 +606,13 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     },
     "processes": lambda base, describe: {
         "anyOf": [{"enum": ["auto", "cpu", "gpu"]}, {"type": "integer", "minimum": 1}]
+    },
+    "patience": lambda base, describe: {
+        "anyOf": [
+            {"enum": ["auto", "off"]},
+            {"type": "number", "exclusiveMinimum": 0},
+            {"type": "string", "pattern": "^[0-9]"},
+        ]
     },
     "every": lambda base, describe: {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]},
 }

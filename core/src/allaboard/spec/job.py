@@ -22,6 +22,7 @@ from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, si
 
 Framework = Literal["pytorch", "tensorflow", "mpi", "xgboost", "paddle", "jax", "mxnet"]
 RestartWord = Literal["never", "on_failure", "always", "exit_code"]
+HangWord = Literal["tell", "restart", "fail"]
 CleanWord = Literal["none", "running", "all"]
 FitWord = Literal["shrink", "strict"]
 PullWord = Literal["always", "if_not_present", "never"]
@@ -161,6 +162,28 @@ class Clocks(TypedDict, total=False):
     ]
 
 
+class Hang(TypedDict, total=False):
+    """What happens to a run that makes no progress: no step is reported, no member writes a line, and no
+    checkpoint is written.
+    """
+
+    after: Annotated[
+        str | int | float,
+        "patience",
+        "how long it may make no progress; auto: 10 minutes, or three times as long as it ever took before",
+        "15m",
+        "auto",
+    ]
+    then: Annotated[
+        HangWord,
+        "choice",
+        "tell says which rank holds up the others; restart starts all members again, as often as "
+        "backoff_limit allows; fail ends the run",
+        "restart",
+        "tell",
+    ]
+
+
 class Policy(TypedDict, total=False):
     """What happens when members end, and when the whole job ends."""
 
@@ -186,6 +209,7 @@ class Policy(TypedDict, total=False):
         "3; 1 under Airflow and KFP, whose retries own it",
     ]
     clocks: Annotated[Clocks, "group", "limits of phases"]
+    hang: Annotated[Hang, "group", "what happens to a run that makes no progress"]
 
 
 class Metadata(TypedDict, total=False):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local.supervisor import controller as op
-from allaboard.observation import Observation, Stop
+from allaboard.observation import Observation, Stall, Stop
 from allaboard.status import state_of
 from allaboard.testing import a_layout
 
@@ -604,3 +604,59 @@ def test_an_elastic_gang_restarts_one_by_one_and_fails_with_a_job(engine: str) -
     m.exits("worker-2", 1)
     assert [c.reason for c in m.operator.conditions if c.type == "Failed"] == ["FailedJobs"]
     assert m.operator.restarts == 1
+
+
+# No progress (policy.hang).
+
+
+def stalled(m: Machine) -> Machine:
+    stall = Stall("rank_stalled", "rank 1 does not come", 50.0, "rank 1", "worker-0")
+    m.does(m.operator.on_stalled(stall, m.now))
+    return m
+
+
+def test_a_run_that_stands_is_told_of_and_runs_on() -> None:
+    m = stalled(Machine(workers=3).admit())
+    event = m.operator.events[-1]
+    assert (event.type, event.reason, event.message) == ("Warning", "rank_stalled", "rank 1 does not come")
+    assert m.state == "running" and not m.signals and m.operator.restarts == 0
+
+
+def test_a_run_that_stands_is_ended_with_the_cause_as_its_reason() -> None:
+    m = stalled(Machine(workers=3, policy={"hang": {"then": "fail"}}).admit())
+    failed = next(c for c in m.operator.conditions if c.type == "Failed")
+    assert m.state == "failed" and failed.reason == "rank_stalled"
+    assert failed.message.endswith("has failed because rank 1 does not come")
+
+
+@pytest.mark.parametrize("engine", ["pytorchjob", "jobset"])
+def test_a_run_that_stands_is_started_again_as_a_whole_and_counts_one_restart(engine: str) -> None:
+    m = Machine(workers=3, engine=engine, policy={"hang": {"then": "restart"}, "backoff_limit": 1}).admit()
+    first = len(m.spawned)
+    name = list(m.operator.members)[1]
+    stall = Stall("rank_stalled", "rank 1 does not come", 50.0, "rank 1", name)
+    m.does(m.operator.on_stalled(stall, m.now))
+    assert sorted(m.signals) == sorted((each, "TERM") for each in m.operator.members)
+    assert m.operator.restarts == 1 and not m.operator.is_training
+    m.passes(m.operator.layout.grace + 0.1)
+    assert {how for _, how in m.signals} == {"TERM", "KILL"}, "who does not end in its grace is killed"
+    for each in [*m.operator.members]:
+        m.exits(each, -9)
+    m.passes(1.0)
+    assert len(m.spawned) == first + 3 and m.operator.is_training and m.state == "running"
+    m.does(m.operator.on_stalled(stall, m.now))
+    failed = next(c for c in m.operator.conditions if c.type == "Failed")
+    assert failed.reason == "rank_stalled" and "after 1 restarts because" in failed.message
+
+
+def test_what_starts_or_ends_is_not_training() -> None:
+    m = Machine(workers=2)
+    assert not m.operator.is_training
+    m.admit()
+    assert m.operator.is_training
+    m.exits("worker-0", 1)
+    assert not m.operator.is_training, "it waits for its restart"
+    m.passes(1.0)
+    assert m.operator.is_training
+    m.exits("master-0", 0)
+    assert not m.operator.is_training

@@ -51,6 +51,7 @@ from allaboard.backends.kubernetes.logs.stream import (
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_still_there
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.errors import AllaboardError
+from allaboard.follow.stall import Movement
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
@@ -77,13 +78,13 @@ _NOTHING: Mapping[str, int] = {}
 class EvidenceCollector:
     """``progress_every``: 0 reads no report lines. ``logs``: where what was read is kept; whoever prints the
     logs may share it. ``cache``: the budget of logs that are made here. ``report``: what rank 0 reported so
-    far, None when its reports are not read. ``own``: the folder of the run's checkpoints. ``now`` is any
-    clock that does not go back.
+    far, None when its reports are not read; ``movement``: when it wrote. ``own``: the folder of the run's
+    checkpoints. ``now`` is any clock that does not go back.
     """
 
     __slots__ = (
         "_asked", "_behind", "_cache", "_last_words", "_logs", "_peers_at", "_positions", "_progress_at",
-        "_reading", "chance", "own", "progress_every", "report",
+        "_reading", "chance", "movement", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +97,7 @@ class EvidenceCollector:
     ) -> None:
         self.progress_every, self.chance, self.own = progress_every, chance, own
         self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
+        self.movement = Movement(0.0)
         # Made when something is read: of most runs of a busy process nothing ever is.
         self._cache = cache
         self._logs, self._positions = logs, None if logs is None else ReadPositions(logs=logs)
@@ -247,6 +249,9 @@ class EvidenceCollector:
             self._progress_at = now
         lines = [line for entry in entries if (line := self.positions.give_out(entry)) is not None]
         written = [(line.time, line.text) for line in lines if line.gap is None]
+        for at, _ in written:
+            if at is not None and at > self.movement.since:
+                self.movement = self.movement.moved(at)
         if self.report is not None and written:
             self.report = apply_reports(self.report, written, written[-1][0] or 0.0, self.own)
 

@@ -13,18 +13,22 @@ from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.observation import Stall
 
 
 @dataclass(slots=True)
 class AttemptHistory:
     """``recorded``: what the record knows of what rank 0 reported, once the attempt has ended. ``is_shared``:
-    whether what other processes have read is known here.
+    whether what other processes have read is known here. ``stall``: that it makes no progress, as of
+    ``asked``, when its members were asked for their last lines (server's time).
     """
 
     memory: Memory
     collector: EvidenceCollector
     recorded: ProgressState | None = None
     is_shared: bool = False
+    stall: Stall | None = None
+    asked: float = 0.0
 
     @classmethod
     def of(cls, stored: Stored, progress_every: float, cache: LogCache) -> AttemptHistory:

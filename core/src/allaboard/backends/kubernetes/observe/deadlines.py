@@ -12,10 +12,11 @@ clock counts what another cluster does (MultiKueue).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from allaboard.backends.kubernetes.observe.obstacles import PATIENCE
 from allaboard.layout import Policy
-from allaboard.observation import PHASES, Limit, Observation
+from allaboard.observation import PHASES, Limit, Observation, Stall, State
 from allaboard.status import state_of
 from allaboard.units import show_seconds
 
@@ -66,6 +67,16 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
     why += f": {seen.held_by}" if seen.held_by else ""
     why += "; the script reported no step (allaboard.inside.report)" if on == "first_step" else ""
     yield Limit(clock - spent, why)
+
+
+def with_stall(seen: Observation, stall: Stall | None, policy: Policy) -> Observation:
+    """The same run, which makes no progress. Unless it is only told of, its follower ends the attempt; what
+    comes next is for `policy.attempts` to say.
+    """
+    if stall is None or state_of(seen) is not State.RUNNING:
+        return seen
+    limit = seen.limit if policy.hang_then == "tell" else Limit(0.0, stall.text, code=stall.code)
+    return replace(seen, stall=stall, flags=(*seen.flags, stall.code), limit=limit)
 
 
 def phase_of(phases: Mapping[str, float | None]) -> str | None:

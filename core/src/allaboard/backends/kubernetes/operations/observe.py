@@ -10,7 +10,7 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.lifecycle import stop
-from allaboard.backends.kubernetes.logs import archive
+from allaboard.backends.kubernetes.logs import archive, silence
 from allaboard.backends.kubernetes.logs.capture import (
     SECONDS,
     PodCapture,
@@ -22,6 +22,7 @@ from allaboard.backends.kubernetes.logs.capture import (
 from allaboard.backends.kubernetes.logs.collector import PEERS, EvidenceCollector, acollect, collect
 from allaboard.backends.kubernetes.logs.history import AttemptHistory
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole
+from allaboard.backends.kubernetes.observe.deadlines import with_stall
 from allaboard.backends.kubernetes.observe.lookup import (
     ASKING,
     AttemptObjects,
@@ -43,11 +44,15 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
+from allaboard.follow.stall import Movement, is_overdue, stall_of_silence
 from allaboard.layout import Layout
 from allaboard.observation import Observation, State
 from allaboard.render import labels
 from allaboard.status import state_of
 
+HANG_EVERY = 30.0
+"""Seconds between two times at which the members of a silent run are asked when they wrote last."""
+NO_STACKS = "on a cluster their stacks are not asked for: kubectl exec POD -- py-spy dump --pid 1 shows them"
 LAST_TRIES, LAST_REST = 2, 2.0
 """How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
 
@@ -128,7 +133,7 @@ def _observe_live(
 ) -> Operation[tuple[Observation, CachedObservation]]:
     """A run that goes on."""
     history = session.history(objects.stored)
-    yield from _collect(history.collector, objects, over=False, asked=evidence)
+    yield from collect_logs(history.collector, objects, over=False, asked=evidence)
     notes: tuple[str, ...] = ()
     asked = 0.0
     # Which cluster has a job that runs elsewhere, its own object does not tell.
@@ -145,6 +150,7 @@ def _observe_live(
             objects, notes = yield from explain(workspace, objects, evidence)
             if objects.workload is not None:
                 session.add_look(objects)
+    yield from look_for_hang(history, objects, observation)
     observation = yield from _with_history(workspace, objects, history, notes, evidence)
     return observation, CachedObservation(_without_bulk(objects), notes, asked)
 
@@ -188,7 +194,7 @@ def _observe_ended(
         yield from wait_for_captures(session)
         session.add_look(objects)
     if is_first or evidence:
-        yield from _collect(history.collector, objects, over=True, asked=evidence or loses_rank_0)
+        yield from collect_logs(history.collector, objects, over=True, asked=evidence or loses_rank_0)
         if is_first and state_of(observation) is State.SUCCEEDED:
             yield from _collect_last_lines(history.collector, objects)
             history.collector.add_last_words()
@@ -220,9 +226,51 @@ def _with_history(
     observation = observation_of(
         objects, memory=history.memory, report=history.report, tails=tails, notes=notes
     )
+    if history.stall is not None:
+        observation = with_stall(observation, history.stall, Layout.from_dict(objects.stored.layout).policy)
     if evidence:
         return (yield from _with_checkpoints(workspace, objects.stored, observation))
     return observation
+
+
+def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observation) -> Operation[None]:
+    """Whether the run makes no progress although its members run, for the history. Its members are asked when
+    they wrote last, once rank 0 is silent for longer than the run may be, and then now and then.
+    """
+    policy, collector = Layout.from_dict(objects.stored.layout).policy, history.collector
+    movement = _with_report(collector.movement, seen)
+    trains = state_of(seen) is State.RUNNING and all(
+        m.phase in ("running", "succeeded") for m in seen.members
+    )
+    if policy.hang_then == "off" or not trains or seen.elsewhere or collector.report is None:
+        history.stall = None
+        return
+    asked = silence.to_ask(container_runs(Layout.from_dict(objects.stored.layout), objects.pods))
+    begun = max((one.begun or 0.0 for one in asked), default=0.0)
+    # Before the first line of this start the clocks of phases rule.
+    if movement.since < begun or not is_overdue(policy.hang_after, movement, objects.now):
+        history.stall = None
+        return
+    if collector.is_behind or objects.now - history.asked < HANG_EVERY:
+        return
+    history.asked = objects.now
+    last: dict[int, float] = yield effects.StreamIO(
+        lambda api: silence.read_last_times(api, asked), lambda api: silence.aread_last_times(api, asked)
+    )
+    newest = max(last.values(), default=objects.now)
+    if newest > movement.since:
+        movement = movement.paused(newest - movement.since)
+        collector.movement = movement
+    # Of a member whose node does not answer nobody knows whether it writes.
+    all_answered = last.keys() >= {one.rank for one in asked}
+    overdue = bool(last) and all_answered and is_overdue(policy.hang_after, movement, objects.now)
+    history.stall = stall_of_silence(last, NO_STACKS) if overdue else None
+
+
+def _with_report(movement: Movement, seen: Observation) -> Movement:
+    """A step may be reported otherwise than in the log: by the status of a TrainJob."""
+    heartbeat = seen.progress.heartbeat
+    return movement if heartbeat is None or heartbeat <= movement.since else movement.moved(heartbeat)
 
 
 def _with_checkpoints(
@@ -251,7 +299,7 @@ def container_runs(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:
     return container_runs_of(ENGINES[layout.engine], layout.members, pods)
 
 
-def _collect(
+def collect_logs(
     collector: EvidenceCollector, objects: AttemptObjects, *, over: bool, asked: bool
 ) -> Operation[None]:
     """Read what must be read of the logs now: ends of what failed, and what rank 0 reports."""
@@ -270,7 +318,7 @@ def _collect_last_lines(collector: EvidenceCollector, objects: AttemptObjects) -
         if not collector.is_behind:
             return
         yield from effects.sleep(LAST_REST)
-        yield from _collect(collector, objects, over=True, asked=False)
+        yield from collect_logs(collector, objects, over=True, asked=False)
 
 
 def observe_job(

@@ -15,6 +15,7 @@ from allaboard.backends.kubernetes.lifecycle import launch as launching
 from allaboard.backends.kubernetes.lifecycle import orphans, stop
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.observe import progress
+from allaboard.backends.kubernetes.observe.deadlines import with_stall
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     check_namespace,
@@ -25,7 +26,13 @@ from allaboard.backends.kubernetes.observe.lookup import (
     read_objects,
 )
 from allaboard.backends.kubernetes.observe.observation import Memory
-from allaboard.backends.kubernetes.operations.observe import explain, find_run, session_of
+from allaboard.backends.kubernetes.operations.observe import (
+    collect_logs,
+    explain,
+    find_run,
+    look_for_hang,
+    session_of,
+)
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
@@ -191,7 +198,13 @@ def enforce(workspace: Workspace, run: str, owner: Owner) -> Operation[None]:
         return
     objects, _ = yield from explain(workspace, (yield from read_objects(stored)), False)
     history = session_of(workspace, stored).add_look(objects)
-    yield from stop.enforce(objects, observation_of(objects, memory=history.memory))
+    seen, policy = observation_of(objects, memory=history.memory), Layout.from_dict(stored.layout).policy
+    if policy.hang_then in ("restart", "fail"):
+        # Who saw that it stands may have been another process.
+        yield from collect_logs(history.collector, objects, over=False, asked=False)
+        seen = observation_of(objects, memory=history.memory, report=history.report)
+        yield from look_for_hang(history, objects, seen)
+    yield from stop.enforce(objects, with_stall(seen, history.stall, policy))
 
 
 def watch_over(run: str, lease: str) -> Operation[None]:

@@ -67,11 +67,35 @@ def look_twice(
     """What the processes of a run are doing, by its mark: their stacks ``between`` seconds after a first
     look, which tells who computes and who waits. Those that did not answer have no frames.
     """
-    first = {each.who: each for each in ask(find_marked(mark), sleep=sleep)}
-    if not first:
-        return ()
-    sleep(between)
-    return tuple(_look(first[each.who], each) for each in ask(first, sleep=sleep))
+    looks = TwoLooks(mark, between)
+    while (found := looks.step()) is None:
+        sleep(_SETTLED)
+    return found
+
+
+class TwoLooks:
+    """`look_twice` in small steps, for who must not wait: each takes some milliseconds."""
+
+    def __init__(self, mark: str, between: float = BETWEEN) -> None:
+        self.between = between
+        self.first: dict[Identity, ProcessStacks] | None = None
+        self.round = _Round(find_marked(mark))
+        self.again_at = 0.0
+
+    def step(self) -> tuple[ProcessLook, ...] | None:
+        """What they are doing; None: not known yet, ask again soon."""
+        if self.first is not None and self.again_at:
+            if time.monotonic() < self.again_at:
+                return None
+            self.round, self.again_at = _Round(self.first), 0.0
+        if not self.round.is_over():
+            return None
+        answers = self.round.answers()
+        if self.first is None:
+            self.first = {each.who: each for each in answers}
+            self.again_at = time.monotonic() + self.between
+            return None if self.first else ()
+        return tuple(_look(self.first[each.who], each) for each in answers)
 
 
 def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
@@ -96,15 +120,30 @@ def ask(
     Waits ``patience`` seconds at most for all of them together. Raises nothing: who is gone, or belongs to
     another user, is left out.
     """
-    if not sys.platform.startswith("linux"):
-        return []
-    begun = time.monotonic()
-    asked = [_ask_one(who, path) for who in members if (path := _answers_in(who.pid)) is not None]
-    waiting = [each for each in asked if each is not None]
-    while waiting and time.monotonic() - begun < patience:
+    asking = _Round(members, patience)
+    while not asking.is_over():
         sleep(_SETTLED)
-        waiting = [each for each in waiting if not _has_settled(each)]
-    return [answer for each in asked if each and (answer := _answer(each))]
+    return asking.answers()
+
+
+class _Round:
+    """One round of asking: everybody is asked at once, and has ``patience`` seconds."""
+
+    def __init__(self, members: Iterable[Identity], patience: float = PATIENCE) -> None:
+        linux = sys.platform.startswith("linux")
+        self.until = time.monotonic() + patience
+        asked = [
+            _ask_one(who, path) for who in members if linux and (path := _answers_in(who.pid)) is not None
+        ]
+        self.asked = [each for each in asked if each is not None]
+        self.waiting = self.asked
+
+    def is_over(self) -> bool:
+        self.waiting = [each for each in self.waiting if not _has_settled(each)]
+        return not self.waiting or time.monotonic() >= self.until
+
+    def answers(self) -> list[ProcessStacks]:
+        return [answer for each in self.asked if (answer := _answer(each))]
 
 
 def _answers_in(pid: int) -> str | None:

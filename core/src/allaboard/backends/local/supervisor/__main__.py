@@ -44,16 +44,18 @@ from allaboard.backends.local.supervisor.environment import (
     member_environment,
     member_files,
 )
+from allaboard.backends.local.supervisor.hang import HangWatch
 from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_variables
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
-from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of
+from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Group, Layout, Member
-from allaboard.observation import Event, Observation, State, Stop
+from allaboard.observation import Event, Observation, Stall, State, Stop
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
+from allaboard.units import show_seconds
 
 _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
@@ -95,6 +97,9 @@ class Supervisor:
         self.progress = progress_of(plan["progress"])
         self.own = self.layout.saving.uri if self.layout.saving is not None else None
         self.flags: dict[str, str] = {}
+        policy = self.operator.rules.policy
+        watched = policy.hang_then != "off"
+        self.hang = HangWatch(policy.hang_after, plan["mark"], _folder_of(self.own)) if watched else None
         self.heard = False
         self.can_hear = True
         self.written_events = 0
@@ -528,10 +533,26 @@ class Supervisor:
         for name in self.watches:
             self._read_log(name, now)
         self._probe_rendezvous(now)
+        self._probe_movement(now)
         if not self.operator.ended and self.layout.policy.clocks:
             words = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
             if words is not None:
                 self._flag(CLOCK_IDLE, words, now)
+
+    def _probe_movement(self, now: float) -> None:
+        """Whether the run stands although its members run, and what policy.hang says then."""
+        if self.hang is None or self.operator.ended:
+            return
+        written = sum(watch.offset for watch in self.watches.values())
+        news = self.hang.look(written, self.operator.is_training, time.monotonic(), now)
+        if news is None:
+            return
+        self.dirty = True
+        if isinstance(news, Stall):
+            self._carry_out(self.operator.on_stalled(news, now))
+        else:
+            text = f"it moves again, after {show_seconds(news)} without a sign of progress"
+            self.operator.events.append(Event(now, "Normal", "MovesAgain", self.layout.run, text))
 
     def _read_log(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
@@ -593,11 +614,24 @@ class Supervisor:
             stopped=operator.stopped,
             deleted=operator.removed,
             waiting=operator.waiting,
+            stall=self._stall(),
             phases=operator.phases(now),
             progress=self.progress,
-            flags=(*self.flags, *([_WAITS] if operator.waiting is not None else ())),
+            flags=(*self.flags, *self._stall_flag(), *([_WAITS] if operator.waiting is not None else ())),
             notes=tuple(self.plan["notes"]),
         )
+
+    def _stall(self) -> Stall | None:
+        """That it stands; at its end only where it was ended for that."""
+        stall = self.hang.stall if self.hang is not None else None
+        if stall is None or not self.operator.ended:
+            return stall
+        failed = (c for c in self.operator.conditions if c.type == "Failed" and c.status == "True")
+        return stall if any(c.reason == stall.code for c in failed) else None
+
+    def _stall_flag(self) -> tuple[str, ...]:
+        stall = self._stall()
+        return (stall.code,) if stall is not None else ()
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
         now = time.time()
@@ -678,6 +712,12 @@ class Supervisor:
 
         with suppress(SiteError):  # a damaged record ends no run; readers report it
             records.change_record(self.run, ended)
+
+
+def _folder_of(uri: str | None) -> str | None:
+    """The folder on a disk that a uri names; None: it is elsewhere."""
+    place = place_of(uri, trusted=True) if uri is not None else None
+    return place[1] if place is not None and not place[0] else None
 
 
 def _read_request(path: Path) -> dict[str, Any]:

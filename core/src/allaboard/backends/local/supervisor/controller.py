@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import Counts, Rules, restarts_in_all
 from allaboard.layout import Layout, Member
-from allaboard.observation import PHASES, Condition, Event, MemberSeen, Stop
+from allaboard.observation import PHASES, Condition, Event, MemberSeen, Stall, Stop
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 10.0
@@ -341,6 +341,45 @@ class Operator:
         self._condition("Restarting", now, role=failed.member.group, count=1)
         why = f"exited with code {failed.exit_code}; restart {self.restarts} of the whole gang"
         ending = self._restart_gang(failed, why, now)
+        for member in ending:
+            self.members[member.name].kill_at = now + self.layout.grace
+        return [Terminate(member) for member in ending]
+
+    @property
+    def is_training(self) -> bool:
+        """Whether every member runs that shall: none is to be started, ended or started again."""
+        living = [state for state in self.members.values() if state.alive]
+        waits = any(s.due is not None or s.is_restart or s.kill_at is not None for s in self.members.values())
+        return (
+            bool(living)
+            and not self._is_ending
+            and not waits
+            and self._has_condition("Running")
+            and all(state.phase == "running" for state in living)
+        )
+
+    def on_stalled(self, stall: Stall, now: float) -> list[Action]:
+        """The run makes no progress: say it, start the gang again, or end the run, as policy.hang says. A
+        restart counts as one of the member that holds up the others.
+        """
+        policy = self.rules.policy
+        restarts = policy.hang_then == "restart" and self.restarts < policy.backoff_limit
+        if self._is_ending or policy.hang_then == "tell" or restarts:
+            self._event("Warning", stall.code, self.layout.run, stall.text, now)
+            return self._restart_stalled(stall, now) if restarts and not self._is_ending else []
+        used = f" after {self.restarts} restarts" if policy.hang_then == "restart" else ""
+        text = f"Job {self.layout.run} has failed{used} because {stall.text}"
+        return self._fail("Failed", now, reason=stall.code, text=text)
+
+    def _restart_stalled(self, stall: Stall, now: float) -> list[Action]:
+        first = self.members.get(stall.member or "") or next(s for s in self.members.values() if s.alive)
+        for state in self.members.values() if self.rules.scope == "gang" else (first,):
+            state.restarts += state.tries > 0
+        if self.rules.scope == "gang":
+            self._unset_running(now)
+            self._condition("Restarting", now, role=first.member.group, count=1)
+        why = f"it made no progress; restart {self.restarts}, of the whole gang"
+        ending = self._restart_gang(first, why, now)
         for member in ending:
             self.members[member.name].kill_at = now + self.layout.grace
         return [Terminate(member) for member in ending]

@@ -1,0 +1,75 @@
+"""When members of a run wrote last: one request for each, for the time of its last line. It is asked only
+once rank 0 has been silent for longer than the run may be; a healthy run costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, SECONDS, parse_tail, run_within
+from allaboard.backends.kubernetes.logs.parsing import SECOND
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
+from allaboard.errors import AllaboardError
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+
+MOST = 32
+"""Members that are asked, the first ones by rank."""
+_TIME = 64
+"""Bytes that hold the time of a line."""
+
+
+def to_ask(tries: Sequence[ContainerRun]) -> list[ContainerRun]:
+    """The containers that train now, one of each member."""
+    return [one for one in tries if one.running and not one.init and not one.previous][:MOST]
+
+
+def read_last_times(api: Api, tries: Sequence[ContainerRun]) -> dict[int, float]:
+    """Rank -> when it wrote its last line, or began where it wrote none. Whose node does not answer is left
+    out; returns within some 10 s.
+    """
+    times: dict[int, float] = {}
+
+    def read(one: ContainerRun) -> None:
+        try:
+            with api.log(one.pod, container=one.container, tail=1, limit_bytes=_TIME) as stream:
+                _note(times, one, b"".join(stream))
+        except AllaboardError:
+            return
+
+    run_within(SECONDS, [partial(read, one) for one in tries])
+    return dict(times)
+
+
+async def aread_last_times(api: AsyncApi, tries: Sequence[ContainerRun]) -> dict[int, float]:
+    """`read_last_times` in a loop."""
+    times: dict[int, float] = {}
+    turn = asyncio.Semaphore(AT_A_TIME)
+
+    async def read(one: ContainerRun) -> None:
+        async with turn:
+            try:
+                lines = api.log(one.pod, container=one.container, tail=1, limit_bytes=_TIME)
+                async with aclosing(lines) as stream:
+                    _note(times, one, b"".join([piece async for piece in stream]))
+            except AllaboardError:
+                return
+
+    if tasks := [asyncio.ensure_future(read(one)) for one in tries]:
+        _, late = await asyncio.wait(tasks, timeout=SECONDS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    return times
+
+
+def _note(times: dict[int, float], one: ContainerRun, data: bytes) -> None:
+    lines = parse_tail(data)
+    at = lines[-1].at / SECOND if lines else one.begun
+    if at is not None:
+        times[one.rank] = max(at, one.begun or at)

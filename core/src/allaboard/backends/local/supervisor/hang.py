@@ -1,0 +1,105 @@
+"""Whether the members of an attempt still move: their logs, their checkpoints, and, once both stand still for
+long enough, the stacks of their processes.
+
+A healthy run costs one comparison of numbers at each look. Time is that of a clock which stands still while
+the machine sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from allaboard.backends.local.host.stacks import TwoLooks
+from allaboard.diagnosis.stacks import ProcessLook
+from allaboard.follow.stall import Movement, is_overdue, stall_of
+from allaboard.observation import Stall
+
+AGAIN, LONGEST = 30.0, 3600.0
+"""Seconds until the stacks of a run that stands are looked at again, doubling each time up to the longest:
+every look makes its processes write, into their own memory.
+"""
+_UNWATCHED = 20.0
+"""Seconds between two looks after which the supervisor itself stood still."""
+_MOST_FILES = 20_000
+
+
+@dataclass(slots=True)
+class HangWatch:
+    """``after``: seconds that the run may be silent, None: by its own history; ``mark``: of its processes;
+    ``checkpoints``: its own folder of them, if that is on a disk; ``stall``: what is known of a run that
+    stands.
+    """
+
+    after: float | None
+    mark: str
+    checkpoints: str | None = None
+    movement: Movement | None = None
+    stall: Stall | None = None
+    written: int = 0
+    moved_at: float = 0.0
+    looked: float = 0.0
+    due: float = 0.0
+    pause: float = AGAIN
+    looks: TwoLooks | None = None
+
+    def look(self, written: int, trains: bool, now: float, wall: float) -> Stall | float | None:
+        """A stall that is new, or the seconds after which a run that stood moves again; None: no news.
+
+        ``written``: bytes in all logs; ``trains``: whether all members run; ``now``: by a clock that only
+        goes on; ``wall``: epoch seconds.
+        """
+        movement, moved = self.movement or Movement(now), written != self.written
+        if self.looked and now - self.looked > _UNWATCHED:
+            movement = movement.paused(now - self.looked)
+        self.looked, self.written = now, written
+        if not trains:
+            self._forget(movement.started_again(now))
+            return None
+        if moved:
+            return self._move(movement, now, wall)
+        self.movement = movement
+        if not is_overdue(self.after, movement, now) or now < self.due:
+            return None
+        if self.looks is None:
+            saved = newest_file(self.checkpoints) if self.checkpoints is not None else 0.0
+            if saved > self.moved_at:
+                return self._move(movement, now - max(0.0, wall - saved), saved)
+            self.looks = TwoLooks(self.mark)
+        found = self.looks.step()
+        return None if found is None else self._judge(found, now)
+
+    def _judge(self, found: tuple[ProcessLook, ...], now: float) -> Stall | None:
+        self.looks, self.due = None, now + self.pause
+        self.pause = min(LONGEST, 2 * self.pause)
+        stall, before = stall_of(found, self.moved_at, sure=self.after is not None), self.stall
+        if stall is None or (before and (stall.code, stall.blame) == (before.code, before.blame)):
+            return None
+        self.stall = stall
+        return stall
+
+    def _move(self, movement: Movement, at: float, wall: float) -> float | None:
+        stood = self.stall is not None
+        silent = at - movement.since
+        self._forget(movement.moved(at))
+        self.moved_at = wall
+        return silent if stood else None
+
+    def _forget(self, movement: Movement) -> None:
+        self.movement, self.stall, self.looks, self.due, self.pause = movement, None, None, 0.0, AGAIN
+
+
+def newest_file(folder: str) -> float:
+    """When a file below a folder was last written, epoch seconds; 0 where there is none to be seen."""
+    newest, seen = 0.0, 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            try:
+                newest = max(newest, (Path(place) / name).stat().st_mtime)
+            except OSError:
+                continue
+            seen += 1
+            if seen >= _MOST_FILES:
+                return newest
+    return newest

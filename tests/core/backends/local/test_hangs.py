@@ -1,0 +1,144 @@
+"""Runs that make no progress, for real: what is told, restarted and ended, and what is no hang."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.diagnosis import diagnose
+from allaboard.follow.loop import Outcome
+from allaboard.observation import Owner, State
+from allaboard.status import state_of, summary
+from tests.core.backends.local.hangs import all_told, good_enough, some_hangs, table
+from tests.core.backends.local.helpers import a_plan, ended, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+STANDS = """
+import pathlib, time
+
+def waits():
+    while not pathlib.Path("go-on").exists():
+        time.sleep(0.2)
+
+print("step 1", flush=True)
+waits()
+print("step 2", flush=True)
+time.sleep(1.5)
+"""
+ENDS = STANDS.replace('print("step 2", flush=True)', "").replace("time.sleep(1.5)", "")
+ONCE = """
+import os, pathlib, time
+
+print("step 1", flush=True)
+mark = pathlib.Path("hung-" + os.environ["RANK"])
+if not mark.exists():
+    mark.touch()
+    time.sleep(600)
+"""
+
+
+def stalls(backend: LocalBackend, run: str) -> list[str]:
+    return [e.message for e in backend.events(run) if e.reason in ("rank_stalled", "collective_mismatch")]
+
+
+def test_it_is_told_in_state_and_diagnosis_and_taken_back_when_it_moves(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    run = backend.launch(a_plan(tmp_path, STANDS, policy={"hang": {"after": "1s"}}), Owner("test")).run
+    seen = wait_for(lambda: seen if (seen := backend.observe(run)).stall else None, 60.0)
+    assert state_of(seen) is State.RUNNING and seen.held_by and "`waits`" in seen.held_by
+    assert summary(seen, diagnose(seen))["flags"] == ["rank_stalled"]
+    assert diagnose(seen)[0].code == "rank_stalled" and diagnose(seen)[0].summary == seen.held_by
+    (tmp_path / "go-on").touch()
+    last = ended(backend, run)
+    assert state_of(last) is State.SUCCEEDED and last.stall is None and "rank_stalled" not in last.flags
+    assert "MovesAgain" in [e.reason for e in backend.events(run)]
+
+
+def test_one_that_stood_and_then_ends_at_once_has_succeeded(backend: LocalBackend, tmp_path: Path) -> None:
+    run = backend.launch(a_plan(tmp_path, ENDS, policy={"hang": {"after": "1s"}}), Owner("test")).run
+    wait_for(lambda: backend.observe(run).stall, 60.0)
+    (tmp_path / "go-on").touch()
+    last = ended(backend, run)
+    assert state_of(last) is State.SUCCEEDED and last.stall is None and "rank_stalled" not in last.flags
+
+
+def test_it_is_ended_and_the_outcome_says_where_it_stood(backend: LocalBackend, tmp_path: Path) -> None:
+    policy = {"hang": {"after": "1s", "then": "fail"}}
+    run = backend.launch(a_plan(tmp_path, STANDS, policy=policy), Owner("test")).run
+    last = ended(backend, run)
+    outcome = Outcome(last, diagnose(last))
+    assert outcome.state is State.FAILED and outcome.diagnoses[0].code == "rank_stalled"
+    assert outcome.diagnoses[0].retryable and "`waits`" in outcome.message
+
+
+def test_it_is_started_again_and_comes_through(backend: LocalBackend, tmp_path: Path) -> None:
+    policy = {"hang": {"after": "1s", "then": "restart"}}
+    run = backend.launch(a_plan(tmp_path, ONCE, policy=policy), Owner("test")).run
+    last = ended(backend, run)
+    assert state_of(last) is State.SUCCEEDED and last.restarts == 1
+    assert len(stalls(backend, run)) == 1
+
+
+AFTER = 6.0
+QUIET = {
+    "evaluates": "[(print('step', n, flush=True), time.sleep(4)) for n in range(4)]",
+    "compiles for long before its first line": "time.sleep(15); print('step 1', flush=True)",
+    "saves for long": """
+print('saving', flush=True)
+folder = pathlib.Path(os.environ['ALLABOARD_CHECKPOINTS']) / 'step-000000000001'
+folder.mkdir(parents=True, exist_ok=True)
+for n in range(12):
+    with open(folder / ('part-' + os.environ['RANK']), 'a') as part:
+        part.write('x' * 1000)
+    time.sleep(1)
+""",
+    "one of two writes": """
+for n in range(8):
+    if os.environ['RANK'] == '1':
+        print('still loading', flush=True)
+    time.sleep(2)
+""",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", QUIET)
+def test_what_takes_long_and_is_no_hang_is_left_alone(
+    backend: LocalBackend, tmp_path: Path, what: str
+) -> None:
+    policy = {"hang": {"after": AFTER, "then": "fail"}}
+    script = f"import os, pathlib, time\nprint('begins', flush=True)\n{QUIET[what]}\n"
+    if what.startswith("compiles"):
+        script = script.replace("print('begins', flush=True)", "")
+    places = {"checkpoints": {"uri": str(tmp_path / "checkpoints")}}
+    run = backend.launch(a_plan(tmp_path, script, policy=policy, **places), Owner("test")).run
+    assert state_of(ended(backend, run)) is State.SUCCEEDED and not stalls(backend, run)
+
+
+@pytest.mark.thorough
+def test_who_waits_for_slots_or_is_suspended_is_not_hung(backend: LocalBackend, tmp_path: Path) -> None:
+    policy = {"hang": {"after": 3, "then": "fail"}}
+    script = "import time\n[(print(n, flush=True), time.sleep(1)) for n in range(10)]\n"
+    job = {"policy": policy, "workers": 1, "resources": {"cpu": 1000}, "fit": "shrink"}
+    runs = [backend.launch(a_plan(tmp_path, script, key=k, **job), Owner("test")).run for k in "ab"]
+    wait_for(lambda: state_of(backend.observe(runs[1])) is State.QUEUED, 60.0)
+    backend.suspend(runs[0])
+    wait_for(lambda: state_of(backend.observe(runs[0])) is State.SUSPENDED, 60.0)
+    time.sleep(6.0)
+    backend.resume(runs[0])
+    for run in runs:
+        assert state_of(ended(backend, run)) is State.SUCCEEDED and not stalls(backend, run)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_hangs_at_random_places_are_told_soon_with_rank_and_line(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    told = [*all_told(backend, tmp_path, [*some_hangs(27, 7)], time.monotonic() + 800)]
+    assert len(told) >= 9 and good_enough(told), "\n".join([*table(told), *(str(one) for one in told)])
