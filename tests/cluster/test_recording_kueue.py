@@ -313,7 +313,9 @@ def stories(with_kueue: ControlPlane, priorities: None) -> Iterator[dict[str, St
     yield found
     if os.environ.get(WRITES):
         kept = {**(read(FILE) if FILE.exists() else {}), **found}
-        keep(FILE, "Kueue", {name: kept[name] for name in WAYS if name in kept})
+        keep(
+            FILE, "Kueue 0.19 with Training Operator 1.9", {name: kept[name] for name in WAYS if name in kept}
+        )
 
 
 @pytest.mark.parametrize("name", WAYS)
