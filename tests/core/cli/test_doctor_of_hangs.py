@@ -65,3 +65,8 @@ def test_the_rank_that_does_not_come_is_named_with_its_line(here: LocalBackend, 
     assert "`fetch`; ranks 0, 1 wait for it" in str(first["summary"])
     text = CliRunner().invoke(app, ["doctor", run], standalone_mode=False).stdout
     assert "look at    rank 2" in text and "waits in all_reduce at main" in text
+    case = tmp_path / "case.json"
+    done = CliRunner().invoke(app, ["snapshot", run, "-o", str(case)], standalone_mode=False)
+    assert done.exit_code == 0 and len(json.loads(case.read_text())["stacks"]) >= 3
+    told = CliRunner().invoke(app, ["doctor", "--snapshot", str(case), "--json"], standalone_mode=False)
+    assert json.loads(told.stdout)["diagnoses"][0]["blame"] == "rank 2", "the file says it anywhere"

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from allaboard.diagnosis.stacks import Frame, ProcessLook, cause_of_hang, main_thread, positions
+from allaboard.diagnosis.stacks import (
+    Frame,
+    ProcessLook,
+    cause_of_hang,
+    from_dicts,
+    main_thread,
+    positions,
+    to_dicts,
+)
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 ALL_REDUCE = f"""Current thread 0x00007f00ea3c1b80 (most recent call first):
@@ -153,3 +163,19 @@ def test_many_ranks_are_not_all_named() -> None:
 def test_a_name_that_a_script_chose_cannot_act_on_a_terminal() -> None:
     text = ALL_REDUCE.replace("<module>", "\x1b[2Jx")
     assert "\x1b" not in said(look(0, text), look(1, LOAD))
+
+
+def test_looks_of_a_snapshot_are_read_back_and_hostile_ones_left_out() -> None:
+    looks = (look(0, ALL_REDUCE), look(1, LOAD, busy=0.5), look(None, AGENT))
+    written = json.loads(json.dumps(to_dicts(looks)))
+    assert from_dicts(written) == looks
+    hostile = [
+        None,
+        7,
+        {},
+        {**written[0], "frames": 3},
+        {**written[0], "pid": "x"},
+        {**written[0], "busy": {}},
+    ]
+    assert from_dicts([*hostile, written[0], {**written[1], "pid": float("inf")}]) == looks[:1]
+    assert from_dicts("stacks") == from_dicts(None) == ()

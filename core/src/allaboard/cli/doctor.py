@@ -59,7 +59,11 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         raise click.UsageError("name a RUN or --snapshot FILE, one of them")
     stalled = None
     if file is not None:
-        seen, name = read_file(file), file
+        from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
+
+        snapshot = read_file(file)
+        seen, name = read_snapshot(snapshot), file
+        stalled = _why_it_stood(snapshot)
     else:
         backend, seen = at.open_to_watch(run or "", evidence=True)
         name = seen.run
@@ -135,9 +139,18 @@ def _why_it_stands(backend: LocalBackend, seen: Observation) -> Diagnosis | None
     return diagnose_stacks(backend.stacks(seen.run), silent)
 
 
-def read_file(file: str) -> Observation:
-    """What a snapshot shows. Raises BadInput for what is none."""
-    from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
+def _why_it_stood(snapshot: Mapping[str, Any]) -> Diagnosis | None:
+    """The same of a snapshot, whose stacks are of one moment."""
+    from allaboard.diagnosis.stacks import diagnose_stacks, from_dicts
+
+    silent = snapshot.get("silent")
+    if isinstance(silent, bool) or not isinstance(silent, (int, float)):
+        return None
+    return diagnose_stacks(from_dicts(snapshot.get("stacks")), float(silent))
+
+
+def read_file(file: str) -> Mapping[str, Any]:
+    """A snapshot. Raises BadInput for what is none."""
     from allaboard.spec.loader import display_name, read_text
     from allaboard.untrusted import ANSWERS, Unreadable, parse_json
 
@@ -148,7 +161,7 @@ def read_file(file: str) -> Observation:
         )
     except Unreadable as error:
         raise BadInput(f"{name} {error}") from None
-    return read_snapshot(_as_snapshot(value, name))
+    return _as_snapshot(value, name)
 
 
 def _as_snapshot(value: Any, name: str) -> Mapping[str, Any]:

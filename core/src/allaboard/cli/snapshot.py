@@ -1,20 +1,25 @@
-"""``allaboard snapshot``: a run's objects, events and logs as one file, for `allaboard doctor --snapshot`."""
+"""``allaboard snapshot``: all that is known of a run as one file, for `allaboard doctor --snapshot`."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.errors import BadInput
-from allaboard.observation import Observation
+from allaboard.observation import Observation, State
 from allaboard.redaction import hide_known_in, redact_job, redact_text
 from allaboard.report.terminal import say, show_json
+from allaboard.status import state_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.local.backend import LocalBackend
 
 EPILOG = """\b
 Examples:
@@ -45,6 +50,8 @@ def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
         parts = cast(Any, backend).snapshot(seen.run)
     else:
         parts = {"observation": {k: v for k, v in seen.to_dict().items() if k != "tails"}}
+        if state_of(seen) is State.RUNNING:
+            parts |= _stacks(cast("LocalBackend", backend), seen)
     body = {**parts, "logs": _logs(seen)}
     if isinstance(body.get("events"), list):
         body["events"] = body["events"][-MOST_EVENTS:]
@@ -65,6 +72,16 @@ def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
         f"{output}: {len(body.get('pods') or seen.members)} members, {len(body['logs'])} logs, "
         f"{len(data) >> 10} KiB"
     )
+
+
+def _stacks(backend: LocalBackend, seen: Observation) -> dict[str, Any]:
+    """Where its processes are, and for how many seconds no member has written."""
+    from allaboard.diagnosis.stacks import to_dicts
+
+    return {
+        "stacks": to_dicts(backend.stacks(seen.run)),
+        "silent": round(backend.silent_for(seen, time.time()), 1),
+    }
 
 
 def _logs(seen: Observation) -> dict[str, str]:

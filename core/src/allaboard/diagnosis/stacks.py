@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from allaboard.diagnosis.rule import Diagnosis, Evidence
 from allaboard.printable import visible
 from allaboard.units import show_seconds
 
-MOST_FRAMES = 400
+MOST_FRAMES, MOST_LOOKS = 400, 10_000
 SILENT = 30.0
 """Seconds without a line after which a run is asked why it does not move."""
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+[^\n]*\(most recent call first\):")
@@ -90,6 +91,31 @@ class HangCause:
     blame: tuple[int, ...]
     lines: Mapping[int, str]
     mismatch: bool = False
+
+
+def to_dicts(looks: Iterable[ProcessLook]) -> list[dict[str, Any]]:
+    """For a snapshot; the inverse of `from_dicts`."""
+    return [asdict(look) for look in looks]
+
+
+def from_dicts(value: Any) -> tuple[ProcessLook, ...]:
+    """What a snapshot, which anybody may have written, says of processes; what is not of their shape is left
+    out.
+    """
+    found = []
+    for entry in value[:MOST_LOOKS] if isinstance(value, list) else ():
+        try:
+            frames = tuple(
+                Frame(str(f["file"])[:1000], int(f["line"]), str(f["function"])[:300])
+                for f in entry["frames"][:MOST_FRAMES]
+            )
+            rank = None if entry["rank"] is None else int(entry["rank"])
+            ids = int(entry["pid"]), int(entry["parent"])
+            state, busy = str(entry["state"])[:1], float(entry["busy"])
+            found.append(ProcessLook(*ids, rank, str(entry["member"])[:300], frames, state, busy))
+        except (TypeError, ValueError, KeyError, OverflowError):
+            continue
+    return tuple(found)
 
 
 def main_thread(text: str) -> tuple[Frame, ...]:

@@ -5,7 +5,8 @@ observation. Values in, values out.
     {"job": {}, "pods": [], "events": [], "nodes": [], "podgroups": [], "workloads": [], "queues": [],
     "pvcs": [], "logs": {"pod": "text"}, "submit_error": {}, "taken": "2026-11-25T01:00:00Z"}
 
-A snapshot of a run of this machine has `observation` in place of objects: its members are processes.
+A snapshot of a run of this machine has `observation` in place of objects: its members are processes; of one
+that runs also their `stacks` (`allaboard.diagnosis.stacks`), and for how many seconds all were `silent`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from allaboard.observation import Observation
 
 PARTS = (
     "job", "pods", "events", "nodes", "podgroups", "workloads", "queues", "pvcs", "logs", "submit_error",
-    "observation",
+    "observation", "stacks", "silent",
 )  # fmt: skip
 LONGEST_LOG = 4 << 20
 MOST_LOGS = 2000
