@@ -8,9 +8,10 @@ import json
 import os
 import secrets
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,16 +171,36 @@ class Live:
             send(one, signal.SIGKILL)
 
     @contextmanager
-    def frozen_triggerer(self) -> Iterator[None]:
-        """Meanwhile no trigger starts, moves or ends."""
-        pids = self.triggerer()
-        for pid in pids:
-            send(pid, signal.SIGSTOP)
+    def frozen_triggerer(self, which: list[int] | None = None) -> Iterator[None]:
+        """Meanwhile no trigger starts, moves or ends. ``which``: its processes; None: those in charge."""
+        pids = which or self.triggerer()
+
+        def is_frozen() -> bool:
+            for pid in pids:
+                send(pid, signal.SIGSTOP)
+            if self._may_write():
+                return True
+            # In the middle of a write: with it Airflow's database would be locked for everybody.
+            for pid in pids:
+                send(pid, signal.SIGCONT)
+            time.sleep(0.2)
+            return False
+
         try:
+            until("the triggerer is frozen, and locks no database", is_frozen)
             yield
         finally:
             for pid in pids:
                 send(pid, signal.SIGCONT)
+
+    def _may_write(self) -> bool:
+        with closing(sqlite3.connect(self.airflow.home / "airflow.db", timeout=3)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            database.rollback()
+        return True
 
 
 @dataclass(frozen=True)

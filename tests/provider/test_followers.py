@@ -129,16 +129,13 @@ def test_a_frozen_triggerer_that_wakes_kills_nothing_that_another_one_watches(li
     run = live.start("held")
     run.wait_watched()
     owner = run.task()["triggerer_job"]["id"]
-    frozen = live.triggerer()
+    first = live.triggerer()
     other = live.another_triggerer()
-    for pid in frozen:
-        send(pid, signal.SIGSTOP)
-    until(
-        "the other triggerer takes over",
-        lambda: (run.task()["triggerer_job"] or {"id": owner})["id"] != owner,
-    )
-    for pid in frozen:
-        send(pid, signal.SIGCONT)
+    with live.frozen_triggerer(first):
+        until(
+            "the other triggerer takes over",
+            lambda: (run.task()["triggerer_job"] or {"id": owner})["id"] != owner,
+        )
 
     def told() -> bool:
         """It asked Airflow; on a busy machine the answer may come after Airflow has lost its patience with
