@@ -340,7 +340,11 @@ class Operator:
         self._unset_running(now)
         self._condition("Restarting", now, role=failed.member.group, count=1)
         why = f"exited with code {failed.exit_code}; restart {self.restarts} of the whole gang"
-        ending = self._restart_gang(failed, why, now)
+        return self._end_gang(failed, why, now)
+
+    def _end_gang(self, first: _MemberState, why: str, now: float) -> list[Action]:
+        """Every member has its grace to end, and then starts again, because of ``first``."""
+        ending = self._restart_gang(first, why, now)
         for member in ending:
             self.members[member.name].kill_at = now + self.layout.grace
         return [Terminate(member) for member in ending]
@@ -378,11 +382,7 @@ class Operator:
         if self.rules.scope == "gang":
             self._unset_running(now)
             self._condition("Restarting", now, role=first.member.group, count=1)
-        why = f"it made no progress; restart {self.restarts}, of the whole gang"
-        ending = self._restart_gang(first, why, now)
-        for member in ending:
-            self.members[member.name].kill_at = now + self.layout.grace
-        return [Terminate(member) for member in ending]
+        return self._end_gang(first, f"it made no progress; restart {self.restarts}, of the whole gang", now)
 
     def _is_owed_a_start(self, state: _MemberState) -> bool:
         """Whether a restart of the member was counted but has not begun."""
