@@ -40,7 +40,11 @@ WHOLE_WITHIN = 20.0
 them together needs a moment for each, and a busy machine more.
 """
 STILL = 45.0
-"""Seconds without any change after which nothing will come any more."""
+"""Seconds without any change after which nothing will come any more, where some are placed in part."""
+TRIED_AGAIN = 330.0
+"""The same where none is. kube-scheduler, and coscheduling with it, tries again after 5 minutes at the latest
+(podMaxInUnschedulablePodsDuration) what no event has told it to try.
+"""
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3000)]
 
@@ -157,7 +161,7 @@ class Day:
                 moved = now
             if self.look(now):
                 moved = now
-            if now - moved > STILL:
+            if now - moved > (STILL if self.parts else TRIED_AGAIN):
                 return None
             if now - said > 15:
                 said = now
