@@ -233,6 +233,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
+        code = shipped_code(plan.job)  # before anything is made: one of them may have gone meanwhile
         discard(attempt.path, folder.trash)  # left by a launch that was killed before it wrote the record
         for earlier in folder.attempts():
             for left in earlier.path.glob(f"{EPHEMERAL}*"):  # its supervisor was killed
@@ -240,7 +241,7 @@ class LocalBackend:
         attempt.make()
         for own in self._own_folders(plan, attempt).values():
             make_private(own)
-        keep_code(attempt, shipped_code(plan.job))
+        keep_code(attempt, code)
         write_json(
             attempt.plan,
             {

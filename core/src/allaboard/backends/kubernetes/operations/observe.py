@@ -237,15 +237,15 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
     """Whether the run makes no progress although its members run, for the history. Its members are asked when
     they wrote last, once rank 0 is silent for longer than the run may be, and then now and then.
     """
-    policy, collector = Layout.from_dict(objects.stored.layout).policy, history.collector
-    movement = _with_report(collector.movement, seen)
+    layout, collector = Layout.from_dict(objects.stored.layout), history.collector
+    policy, movement = layout.policy, _with_report(collector.movement, seen)
     trains = state_of(seen) is State.RUNNING and all(
         m.phase in ("running", "succeeded") for m in seen.members
     )
     if policy.hang_then == "off" or not trains or seen.elsewhere or collector.report is None:
         history.stall = None
         return
-    asked = silence.to_ask(container_runs(Layout.from_dict(objects.stored.layout), objects.pods))
+    asked = silence.to_ask(container_runs(layout, objects.pods))
     begun = max((one.begun or 0.0 for one in asked), default=0.0)
     # Before the first line of this start the clocks of phases rule.
     if movement.since < begun or not is_overdue(policy.hang_after, movement, objects.now):
