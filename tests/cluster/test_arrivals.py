@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,16 +26,19 @@ from allaboard.checking import require_valid
 from allaboard.follow.run_record import Owner
 from allaboard.spec.site import Site
 from allaboard.testing import a_job
-from tests.cluster.api import Object, until
+from tests.cluster.api import Api, Object, until
+from tests.cluster.components.kueue import CERTIFICATES
 from tests.cluster.components.kwok import fake_node
 from tests.cluster.plane import ControlPlane
 
 NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
+KUEUE = "kueue.x-k8s.io/v1beta2"
 JOB = "training.kubeflow.org/job-name"
 COUNT = int(os.environ.get("ARRIVALS", "200"))
 SEED = 12
 NODES = ("4500m", "4500m")
-"""Eight members at once."""
+PLACES = 8
+"""Members at once."""
 WHOLE_WITHIN = 20.0
 """Seconds between the first and the last member of a gang that gets its place: a scheduler that places all of
 them together needs a moment for each, and a busy machine more.
@@ -90,6 +94,7 @@ class Day:
     namespace: str
     backend: KubernetesBackend
     scheduler: str
+    gang: Object
     coming: Sequence[Arrival]
     gangs: dict[str, Gang] = field(default_factory=dict)
     longest_part: float = 0.0
@@ -101,7 +106,7 @@ class Day:
             image="lab/train:1",
             workers=arrival.members,
             resources={"cpu": 1},
-            gang={"scheduler": self.scheduler},
+            gang=self.gang,
         )
         handle = self.backend.launch(
             Plan(require_valid(job), arrival.name), Owner("day", "detached", "detached")
@@ -186,23 +191,43 @@ class Day:
         return f"{words}; placed in part for {self.longest_part:.1f} s at most"
 
 
+def a_queue(api: Api, namespace: str) -> None:
+    """The queue ``team`` of Kueue, which admits as many members as the nodes have room for."""
+    api.create({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}})
+    quota = {"name": "any", "resources": [{"name": "cpu", "nominalQuota": str(PLACES)}]}
+    groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
+    spec: Object = {"namespaceSelector": {}, "resourceGroups": groups}
+    api.create({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "cores"}, "spec": spec})
+    local: Object = {"name": "team", "namespace": namespace}
+    queue: Object = {"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": local}
+    api.create({**queue, "spec": {"clusterQueue": "cores"}})
+
+
 @pytest.fixture
 def day(
     request: pytest.FixtureRequest, tmp_path: Path, new_plane_in: NewPlane, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Day]:
     scheduler: str = request.param
     parts = ["kube-scheduler"] if scheduler in ("workload", "none") else [scheduler]
-    with new_plane_in(tmp_path, "training-operator", "kwok", *parts) as plane, capsys.disabled():
+    gang: Object = {"scheduler": scheduler}
+    with ExitStack() as ended:
+        if scheduler == "kueue" and not CERTIFICATES.exists():
+            ended.callback(shutil.rmtree, CERTIFICATES, ignore_errors=True)
+        plane = ended.enter_context(new_plane_in(tmp_path, "training-operator", "kwok", *parts))
+        ended.enter_context(capsys.disabled())
         namespace = plane.make_namespace("arrivals")
+        if scheduler == "kueue":
+            gang = {"scheduler": "none", "queue": "team"}
+            a_queue(plane.api, namespace)
         for number, cores in enumerate(NODES):
             plane.api.create(fake_node(f"arrivals-{number}", cpu=cores))
         with Access(str(plane.kubeconfig), namespace=namespace, environ={}).api() as api:
             backend = KubernetesBackend(api, site=Site("s3://bucket"), environ={})
             print(f"\n{scheduler}: {COUNT} arrivals of seed {SEED}", flush=True)
-            yield Day(plane, namespace, backend, scheduler, arrivals(COUNT, random.Random(SEED)))
+            yield Day(plane, namespace, backend, scheduler, gang, arrivals(COUNT, random.Random(SEED)))
 
 
-@pytest.mark.parametrize("day", ["coscheduling", "workload", "volcano", "kai"], indirect=True)
+@pytest.mark.parametrize("day", ["coscheduling", "workload", "volcano", "kai", "kueue"], indirect=True)
 def test_every_gang_starts_whole_and_ends(day: Day) -> None:
     took = day.lead()
     print(day.summary(took), flush=True)
