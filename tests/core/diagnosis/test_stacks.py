@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from allaboard.diagnosis import stacks
 from allaboard.diagnosis.stacks import (
     Frame,
     ProcessLook,
@@ -179,3 +180,15 @@ def test_looks_of_a_snapshot_are_read_back_and_hostile_ones_left_out() -> None:
     ]
     assert from_dicts([*hostile, written[0], {**written[1], "pid": float("inf")}]) == looks[:1]
     assert from_dicts("stacks") == from_dicts(None) == ()
+
+
+COUNTED = '{"pg_status":{"0":{"last_completed_collective":"%d","last_enqueued_collective":"%d"}}}'
+
+
+def test_the_number_of_a_collective_is_the_first_that_is_not_done() -> None:
+    assert stacks.pending_collective(COUNTED % (811, 812)) == 812
+    assert stacks.pending_collective(COUNTED % (811, 815)) == 812
+    assert stacks.pending_collective(COUNTED % (-1, 1)) == 1
+    assert stacks.pending_collective(COUNTED % (812, 812)) is None
+    for text in ("", "[]", "{", '{"pg_status":[1]}', '{"pg_status":{"0":{"last_enqueued_collective":"x"}}}'):
+        assert stacks.pending_collective(text) is None

@@ -16,6 +16,7 @@ from typing import Any
 from allaboard.diagnosis.rule import Diagnosis, Evidence
 from allaboard.printable import visible
 from allaboard.units import show_seconds
+from allaboard.untrusted import Limits, Unreadable, parse_json
 
 MOST_FRAMES, MOST_LOOKS = 400, 10_000
 SILENT = 30.0
@@ -30,6 +31,7 @@ _PARALLEL = ("torch/nn/parallel/distributed.py", "torch/distributed/fsdp/")
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 _AGENT = ("torch/distributed/run.py", "torch/distributed/elastic/agent/")
 _LOADER = ("torch/utils/data/dataloader.py", "multiprocessing/")
+_COUNTED = Limits(size=1 << 18, depth=8, values=20_000, digits=20)
 COMPUTES = 0.2
 """Share of the time between two looks that a process computes which does not merely wait."""
 
@@ -53,7 +55,8 @@ class Frame:
 @dataclass(frozen=True, slots=True)
 class ProcessLook:
     """One process of a member at two moments. ``frames``: of its main thread, the innermost first; ``state``:
-    the kernel's letter; ``busy``: the share of the time in between that it computed; ``member``: its name.
+    the kernel's letter; ``busy``: the share of the time in between that it computed; ``member``: its name;
+    ``pending``: the number of the collective that it has entered and that is not done.
     """
 
     pid: int
@@ -63,6 +66,7 @@ class ProcessLook:
     frames: tuple[Frame, ...]
     state: str
     busy: float
+    pending: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,25 @@ def from_dicts(value: Any) -> tuple[ProcessLook, ...]:
             rank = None if entry["rank"] is None else int(entry["rank"])
             ids = int(entry["pid"]), int(entry["parent"])
             state, busy = str(entry["state"])[:1], float(entry["busy"])
-            found.append(ProcessLook(*ids, rank, str(entry["member"])[:300], frames, state, busy))
-        except (TypeError, ValueError, KeyError, OverflowError):
+            pending = None if entry.get("pending") is None else int(entry["pending"])
+            found.append(ProcessLook(*ids, rank, str(entry["member"])[:300], frames, state, busy, pending))
+        except (TypeError, ValueError, KeyError, OverflowError, AttributeError):
             continue
     return tuple(found)
+
+
+def pending_collective(text: str) -> int | None:
+    """The number of the first collective that a rank has entered and that is not done, by what torch's flight
+    recorder counts, as its JSON. None: it waits in none, in those of several groups, or nothing is told.
+    """
+    try:
+        told = parse_json(text, _COUNTED)
+        groups = told["pg_status"].values()
+        counts = [(int(g["last_enqueued_collective"]), int(g["last_completed_collective"])) for g in groups]
+    except (Unreadable, TypeError, ValueError, KeyError, AttributeError):
+        return None
+    pending = [max(done, 0) + 1 for entered, done in counts if entered > done]
+    return pending[0] if len(pending) == 1 else None
 
 
 def main_thread(text: str) -> tuple[Frame, ...]:
@@ -194,7 +213,11 @@ def diagnose_stacks(looks: Sequence[ProcessLook], silent: float) -> Diagnosis | 
 def _held_up(
     behind: Sequence[RankPosition], waiting: Sequence[RankPosition], lines: Mapping[int, str]
 ) -> HangCause:
-    operation = Counter(each.operation for each in waiting).most_common(1)[0][0]
+    operation = str(Counter(each.operation for each in waiting).most_common(1)[0][0])
+    numbers = {each.look.pending for each in waiting if each.look.pending is not None}
+    if len(numbers) == 1:
+        kind = "collective number" if " " in operation or operation == "backward" else "number"
+        operation += f"{',' if kind != 'number' else ''} {kind} {numbers.pop()}"
     first = behind[0]
     if len(behind) == 1:
         who, what = f"rank {first.rank} has not entered {operation}", f"it {lines[first.rank]}"

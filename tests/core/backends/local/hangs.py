@@ -3,7 +3,7 @@
     python -m tests.core.backends.local.hangs [HOW_MANY] [SEED] [MINUTES]
 
 Prints a line per hang and a table; exits with 1 where less than 95 % were found within 15 s of their limit,
-or less than 90 % with the right rank and line.
+or less than 90 % with the right rank, collective and line.
 """
 
 from __future__ import annotations
@@ -137,16 +137,18 @@ def lines_of(kind: str) -> list[int]:
 
 
 def is_right(hang: Hang, text: str, code: str) -> bool:
-    """Whether the sentence names the rank and the line."""
+    """Whether the sentence names the rank, the number of the collective and the line."""
     who, places = f"rank {hang.who} ", [f":{line} `" for line in lines_of(hang.kind)]
     if hang.kind == "stop":
-        return f"{who}has not entered all_reduce: it is stopped" in text
+        return f"{who}has not entered all_reduce number {hang.at + 1}: it is stopped" in text
     if hang.kind in ("mismatch", "receive"):
         return code == "collective_mismatch" and any(
             part.startswith(who) and any(place in part for place in places)
             for part in text.replace("places: ", "; ").split("; ")
         )
-    return code == "rank_stalled" and f"{who}has not entered" in text and any(p in text for p in places)
+    number = hang.at + (2 if hang.kind == "sleep_after" else 1)  # the script has one collective in each step
+    told = f"{who}has not entered all_reduce number {number}: "
+    return code == "rank_stalled" and told in text and any(p in text for p in places)
 
 
 def told_of(backend: LocalBackend, folder: Path, hang: Hang) -> Told:

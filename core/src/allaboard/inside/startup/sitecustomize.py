@@ -5,12 +5,17 @@ else uses (`SIGNAL`) then writes the stacks of all threads into an anonymous fil
 interpreter's help: also while C code, such as a collective, holds the main thread. Until somebody asks, that
 costs one open file. `allaboard.backends.local.host.stacks` asks.
 
+A rank of a gang that imports torch.distributed tells the number of its last collective, too: a thread that
+sleeps until a byte comes through a pipe, which others open through ``/proc``, as torch's own signals and
+sockets are not touched.
+
 It stands alone: the interpreter of a script need not have allaboard. It never fails a start, and whatever
 sitecustomize the environment has besides is imported as if this one were not there. Linux only.
 """
 
 # ruff: noqa: PTH100, PTH120, SIM105  (no package; pathlib, contextlib are slow to import)
 
+import _thread
 import faulthandler
 import os
 import sys
@@ -21,6 +26,8 @@ import `signal` takes longer than all the rest of this.
 """
 NAME = "allaboard-stacks"
 """Of the anonymous file: ``/proc/<pid>/fd/<n>`` is ``/memfd:allaboard-stacks (deleted)``."""
+COLLECTIVES = "allaboard-collectives"
+"""Of the anonymous file with ``<pid> <descriptor of the pipe>``, and the answer in a second line."""
 _file: "tuple[int, int] | None" = None
 
 
@@ -46,6 +53,40 @@ def _answer_in_child() -> None:
         pass  # its parent's file is still registered
 
 
+class _SeesTorch:
+    """Finds no module: it is there to see that torch.distributed is imported, and goes away then."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name != "torch.distributed":
+            return
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _SeesTorch]
+        try:
+            _tell_collectives()
+        except (OSError, RuntimeError):
+            pass
+
+
+def _tell_collectives() -> None:
+    asked, ask = os.pipe()
+    file = os.memfd_create(COLLECTIVES, os.MFD_CLOEXEC)
+    head = b"%d %d\n" % (os.getpid(), ask)
+    os.write(file, head)
+    _thread.start_new_thread(_answer_collectives, (asked, file, len(head)))
+
+
+def _answer_collectives(asked: int, file: int, start: int) -> None:
+    """Write what torch's flight recorder counts, without the collectives themselves, when a byte comes."""
+    try:
+        while os.read(asked, 64):
+            told = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
+            if told is not None:
+                os.ftruncate(file, start)
+                os.pwrite(file, told(False, False) + b"\n", start)
+    except Exception:  # an older torch, or a descriptor that the script has closed
+        pass
+
+
 def _import_next() -> None:
     """Import the sitecustomize that the environment would have without this one."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -64,6 +105,8 @@ if sys.platform == "linux" and hasattr(os, "memfd_create"):
     try:
         _answer()
         os.register_at_fork(after_in_child=_answer_in_child)
+        if os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
+            sys.meta_path.insert(0, _SeesTorch)
     except (OSError, RuntimeError, ValueError):
         pass  # no more files, or a sandbox without memfd: it cannot be asked, and trains all the same
 _import_next()

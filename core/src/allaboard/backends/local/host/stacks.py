@@ -24,11 +24,11 @@ from allaboard.backends.local.host.processes import (
     process_of,
     send_signal,
 )
-from allaboard.diagnosis.stacks import ProcessLook, main_thread
+from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collective
 
 SIGNAL = 61
-FILE = "memfd:allaboard-stacks"
-"""Both as `allaboard.inside.startup` has them."""
+FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
+"""All as `allaboard.inside.startup` has them."""
 MOST = 1 << 18
 """Bytes of one answer that are read; faulthandler writes up to 100 frames of up to 100 threads."""
 BETWEEN = 1.0
@@ -109,6 +109,7 @@ def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
         main_thread(now.text or ""),
         now.state,
         (now.cpu - before.cpu) / max(now.at - before.at, 0.01),
+        pending_collective(_counted(now.who.pid)),
     )
 
 
@@ -151,13 +152,51 @@ def _answers_in(pid: int) -> str | None:
     try:
         if not _catches(pid, SIGNAL):
             return None
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                if FILE in os.readlink(f"/proc/{pid}/fd/{fd}"):
-                    return f"/proc/{pid}/fd/{fd}"
+        return _open_file(pid, FILE)
     except OSError:
-        pass
+        return None
+
+
+def _open_file(pid: int, name: str) -> str | None:
+    """The anonymous file of this name that a process has open. Raises OSError where nobody may look."""
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            if name in os.readlink(f"/proc/{pid}/fd/{fd}"):
+                return f"/proc/{pid}/fd/{fd}"
     return None
+
+
+def _counted(pid: int) -> str:
+    """What a process last told of its collectives; nothing where it was not asked, or cannot tell."""
+    return _collectives(pid)[1]
+
+
+def _ask_collectives(pid: int) -> None:
+    """Ask a process for the number of its collective. The answer is read at the next look."""
+    pipe = f"/proc/{pid}/fd/{_collectives(pid)[0]}"
+    with suppress(OSError):
+        if not os.readlink(pipe).startswith("pipe:"):
+            return
+        ask = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(ask, b"?")
+        finally:
+            os.close(ask)
+
+
+def _collectives(pid: int) -> tuple[str, str]:
+    """(descriptor of the pipe through which a process is asked, its last answer); a forked child has the
+    file of its parent, and nobody who answers.
+    """
+    with suppress(OSError):
+        path = _open_file(pid, COLLECTIVES)
+        if path is not None:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                head, _, told = file.read(MOST).partition("\n")
+            who, _, pipe = head.partition(" ")
+            if who == str(pid) and pipe.isdecimal():
+                return pipe, told
+    return "", ""
 
 
 def _catches(pid: int, number: int) -> bool:
@@ -177,6 +216,7 @@ def _ask_one(who: Identity, path: str) -> _Asked | None:
         size = os.stat(path).st_size
     except OSError:
         return None
+    _ask_collectives(who.pid)
     return _Asked(who, path, size, size) if send_signal(who, SIGNAL) else None
 
 
