@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from allaboard.diagnosis.last_good import COMPARED, MOST_CHANGES, MOST_LINES, changes_since, new_lines
+from allaboard.diagnosis.last_good import (
+    COMPARED,
+    MOST_CHANGES,
+    MOST_LINES,
+    SinceLastGood,
+    changes_since,
+    new_lines,
+)
 
 
 def test_the_job_is_compared_field_by_field_and_secrets_are_not_shown() -> None:
@@ -74,3 +81,11 @@ def test_secrets_in_lines_are_hidden() -> None:
         ["x"], {"master-0": ["GET https://u:hunter22@store/x?X-Amz-Signature=abcdef0123456789"]}
     )
     assert found and "hunter22" not in found[0][1] and "abcdef0123456789" not in found[0][1]
+
+
+def test_a_failure_says_in_one_line_what_was_changed() -> None:
+    few = SinceLastGood("digits-1", None, ('image: "a" -> "b"', "train.py: 2 lines changed"))
+    assert few.headline == ('since the last good run, digits-1: image: "a" -> "b", train.py: 2 lines changed')
+    many = SinceLastGood("digits-1", None, tuple(f"field {n}" for n in range(5)))
+    assert many.headline.endswith("field 2, and 2 more")
+    assert SinceLastGood("digits-1", None).headline == ""

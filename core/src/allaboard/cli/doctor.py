@@ -114,6 +114,13 @@ def since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None
     return SinceLastGood(good.run, good.finished, changes, lines)
 
 
+def say_since_last_good(backend: Backend, seen: Observation) -> None:
+    """One line below the reason of a failure: what was changed since the last good run, if anything was."""
+    since = since_last_good(backend, seen)
+    if since is not None and since.headline:
+        say(since.headline, to_stderr=True)
+
+
 def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
     """What people read of the difference to the last good run."""
     ago = "" if since.finished is None else f", {show_seconds(now - since.finished)} ago"

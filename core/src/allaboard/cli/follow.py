@@ -11,6 +11,7 @@ from dataclasses import replace
 import click
 
 from allaboard.backends.base import handle_of
+from allaboard.cli.doctor import say_since_last_good
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.run import view_of
 from allaboard.diagnosis import diagnose
@@ -68,6 +69,7 @@ def follow(run: str, at: Place, as_json: bool) -> int:
         with untouched_on_error(seen.run):
             outcome = Follower(backend, seen.run, on_seen=view.seen).follow_to_end(policy)
         view.ended(outcome)
+        say_since_last_good(backend, outcome.seen)
         return outcome.exit_code
     except KeyboardInterrupt:
         view.close()

@@ -20,6 +20,8 @@ from allaboard.units import counted
 MOST_LINES = 10
 """New lines that are told."""
 MOST_CHANGES = 20
+SHOWN = 3
+"""Changes in one line."""
 COMPARED = 4000
 """Lines of a file up to which those that differ are counted."""
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f]{8,}|[0-9]+")
@@ -36,6 +38,13 @@ class SinceLastGood:
     finished: float | None
     changes: tuple[str, ...] = ()
     lines: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The changes in one line; "" where there are none."""
+        rest = len(self.changes) - SHOWN
+        words = (*self.changes[:SHOWN], *([f"and {rest} more"] if rest > 0 else []))
+        return f"since the last good run, {self.run}: {', '.join(words)}" if words else ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
