@@ -256,7 +256,10 @@ def test_a_run_that_a_person_stopped_is_not_started_again_by_a_retry() -> None:
 
 
 def test_attempts_of_the_policy_are_made_by_the_worker_in_both_modes() -> None:
-    once = "import os, sys; os.environ['ALLABOARD_ATTEMPT'] == '1' and os.kill(os.getpid(), 9)"
+    once = (
+        "import os, time; os.environ['ALLABOARD_ATTEMPT'] == '1' and os.kill(os.getpid(), 9); time.sleep(3)"
+    )
+    # The second attempt lasts: a task finds one that has ended by then, and does not defer for it.
     job = {"name": "small", "command": ["python", "-c", once], "policy": {"restart": "never", "attempts": 2}}
     result = an_operator(job=job).execute(a_context())
     assert (result["state"], result["attempt"]) == ("succeeded", 2)
