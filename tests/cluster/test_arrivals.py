@@ -30,9 +30,9 @@ from tests.cluster.api import Api, Object, until
 from tests.cluster.components.kueue import CERTIFICATES
 from tests.cluster.components.kwok import fake_node
 from tests.cluster.plane import ControlPlane
+from tests.cluster.test_queues import KUEUE, a_cluster_queue
 
 NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
-KUEUE = "kueue.x-k8s.io/v1beta2"
 JOB = "training.kubeflow.org/job-name"
 COUNT = int(os.environ.get("ARRIVALS", "200"))
 SEED = 12
@@ -194,10 +194,7 @@ class Day:
 def a_queue(api: Api, namespace: str) -> None:
     """The queue ``team`` of Kueue, which admits as many members as the nodes have room for."""
     api.create({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}})
-    quota = {"name": "any", "resources": [{"name": "cpu", "nominalQuota": str(PLACES)}]}
-    groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
-    spec: Object = {"namespaceSelector": {}, "resourceGroups": groups}
-    api.create({"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "cores"}, "spec": spec})
+    a_cluster_queue(api, "cores", "any", str(PLACES))
     local: Object = {"name": "team", "namespace": namespace}
     queue: Object = {"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": local}
     api.create({**queue, "spec": {"clusterQueue": "cores"}})

@@ -65,17 +65,6 @@ def is_served(plane: ControlPlane, kind: str) -> bool:
     return True
 
 
-def is_gone(plane: ControlPlane, definition: str) -> bool:
-    """Whether a definition is no longer there; one that is being deleted may not be created again."""
-    try:
-        plane.api.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}")
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return True
-    return False
-
-
 @contextmanager
 def serving(plane: ControlPlane, release: str) -> Iterator[None]:
     """The definitions of a release."""
@@ -90,9 +79,9 @@ def serving(plane: ControlPlane, release: str) -> Iterator[None]:
     finally:
         for definition in definitions:
             plane.api.delete("apiextensions.k8s.io/v1", definition["kind"], definition["metadata"]["name"])
-        for definition in definitions:
-            name = definition["metadata"]["name"]
-            until(f"{name} to be gone", lambda name=name: is_gone(plane, name))
+        for definition in definitions:  # one that is being deleted may not be created again
+            which = ("apiextensions.k8s.io/v1", definition["kind"], definition["metadata"]["name"])
+            until(f"{which[-1]} to be gone", lambda which=which: plane.api.get(*which) is None)
 
 
 @pytest.mark.parametrize("release", sorted(LACKING))

@@ -6,6 +6,7 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -91,7 +92,22 @@ def since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None
     such run, or it cannot be read any more.
     """
     from allaboard.backends.base import Selection
-    from allaboard.diagnosis.last_good import SinceLastGood, changes_since, new_lines
+    from allaboard.diagnosis.last_good import new_lines
+
+    since = _changes_since_last_good(backend, seen)
+    if since is None:
+        return None
+    with suppress(AllaboardError):  # its logs may be gone
+        logs = backend.logs(since.run, Selection(tail=MOST_LOG_LINES))
+        known = [line.text for line in logs if isinstance(line, LogLine)]
+        lines = new_lines(known, {name: tail.split("\n") for name, tail in seen.tails.items()})
+        return replace(since, lines=lines)
+    return since
+
+
+def _changes_since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None:
+    """The same without the lines: no log is read."""
+    from allaboard.diagnosis.last_good import SinceLastGood, changes_since
 
     if not seen.job or state_of(seen) not in (State.FAILED, State.LOST, State.TIMED_OUT):
         return None
@@ -106,17 +122,12 @@ def since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None
         changes = changes_since(before.spec, now.spec, before.code, now.code)
     except AllaboardError:
         return None
-    lines: tuple[tuple[str, str], ...] = ()
-    with suppress(AllaboardError):  # its logs may be gone
-        logs = backend.logs(good.run, Selection(tail=MOST_LOG_LINES))
-        known = [line.text for line in logs if isinstance(line, LogLine)]
-        lines = new_lines(known, {name: tail.split("\n") for name, tail in seen.tails.items()})
-    return SinceLastGood(good.run, good.finished, changes, lines)
+    return SinceLastGood(good.run, good.finished, changes)
 
 
 def say_since_last_good(backend: Backend, seen: Observation) -> None:
     """One line below the reason of a failure: what was changed since the last good run, if anything was."""
-    since = since_last_good(backend, seen)
+    since = _changes_since_last_good(backend, seen)
     if since is not None and since.headline:
         say(since.headline, to_stderr=True)
 

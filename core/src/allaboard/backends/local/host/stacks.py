@@ -109,7 +109,7 @@ def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
         main_thread(now.text or ""),
         now.state,
         (now.cpu - before.cpu) / max(now.at - before.at, 0.01),
-        pending_collective(_counted(now.who.pid)),
+        pending_collective(_collectives(now.who.pid)[1]),
     )
 
 
@@ -166,11 +166,6 @@ def _open_file(pid: int, name: str) -> str | None:
     return None
 
 
-def _counted(pid: int) -> str:
-    """What a process last told of its collectives; nothing where it was not asked, or cannot tell."""
-    return _collectives(pid)[1]
-
-
 def _ask_collectives(pid: int) -> None:
     """Ask a process for the number of its collective. The answer is read at the next look."""
     pipe = f"/proc/{pid}/fd/{_collectives(pid)[0]}"
@@ -185,8 +180,8 @@ def _ask_collectives(pid: int) -> None:
 
 
 def _collectives(pid: int) -> tuple[str, str]:
-    """(descriptor of the pipe through which a process is asked, its last answer); a forked child has the
-    file of its parent, and nobody who answers.
+    """(descriptor of the pipe through which a process is asked, its last answer), "" where it was not asked
+    or cannot tell; a forked child has the file of its parent, and nobody who answers.
     """
     with suppress(OSError):
         path = _open_file(pid, COLLECTIVES)
