@@ -53,5 +53,6 @@ def test_it_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_folder_that_is_none_is_told(ab: Terminal, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = ab("demo", str(tmp_path / "file"), code=2)
+    said = ab("demo", str(tmp_path / "file"))
+    assert said.code == 2
     assert "cannot hold the demo" in said.err and "name a folder" in said.err
