@@ -15,7 +15,8 @@ from tests.core.cli.terminal import Terminal
 SHORT = """\
 name: spirals
 command: [python, train.py]
-groups: {master: 1, worker: 1}
+engine: trainjob
+workers: 2
 resources: {cpu: 1}
 policy: {restart: on_failure, backoff_limit: 6}
 data: {shards: "store://spirals/shards"}
@@ -25,6 +26,7 @@ code: [train.py, data.py]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_worker_is_killed_and_its_model_becomes_the_champion(ab: Terminal, tmp_path: Path) -> None:
     place = tmp_path / "here"

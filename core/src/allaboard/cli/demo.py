@@ -102,7 +102,7 @@ def demo(folder: str, no_kill: bool) -> int:
     say()
     say(ink(f"From points to a champion in {show_seconds(time.monotonic() - began)}.", "green", bold=True))
     say(f"Look at {place}/page.html, change {place}/train.py, and run it again: `allaboard demo {folder}`.")
-    say("The same job file runs on a cluster: `allaboard run train.yaml --backend kubernetes`.")
+    say("On a cluster with Trainer v2 the same job runs by `allaboard run train.yaml --backend kubernetes`.")
     return 0
 
 
