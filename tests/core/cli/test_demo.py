@@ -32,7 +32,9 @@ def test_a_worker_is_killed_and_its_model_becomes_the_champion(ab: Terminal, tmp
     place = tmp_path / "here"
     place.mkdir()
     (place / "train.yaml").write_text(SHORT)  # what is there stays
-    said = ab("demo", str(place)).out
+    demo = ab.start("demo", str(place))
+    said, _ = demo.communicate(timeout=220)
+    assert demo.returncode == 0, said
     fate = r"worker-0 was killed at step (\d+); the training went on from step (\d+): (\d+) steps"
     killed = re.search(fate, said)
     assert killed is not None, said
