@@ -35,11 +35,10 @@ def test_a_worker_is_killed_and_its_model_becomes_the_champion(ab: Terminal, tmp
     demo = ab.start("demo", str(place))
     said, _ = demo.communicate(timeout=220)
     assert demo.returncode == 0, said
-    fate = r"worker-0 was killed at step (\d+); the training went on from step (\d+): (\d+) steps"
-    killed = re.search(fate, said)
-    assert killed is not None, said
-    at, from_step, twice = map(int, killed.groups())
-    assert 0 < from_step <= at and twice >= at - from_step
+    fate = re.search(
+        r"worker-0 was killed; the training went on from step (\d+): \d+ steps? done twice", said
+    )
+    assert fate is not None and int(fate[1]) % 20 == 0, said
     assert "promoted as number 1" in said and "no champion to beat" in said
     assert (place / "train.yaml").read_text() == SHORT
     assert "<svg" in (place / "page.html").read_text()

@@ -24,7 +24,7 @@ import click
 
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.report.terminal import Ink, say, supports_colour
-from allaboard.units import show_seconds
+from allaboard.units import counted, show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.local.backend import LocalBackend
@@ -155,12 +155,12 @@ def _end_of(child: subprocess.Popen[bytes]) -> int:
 
 @dataclass
 class _Misfortune:
-    """Kills a member once half of the steps are done and something is saved. ``killed_at``: the step."""
+    """Kills a member once half of the steps are done and something is saved. ``killed``: it has."""
 
     backend: LocalBackend
     run: str
     over: threading.Event = field(default_factory=threading.Event)
-    killed_at: int | None = None
+    killed: bool = False
 
     def start(self) -> None:
         threading.Thread(target=self._strike, daemon=True).start()
@@ -178,13 +178,14 @@ class _Misfortune:
                 continue
             victims = [who for who in find_marked(seen.uid or "", VICTIM) if who.pid != os.getpid()]
             if [who for who in victims if send_signal(who, signal.SIGKILL)]:
-                self.killed_at = step
+                self.killed = True
                 return
 
     def lines(self, resumed_from: int | None, lost: int) -> list[str]:
         """What has come of it."""
-        if self.killed_at is None:
+        if not self.killed:
             return []
         from_where = "from its beginning" if resumed_from is None else f"from step {resumed_from}"
-        fate = f"{VICTIM} was killed at step {self.killed_at}; the training went on {from_where}"
-        return [f"{fate}: {lost} steps done twice."]
+        return [
+            f"{VICTIM} was killed; the training went on {from_where}: {counted(lost, 'step')} done twice."
+        ]
