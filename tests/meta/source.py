@@ -37,12 +37,16 @@ CORE = Dist(ROOT / "core", "allaboard", "allaboard")
 PROVIDER = Dist(ROOT / "provider", "airflow-provider-allaboard", "allaboard_provider", "airflow")
 COMPONENTS = Dist(ROOT / "kfp_components", "kfp-allaboard", "allaboard_kfp", "kfp")
 DISTS = (CORE, PROVIDER, COMPONENTS)
+COPIED = CORE.source / "cli" / "spirals"
+"""Scripts that a command puts into a folder of the user's, where they run: no modules of a distribution."""
 
 
 def modules(dist: Dist) -> list[str]:
     """Every module of a distribution that can be imported; `__main__` is run, not imported."""
     found = []
     for path in sorted(dist.source.rglob("*.py")):
+        if path.parent == COPIED:
+            continue
         parts = [dist.package, *path.relative_to(dist.source).with_suffix("").parts]
         if parts[-1] == "__init__":
             parts.pop()

@@ -55,6 +55,21 @@ AGENT = f"""Current thread 0x00007fd80e89ab80 (most recent call first):
 """
 
 
+MEET = f"""Current thread 0x00007fd80e89ab80 (most recent call first):
+  File "{TORCH}/distributed/distributed_c10d.py", line 757 in _create_gloo_process_group
+  File "{TORCH}/distributed/distributed_c10d.py", line 2721 in init_process_group
+  File "{TORCH}/distributed/c10d_logger.py", line 97 in wrapper
+  File "/job/train.py", line 45 in main
+"""
+STORE = f"""Current thread 0x00007fd80e89ab80 (most recent call first):
+  File "{TORCH}/distributed/rendezvous.py", line 215 in _create_c10d_store
+  File "{TORCH}/distributed/rendezvous.py", line 296 in _env_rendezvous_handler
+  File "{TORCH}/distributed/distributed_c10d.py", line 2714 in init_process_group
+  File "{TORCH}/distributed/c10d_logger.py", line 97 in wrapper
+  File "/job/train.py", line 45 in main
+"""
+
+
 def look(rank: int | None, text: str, *, pid: int = 0, parent: int = 1, **more: object) -> ProcessLook:
     values = {"state": "S", "busy": 0.0, **more}
     return ProcessLook(pid or 100 + (rank or 0), parent, rank, "worker-0", main_thread(text), **values)  # type: ignore[arg-type]
@@ -192,3 +207,16 @@ def test_the_number_of_a_collective_is_the_first_that_is_not_done() -> None:
     assert stacks.pending_collective(COUNTED % (812, 812)) is None
     for text in ("", "[]", "{", '{"pg_status":[1]}', '{"pg_status":{"0":{"last_enqueued_collective":"x"}}}'):
         assert stacks.pending_collective(text) is None
+
+
+def test_members_that_were_started_again_one_by_one_and_do_not_meet_are_told() -> None:
+    """As seen of a PyTorchJob whose worker met the store of the master's last try."""
+    looks = [look(0, STORE), look(1, MEET)]
+    found = stacks.diagnose_stacks(looks, 60.0, restarted=True)
+    assert found is not None and found.code == "partial_restart_hang"
+    who = "members were started again one by one and do not meet"
+    said = f"{who}: all 2 wait in init_process_group at train.py:45"
+    assert found.summary.startswith(said)
+    # The first time, they may wait for a member that is not there yet.
+    assert stacks.diagnose_stacks(looks, 60.0) is None
+    assert stacks.diagnose_stacks(looks, 5.0, restarted=True) is None

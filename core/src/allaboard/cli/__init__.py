@@ -31,6 +31,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "demo": Verb("demo:demo", "Start here", "train, lose a worker, go on, evaluate, promote, here"),
     "run": Verb("run:run", "Run", "start a job and follow it to its end"),
     "stop": Verb("stop:stop", "Run", "stop a run and wait until its processes are gone"),
     "suspend": Verb("suspend:suspend", "Run", "end a run's members and give its slots back, for now"),
@@ -62,7 +63,7 @@ VERBS = {
     "explain": Verb("explain:explain", "Tools", "what a field of a job means"),
     "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),
 }
-HEADINGS = ("Run", "Watch", "Checkpoints and data", "Tools")
+HEADINGS = ("Start here", "Run", "Watch", "Checkpoints and data", "Tools")
 EPILOG = """\b
 Examples:
   allaboard run dags_examples/digits/job.yaml

@@ -154,7 +154,7 @@ def _why_it_stands(backend: LocalBackend, seen: Observation) -> Diagnosis | None
 
     if state_of(seen) is not State.RUNNING or (silent := backend.silent_for(seen, time.time())) < SILENT:
         return None
-    return diagnose_stacks(backend.stacks(seen.run), silent)
+    return diagnose_stacks(backend.stacks(seen.run), silent, restarted=seen.restarts > 0)
 
 
 def _why_it_stood(snapshot: Mapping[str, Any]) -> Diagnosis | None:

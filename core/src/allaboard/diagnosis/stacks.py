@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.diagnosis.rule import Diagnosis, Evidence
@@ -187,14 +187,23 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
     return HangCause(f"{who} {where}: look at the network, and for a rank that is gone", (), lines)
 
 
-def diagnose_stacks(looks: Sequence[ProcessLook], silent: float) -> Diagnosis | None:
-    """Why a run does not move. ``silent``: seconds since any member wrote a line. None: no rank holds up
-    another, or its members wrote lately, when a moment's stacks say nothing.
+def diagnose_stacks(
+    looks: Sequence[ProcessLook], silent: float, *, restarted: bool = False
+) -> Diagnosis | None:
+    """Why a run does not move. ``silent``: seconds since any member wrote a line; ``restarted``: whether one
+    of them was started again. None: no rank holds up another, or its members wrote lately, when a moment's
+    stacks say nothing.
     """
     found = cause_of_hang(looks)
-    if found is None or silent < SILENT or not (found.blame or found.mismatch):
+    if found is None or silent < SILENT:
+        return None
+    meet = restarted and all(each.operation == "init_process_group" for each in positions(looks))
+    if not (found.blame or found.mismatch or meet):
         return None
     code = "collective_mismatch" if found.mismatch else "rank_stalled"
+    if meet:
+        # Who starts again alone may meet the store of a master that is about to end, and wait for ever.
+        code, found = "partial_restart_hang", replace(found, summary=_never_meet(found))
     from allaboard.diagnosis.rules import all_rules  # not for who only reads stacks: a supervisor
 
     cause = all_rules()[code].cause
@@ -208,6 +217,11 @@ def diagnose_stacks(looks: Sequence[ProcessLook], silent: float) -> Diagnosis | 
         cause.fix,
         0.8 if found.blame else 0.7,
     )
+
+
+def _never_meet(found: HangCause) -> str:
+    each = _plural(next(iter(found.lines.values())))
+    return f"members were started again one by one and do not meet: all {len(found.lines)} {each}"
 
 
 def _held_up(
