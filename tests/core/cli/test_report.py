@@ -13,7 +13,7 @@ from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.terminal import WAITS, Terminal, wait_for
 from tests.core.cli.test_on_a_cluster import FORBIDDEN, Desk, desk
-from tests.core.report.pages import Page
+from tests.core.report.pages import Page, hashed
 
 __all__ = ["desk"]
 
@@ -50,13 +50,13 @@ def test_a_run_that_stumbled_once_is_on_its_page_with_its_curve_and_restart(ab: 
     assert (said.code, said.out, said.err) == (0, f"{run}.html\n", "")
     whole = (ab.folder / f"{run}.html").read_text()
     found = Page(whole)
-    assert "script" not in found.tags and found.links == [] and found.tags.count("style") == 1
+    assert hashed(found) and found.links == [] and found.tags.count("style") == 1
     assert CANARY not in whole and "\x1b" not in whole and "\u202e" not in whole
     for words in (run, "succeeded", "nightly", "10/10", "accuracy", "Where the time went", "training",
                   "Events", "the key is ***", r"\x1b[2J \u202e", "master-0", "</style><script>"):  # fmt: skip
         assert words in found.words, words
     assert found.rows["Members"] == [["master-0", "0", "succeeded", "0", "1", found.rows["Members"][0][5]]]
-    assert found.tags.count("svg") == 3  # loss, the one with the odd name, speed
+    assert found.tags.count("svg") == 6  # loss, the one with the odd name, speed: over steps, over time
 
 
 def test_a_run_that_failed_says_why_on_its_page_and_the_verb_exits_0(ab: Terminal) -> None:
@@ -64,7 +64,8 @@ def test_a_run_that_failed_says_why_on_its_page_and_the_verb_exits_0(ab: Termina
     said = ab("report", "digits", "-o", "page.html", "--json")
     assert said.code == 0 and said.json["run"] == ab.runs()[0] and said.json["page"] == "page.html"
     found = page_of(ab.folder / "page.html")
-    assert "script" not in found.tags
+    assert hashed(found) and said.json["data"]["version"] == 1
+    assert said.json["data"]["curves"][0]["points"] == [[1, 0.5]]
     for words in ("failed", "What went wrong", "ValueError: odd </style><script>alert(2)</script>",
                   "python_exception", "one batch", "Fix the script"):  # fmt: skip
         assert words in found.words, words

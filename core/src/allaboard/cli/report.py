@@ -17,7 +17,8 @@ from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.page import run_page
-from allaboard.report.page_data import read_page_data
+from allaboard.report.page_data import page_data
+from allaboard.report.reading import read_run
 from allaboard.report.terminal import say, show_json
 from allaboard.spec.job import TrainingJob
 from allaboard.units import rfc3339
@@ -28,7 +29,8 @@ Examples:
   allaboard report digits-1f0c -o page.html
   allaboard report digits -o - | mail -s digits team@example.org
 
-One file, which fetches nothing and runs no script. A running run is shown in its present state.
+One file, which fetches nothing; a small script in it zooms, and nothing needs it. A running run is shown in its
+present state. --json carries everything on the page as data.
 Exit code 0 whenever the run is known, failed runs included.
 """
 _HEAD = 64 << 10
@@ -54,17 +56,18 @@ def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
     backend, seen = at.open_to_watch(run, evidence=True)
     outcome = Outcome(seen, diagnose(seen))
-    page_data = read_page_data(backend, outcome, backend.secrets_of(seen.run))
+    read = read_run(backend, outcome, backend.secrets_of(seen.run))
     now = time.time()
     job, since = _job_of(backend, seen.run), since_last_good(backend, seen)
-    data = run_page(outcome, page_data, now, job=job, since=since).encode("utf-8", "backslashreplace")
+    told = page_data(outcome, read, now, job=job, since=since)
+    data = run_page(told).encode("utf-8", "backslashreplace")
     if output == "-":
         sys.stdout.buffer.write(data)
         return
     path = _page_path(output, seen.run)
     _write_page(path, data, exclusive=output is None and not path.exists())
     if as_json:
-        show_json({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
+        show_json({"run": seen.run, "page": str(path), "looked_at": rfc3339(now), "data": told})
     else:
         say(str(path))
 

@@ -10,8 +10,8 @@ from allaboard.diagnosis import diagnose
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, State
-from allaboard.report.page import LAST_LINES
-from allaboard.report.page_data import read_page_data
+from allaboard.report.page_data import LAST_LINES
+from allaboard.report.reading import read_run
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
 
@@ -45,7 +45,7 @@ class Logs:
 
 def told(logs: Logs, state: State = State.SUCCEEDED, **fields: Any) -> Any:
     looked = seen(state, **{"members": (a_member("master-0"),), **fields})
-    return read_page_data(logs, Outcome(looked, diagnose(looked)))  # type: ignore[arg-type]
+    return read_run(logs, Outcome(looked, diagnose(looked)))  # type: ignore[arg-type]
 
 
 def test_the_reports_of_all_attempts_are_one_history_and_the_rest_are_lines() -> None:
