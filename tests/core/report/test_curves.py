@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_thinning_again_and_again_leaves_old_points_as_close_as_new_ones() -> No
         if len(kept) > 2000:
             kept = thin_out(kept, 1000)
     early = sum(x < 10_000 for x, _ in kept)
-    assert early > 50 and max(b[0] - a[0] for a, b in zip(kept, kept[1:], strict=False)) < 1000
+    assert early > 50 and max(b[0] - a[0] for a, b in pairwise(kept)) < 1000
 
 
 def test_few_points_stay_as_they_are() -> None:

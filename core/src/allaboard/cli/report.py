@@ -29,8 +29,8 @@ Examples:
   allaboard report digits-1f0c -o page.html
   allaboard report digits -o - | mail -s digits team@example.org
 
-One file, which fetches nothing; a small script in it zooms, and nothing needs it. A running run is shown in its
-present state. --json carries everything on the page as data.
+One file, which fetches nothing; a small script in it zooms, and nothing needs it. A running run is shown
+in its present state. --json carries everything on the page as data.
 Exit code 0 whenever the run is known, failed runs included.
 """
 _HEAD = 64 << 10

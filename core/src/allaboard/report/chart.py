@@ -98,8 +98,8 @@ def chart(
     best: tuple[float, float] | None = None,
     wide: bool = True,
 ) -> str:
-    """The HTML of the chart; empty when no line has a point. ``best``: a highlighted point; ``wide``: there is
-    room for many labels.
+    """The HTML of the chart; empty when no line has a point. ``best``: a highlighted point; ``wide``: there
+    is room for many labels.
     """
     shown = [line for line in lines if line.points]
     if not shown:
@@ -133,8 +133,8 @@ def chart(
 
 
 def frame_of(lines: Sequence[Line], axis: Axis) -> Frame:
-    """The frame that holds every point. The scale is logarithmic where only that shows the end of a loss which
-    falls by more than fifty times.
+    """The frame that holds every point. The scale is logarithmic where only that shows the end of a loss
+    which falls by more than fifty times.
     """
     ys = [y for line in lines for _, y in (*line.points, *line.trend)]
     low, high = min(ys), max(ys)
@@ -186,24 +186,27 @@ def _log_ticks(frame: Frame, about: int) -> list[float]:
 
 def _in_words(line: Line) -> str:
     low, high = min(y for _, y in line.points), max(y for _, y in line.points)
-    return f"{line.name} from {line.points[0][1]:.4g} to {line.points[-1][1]:.4g}, {low:.4g} to {high:.4g} at most"
+    first, last = line.points[0][1], line.points[-1][1]
+    return f"{line.name} from {first:.4g} to {last:.4g}, lowest {low:.4g}, highest {high:.4g}"
 
 
 def _line(frame: Frame, line: Line) -> Iterator[str]:
-    colour, name = f"s{line.colour % 6}", escape(line.name)
+    colour, name = f"s{line.colour % 6}", f' data-name="{escape(line.name)}"'
     if len(line.points) > 1:
         pale = "raw" if line.trend else "line"
-        yield f'<path class="{pale} {colour}" data-name="{name}" d="{_path(frame, line.points, line.breaks)}"/>'
+        yield f'<path class="{pale} {colour}"{name} d="{_path(frame, line.points, line.breaks)}"/>'
+        name = ""
     if line.trend:
         yield f'<path class="line {colour}" d="{_path(frame, line.trend, line.breaks)}"/>'
     if line.dots or len(line.points) == 1:
-        yield f'<path class="dots {colour}" data-name="{name}" d="{_dots(frame, line.points)}"/>'
+        yield f'<path class="dots {colour}"{name} d="{_dots(frame, line.points)}"/>'
 
 
 def _path(frame: Frame, points: Points, breaks: Sequence[float]) -> str:
     """Absolute at the begin of each stretch, relative after it: half as long."""
     parts: list[str] = []
-    cuts, cut, before, apart = sorted(breaks), 0, (0, 0), True
+    cuts, cut, before = sorted(breaks), 0, (0, 0)
+    apart = begins = True
     for x, y in points:
         place = frame.x(x), frame.y(y)
         while cut < len(cuts) and cuts[cut] < x:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import TypeVar
 
 Points = Sequence[tuple[float, float]]
+X = TypeVar("X", int, float)
 _DECADES = 50
 """The highest is so many times the lowest: only a logarithmic scale shows the lower end."""
 
 
-def thin_out(points: Points, most: int) -> list[tuple[float, float]]:
+def thin_out(points: Sequence[tuple[X, float]], most: int) -> list[tuple[X, float]]:
     """At most ``most`` points (never fewer than four): both ends, and the lowest and the highest of each of
     equally wide stretches, at their own places. No extreme is lost, and however often it is done, old points
     lie as close as new ones. ``points``: in order of their places.
     """
     if len(points) <= max(4, most):
-        return [*points]
+        return list(points)
     xs, ys = [x for x, _ in points], [y for _, y in points]
     count, (begin, end) = max(1, (most - 2) // 2), (xs[1], xs[-2])
-    kept, low, last = [points[0]], 1, len(points) - 1
+    kept: list[tuple[X, float]] = [points[0]]
+    low, last = 1, len(points) - 1
     for n in range(count):
         high = (
             last if n == count - 1 else bisect_right(xs, begin + (end - begin) * (n + 1) / count, low, last)
@@ -32,7 +35,8 @@ def thin_out(points: Points, most: int) -> list[tuple[float, float]]:
                 points[low + at] for at in sorted({values.index(min(values)), values.index(max(values))})
             ]
         low = high
-    return [*kept, points[-1]]
+    kept.append(points[-1])
+    return kept
 
 
 def spread(points: Points) -> bool:
@@ -69,8 +73,9 @@ def straighten(points: Points, tolerance: float) -> list[tuple[float, float]]:
     """
     if len(points) <= 2:
         return [*points]
-    kept, low, high = [points[0]], -math.inf, math.inf
-    for before, (x, y) in zip(points, points[1:], strict=False):
+    kept: list[tuple[float, float]] = [points[0]]
+    low, high = -math.inf, math.inf
+    for before, (x, y) in pairwise(points):
         x0, y0 = kept[-1]
         if not low <= (y - y0) / (x - x0) <= high:
             kept.append(before)

@@ -40,15 +40,16 @@ class Saved:
 @dataclass(slots=True)
 class History:
     """``curves``: numbers reported with the progress; ``measured``: numbers reported with checkpoints, by
-    name. ``resumed``: steps at which the run continued after a restart. ``nonfinite``: step and name of
-    values that were not finite. ``clock``: when a step was first reported, in epoch seconds, as far as
-    known; ``breaks``: steps of the clock after which the run began again.
+    name. ``resumed``: steps at which the run continued after a restart, and ``resumed_at`` when.
+    ``nonfinite``: step and name of values that were not finite. ``clock``: when a step was reported, in epoch
+    seconds, as far as known; ``breaks``: steps of the clock after which the run began again.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
     measured: dict[str, Points] = field(default_factory=dict)
     saved: list[Saved] = field(default_factory=list)
     resumed: list[int] = field(default_factory=list)
+    resumed_at: list[float | None] = field(default_factory=list)
     nonfinite: list[tuple[int, str]] = field(default_factory=list)
     clock: list[tuple[int, float]] = field(default_factory=list)
     breaks: list[int] = field(default_factory=list)
@@ -62,14 +63,14 @@ class History:
             return
         if report.kind == "progress":
             if step < self.last_step:  # a script that resumes without saying so
-                self._back_to(step - 1)
+                self._back_to(step - 1, time)
             self.last_step = step
             room = max(0, MOST_SAVED - len(self.nonfinite))
             self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
             _add_points(self.curves, step, fields, _NO_CURVES)
             self._tick(step, time)
         elif report.kind == "resumed":
-            self._back_to(step)
+            self._back_to(step, time)
         elif report.kind == "checkpoint":
             metrics = fields.get("metrics")
             metrics = _short_metrics(metrics) if isinstance(metrics, dict) else {}
@@ -92,7 +93,7 @@ class History:
         if len(self.clock) > MOST_POINTS:
             self.clock = thin_out(self.clock, MOST_POINTS // 2)
 
-    def _back_to(self, step: int) -> None:
+    def _back_to(self, step: int, time: float | None) -> None:
         for curves in (self.curves, self.measured):
             for points in curves.values():
                 points[:] = [p for p in points if p[0] <= step]
@@ -104,6 +105,7 @@ class History:
             self.breaks = [*self.breaks, self.clock[-1][0]][-MOST_SAVED:]
         if step > 0:
             self.resumed = [*self.resumed, step][-MOST_SAVED:]
+            self.resumed_at = [*self.resumed_at, time][-MOST_SAVED:]
         self.last_step = step
 
 

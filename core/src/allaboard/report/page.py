@@ -1,8 +1,8 @@
 """The page of a run: one file, nothing fetched. A value of `page_data` in, text out.
 
-Kubeflow shows it in a frame without an origin of its own, so styles, pictures and the little script are in the
-page. It is readable on a telephone, in dark mode, printed, in an archive, and where no script may run. The
-page stays small, because the value is.
+Kubeflow shows it in a frame without an origin of its own, so styles, pictures and the little script are in
+the page. It is readable on a telephone, in dark mode, printed, in an archive, and where no script may run.
+The page stays small, because the value is.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _ROWS = 2400
 """Rows of the tables behind all curves together."""
 _MOST_ROWS = 60
 _TILES = 6
+_MOST_DOTS = 60
 _METRIC_COLUMNS = 5
 
 
@@ -172,7 +173,8 @@ def _chosen_axis(both: bool, charts: str) -> str:
     if not both:
         return f'<p class="tools"></p><div class="charts">{charts}</div>'
     choices = (
-        '<input type="radio" name="axis" id="over-steps" checked><input type="radio" name="axis" id="over-time">'
+        '<input type="radio" name="axis" id="over-steps" checked>'
+        '<input type="radio" name="axis" id="over-time">'
         '<p class="tools"><span class="choice"><label for="over-steps">Steps</label>'
         '<label for="over-time">Time</label></span></p>'
     )
@@ -180,52 +182,49 @@ def _chosen_axis(both: bool, charts: str) -> str:
 
 
 def _figure(
-    title: str, curves: Sequence[Data], data: Data, axes: Sequence[Axis], rows: int, wide: bool
+    title: str, curves: Sequence[Data], data: Data, axes: Sequence[Axis], rows: int, *, wide: bool
 ) -> str:
-    best, step = data["best"], None if data["best"] is None else data["best"]["step"]
-    starred = next((n for n, curve in enumerate(curves) if best and _is_of(curve, best)), None)
-    pictures = []
-    for axis in axes:
-        place: Callable[[float], float | None] = float
-        breaks: Sequence[float] = ()
-        if axis.key == "time":
-            ticks_of = [(tick[0], tick[1]) for tick in data["clock"]]
-            place = _placer(ticks_of)
-            breaks = [moment for cut in data["breaks"] if (moment := place(cut)) is not None]
-        lines = [
-            Line(
-                curve["name"],
-                _placed(curve["points"], place),
-                _placed(curve["trend"], place),
-                dots=curve["kind"] == "checkpoint" and len(curve["points"]) <= 60,
-                breaks=breaks,
-                colour=n,
-            )
-            for n, curve in enumerate(curves)
-        ]
-        marks = [
-            (at_, f"resumed from step {s}", False) for s in data["resumed"] if (at_ := place(s)) is not None
-        ]
-        if step is not None and (moment := place(step)) is not None:
-            marks.append((moment, f"best checkpoint, step {step}", True))
-        star = None
-        if starred is not None and best["value"] is not None and (moment := place(step)) is not None:
-            star = (moment, float(best["value"]))
-        pictures.append(
-            f'<div class="by-{axis.key}">'
-            + chart(title, lines, axis, marks=[Mark(*mark) for mark in marks], best=star, wide=wide)
-            + "</div>"
-        )
-    keys = "".join(_key(n, curve, len(curves) > 1) for n, curve in enumerate(curves))
-    if starred is not None and best["value"] is not None:
-        keys += f'<span class="key-best">★ best {number(best["value"])} at step {step}</span>'
-    behind = "".join(_table_behind(c, data, rows, named=len(curves) > 1) for c in curves)
-    tables = f'<div class="tables">{behind}</div>'
-    kind = "big" if wide else "small"
-    return (
-        f'<figure class="{kind}"><figcaption><b>{escape(title)}</b>{keys}</figcaption>'
-        f"{''.join(pictures)}{tables}</figure>"
+    best = data["best"]
+    star = next((c for c in curves if best and best["value"] is not None and _is_of(c, best)), None)
+    pictures = "".join(
+        f'<div class="by-{axis.key}">{_picture(title, curves, data, axis, star is not None, wide)}</div>'
+        for axis in axes
     )
+    keys = "".join(_key(n, curve, len(curves) > 1) for n, curve in enumerate(curves))
+    if star is not None:
+        keys += f'<span class="key-best">★ best {number(best["value"])} at step {best["step"]}</span>'
+    behind = "".join(_table_behind(c, data, rows, named=len(curves) > 1) for c in curves)
+    return (
+        f'<figure class="{"big" if wide else "small"}"><figcaption><b>{escape(title)}</b>{keys}</figcaption>'
+        f'{pictures}<div class="tables">{behind}</div></figure>'
+    )
+
+
+def _picture(title: str, curves: Sequence[Data], data: Data, axis: Axis, starred: bool, wide: bool) -> str:
+    timed, best = axis.key == "time", data["best"]
+    place = _placer([(tick[0], tick[1]) for tick in data["clock"]]) if timed else float
+    cuts = [x for cut in data["breaks"] if (x := place(cut)) is not None] if timed else []
+    lines = [
+        Line(
+            curve["name"],
+            _placed(curve["points"], place),
+            _placed(curve["trend"], place),
+            dots=curve["kind"] == "checkpoint" and len(curve["points"]) <= _MOST_DOTS,
+            breaks=cuts,
+            colour=n,
+        )
+        for n, curve in enumerate(curves)
+    ]
+    marks = [
+        Mark(x, f"resumed from step {again['step']}")
+        for again in data["resumed"]
+        if (x := again["at" if timed else "step"]) is not None
+    ]
+    x = None if best is None else place(best["step"])
+    if x is not None:
+        marks.append(Mark(x, f"best checkpoint, step {best['step']}", best=True))
+    star = (x, float(best["value"])) if starred and x is not None else None
+    return chart(title, lines, axis, marks=marks, best=star, wide=wide)
 
 
 def _is_of(curve: Data, best: Data) -> bool:
@@ -293,11 +292,9 @@ def _curve_notes(data: Data, timed: bool) -> str:
     if not timed:
         notes.append("When steps were reported is not known here, so that there are no curves over time.")
     if data["curves_left_out_count"]:
-        named = ", ".join(data["curves_left_out"])
-        rest = data["curves_left_out_count"] - len(data["curves_left_out"])
-        notes.append(
-            f"Not drawn are {data['curves_left_out_count']} more: {named}{f' and {rest} more' if rest else ''}."
-        )
+        count, named = data["curves_left_out_count"], data["curves_left_out"]
+        rest = f" and {count - len(named)} others" if count > len(named) else ""
+        notes.append(f"Not drawn are {count} more: {', '.join(named)}{rest}.")
     return f'<p class="fine">{escape(" ".join(notes))}</p>' if notes else ""
 
 
@@ -320,7 +317,7 @@ _KINDS = (
 def _timeline(data: Data) -> str:
     """Phases, tries one after another, and marks, on one scale of time."""
     told = data["timeline"]
-    begin, end, spans = told["begin"], told["end"], told["spans"]
+    begin, end, spans = float(told["begin"]), float(told["end"]), told["spans"]
     if end <= begin:
         return ""
 
@@ -328,49 +325,43 @@ def _timeline(data: Data) -> str:
         return 100 * min(1.0, max(0.0, (moment - begin) / (end - begin)))
 
     def bar(from_: float, to: float, colour: str, title: str) -> str:
-        width = max(0.15, left(to) - left(from_))
-        return f'<i class="{colour}" style="left:{left(from_):.4g}%;width:{width:.4g}%" title="{escape(title)}"></i>'
+        place = f"left:{left(from_):.4g}%;width:{max(0.15, left(to) - left(from_)):.4g}%"
+        words_of_it = escape(f"{title} {show_seconds(to - from_)}")
+        return f'<i class="{colour}" style="{place}" title="{words_of_it}"></i>'
 
-    names = [*dict.fromkeys(span["name"] for span in spans)]
-    lanes = [
-        _lane("phases", "".join(
-            bar(s["begin"], s["end"], _COLOURS.get(s["name"], "rest"), f"{s['name']} {show_seconds(s['end'] - s['begin'])}")
-            for s in spans
-        ))
-    ]  # fmt: skip
-    tries = told["tries"]
-    if len(tries) > 1:
-        for one in tries:
-            name = f"attempt {one['attempt']}" + (f" ↻ {one['restart']}" if one["restart"] else "")
-            took = show_seconds(one["end"] - one["begin"])
-            lanes.append(_lane(name, bar(one["begin"], one["end"], "try", f"{name}, {took}"), took))
+    phases = [bar(s["begin"], s["end"], _COLOURS.get(s["name"], "rest"), s["name"]) for s in spans]
+    lanes = [_lane("phases", "".join(phases))]
+    for one in told["tries"] if len(told["tries"]) > 1 else ():
+        name = f"attempt {one['attempt']}" + (f" ↻ {one['restart']}" if one["restart"] else "")
+        took = show_seconds(one["end"] - one["begin"])
+        lanes.append(_lane(name, bar(one["begin"], one["end"], "try", name), took))
     for kind, plural in _KINDS:
         marks = [mark for mark in told["marks"] if mark["kind"] == kind and begin <= mark["at"] <= end]
-        if marks:
-            body = "".join(
-                f'<b class="{kind}" style="left:{left(m["at"]):.4g}%" '
-                f'title="{escape(show_seconds(m["at"]) + " " + m["text"])}"></b>'
-                for m in marks
-            )
-            lanes.append(_lane(plural, body, str(len(marks))))
+        body = "".join(
+            f'<b class="{kind}" style="left:{left(m["at"]):.4g}%" '
+            f'title="{escape(show_seconds(m["at"]) + " " + m["text"])}"></b>'
+            for m in marks
+        )
+        lanes += [_lane(plural, body, str(len(marks)))] if marks else []
     axis = time_axis(begin, end, "since creation" if data["created"] is not None else "since its start")
     scale = "".join(
         f'<i style="left:{left(value * axis.per):.4g}%">{number(value)}</i>'
         for value in ticks(begin / axis.per, end / axis.per, 6)
     )
     lanes.append(f'<div class="lane scale"><span></span><div>{scale}</div><span></span></div>')
+    took_of: dict[str, float] = {}
+    for span in spans:
+        took_of[span["name"]] = took_of.get(span["name"], 0.0) + span["end"] - span["begin"]
     legend = "".join(
-        f'<span class="key {_COLOURS.get(name, "rest")}">{escape(name)} '
-        f"{show_seconds(sum(s['end'] - s['begin'] for s in spans if s['name'] == name))}</span>"
-        for name in names
-        if sum(s["end"] - s["begin"] for s in spans if s["name"] == name) >= 0.05
+        f'<span class="key {_COLOURS.get(name, "rest")}">{escape(name)} {show_seconds(seconds)}</span>'
+        for name, seconds in took_of.items()
+        if seconds >= 0.05
     )
-    note = f"{show_seconds(end - begin)} in all{'' if told['whole_step'] else ', from when it was created'}; in {axis.unit}."
+    since = "" if told["whole_step"] else ", from when it was created"
     return section(
         "Where the time went",
-        f'<p class="keys">{legend}</p><div class="lanes">{"".join(lanes)}</div><p class="fine">{note} '
-        + _goodput(data)
-        + "</p>"
+        f'<p class="keys">{legend}</p><div class="lanes">{"".join(lanes)}</div>'
+        f'<p class="fine">{show_seconds(end - begin)} in all{since}; in {axis.unit}. {_goodput(data)}</p>'
         + _left_out(told["tries_left_out"], "earlier try", "earlier tries")
         + _left_out(told["marks_left_out"], "earlier mark")
         + _marks_table(data),
@@ -386,10 +377,9 @@ def _goodput(data: Data) -> str:
     if good is None:
         return ""
     if good["by"] == "time":
-        return (
-            f"Goodput {good['share']:.0%}: {show_seconds(good['useful'])} of {show_seconds(good['of'])} passed between "
-            "reported steps that no restart undid."
-        )
+        useful, whole = show_seconds(good["useful"]), show_seconds(good["of"])
+        text = f"{useful} of {whole} passed between reported steps that no restart undid."
+        return f"Goodput {good['share']:.0%}: {text}"
     return f"Goodput {good['share']:.0%}: {good['useful']:,} of {good['of']:,} steps were not done again."
 
 
@@ -483,7 +473,7 @@ def _events(data: Data) -> str:
     rows = [
         (
             f"<time>{escape(_moment(data, event['at']) or NONE)}</time>",
-            f'<span class="{"warning" if event["type"] == "Warning" else "calm"}">{escape(event["reason"])}</span>',
+            f'<span class="{_event_tone(event)}">{escape(event["reason"])}</span>',
             f'<span class="name">{escape(event["object"])}</span>',
             escape(event["message"]),
         )
@@ -491,6 +481,10 @@ def _events(data: Data) -> str:
     ]
     body = table(("time", "event", "object", "what happened"), rows)
     return section("Events", body + _left_out(data["events_left_out"], "earlier event"))
+
+
+def _event_tone(event: Data) -> str:
+    return "warning" if event["type"] == "Warning" else "calm"
 
 
 def _left_out(count: int, noun: str, plural: str | None = None) -> str:

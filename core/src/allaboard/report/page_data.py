@@ -1,5 +1,5 @@
-"""What is told of a run, as one plain value: `page_data`. The page is drawn from it alone, and whoever shows a
-run elsewhere is sent the same. Values in, values out.
+"""What is told of a run, as one plain value: `page_data`. The page is drawn from it alone, and whoever shows
+a run elsewhere is sent the same. Values in, values out.
 
 The value is JSON, without secrets, and bounded, however much a run has written: what is left out is counted.
 ``version`` changes when a field gets another meaning; new fields do not change it. Times are seconds since
@@ -149,7 +149,10 @@ def page_data(
         "diagnoses_left_out": max(0, len(outcome.diagnoses) - bounds.diagnoses),
         "since_last_good": None if since is None else {**since.to_dict(), "finished": offset(since.finished)},
         **_curves(history, zero, bounds),
-        "resumed": history.resumed[-bounds.marks :],
+        "resumed": [
+            {"step": step, "at": offset(moment)}
+            for step, moment in [*zip(history.resumed, history.resumed_at, strict=True)][-bounds.marks :]
+        ],
         "nonfinite": _nonfinite(history),
         "best": _best(outcome, history, job),
         "timeline": _timeline(outcome, read, zero, now, window, bounds),
@@ -254,8 +257,8 @@ def _diagnosis(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
-    """The curves: losses first. ``clock``: [step, seconds] between which straight lines tell the time of every
-    step; ``breaks``: steps after which the run began again.
+    """The curves: losses first. ``clock``: [step, seconds] between which straight lines tell the time of
+    every step; ``breaks``: steps after which the run began again.
     """
     told = [("progress", name, points) for name, points in history.curves.items() if points]
     told += [("checkpoint", name, points) for name, points in history.measured.items() if points]
@@ -358,8 +361,8 @@ def _timeline(
     window: tuple[float, float] | None,
     bounds: Bounds,
 ) -> dict[str, Any]:
-    """``spans``: phases, one after another, from ``begin`` to ``end``; ``tries``: of rank 0; ``marks``: moments
-    of a kind (save, eviction, restart, stop, failure), in order.
+    """``spans``: phases, one after another, from ``begin`` to ``end``; ``tries``: of rank 0; ``marks``:
+    moments of a kind (save, eviction, restart, stop, failure), in order.
     """
     seen = outcome.seen
     spans = timeline(seen, now, window)
@@ -367,7 +370,7 @@ def _timeline(
     edges = [begin]
     for _, seconds in spans:
         edges.append(edges[-1] + seconds)
-    marks = [
+    marks: list[dict[str, Any]] = [
         {"at": round(saved.at - zero, 3), "kind": "save", "text": f"step {saved.step}"}
         for saved in read.history.saved
         if saved.at is not None
@@ -377,7 +380,7 @@ def _timeline(
         for event in read.events
         if event.time is not None and (kind := _mark_kind(event))
     ]
-    marks.sort(key=lambda mark: float(mark["at"]))
+    marks.sort(key=lambda mark: mark["at"])
     return {
         "begin": round(begin, 3),
         "end": round(edges[-1], 3),

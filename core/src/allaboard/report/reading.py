@@ -27,8 +27,8 @@ MOST_TRIES = 1000
 
 
 def read_run(backend: Backend, outcome: Outcome, secrets: Sequence[str] = ()) -> Readings:
-    """What a page shows of a run, over all attempts. ``secrets``: values that the page must not show. Raises no
-    AllaboardError: what cannot be read is a gap.
+    """What a page shows of a run, over all attempts. ``secrets``: values that the page must not show. Raises
+    no AllaboardError: what cannot be read is a gap.
     """
     gaps: list[str] = []
     lines: dict[str, Sequence[str]] = {}
