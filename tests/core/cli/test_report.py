@@ -56,7 +56,7 @@ def test_a_run_that_stumbled_once_is_on_its_page_with_its_curve_and_restart(ab: 
                   "Events", "the key is ***", r"\x1b[2J \u202e", "master-0", "</style><script>"):  # fmt: skip
         assert words in found.words, words
     assert found.rows["Members"] == [["master-0", "0", "succeeded", "0", "1", found.rows["Members"][0][5]]]
-    assert found.tags.count("svg") == 6  # loss, the one with the odd name, speed: over steps, over time
+    assert found.tags.count("figure") == 3  # loss, the one with the odd name, speed
 
 
 def test_a_run_that_failed_says_why_on_its_page_and_the_verb_exits_0(ab: Terminal) -> None:
@@ -133,6 +133,34 @@ def test_a_reader_that_has_seen_enough_of_a_page_is_no_error(trained: Terminal) 
     assert reading.stdout is not None and reading.stderr is not None
     reading.stdout.close()
     assert reading.stderr.read() == "" and reading.wait() == 0
+
+
+def test_several_runs_are_compared_and_a_job_has_a_history(ab: Terminal) -> None:
+    for n in (1, 2):
+        assert ab("run", ab.job(environment={"LR": str(n)}), "--key", f"k{n}").code == 0
+    runs = ab.runs()
+    said = ab("report", "--compare", *runs, "-o", "both.html", "--json")
+    assert said.code == 0 and [told["run"] for told in said.json["runs"]] == runs
+    found = page_of(ab.folder / "both.html")
+    assert hashed(found) and sorted(row[0] for row in found.rows["Runs"]) == runs
+    assert "environment.LR" in found.words
+    said = ab("report", "--history", "digits", "-o", "-")
+    assert said.code == 0 and sorted(row[1] for row in Page(said.out).rows["Runs"]) == runs
+
+
+def test_words_that_name_no_page_are_one_sentence(trained: Terminal) -> None:
+    (run,) = trained.runs()
+    for words, said in (
+        ((), "name a run (`allaboard list` shows them), or --history NAME"),
+        ((run, run), "name one, or add --compare"),
+        (("--compare", run, "-o", "-"), "--compare takes 2 to 6 runs; 1 are named"),
+        (("--compare", run, run), "say where the page goes"),
+        (("--history", "digits", run, "-o", "-"), "leave out the runs, or --history"),
+        (("--history", "nobody", "-o", "-"), "no run of a job nobody is known"),
+        ((run, "--champions", "store://x"), "--champions marks them on the page of --history NAME"),
+    ):
+        found = trained("report", *words)
+        assert found.code == 2 and said in found.err and found.err.count("\n") == 1, found.err
 
 
 def test_many_lines_make_no_large_page(ab: Terminal) -> None:

@@ -104,7 +104,7 @@ def test_without_times_goodput_is_of_steps_and_the_page_says_what_it_lacks() -> 
     data = told(history, progress=Progress(step=9, total=9, lost_steps=3))
     assert data["clock"] == [] and data["goodput"] == {"by": "steps", "share": 0.75, "useful": 9, "of": 12}
     found = Page(run_page(data))
-    assert "is not known here, so that there are no curves over time" in found.words
+    assert "is not known here, or not closely enough for curves over time" in found.words
     assert found.tags.count("svg") == 1 and "input" not in found.tags
 
 

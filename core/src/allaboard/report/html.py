@@ -25,9 +25,11 @@ def escape(text: str) -> str:
 
 
 def head(kicker: str, title: str, state: str, tone: str, lead: str) -> str:
+    """The head of a page; without a badge where there is no ``state``."""
+    badge = f' <span class="badge {tone}">{escape(state)}</span>' if state else ""
     return (
         f'<header class="{tone}"><p class="kicker">{escape(kicker)}</p>'
-        f'<h1>{escape(title)} <span class="badge {tone}">{escape(state)}</span></h1>'
+        f"<h1>{escape(title)}{badge}</h1>"
         f'<p class="lead">{escape(lead)}</p></header>'
     )
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from allaboard.report import words
 from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, ticks, time_axis
 from allaboard.report.curves import at, thin_out
 from allaboard.report.html import NONE, definitions, escape, head, page, section, table
+from allaboard.report.page_data import is_loss
 from allaboard.units import counted, rfc3339, show_bytes, show_seconds
 
 Data = Mapping[str, Any]
 
-_TONES = {"succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad"}
+TONES = {"succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad"}
 _SPEED = words.SPEED.replace("_", " ")
 _ROWS = 2400
 """Rows of the tables behind all curves together."""
@@ -35,7 +37,7 @@ def run_page(data: Data) -> str:
     """
     title, state = data["job"] or data["run"], _state_word(data)
     parts = [
-        head(f"{data['kind']} run", title, state, _TONES.get(data["state"], "calm"), data["headline"]),
+        head(f"{data['kind']} run", title, state, TONES.get(data["state"], "calm"), data["headline"]),
         f'<pre class="lead">{escape(data["message"])}</pre>' if data["message"] else "",
         _tiles(data),
         _reasons(data),
@@ -142,15 +144,16 @@ def _curves(data: Data) -> str:
             "<code>allaboard.inside.report(step=, total=, loss=)</code> in the script draws its curve here."
         )
         return "" if data["metrics"] else section("Curves", f'<p class="fine">{text}</p>')
-    losses = [curve for curve in curves if "loss" in curve["name"].lower()][:_TILES]
-    others = [curve for curve in curves if not any(curve is loss for loss in losses)]
-    axes = _axes(data)
+    first = [curve for curve in curves if is_loss(curve["name"])][:_TILES]
+    losses = [Drawn(curve["name"], curve, data, n) for n, curve in enumerate(first)]
+    others = [Drawn(c["name"], c, data) for c in curves if not any(c is loss for loss in first)]
+    axes = axes_of([data])
     rows = max(6, min(_MOST_ROWS, _ROWS // len(curves)))
-    big = _figure("Loss", losses, data, axes, rows, wide=True) if losses else ""
-    small = "".join(_figure(_title(c), [c], data, axes, rows, wide=False) for c in others)
+    big = _figure("Loss", losses, axes, rows, wide=True) if losses else ""
+    small = "".join(_figure(_title(d.curve), [d], axes, rows, wide=False) for d in others)
     return section(
         "Curves",
-        _chosen_axis(
+        chosen_axis(
             len(axes) > 1,
             big + _nonfinite(data) + (f'<div class="pair">{small}</div>' if small else ""),
         )
@@ -162,13 +165,16 @@ def _title(curve: Data) -> str:
     return str(curve["name"]).replace("_", " ")
 
 
-def _axes(data: Data) -> list[Axis]:
-    ends = [end for curve in data["curves"] for end in (curve["first"][0], curve["last"][0])]
-    axes, clock = [steps_axis(min(ends), max(ends))], data["clock"]
-    return [*axes, time_axis(clock[0][1], clock[-1][1])] if clock else axes
+def axes_of(runs: Sequence[Data]) -> list[Axis]:
+    """The axis of steps, and that of time where the times of all runs are known."""
+    ends = [end for d in runs for curve in d["curves"] for end in (curve["first"][0], curve["last"][0])]
+    axes, clocks = [steps_axis(min(ends), max(ends))], [d["clock"] for d in runs if d["curves"]]
+    if not all(clocks):
+        return axes
+    return [*axes, time_axis(min(c[0][1] for c in clocks), max(c[-1][1] for c in clocks))]
 
 
-def _chosen_axis(both: bool, charts: str) -> str:
+def chosen_axis(both: bool, charts: str) -> str:
     """Charts over steps or over time, as the reader chooses; no script is needed for that."""
     if not both:
         return f'<p class="tools"></p><div class="charts">{charts}</div>'
@@ -181,59 +187,107 @@ def _chosen_axis(both: bool, charts: str) -> str:
     return f'{choices}<div class="charts">{charts}</div>'
 
 
-def _figure(
-    title: str, curves: Sequence[Data], data: Data, axes: Sequence[Axis], rows: int, *, wide: bool
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A curve of a run, and what it is called in a picture. ``is_plain``: drawn without its noise where it
+    has a trend.
+    """
+
+    name: str
+    curve: Data
+    data: Data
+    colour: int = 0
+    is_plain: bool = False
+
+
+def _figure(title: str, shown: Sequence[Drawn], axes: Sequence[Axis], rows: int, *, wide: bool) -> str:
+    """The figure of a run: with where it resumed, and its best checkpoint."""
+    data = shown[0].data
     best = data["best"]
-    star = next((c for c in curves if best and best["value"] is not None and _is_of(c, best)), None)
+    starred = bool(best) and best["value"] is not None and any(_is_of(d.curve, best) for d in shown)
+    note = ""
+    if starred:
+        note = f'<span class="key-best">★ best {number(best["value"])} at step {best["step"]}</span>'
+    return figure(title, shown, axes, rows, wide=wide, note=note, about=data, starred=starred)
+
+
+def figure(
+    title: str,
+    shown: Sequence[Drawn],
+    axes: Sequence[Axis],
+    rows: int,
+    *,
+    wide: bool,
+    note: str = "",
+    about: Data | None = None,
+    starred: bool = False,
+) -> str:
+    """Curves in one picture for each axis, and the tables behind them, of ``rows`` rows. ``note``: HTML of
+    the caption; ``about``: the run whose marks are drawn.
+    """
     pictures = "".join(
-        f'<div class="by-{axis.key}">{_picture(title, curves, data, axis, star is not None, wide)}</div>'
+        f'<div class="by-{axis.key}">{_picture(title, shown, axis, about, starred, wide)}</div>'
         for axis in axes
     )
-    keys = "".join(_key(n, curve, len(curves) > 1) for n, curve in enumerate(curves))
-    if star is not None:
-        keys += f'<span class="key-best">★ best {number(best["value"])} at step {best["step"]}</span>'
-    behind = "".join(_table_behind(c, data, rows, named=len(curves) > 1) for c in curves)
-    return (
-        f'<figure class="{"big" if wide else "small"}"><figcaption><b>{escape(title)}</b>{keys}</figcaption>'
-        f'{pictures}<div class="tables">{behind}</div></figure>'
-    )
+    keys = "".join(_key(drawn, len(shown) > 1 or about is None, short=not wide) for drawn in shown)
+    behind = "".join(_table_behind(drawn, rows, named=len(shown) > 1) for drawn in shown)
+    if about is None and len(shown) > 1:
+        behind = f'<details class="data"><summary>as tables</summary>{behind}</details>'
+    caption = f"<figcaption><b>{escape(title)}</b>{keys}{note}</figcaption>"
+    kind = "big" if wide else "small"
+    return f'<figure class="{kind}">{caption}{pictures}<div class="tables">{behind}</div></figure>'
 
 
-def _picture(title: str, curves: Sequence[Data], data: Data, axis: Axis, starred: bool, wide: bool) -> str:
-    timed, best = axis.key == "time", data["best"]
-    place = _placer([(tick[0], tick[1]) for tick in data["clock"]]) if timed else float
-    cuts = [x for cut in data["breaks"] if (x := place(cut)) is not None] if timed else []
-    lines = [
-        Line(
-            curve["name"],
-            _placed(curve["points"], place),
-            _placed(curve["trend"], place),
-            dots=curve["kind"] == "checkpoint" and len(curve["points"]) <= _MOST_DOTS,
-            breaks=cuts,
-            colour=n,
+def _picture(
+    title: str, shown: Sequence[Drawn], axis: Axis, about: Data | None, starred: bool, wide: bool
+) -> str:
+    timed = axis.key == "time"
+    lines = []
+    for drawn in shown:
+        curve, place = drawn.curve, _place_of(drawn.data, timed)
+        points, over = curve["points"], curve["trend"]
+        if drawn.is_plain and over:
+            points, over = over, []
+        lines.append(
+            Line(
+                drawn.name,
+                _placed(points, place),
+                _placed(over, place),
+                dots=curve["kind"] == "checkpoint" and len(points) <= _MOST_DOTS,
+                breaks=[x for cut in drawn.data["breaks"] if (x := place(cut)) is not None] if timed else (),
+                colour=drawn.colour,
+            )
         )
-        for n, curve in enumerate(curves)
-    ]
+    if about is None:
+        return chart(title, lines, axis, wide=wide)
+    best = about["best"]
     marks = [
         Mark(x, f"resumed from step {again['step']}")
-        for again in data["resumed"]
+        for again in about["resumed"]
         if (x := again["at" if timed else "step"]) is not None
     ]
-    x = None if best is None else place(best["step"])
+    x = None if best is None else _place_of(about, timed)(best["step"])
     if x is not None:
         marks.append(Mark(x, f"best checkpoint, step {best['step']}", best=True))
     star = (x, float(best["value"])) if starred and x is not None else None
     return chart(title, lines, axis, marks=marks, best=star, wide=wide)
 
 
+def _place_of(data: Data, timed: bool) -> Callable[[float], float | None]:
+    return _placer([(tick[0], tick[1]) for tick in data["clock"]]) if timed else float
+
+
 def _is_of(curve: Data, best: Data) -> bool:
     return curve["kind"] == "checkpoint" and bool(curve["name"] == best["metric"])
 
 
-def _key(n: int, curve: Data, named: bool) -> str:
-    value = f'<span class="value">{number(curve["last"][1])}</span>'
-    return f'<span class="key s{n % 6}">{escape(curve["name"])} {value}</span>' if named else value
+def _key(drawn: Drawn, coloured: bool, *, short: bool) -> str:
+    """What a colour stands for, and the last value. ``short``: the value alone; the colour is told before."""
+    value = f'<span class="value">{number(drawn.curve["last"][1])}</span>'
+    if not coloured:
+        return value
+    name = "" if short else escape(drawn.name) + " "
+    return f'<span class="key s{drawn.colour % 6}" title="{escape(drawn.name)}">{name}{value}</span>'
 
 
 def _placer(clock: list[tuple[float, float]]) -> Callable[[float], float | None]:
@@ -249,10 +303,10 @@ def _placed(
     return [(x, y) for step, y in points if (x := place(step)) is not None]
 
 
-def _table_behind(curve: Data, data: Data, most: int, *, named: bool) -> str:
+def _table_behind(drawn: Drawn, most: int, *, named: bool) -> str:
     """The curve in numbers."""
-    clock = [(tick[0], tick[1]) for tick in data["clock"]]
-    place = _placer(clock) if clock else None
+    curve, clock = drawn.curve, drawn.data["clock"]
+    place = _place_of(drawn.data, True) if clock else None
     shown = thin_out([(point[0], point[1]) for point in curve["points"]], most)
     rows = []
     for step, value in shown:
@@ -268,7 +322,7 @@ def _table_behind(curve: Data, data: Data, most: int, *, named: bool) -> str:
     low, high = curve["low"], curve["high"]
     facts = f"lowest {low[1]:.6g} at step {low[0]}, highest {high[1]:.6g} at step {high[0]}"
     return (
-        f'<details class="data"><summary>{escape(curve["name"] + " ") if named else ""}as a table</summary>'
+        f'<details class="data"><summary>{escape(drawn.name + " ") if named else ""}as a table</summary>'
         f'<p class="fine">{whole}; {facts}.</p>{table(heads, rows, "figures")}</details>'
     )
 
@@ -290,7 +344,9 @@ def _curve_notes(data: Data, timed: bool) -> str:
             "line on top is the mean of neighbours."
         )
     if not timed:
-        notes.append("When steps were reported is not known here, so that there are no curves over time.")
+        notes.append(
+            "When each step was reported is not known here, or not closely enough for curves over time."
+        )
     if data["curves_left_out_count"]:
         count, named = data["curves_left_out_count"], data["curves_left_out"]
         rest = f" and {count - len(named)} others" if count > len(named) else ""
