@@ -153,7 +153,7 @@
   back.hidden = true;
   back.addEventListener("click", () => { zoom("step", null); zoom("time", null); });
   const hint = document.createElement("span");
-  hint.className = "fine";
+  hint.className = "fine hint";
   hint.textContent = "Drag over a chart to zoom.";
   for (const tools of document.querySelectorAll(".tools")) tools.append(hint, back);
 

@@ -29,6 +29,8 @@ _MOST_ROWS = 60
 _TILES = 6
 _MOST_DOTS = 60
 _METRIC_COLUMNS = 5
+_SHOWN = 10
+"""Checkpoints that are seen at once."""
 
 
 def run_page(data: Data) -> str:
@@ -503,7 +505,7 @@ def _checkpoints(data: Data) -> str:
             *(
                 [escape(words.number(s["metrics"][name]) if name in s["metrics"] else NONE) for name in names]
                 if apart
-                else [escape(words.metrics(s["metrics"]))]
+                else [f'<span class="long">{escape(words.metrics(s["metrics"]) or NONE)}</span>']
             ),
             *([show_bytes(s["size"]) if s["size"] is not None else NONE] if sized else []),
             f"<code>{escape(s['uri'])}</code>",
@@ -520,7 +522,13 @@ def _checkpoints(data: Data) -> str:
     starred = "★ the best. " if any(s["best"] for s in saved) else ""
     note = f'<p class="fine">{starred}Retention may have removed older ones since.</p>'
     more = _left_out(data["checkpoints_left_out"], "older checkpoint")
-    return section("Checkpoints", table(heads, rows) + note + more)
+    shown = [n for n, s in enumerate(saved) if n < _SHOWN or s["best"] or len(saved) < _SHOWN + 5]
+    rest = [row for n, row in enumerate(rows) if n not in {*shown}]
+    older = ""
+    if rest:
+        summary = f"<summary>{counted(len(rest), 'older one')}</summary>"
+        older = f'<details class="data">{summary}{table(heads, rest)}</details>'
+    return section("Checkpoints", table(heads, [rows[n] for n in shown]) + older + note + more)
 
 
 def _events(data: Data) -> str:

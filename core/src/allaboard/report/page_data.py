@@ -31,6 +31,8 @@ LONGEST_LINE = 2000
 _LONGEST_NAME = 100
 _LONGEST_JOB = 200_000
 """Characters of a job as JSON."""
+_FIRST = 4
+"""Losses that get more points than their share, because they are drawn large."""
 _NOISY_FROM = 20
 """Points of a curve that gets a trend."""
 _EXACT = 2000
@@ -271,8 +273,12 @@ def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
     )
     kept, more = told[: bounds.curves], told[bounds.curves :]
     share = max(16, min(bounds.of_a_curve, bounds.points // max(1, len(kept))))
+    first = min(bounds.of_a_curve, bounds.points // 10)
     return {
-        "curves": [_curve(name, kind, points, share) for kind, name, points in kept],
+        "curves": [
+            _curve(name, kind, points, max(share, first) if n < _FIRST and is_loss(name) else share)
+            for n, (kind, name, points) in enumerate(kept)
+        ],
         "curves_left_out": [name for _, name, _ in more[:20]],
         "curves_left_out_count": len(more),
         "clock": _clock(history, zero, bounds.clock),
@@ -289,6 +295,7 @@ def _curve(name: str, kind: str, points: Points, most: int) -> dict[str, Any]:
     they are more than ``most``; ``trend``: the mean of neighbours, for a curve of many points.
     """
     noisy = kind == "progress" and len(points) > _NOISY_FROM
+    over = most // 5 if most >= 100 else most // 3
     values = [value for _, value in points]
     low, high = points[values.index(min(values))], points[values.index(max(values))]
     return {
@@ -300,8 +307,8 @@ def _curve(name: str, kind: str, points: Points, most: int) -> dict[str, Any]:
         "low": [*low],
         "high": [*high],
         "log": spread(points),
-        "points": _flat(thin_out(points, most * 4 // 5 if noisy else most)),
-        "trend": _flat(trend(points, most // 5)) if noisy else [],
+        "points": _flat(thin_out(points, most - over if noisy else most)),
+        "trend": _flat(trend(points, over)) if noisy else [],
     }
 
 
