@@ -236,7 +236,7 @@ def figure(
     if about is None and len(shown) > 1:
         behind = f'<details class="data"><summary>as tables</summary>{behind}</details>'
     caption = f"<figcaption><b>{escape(title)}</b>{keys}{note}</figcaption>"
-    kind = "big" if wide else "small"
+    kind = "big" if wide else "small several" if len(shown) > 1 else "small"
     return f'<figure class="{kind}">{caption}{pictures}<div class="tables">{behind}</div></figure>'
 
 
