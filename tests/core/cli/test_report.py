@@ -13,6 +13,7 @@ from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.terminal import WAITS, Terminal, wait_for
 from tests.core.cli.test_on_a_cluster import FORBIDDEN, Desk, desk
+from tests.core.cli.test_promote import SAVES
 from tests.core.report.pages import Page, hashed
 
 __all__ = ["desk"]
@@ -146,6 +147,23 @@ def test_several_runs_are_compared_and_a_job_has_a_history(ab: Terminal) -> None
     assert "environment.LR" in found.words
     said = ab("report", "--history", "digits", "-o", "-")
     assert said.code == 0 and sorted(row[1] for row in Page(said.out).rows["Runs"]) == runs
+
+
+def test_a_history_marks_who_was_promoted_and_a_page_has_the_size_of_checkpoints(ab: Terminal) -> None:
+    job = ab.job(SAVES, checkpoints={"uri": "saved"})
+    for key in ("k1", "k2"):
+        assert ab("run", job, "--key", key).code == 0
+    first, second = (told["run"] for told in reversed(ab("list", "--json").json["runs"]))
+    for run, step in ((first, 10), (second, 20)):
+        assert ab("promote", f"saved/{run}/step-{step:012d}", "--into", "champions").code == 0
+    said = ab("report", "--history", "digits", "--champions", "champions", "-o", "-")
+    rows = Page(said.out).rows["Runs"]
+    assert [(row[1], row[-1]) for row in rows] == [(second, "2 ★"), (first, "1")]
+    said = ab("report", first, "-o", "page.html", "--json")
+    assert [saved["step"] for saved in said.json["data"]["checkpoints"]] == [20, 10]
+    assert said.json["data"]["checkpoints"][0]["size"] == len(b"state 20")
+    (row, _) = page_of(ab.folder / "page.html").rows["Checkpoints"]
+    assert row[2:4] == ["0.8", "8 B"]
 
 
 def test_words_that_name_no_page_are_one_sentence(trained: Terminal) -> None:
