@@ -6,7 +6,7 @@ One line on stdout, so that it works wherever logs do: local files, ``kubectl lo
 version 1:
 
 ``progress`` step, total, loss and any other number · ``resumed`` step, source · ``checkpoint`` step, uri,
-metrics · ``result`` metrics · ``flag`` code, text.
+metrics, bytes · ``result`` metrics · ``flag`` code, text.
 
 Unknown kinds and fields are kept; a line of a newer version is read as far as it is understood. JSON has no
 NaN: a number that is not finite is written as null and its name listed in ``nonfinite``.

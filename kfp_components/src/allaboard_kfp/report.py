@@ -7,6 +7,7 @@ from typing import Any
 
 from allaboard.promotion.champion import Decision, Promotion
 from allaboard.report import html, words
+from allaboard.report.page_data import is_number
 
 
 def promotion_page(
@@ -53,7 +54,7 @@ def promotion_page(
 
 def _metric_rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
-        yield name, words.number(value) if html.is_number(name, value) or value is None else str(value)
+        yield name, words.number(value) if is_number(name, value) or value is None else str(value)
 
 
 def _cell(value: float | None) -> str:

@@ -21,7 +21,8 @@ from allaboard.promotion.champion import history as champions
 from allaboard.promotion.champion import promote
 from allaboard.promotion.gate import Gate
 from allaboard.report.page import run_page
-from allaboard.report.page_data import read_page_data
+from allaboard.report.page_data import page_data
+from allaboard.report.reading import read_run
 from allaboard.report.words import metrics as in_words
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
@@ -294,8 +295,8 @@ def _publish(
     store as well.
     """
     now = time.time()
-    record = read_page_data(backend, outcome)
-    page = run_page(outcome, record, now, job=job, kind=kind, window=(place.started, now))
+    read = read_run(backend, outcome)
+    page = run_page(page_data(outcome, read, now, job=job, kind=kind, window=(place.started, now)))
     write_page(report, page)
     if not outcome.ok and place.durable:
         key = f"{outcome.run}-{rfc3339(time.time())}.html".replace(":", "")

@@ -13,7 +13,8 @@ from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.terminal import WAITS, Terminal, wait_for
 from tests.core.cli.test_on_a_cluster import FORBIDDEN, Desk, desk
-from tests.core.report.pages import Page
+from tests.core.cli.test_promote import SAVES
+from tests.core.report.pages import Page, hashed
 
 __all__ = ["desk"]
 
@@ -50,13 +51,13 @@ def test_a_run_that_stumbled_once_is_on_its_page_with_its_curve_and_restart(ab: 
     assert (said.code, said.out, said.err) == (0, f"{run}.html\n", "")
     whole = (ab.folder / f"{run}.html").read_text()
     found = Page(whole)
-    assert "script" not in found.tags and found.links == [] and found.tags.count("style") == 1
+    assert hashed(found) and found.links == [] and found.tags.count("style") == 1
     assert CANARY not in whole and "\x1b" not in whole and "\u202e" not in whole
     for words in (run, "succeeded", "nightly", "10/10", "accuracy", "Where the time went", "training",
                   "Events", "the key is ***", r"\x1b[2J \u202e", "master-0", "</style><script>"):  # fmt: skip
         assert words in found.words, words
     assert found.rows["Members"] == [["master-0", "0", "succeeded", "0", "1", found.rows["Members"][0][5]]]
-    assert found.tags.count("svg") == 3  # loss, the one with the odd name, speed
+    assert found.tags.count("figure") == 3  # loss, the one with the odd name, speed
 
 
 def test_a_run_that_failed_says_why_on_its_page_and_the_verb_exits_0(ab: Terminal) -> None:
@@ -64,7 +65,8 @@ def test_a_run_that_failed_says_why_on_its_page_and_the_verb_exits_0(ab: Termina
     said = ab("report", "digits", "-o", "page.html", "--json")
     assert said.code == 0 and said.json["run"] == ab.runs()[0] and said.json["page"] == "page.html"
     found = page_of(ab.folder / "page.html")
-    assert "script" not in found.tags
+    assert hashed(found) and said.json["data"]["version"] == 1
+    assert said.json["data"]["curves"][0]["points"] == [[1, 0.5]]
     for words in ("failed", "What went wrong", "ValueError: odd </style><script>alert(2)</script>",
                   "python_exception", "one batch", "Fix the script"):  # fmt: skip
         assert words in found.words, words
@@ -132,6 +134,51 @@ def test_a_reader_that_has_seen_enough_of_a_page_is_no_error(trained: Terminal) 
     assert reading.stdout is not None and reading.stderr is not None
     reading.stdout.close()
     assert reading.stderr.read() == "" and reading.wait() == 0
+
+
+def test_several_runs_are_compared_and_a_job_has_a_history(ab: Terminal) -> None:
+    for n in (1, 2):
+        assert ab("run", ab.job(environment={"LR": str(n)}), "--key", f"k{n}").code == 0
+    runs = ab.runs()
+    said = ab("report", "--compare", *runs, "-o", "both.html", "--json")
+    assert said.code == 0 and [told["run"] for told in said.json["runs"]] == runs
+    found = page_of(ab.folder / "both.html")
+    assert hashed(found) and sorted(row[0] for row in found.rows["Runs"]) == runs
+    assert "environment.LR" in found.words
+    said = ab("report", "--history", "digits", "-o", "-")
+    assert said.code == 0 and sorted(row[1] for row in Page(said.out).rows["Runs"]) == runs
+
+
+def test_a_history_marks_who_was_promoted_and_a_page_has_the_size_of_checkpoints(ab: Terminal) -> None:
+    job = ab.job(SAVES, checkpoints={"uri": "saved"})
+    for key in ("k1", "k2"):
+        assert ab("run", job, "--key", key).code == 0
+    first, second = (told["run"] for told in reversed(ab("list", "--json").json["runs"]))
+    for run, step in ((first, 10), (second, 20)):
+        assert ab("promote", f"saved/{run}/step-{step:012d}", "--into", "champions").code == 0
+    said = ab("report", "--history", "digits", "--champions", "champions", "-o", "-")
+    rows = Page(said.out).rows["Runs"]
+    assert [(row[1], row[-1]) for row in rows] == [(second, "2 ★"), (first, "1")]
+    said = ab("report", first, "-o", "page.html", "--json")
+    assert [saved["step"] for saved in said.json["data"]["checkpoints"]] == [20, 10]
+    assert said.json["data"]["checkpoints"][0]["size"] == len(b"state 20")
+    (row, _) = page_of(ab.folder / "page.html").rows["Checkpoints"]
+    assert row[2:4] == ["0.8", "8 B"]
+
+
+def test_words_that_name_no_page_are_one_sentence(trained: Terminal) -> None:
+    (run,) = trained.runs()
+    for words, said in (
+        ((), "name a run (`allaboard list` shows them), or --history NAME"),
+        ((run, run), "name one, or add --compare"),
+        (("--compare", run, "-o", "-"), "--compare takes 2 to 6 runs; 1 are named"),
+        (("--compare", run, run), "say where the page goes"),
+        (("--history", "digits", run, "-o", "-"), "leave out the runs, or --history"),
+        (("--history", "nobody", "-o", "-"), "no run of a job nobody is known"),
+        ((run, "--champions", "store://x"), "--champions marks them on the page of --history NAME"),
+    ):
+        found = trained("report", *words)
+        assert found.code == 2 and said in found.err and found.err.count("\n") == 1, found.err
 
 
 def test_many_lines_make_no_large_page(ab: Terminal) -> None:

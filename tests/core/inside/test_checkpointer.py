@@ -354,7 +354,7 @@ def test_report_lines_tell_of_saves_and_resumes(run: Store, capsys: pytest.Captu
     saved = of_kind(said, "checkpoint")
     assert [(line["step"], line["best"]) for line in saved] == [(1, True), (2, False), (3, False)]
     assert saved[0]["uri"] == f"{run.uri}/step-000000000001"
-    assert saved[1]["metrics"] == {"loss": 0.9}
+    assert saved[1]["metrics"] == {"loss": 0.9} and saved[0]["bytes"] == len(b"state")
     assert [line.nonfinite for line in lines(said)][2] == ("metrics.loss",)
     assert of_kind(said, "resumed") == [{"step": 3, "from": f"{run.uri}/step-000000000003"}]
 

@@ -1,91 +1,206 @@
-"""What a page is made of is read once, and what cannot be read is named."""
+"""What is told of a run is one value: JSON, bounded, without secrets, in seconds since the creation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from typing import Any
 
-from allaboard.backends.base import Cursor, LogLine, Selection
+import pytest
+
 from allaboard.diagnosis import diagnose
-from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, State
-from allaboard.report.page import LAST_LINES
-from allaboard.report.page_data import read_page_data
-from allaboard.reportline import encode
-from allaboard.testing import a_member, seen
+from allaboard.observation import Event, Objects, PodSeen, Progress, State
+from allaboard.report.curves import at
+from allaboard.report.history import History
+from allaboard.report.page import run_page
+from allaboard.report.page_data import SNAPSHOT, VERSION, Bounds, Readings, Try, page_data
+from allaboard.reportline import Report
+from allaboard.testing import a_job, a_member, seen
+from tests.core.report.pages import Page
 
-FAILED = (a_member("master-0", "deleted", exit_code=143), a_member("worker-0", "failed", exit_code=1, rank=1))
-
-
-class Logs:
-    """The lines of each attempt, by member; an error is raised instead."""
-
-    def __init__(self, *attempts: dict[str, list[str] | AllaboardError], events: Any = ()) -> None:
-        self.attempts, self.told = attempts, events
-        self.asked: list[Selection] = []
-
-    def logs(
-        self, run: str, selection: Selection, cursor: Cursor | None = None
-    ) -> Iterator[LogLine | Cursor]:
-        self.asked.append(selection)
-        name = (selection.members or ("master-0",))[0]
-        found = self.attempts[(selection.attempt or 1) - 1].get(name, [])
-        if isinstance(found, AllaboardError):
-            raise found
-        for text in found:
-            yield LogLine(name, 0, 0, None, text.removesuffix("…"), more=text.endswith("…"))
-        yield {}
-
-    def events(self, run: str) -> list[Event]:
-        if isinstance(self.told, AllaboardError):
-            raise self.told
-        return [*self.told]
+ZERO = 1_790_000_000.0
+JOB = a_job(checkpoints={"uri": "store://c", "best": {"metric": "val_loss", "mode": "min"}})
 
 
-def told(logs: Logs, state: State = State.SUCCEEDED, **fields: Any) -> Any:
-    looked = seen(state, **{"members": (a_member("master-0"),), **fields})
-    return read_page_data(logs, Outcome(looked, diagnose(looked)))  # type: ignore[arg-type]
+def told(history: History | None = None, state: State = State.SUCCEEDED, **fields: Any) -> dict[str, Any]:
+    read = {n: fields.pop(n) for n in ("lines", "events", "secrets", "gaps", "tries") if n in fields}
+    rest = {n: fields.pop(n) for n in ("job", "bounds", "window") if n in fields}
+    looked = seen(state, **{"created": ZERO, "started": ZERO + 5, "finished": ZERO + 100, **fields})
+    ended = Outcome(looked, diagnose(looked))
+    return page_data(ended, Readings(history or History(), **read), ZERO + 200, **{"job": JOB, **rest})
 
 
-def test_the_reports_of_all_attempts_are_one_history_and_the_rest_are_lines() -> None:
-    first = [encode("progress", step=1, loss=3.0), "one", encode("progress", step=2, loss=2.0)]
-    second = [encode("resumed", step=1), "10%\r20%", encode("progress", step=2, loss=1.0), "two"]
-    found = told(Logs({"master-0": first}, {"master-0": second}), attempt=2)
-    assert found.history.curves == {"loss": [(1, 3.0), (2, 1.0)]}
-    assert found.lines == {"master-0": ["one", "20%", "two"]} and found.gaps == []
+def trained(steps: int, seconds: float = 1.0, **curves: float) -> History:
+    made = History()
+    for n in range(1, steps + 1):
+        made.add(Report("progress", {"step": n, "loss": 1 / n, **curves}), ZERO + 10 + seconds * n)
+    return made
 
 
-def test_of_many_lines_the_last_are_kept_and_long_ones_are_put_together() -> None:
-    report = encode("progress", step=1, note="x" * 50, loss=3.0)
-    found = told(Logs({"master-0": [*map(str, range(1000)), report[:30] + "…", report[30:]]}))
-    assert found.lines["master-0"] == [str(n) for n in range(1000 - LAST_LINES, 1000)]
-    assert found.history.curves == {"loss": [(1, 3.0)]}
+def test_it_is_json_with_a_version_and_its_times_count_from_the_creation() -> None:
+    data = told(trained(3), stop=None)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert data["version"] == VERSION == 1
+    assert (data["zero"], data["created"], data["started"], data["finished"], data["looked_at"]) == (
+        ZERO, 0, 5, 100, 200,
+    )  # fmt: skip
+    assert data["clock"][0] == [1, 11] and data["clock"][-1] == [3, 13]
 
 
-def test_a_line_without_end_is_held_in_part() -> None:
-    found = told(Logs({"master-0": ["x" * 50_000 + "…"] * 1000 + ["end"]}))
-    assert len(found.lines["master-0"][0]) < 100_000
-
-
-def test_the_end_of_whoever_failed_is_what_was_kept_of_it_else_what_can_be_read() -> None:
-    logs = Logs({"master-0": ["calm"], "worker-0": ["read"]})
-    assert told(logs, State.FAILED, members=FAILED).lines == {"master-0": ["calm"], "worker-0": ["read"]}
-    assert logs.asked[-1] == Selection(members=("worker-0",), attempt=1, tail=LAST_LINES)
-    kept = told(logs, State.FAILED, members=FAILED, tails={"worker-0": "a\nkept\n"})
-    assert kept.lines["worker-0"] == ["a", "kept"]
-
-
-def test_what_cannot_be_read_is_named_and_the_rest_is_told() -> None:
-    logs = Logs(
-        {"master-0": SiteError("it is gone")},
-        {"master-0": ["here"], "worker-0": SiteError("no right")},
-        events=SiteError("no right either"),
+def test_the_page_needs_nothing_but_the_value_as_it_was_sent() -> None:
+    event = Event(ZERO + 7, "Warning", "Evicted", "worker-0", "its node went")
+    data = told(
+        trained(50), events=[event], tries=[Try(1, 0, ZERO, ZERO + 50), Try(2, 0, ZERO + 60, ZERO + 90)]
     )
-    found = told(logs, State.FAILED, members=FAILED, attempt=2)
-    assert found.lines["master-0"] == ["here"]
-    assert found.gaps == [
-        "what rank 0 wrote in attempt 1 cannot be read: it is gone",
-        "what worker-0 wrote cannot be read: no right",
-        "its events cannot be read: no right either",
+    assert run_page(json.loads(json.dumps(data))) == run_page(data)
+
+
+def test_a_run_without_a_creation_counts_from_what_is_known() -> None:
+    data = told(trained(2), created=None, started=None, tries=[Try(1, 0, ZERO + 3, ZERO + 9)])
+    assert (data["zero"], data["created"]) == (ZERO + 3, None)
+    assert "minutes" not in Page(run_page(data)).words
+
+
+def test_all_curves_share_the_points_and_every_extreme_stays() -> None:
+    history = trained(2500, **{f"m{n}": 1.0 for n in range(199)})
+    history.add(Report("progress", {"step": 2501, "loss": 77.0}), ZERO + 2600)
+    for n in range(2502, 5000):
+        history.add(Report("progress", {"step": n, "loss": 1 / n}), ZERO + 100 + n)
+    data = told(history)
+    assert len(data["curves"]) == 200 and data["curves"][0]["name"] == "loss"
+    assert sum(len(c["points"]) + len(c["trend"]) for c in data["curves"]) <= 12_200
+    assert [2501, 77.0] in data["curves"][0]["points"] and data["curves"][0]["high"] == [2501, 77.0]
+    assert len(run_page(data).encode()) < 1_000_000
+
+
+def test_curves_beyond_the_most_are_counted_and_some_are_named() -> None:
+    data = told(trained(2, **{f"m{n}": 1.0 for n in range(49)}), bounds=SNAPSHOT)
+    assert len(data["curves"]) == 40 and data["curves_left_out_count"] == 10
+    words = Page(run_page(data)).words
+    assert "Not drawn are 10 more: m39, m40" in words
+
+
+def test_the_clock_tells_when_every_step_was_and_goodput_leaves_out_what_was_undone() -> None:
+    history, time = History(), ZERO + 10
+    for n in range(1, 41):
+        time += 1
+        history.add(Report("progress", {"step": n, "loss": 1.0}), time)
+    history.add(Report("resumed", {"step": 30}), time + 20)
+    for n in range(31, 61):
+        time += 1
+        history.add(Report("progress", {"step": n, "loss": 1.0}), time + 24)
+    data = told(history, progress=Progress(step=60, total=60, lost_steps=10))
+    clock = [(step, seconds) for step, seconds in data["clock"]]
+    assert at(clock, 20) == pytest.approx(30, abs=0.1) and at(clock, 45) == pytest.approx(89, abs=0.1)
+    assert data["breaks"] == [30] and data["resumed"] == [{"step": 30, "at": 70.0}]
+    assert data["goodput"] == {"by": "time", "share": 0.58, "useful": 58.0, "of": 100.0}
+    assert "58 s of 1m 40s passed between reported steps that no restart undid" in Page(run_page(data)).words
+
+
+def test_without_times_goodput_is_of_steps_and_the_page_says_what_it_lacks() -> None:
+    history = History()
+    for n in range(1, 10):
+        history.add(Report("progress", {"step": n, "loss": 1.0}))
+    data = told(history, progress=Progress(step=9, total=9, lost_steps=3))
+    assert data["clock"] == [] and data["goodput"] == {"by": "steps", "share": 0.75, "useful": 9, "of": 12}
+    found = Page(run_page(data))
+    assert "is not known here, or not closely enough for curves over time" in found.words
+    assert found.tags.count("svg") == 1 and "input" not in found.tags
+
+
+def test_times_that_go_back_are_not_believed() -> None:
+    history = trained(3)
+    history.add(Report("progress", {"step": 4, "loss": 1.0}), ZERO)
+    assert [step for step, _ in history.clock] == [1, 2, 3]
+
+
+def test_the_best_checkpoint_is_the_one_that_the_run_names_else_the_best_by_its_job() -> None:
+    history = trained(9)
+    for step, loss in ((3, 0.5), (6, 0.4), (9, 0.6)):
+        metrics = {"val_loss": loss}
+        history.add(
+            Report("checkpoint", {"step": step, "uri": f"u{step}", "metrics": metrics, "bytes": 2048}),
+            ZERO + 30,
+        )
+    assert told(history)["best"] == {
+        "step": 6, "metric": "val_loss", "mode": "min", "value": 0.4, "uri": None,
+    }  # fmt: skip
+    data = told(history, progress=Progress(step=9, best_checkpoint="u3"))
+    assert (data["best"]["step"], data["best"]["value"], data["best"]["uri"]) == (3, 0.5, "u3")
+    assert [c["best"] for c in data["checkpoints"]] == [False, False, True]
+    assert data["checkpoints"][0]["size"] == 2048 and data["checkpoints"][0]["at"] == 30
+    found = Page(run_page(data))
+    assert "★ best 0.5 at step 3" in found.words
+    assert found.rows["Checkpoints"][-1] == ["3 ★", "30 s", "0.5", "2.0 KiB", "u3"]
+
+
+def test_attempts_and_marks_are_on_one_scale_of_time() -> None:
+    history = trained(9)
+    history.add(Report("checkpoint", {"step": 9, "uri": "u"}), ZERO + 30)
+    events = [
+        Event(ZERO + 40, "Warning", "Preempted", "worker-0", "spot"),
+        Event(ZERO + 41, "Warning", "GangRestart", "worker-0", "again"),
+        Event(ZERO + 42, "Normal", "Pulled", "worker-0", "an image"),
+        Event(None, "Warning", "Evicted", "worker-0", "nobody knows when"),
     ]
+    tries = [Try(1, 0, ZERO + 5, ZERO + 40), Try(1, 1, ZERO + 45, ZERO + 60), Try(2, 0, ZERO + 70, ZERO + 99)]
+    data = told(history, events=events, tries=tries)
+    assert [(m["at"], m["kind"]) for m in data["timeline"]["marks"]] == [
+        (30, "save"), (40, "eviction"), (41, "restart"),
+    ]  # fmt: skip
+    found = Page(run_page(data)).words
+    for words in ("attempt 1 ", "attempt 1 ↻ 1", "attempt 2", "saves", "evictions", "restarts"):
+        assert words in found, words
+
+
+def test_a_member_says_where_it_ran_and_what_it_wrote_last() -> None:
+    members = (a_member("master-0", rank=0), a_member("worker-0", "failed", exit_code=1, rank=1))
+    pods = (PodSeen("worker-0", "x-worker-0", member="worker-0", node="gpu-07"),)
+    lines = {"worker-0": ["a", "b"], "master-0": ["c"]}
+    data = told(state=State.FAILED, members=members, objects=Objects(pods=pods), lines=lines)
+    assert [(m["name"], m["node"], m["lines"], m["order"]) for m in data["members"]] == [
+        ("master-0", None, ["c"], 1), ("worker-0", "gpu-07", ["a", "b"], 0),
+    ]  # fmt: skip
+    assert Page(run_page(data)).rows["Members"][1][:5] == ["worker-0", "1", "gpu-07", "failed", "1"]
+
+
+def test_no_secret_is_in_the_value_whatever_it_stands_in() -> None:
+    secret = "c4nary-V4lue_77"
+    history = trained(2, **{f"m {secret}": 1.0})
+    history.add(Report("checkpoint", {"step": 2, "uri": f"s3://{secret}", "metrics": {secret: 1.0}}), ZERO)
+    data = told(
+        history,
+        State.FAILED,
+        job=a_job(environment={"API_KEY": secret}),
+        members=(a_member(exit_code=1, phase="failed", reason=secret, log=secret),),
+        lines={"worker-0": [f"it is {secret}"]},
+        events=[Event(ZERO, "Warning", "Odd", secret, secret)],
+        gaps=[secret],
+        notes=(secret,),
+        key=secret,
+        flags=(secret,),
+        tails={"worker-0": f"ValueError: {secret}"},
+    )
+    assert secret not in json.dumps(data) and "it is ***" in json.dumps(data)
+    assert secret not in json.dumps(told(key="x 5ecret-of-others", secrets=["5ecret-of-others"]))
+
+
+def test_a_small_bound_is_kept_whatever_a_run_is() -> None:
+    history = trained(3000, **{f"m{n}": 0.123456789123 for n in range(150)})
+    for n in range(500):
+        history.add(Report("checkpoint", {"step": n, "uri": "u" * 1000, "metrics": {"a": 1.0}}), ZERO + n)
+    members = tuple(a_member(f"worker-{n}", "failed", exit_code=1, rank=n) for n in range(3000))
+    events = [Event(ZERO + n, "Warning", "Evicted", "w", "e" * 1500) for n in range(3000)]
+    lines = {m.name: ["z" * 1900] * 100 for m in members}
+    data = told(history, State.FAILED, members=members, events=events, lines=lines, bounds=SNAPSHOT)
+    assert len(json.dumps(data)) < 300_000
+    assert data["members_left_out"] == 2936 and data["events_left_out"] == 2970
+    Page(run_page(data))
+
+
+def test_what_a_bound_leaves_out_is_counted() -> None:
+    tries = [Try(n, 0, ZERO + n, ZERO + n + 1) for n in range(1, 31)]
+    events = [Event(ZERO + n, "Warning", "Evicted", "w", "e") for n in range(30)]
+    data = told(tries=tries, events=events, bounds=Bounds(tries=4, marks=7))
+    words = Page(run_page(data)).words
+    assert "26 earlier tries left out here." in words and "23 earlier marks left out here." in words

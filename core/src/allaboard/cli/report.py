@@ -5,19 +5,23 @@ from __future__ import annotations
 import stat
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from allaboard.backends.base import Backend
 from allaboard.cli.doctor import since_last_good
-from allaboard.cli.place import Place, json_option, place_options
+from allaboard.cli.place import Place, json_option, place_options, resolved, store_option
 from allaboard.diagnosis import diagnose
-from allaboard.errors import AllaboardError, BadInput
+from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.page import run_page
-from allaboard.report.page_data import read_page_data
+from allaboard.report.page_data import PAGE, SNAPSHOT, Bounds, Readings, page_data
+from allaboard.report.reading import read_run
+from allaboard.report.runs_page import MOST_COMPARED, MOST_RUNS, compare_page, history_page
 from allaboard.report.terminal import say, show_json
 from allaboard.spec.job import TrainingJob
 from allaboard.units import rfc3339
@@ -27,8 +31,11 @@ Examples:
   allaboard report digits                      the newest run of the job digits, into RUN.html
   allaboard report digits-1f0c -o page.html
   allaboard report digits -o - | mail -s digits team@example.org
+  allaboard report --compare digits-1f0c digits-2b7e -o compared.html
+  allaboard report --history digits --champions store://digits -o history.html
 
-One file, which fetches nothing and runs no script. A running run is shown in its present state.
+One file, which fetches nothing; a small script in it zooms, and nothing needs it. A running run is shown
+in its present state. --json carries everything on the page as data.
 Exit code 0 whenever the run is known, failed runs included.
 """
 _HEAD = 64 << 10
@@ -36,7 +43,16 @@ _HEAD = 64 << 10
 
 
 @click.command(epilog=EPILOG)
-@click.argument("run", metavar="RUN")
+@click.argument("runs", metavar="RUN...", nargs=-1)
+@click.option(
+    "--compare", is_flag=True, help="The curves of several runs on one page, and how their jobs differ."
+)
+@click.option(
+    "--history", metavar="NAME", help="The runs of the job NAME: metrics, time and goodput of each."
+)
+@click.option(
+    "--champions", metavar="URI", help="With --history: where champions are kept, which are marked."
+)
 @click.option(
     "-o",
     "--output",
@@ -44,27 +60,102 @@ _HEAD = 64 << 10
     help="Write the page to FILE, overwriting it; - is stdout. Default: RUN.html, which overwrites only an "
     "earlier page of this run.",
 )
+@store_option
 @place_options
 @json_option
-def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
+def report(
+    runs: tuple[str, ...],
+    compare: bool,
+    history: str | None,
+    champions: str | None,
+    output: str | None,
+    store: str | None,
+    at: Place,
+    as_json: bool,
+) -> None:
     """Write a page about a run: its state and why, its phases, curves, members, checkpoints, events and last
     lines, the job as it was run, and of a failure what differs from the last good run.
     """
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
+    _check_what(runs, compare, history, champions, output)
+    now = time.time()
+    if history is not None:
+        found = _runs_of(at, history, now)
+        numbers = None if champions is None else _champions(resolved(champions, store))
+        _publish(history_page(history, found, numbers), output, None, as_json, now, {"runs": found})
+    elif compare:
+        bounds = replace(PAGE, points=PAGE.points // len(runs))
+        found = [_told(at, run, now, bounds) for run in runs]
+        _publish(compare_page(found), output, None, as_json, now, {"runs": found})
+    else:
+        told = _told(at, runs[0], now, PAGE)
+        _publish(run_page(told), output, told["run"], as_json, now, {"run": told["run"], "data": told})
+
+
+def _check_what(
+    runs: tuple[str, ...], compare: bool, history: str | None, champions: str | None, output: str | None
+) -> None:
+    """Raises BadInput for what does not say one page."""
+    if history is not None and (runs or compare):
+        raise BadInput("--history NAME is a page of its own; leave out the runs, or --history")
+    if champions is not None and history is None:
+        raise BadInput("--champions marks them on the page of --history NAME; add it, or leave it out")
+    if compare and not 2 <= len(runs) <= MOST_COMPARED:
+        raise BadInput(f"--compare takes 2 to {MOST_COMPARED} runs; {len(runs)} are named")
+    if not compare and history is None and len(runs) != 1:
+        raise BadInput(
+            f"a page is about one run, and {len(runs)} are named; name one, or add --compare"
+            if runs
+            else "name a run (`allaboard list` shows them), or --history NAME"
+        )
+    if (compare or history is not None) and output is None:
+        raise BadInput("say where the page goes: -o page.html, or -o - for stdout")
+
+
+def _told(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
+    """What is told of a run."""
     backend, seen = at.open_to_watch(run, evidence=True)
     outcome = Outcome(seen, diagnose(seen))
-    page_data = read_page_data(backend, outcome, backend.secrets_of(seen.run))
-    now = time.time()
+    read = read_run(backend, outcome, backend.secrets_of(seen.run))
     job, since = _job_of(backend, seen.run), since_last_good(backend, seen)
-    data = run_page(outcome, page_data, now, job=job, since=since).encode("utf-8", "backslashreplace")
+    return page_data(outcome, read, now, job=job, since=since, bounds=bounds)
+
+
+def _runs_of(at: Place, name: str, now: float) -> list[dict[str, Any]]:
+    """What is told of the runs of a job, oldest first, without what they wrote. Raises UnknownRun."""
+    backend = at.open()
+    seen = [one for one in backend.list() if one.job == name]
+    if not seen:
+        raise UnknownRun(f"no run of a job {name} is known {backend.where}; `allaboard list` shows all")
+    seen.sort(key=lambda one: one.created or 0.0)
+    return [
+        page_data(Outcome(one, ()), Readings(secrets=backend.secrets_of(one.run)), now, bounds=SNAPSHOT)
+        for one in seen[-MOST_RUNS:]
+    ]
+
+
+def _champions(uri: str) -> dict[str, int]:
+    """The number of the last promotion of each run."""
+    from allaboard.promotion import champion
+    from allaboard.storage import open_store
+
+    newest_first = champion.history(open_store(uri)).promotions
+    return {p.run: p.number for p in reversed(newest_first) if p.run is not None}
+
+
+def _publish(
+    page: str, output: str | None, run: str | None, as_json: bool, now: float, told: dict[str, Any]
+) -> None:
+    """Write the page, and say where it is. ``run``: whose page it is, if of one."""
+    data = page.encode("utf-8", "backslashreplace")
     if output == "-":
         sys.stdout.buffer.write(data)
         return
-    path = _page_path(output, seen.run)
+    path = _page_path(output, run or "runs")
     _write_page(path, data, exclusive=output is None and not path.exists())
     if as_json:
-        show_json({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
+        show_json({"page": str(path), "looked_at": rfc3339(now), **told})
     else:
         say(str(path))
 

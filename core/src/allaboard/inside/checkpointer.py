@@ -308,7 +308,8 @@ class Checkpointer:
             saved = self._write(manifest, _parts_of(state))
         self._last_step, self._last_time = step, time.monotonic()
         best = self._prune_after_save(saved)
-        write_report("checkpoint", step=step, uri=saved.uri, metrics=metrics or {}, best=best)
+        size = saved.manifest.size
+        write_report("checkpoint", step=step, uri=saved.uri, metrics=metrics or {}, best=best, bytes=size)
         if shutdown.requested:
             self._exit_after_save(step)
         return saved

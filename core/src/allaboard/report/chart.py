@@ -1,6 +1,8 @@
-"""A line chart as SVG text: no script, no font, nothing fetched. Values in, text out.
+"""A line chart as HTML with an SVG in it: nothing fetched, readable at any width. Values in, text out.
 
-Colours are CSS classes (``s0``, ``s1`` ...), which the page defines for light and dark.
+The picture is stretched to the room that there is, and words stand beside it, so that they keep their size.
+Colours are CSS classes (``s0``, ``s1`` ...), which the page defines for light and dark. The coordinates are
+whole numbers from 0 to `SIZE`, from which the script of the page (`page.js`) reads what it zooms and tells.
 """
 
 from __future__ import annotations
@@ -8,120 +10,141 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
+from allaboard.report.curves import Points
 from allaboard.report.html import escape
 
-Points = Sequence[tuple[float, float]]
-
-MOST_POINTS = 500
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 18, 16, 34
-_ROOM_FOR_NOTES = 600
+SIZE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """One line. ``dots``: each point is marked. ``noisy``: drawn pale, with its trend on top."""
+class Line:
+    """One line. ``trend``: drawn on top of its points, which are pale then; ``dots``: each point is marked;
+    ``breaks``: places over which no line is drawn; ``colour``: a number.
+    """
 
     name: str
     points: Points
+    trend: Points = ()
     dots: bool = False
-    noisy: bool = False
+    breaks: Sequence[float] = ()
+    colour: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A vertical line at ``x`` and what it means."""
+    """A vertical line at ``x`` and what it means. ``best``: that of the best checkpoint."""
 
     x: float
     text: str
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The horizontal axis, which charts of a page share. ``key``: charts with the same are zoomed together;
+    ``per``: how much of the points' own unit is one of ``unit``.
+    """
+
+    key: str
+    unit: str
+    low: float
+    high: float
+    per: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """Maps values to coordinates of the picture."""
 
-    width: int
-    height: int
     x0: float
     x1: float
     y0: float
     y1: float
     log: bool
 
-    @property
-    def right(self) -> int:
-        return self.width - _RIGHT
+    def x(self, value: float) -> int:
+        return round(SIZE * (value - self.x0) / (self.x1 - self.x0))
 
-    @property
-    def bottom(self) -> int:
-        return self.height - _BOTTOM
+    def y(self, value: float) -> int:
+        return round(SIZE * (1 - self.share(value)))
 
-    def x(self, value: float) -> float:
-        share = (value - self.x0) / (self.x1 - self.x0)
-        return _LEFT + share * (self.right - _LEFT)
+    def share(self, value: float) -> float:
+        if not self.log:
+            return (value - self.y0) / (self.y1 - self.y0)
+        return math.log(max(value, self.y0) / self.y0) / math.log(self.y1 / self.y0)
 
-    def y(self, value: float) -> float:
-        low, high = (math.log10(self.y0), math.log10(self.y1)) if self.log else (self.y0, self.y1)
-        at = math.log10(max(value, self.y0)) if self.log else value
-        return _TOP + (high - at) / (high - low) * (self.bottom - _TOP)
+
+def steps_axis(low: float, high: float) -> Axis:
+    """The axis of steps, from 0 unless the first lies far from it."""
+    return Axis("step", "step", 0.0 if 0 <= low < high / 2 else low, high if high > low else low + 1)
+
+
+def time_axis(low: float, high: float, since: str = "since creation") -> Axis:
+    """The axis of seconds, in the unit that suits its length."""
+    length = max(high, 1e-3)
+    units = ((120, 1, "seconds"), (7200, 60, "minutes"), (172_800, 3600, "hours"), (math.inf, 86_400, "days"))
+    per, unit = next((per, unit) for most, per, unit in units if length <= most)
+    low = 0.0 if 0 <= low < high / 2 else low
+    return Axis("time", f"{unit} {since}", low, high if high > low else low + 1, per)
 
 
 def chart(
     title: str,
-    series: Sequence[Series],
+    lines: Sequence[Line],
+    axis: Axis,
     *,
     marks: Sequence[Mark] = (),
-    star: tuple[float, float] | None = None,
-    size: tuple[int, int] = (880, 320),
-    unit: str = "step",
+    best: tuple[float, float] | None = None,
+    wide: bool = True,
 ) -> str:
-    """The SVG of the chart; empty when no series has a point. ``star``: a highlighted point."""
-    shown = [s for s in series if s.points]
+    """The HTML of the chart; empty when no line has a point. ``best``: a highlighted point; ``wide``: there
+    is room for many labels.
+    """
+    shown = [line for line in lines if line.points]
     if not shown:
         return ""
-    width, height = size
-    frame = _frame(shown, width, height)
+    frame = frame_of(shown, axis)
+    values = _log_ticks(frame, 6 if wide else 4) if frame.log else ticks(frame.y0, frame.y1, 5 if wide else 4)
+    grid = "".join(f"M0 {frame.y(value)}H{SIZE}" for value in values)
     body = [
-        *_grid_svg(frame),
-        *(_mark_svg(frame, mark) for mark in marks),
-        *(part for n, line in enumerate(shown) for part in _line_svg(frame, line, n)),
-        *([_star_svg(frame, star)] if star else []),
-        # Drawn last, so that a curve at the axis does not cross it.
-        _unit_svg(frame, unit),
+        f'<path class="grid" d="{grid}"/>',
+        *(_mark(frame, mark) for mark in marks if frame.x0 <= mark.x <= frame.x1),
+        *(part for line in shown for part in _line(frame, line)),
+        *([f'<path class="star" d="{_dots(frame, [best])}"/>'] if best else []),
     ]
-    label = escape(f"{title}: " + ", ".join(s.name for s in shown))
+    along = ticks(axis.low / axis.per, axis.high / axis.per, 8 if wide else 4)
+    label = escape(f"{title}: " + "; ".join(_in_words(line) for line in shown))
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}" '
-        f'xmlns="http://www.w3.org/2000/svg">{"".join(body)}</svg>'
+        f'<div class="plot" data-axis="{axis.key}" data-per="{axis.per:g}" '
+        f'data-x="{axis.low!r} {axis.high!r}" data-y="{frame.y0!r} {frame.y1!r}"{" data-log" * frame.log}>'
+        f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" role="img" aria-label="{label}">'
+        f"{''.join(body)}</svg>"
+        + "".join(
+            f'<i class="y" style="bottom:{100 * frame.share(value):.4g}%">{text}</i>'
+            for value, text in zip(values, labels(values), strict=True)
+        )
+        + "".join(
+            f'<i class="x" style="left:{frame.x(value * axis.per) / SIZE * 100:.4g}%">{text}</i>'
+            for value, text in zip(along, labels(along), strict=True)
+        )
+        + f'<i class="unit">{escape(axis.unit)}</i></div>'
     )
 
 
-def thin_out(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
-    """At most ``most`` points: each is the mean of its neighbours. The first and the last stay unchanged."""
-    if len(points) <= most:
-        return list(points)
-    inner, size = points[1:-1], math.ceil((len(points) - 2) / (most - 2))
-    groups = [inner[n : n + size] for n in range(0, len(inner), size)]
-    means = [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
-    return [points[0], *means, points[-1]]
-
-
-def smooth(points: Points, log: bool = False) -> list[tuple[float, float]]:
-    """The smoothed points: each is the mean of a centred window of a thirtieth of all points, so nothing
-    lags.
-
-    ``log``: the mean of the logarithms, for a logarithmic scale.
+def frame_of(lines: Sequence[Line], axis: Axis) -> Frame:
+    """The frame that holds every point. The scale is logarithmic where only that shows the end of a loss
+    which falls by more than fifty times.
     """
-    half = max(1, len(points) // 60)
-    values = [math.log(y) if log else y for _, y in points]
-    sums = [0.0, *accumulate(values)]
-    smoothed = []
-    for n, (x, _) in enumerate(points):
-        first, last = max(0, n - half), min(len(points), n + half + 1)
-        mean = (sums[last] - sums[first]) / (last - first)
-        smoothed.append((x, math.exp(mean) if log else mean))
-    return smoothed
+    ys = [y for line in lines for _, y in (*line.points, *line.trend)]
+    low, high = min(ys), max(ys)
+    log = low > 0 and high / low > 50
+    if log:
+        low, high = low / 1.15, high * 1.15
+    else:
+        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+        low, high = (0.0 if 0 <= low < (high - low) * 0.5 else low - room), high + room
+    return Frame(axis.low, axis.high, low, high, log)
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -135,91 +158,71 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(n * step, 12) for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def labels(values: Sequence[float]) -> list[str]:
+    """The values in words, with as many digits as tell them apart."""
+    short = [number(value) for value in values]
+    return short if len({*short}) == len(short) else [f"{value:.8g}" for value in values]
+
+
 def number(value: float) -> str:
     """A short number: ``0.05``, ``1.2k``, ``3e-06``."""
     if value and abs(value) < 1e-3:
-        return f"{value:.0e}".replace("e-0", "e-")
+        return f"{value:.2g}".replace("e-0", "e-")
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
-            return f"{value / (1000 if letter == 'k' else limit):g}{letter}"
+            return f"{value / (1000 if letter == 'k' else limit):.4g}{letter}"
     return f"{value:.4g}"
 
 
-def _frame(series: Sequence[Series], width: int, height: int) -> Frame:
-    xs = [x for s in series for x, _ in s.points]
-    ys = [y for s in series for _, y in s.points]
-    low, high = min(ys), max(ys)
-    # Only a logarithmic scale shows the end of a loss that falls by more than fifty times.
-    log = low > 0 and high / low > 50
-    if log:
-        low, high = low / 1.15, high * 1.15
-    else:
-        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-        low, high = (0.0 if 0 <= low < (high - low) * 0.5 else low - room), high + room
-    x0, x1 = min(xs), max(xs)
-    if x0 == x1:
-        x0, x1 = (0.0, x1) if x1 > 0 else (x0, x0 + 1)
-    return Frame(width, height, x0, x1, low, high, log)
+def _log_ticks(frame: Frame, about: int) -> list[float]:
+    low, high = math.log10(frame.y0), math.log10(frame.y1)
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [10.0**d * f for d in decades for f in factors if frame.y0 <= 10.0**d * f <= frame.y1]
+        if len(found) <= about + 1:
+            return found
+    return found[:: math.ceil(len(found) / about)]
 
 
-def _grid_svg(frame: Frame) -> Iterator[str]:
-    bottom = frame.bottom
-    for value in _log_ticks(frame.y0, frame.y1) if frame.log else ticks(frame.y0, frame.y1):
-        y = frame.y(value)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>'
-    for value in ticks(frame.x0, frame.x1, 8):
-        x = frame.x(value)
-        yield f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
-        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{number(value)}</text>'
-    yield f'<line class="axis" x1="{_LEFT}" x2="{frame.right}" y1="{bottom}" y2="{bottom}"/>'
+def _in_words(line: Line) -> str:
+    low, high = min(y for _, y in line.points), max(y for _, y in line.points)
+    first, last = line.points[0][1], line.points[-1][1]
+    return f"{line.name} from {first:.4g} to {last:.4g}, lowest {low:.4g}, highest {high:.4g}"
 
 
-def _unit_svg(frame: Frame, unit: str) -> str:
-    place = f'x="{frame.right}" y="{frame.bottom - 9}" text-anchor="end"'
-    return f'<text class="tick unit" {place}>{escape(unit)}</text>'
+def _line(frame: Frame, line: Line) -> Iterator[str]:
+    colour, name = f"s{line.colour % 6}", f' data-name="{escape(line.name)}"'
+    if len(line.points) > 1:
+        pale = "raw" if line.trend else "line"
+        yield f'<path class="{pale} {colour}"{name} d="{_path(frame, line.points, line.breaks)}"/>'
+        name = ""
+    if line.trend:
+        yield f'<path class="line {colour}" d="{_path(frame, line.trend, line.breaks)}"/>'
+    if line.dots or len(line.points) == 1:
+        yield f'<path class="dots {colour}"{name} d="{_dots(frame, line.points)}"/>'
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    few = len(decades) <= 4
-    candidates = [10.0**d * f for d in decades for f in ((1, 2, 5) if few else (1,))]
-    return [value for value in candidates if low <= value <= high]
+def _path(frame: Frame, points: Points, breaks: Sequence[float]) -> str:
+    """Absolute at the begin of each stretch, relative after it: half as long."""
+    parts: list[str] = []
+    cuts, cut, before = sorted(breaks), 0, (0, 0)
+    apart = begins = True
+    for x, y in points:
+        place = frame.x(x), frame.y(y)
+        while cut < len(cuts) and cuts[cut] < x:
+            cut, apart = cut + 1, True
+        if apart:
+            parts.append(f"M{place[0]} {place[1]}")
+        else:
+            parts.append(f"{'l' if begins else ' '}{place[0] - before[0]} {place[1] - before[1]}")
+        begins, apart, before = apart, False, place
+    return "".join(parts).replace(" -", "-")
 
 
-def _line_svg(frame: Frame, series: Series, n: int) -> Iterator[str]:
-    colour = f"s{n % 6}"
-    points = thin_out(series.points)
-    if series.noisy and len(points) > 20:
-        yield f'<path class="raw {colour}" d="{_path(frame, points)}"/>'
-        points = thin_out(smooth(series.points, frame.log))
-    if len(points) > 1:
-        yield f'<path class="line {colour}" d="{_path(frame, points)}"/>'
-    for x, y in points if series.dots or len(points) == 1 else ():
-        words = escape(f"{series.name} {y:.4g} at {x:g}")
-        place = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'
-        yield f'<circle class="dot {colour}" {place} r="3.5"><title>{words}</title></circle>'
+def _dots(frame: Frame, points: Points) -> str:
+    return "".join(f"M{frame.x(x)} {frame.y(y)}h0" for x, y in points)
 
 
-def _path(frame: Frame, points: Points) -> str:
-    return "M" + "L".join(f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in points)
-
-
-def _mark_svg(frame: Frame, mark: Mark) -> str:
-    x, words = frame.x(mark.x), escape(mark.text)
-    place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{frame.bottom}"'
-    line = f'<line class="mark" {place}><title>{words}</title></line>'
-    if frame.width < _ROOM_FOR_NOTES:
-        return line
-    anchor, dx = ("end", -5) if x > frame.width * 0.8 else ("start", 5)
-    return line + f'<text class="note" x="{x + dx:.1f}" y="{_TOP + 9}" text-anchor="{anchor}">{words}</text>'
-
-
-def _star_svg(frame: Frame, at: tuple[float, float]) -> str:
-    x, y = frame.x(at[0]), frame.y(at[1])
-    # The text goes to the side of the point that has room.
-    anchor, dx = ("end", -11) if x > frame.width * 0.7 else ("start", 11)
-    below = y < frame.height * 0.3
-    words = escape(f"best {at[1]:.4g}")
-    place = f'x="{x + dx:.1f}" y="{y + (20 if below else -11):.1f}" text-anchor="{anchor}"'
-    return f'<circle class="star" cx="{x:.1f}" cy="{y:.1f}" r="7"/><text class="best" {place}>{words}</text>'
+def _mark(frame: Frame, mark: Mark) -> str:
+    kind = "mark best" if mark.best else "mark"
+    return f'<path class="{kind}" d="M{frame.x(mark.x)} 0V{SIZE}"><title>{escape(mark.text)}</title></path>'

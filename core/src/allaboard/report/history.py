@@ -12,72 +12,100 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from allaboard.report.curves import thin_out
 from allaboard.reportline import Report, decode
 
 Points = list[tuple[int, float]]
 _NO_CURVES = frozenset({"step", "total"})
 MOST_POINTS = 20_000
 MOST_CURVES = 200
+_MOST_IN_ALL = 400_000
+"""Points of all curves together: many curves keep fewer points each."""
 MOST_SAVED = 1000
 _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_URI = 100, 200, 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One reported checkpoint."""
+    """One reported checkpoint. ``at``: when it was reported, in epoch seconds; ``size``: in bytes."""
 
     step: int
     uri: str
     metrics: dict[str, Any]
     best: bool
+    at: float | None = None
+    size: int | None = None
 
 
 @dataclass(slots=True)
 class History:
     """``curves``: numbers reported with the progress; ``measured``: numbers reported with checkpoints, by
-    name. ``resumed``: steps at which the run continued after a restart. ``nonfinite``: step and name of
-    values that were not finite.
+    name. ``resumed``: steps at which the run continued after a restart, and ``resumed_at`` when.
+    ``nonfinite``: step and name of values that were not finite. ``clock``: when a step was reported, in epoch
+    seconds, as far as known; ``breaks``: steps of the clock after which the run began again.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
     measured: dict[str, Points] = field(default_factory=dict)
     saved: list[Saved] = field(default_factory=list)
     resumed: list[int] = field(default_factory=list)
+    resumed_at: list[float | None] = field(default_factory=list)
     nonfinite: list[tuple[int, str]] = field(default_factory=list)
+    clock: list[tuple[int, float]] = field(default_factory=list)
+    breaks: list[int] = field(default_factory=list)
     last_step: int = 0
 
-    def add(self, report: Report) -> None:
+    def add(self, report: Report, time: float | None = None) -> None:
+        """Take in one more report. ``time``: of its line, in epoch seconds."""
         fields = report.fields
         step = fields.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
             return
         if report.kind == "progress":
             if step < self.last_step:  # a script that resumes without saying so
-                self._back_to(step - 1)
+                self._back_to(step - 1, time)
             self.last_step = step
             room = max(0, MOST_SAVED - len(self.nonfinite))
             self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
             _add_points(self.curves, step, fields, _NO_CURVES)
+            self._tick(step, time)
         elif report.kind == "resumed":
-            self._back_to(step)
+            self._back_to(step, time)
         elif report.kind == "checkpoint":
             metrics = fields.get("metrics")
             metrics = _short_metrics(metrics) if isinstance(metrics, dict) else {}
             uri = str(fields.get("uri") or "")
-            saved = Saved(step, uri if len(uri) <= _LONGEST_URI else "", metrics, bool(fields.get("best")))
+            size = fields.get("bytes")
+            size = size if isinstance(size, int) and not isinstance(size, bool) and size >= 0 else None
+            uri = uri if len(uri) <= _LONGEST_URI else ""
+            saved = Saved(step, uri, metrics, bool(fields.get("best")), time, size)
             self.saved = [*(s for s in self.saved if s.step != step), saved][-MOST_SAVED:]
             for points in self.measured.values():
                 points[:] = [p for p in points if p[0] != step]
             _add_points(self.measured, step, metrics)
+            self._tick(step, time)
 
-    def _back_to(self, step: int) -> None:
+    def _tick(self, step: int, time: float | None) -> None:
+        """Times never go back, whatever the clock of a machine did."""
+        if time is None or (self.clock and (step <= self.clock[-1][0] or time < self.clock[-1][1])):
+            return
+        self.clock.append((step, time))
+        if len(self.clock) > MOST_POINTS:
+            self.clock = thin_out(self.clock, MOST_POINTS // 2)
+
+    def _back_to(self, step: int, time: float | None) -> None:
         for curves in (self.curves, self.measured):
             for points in curves.values():
                 points[:] = [p for p in points if p[0] <= step]
         self.saved = [s for s in self.saved if s.step <= step]
         self.nonfinite = [n for n in self.nonfinite if n[0] <= step]
+        self.clock = [tick for tick in self.clock if tick[0] <= step]
+        self.breaks = [at for at in self.breaks if at < step]
+        if self.clock:
+            self.breaks = [*self.breaks, self.clock[-1][0]][-MOST_SAVED:]
         if step > 0:
             self.resumed = [*self.resumed, step][-MOST_SAVED:]
+            self.resumed_at = [*self.resumed_at, time][-MOST_SAVED:]
         self.last_step = step
 
 
@@ -101,19 +129,9 @@ def _add_points(
             continue
         points = curves.setdefault(name, [])
         points.append((step, float(value)))
-        if len(points) > MOST_POINTS:
-            points[:] = _halve(points)
-
-
-def _halve(points: Points) -> Points:
-    """The lowest and the highest of each four neighbours, at their own steps; both ends stay unchanged. No
-    extreme is lost, however often it is done.
-    """
-    kept = [points[0]]
-    for start in range(1, len(points) - 1, 4):
-        four = points[start : min(start + 4, len(points) - 1)]
-        kept += sorted({min(four, key=lambda p: p[1]), max(four, key=lambda p: p[1])})
-    return [*kept, points[-1]]
+        most = min(MOST_POINTS, _MOST_IN_ALL // len(curves))
+        if len(points) > most:
+            points[:] = thin_out(points, most // 2)
 
 
 def _short_metrics(metrics: dict[str, Any]) -> dict[str, Any]:

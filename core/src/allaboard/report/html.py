@@ -5,6 +5,8 @@ Text from outside goes through `escape`; docstrings name the arguments that are 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -13,7 +15,6 @@ from typing import Any
 from allaboard._version import __version__
 from allaboard.printable import visible
 from allaboard.redaction import redact_text
-from allaboard.report import words
 
 NONE = "\N{EN DASH}"
 
@@ -24,9 +25,11 @@ def escape(text: str) -> str:
 
 
 def head(kicker: str, title: str, state: str, tone: str, lead: str) -> str:
+    """The head of a page; without a badge where there is no ``state``."""
+    badge = f' <span class="badge {tone}">{escape(state)}</span>' if state else ""
     return (
         f'<header class="{tone}"><p class="kicker">{escape(kicker)}</p>'
-        f'<h1>{escape(title)} <span class="badge {tone}">{escape(state)}</span></h1>'
+        f"<h1>{escape(title)}{badge}</h1>"
         f'<p class="lead">{escape(lead)}</p></header>'
     )
 
@@ -35,11 +38,12 @@ def section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """``rows`` are HTML already."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """``rows`` are HTML already; ``kind``: a CSS class, ``figures`` for numbers alone."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    begin = f'<div class="wide"><table class="{kind}">' if kind else '<div class="wide"><table>'
+    return f"{begin}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def definitions(facts: Iterable[tuple[str, Any]]) -> str:
@@ -47,11 +51,7 @@ def definitions(facts: Iterable[tuple[str, Any]]) -> str:
     return f'<dl class="facts">{rows}</dl>'
 
 
-def is_number(name: str, value: Any) -> bool:
-    return name != words.SPEED and isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-_CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_NO_SCRIPT = "default-src 'none'; style-src 'unsafe-inline'"
 """What a browser may load for a page: nothing but the styles in it."""
 
 
@@ -63,16 +63,32 @@ GENERATOR = "allaboard"
 """The generator in the head of a page: such a file may be overwritten."""
 
 
-def page(title: str, parts: Iterable[str], about: Mapping[str, str] | None = None) -> str:
-    """A whole page. ``parts`` are HTML already; ``about``: metadata for its head, by name."""
-    style = resources.files("allaboard.report").joinpath("page.css").read_text(encoding="utf-8")
+def page(
+    title: str, parts: Iterable[str], about: Mapping[str, str] | None = None, *, script: bool = False
+) -> str:
+    """A whole page. ``parts`` are HTML already; ``about``: metadata for its head, by name; ``script``: with
+    the script of charts, the only one that a browser may run in it.
+    """
+    style, code = _file("page.css"), _file("page.js") if script else ""
     body = "\n".join(part for part in parts if part)
     facts = {"generator": GENERATOR, **(about or {}), "viewport": "width=device-width,initial-scale=1"}
+    policy = _NO_SCRIPT + (f"; script-src '{_hash(code)}'" if script else "")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_CONTENT_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"{''.join(meta(name, text) for name, text in facts.items())}"
         f"<title>{escape(title)}</title><style>{style}</style></head>\n"
         f"<body><main>{body}\n"
-        f"<footer>allaboard {escape(__version__)}</footer></main></body></html>\n"
+        f"<footer>allaboard {escape(__version__)}</footer></main>"
+        + (f"<script>{code}</script>" if script else "")
+        + "</body></html>\n"
     )
+
+
+def _file(name: str) -> str:
+    return resources.files("allaboard.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(code: str) -> str:
+    """How a content policy names a script by what it is."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

@@ -1,425 +1,591 @@
-"""The page of a run: one file, nothing fetched, no script. Values in, text out.
+"""The page of a run: one file, nothing fetched. A value of `page_data` in, text out.
 
-Kubeflow shows it in a frame without an origin of its own, so styles and pictures are in the page. It is
-readable on a telephone, in dark mode, printed, and in an archive. The page stays small, however much a run
-has written: what is left out is counted.
+Kubeflow shows it in a frame without an origin of its own, so styles, pictures and the little script are in
+the page. It is readable on a telephone, in dark mode, printed, in an archive, and where no script may run.
+The page stays small, because the value is.
 """
 
 from __future__ import annotations
 
-import html as markup
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from allaboard.diagnosis.last_good import SinceLastGood
-from allaboard.follow.loop import Outcome
-from allaboard.observation import PHASES, Event, MemberSeen, Observation, State
-from allaboard.redaction import hide_known, redact_job, redact_text, secret_values
 from allaboard.report import words
-from allaboard.report.chart import Mark, Series, chart
-from allaboard.report.history import History
-from allaboard.report.html import NONE, definitions, escape, head, is_number, page, section, table
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
-from allaboard.units import counted, rfc3339, show_seconds
+from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, ticks, time_axis
+from allaboard.report.curves import at, thin_out
+from allaboard.report.html import NONE, definitions, escape, head, page, section, table
+from allaboard.report.page_data import is_loss
+from allaboard.units import counted, rfc3339, show_bytes, show_seconds
 
-LAST_LINES = 40
-LONGEST_LINE = 2000
-MOST_MEMBERS = 300
-MOST_EVENTS = 100
-MOST_CHECKPOINTS = 100
-MOST_METRICS = 100
-_MOST_CHARTS = 12
-"""A chart takes some 10 KB. Curves that are not drawn are named."""
-_MOST_MARKS = 20
-_LONGEST_NAME = 100
-_TONES = {State.SUCCEEDED: "good", State.FAILED: "bad", State.TIMED_OUT: "bad", State.LOST: "bad"}
+Data = Mapping[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class PageData:
-    """The data of a page. ``lines``: the last lines of a member, by its name. ``events``: over all attempts,
-    oldest first. ``secrets``: values that the page must not show. ``gaps``: what could not be read, in
-    sentences.
-    """
-
-    history: History = field(default_factory=History)
-    lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    events: Sequence[Event] = ()
-    secrets: Sequence[str] = ()
-    gaps: Sequence[str] = ()
+TONES = {"succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad"}
+_SPEED = words.SPEED.replace("_", " ")
+_ROWS = 2400
+"""Rows of the tables behind all curves together."""
+_MOST_ROWS = 60
+_TILES = 6
+_MOST_DOTS = 60
+_METRIC_COLUMNS = 5
+_SHOWN = 10
+"""Checkpoints that are seen at once."""
 
 
-def run_page(
-    outcome: Outcome,
-    data: PageData,
-    now: float,
-    *,
-    job: TrainingJob | None = None,
-    kind: str = "training",
-    window: tuple[float, float] | None = None,
-    since: SinceLastGood | None = None,
-) -> str:
+def run_page(data: Data) -> str:
     """The page of a run, ended or not: its state, phases, curves, members, checkpoints and events, and why it
-    waits or failed. ``now``: the time of the observation. ``job``: shown if known. ``window``: begin and end
-    of the pipeline step that followed the run. ``since``: what differs from the last good run of its job.
+    waits or failed. ``data``: of `page_data`.
     """
-    seen, state = outcome.seen, outcome.state
-    # The run's own secrets may be in output of members and in messages of servers.
-    known = [*data.secrets, *(secret_values(job.as_mapping()) if job is not None else ())]
-    headline, rest = _headline(outcome, now)
-    title = seen.job or seen.run
+    title, state = data["job"] or data["run"], _state_word(data)
     parts = [
-        head(f"{kind} run", title, _state_word(state), _TONES.get(state, "calm"), headline),
-        f'<pre class="lead">{escape(rest)}</pre>' if rest else "",
-        _tiles(outcome, now),
-        _reasons_html(outcome),
-        _since_last_good(since) if since is not None else "",
-        _curves(outcome, data.history, job),
-        _timeline(seen, now, window),
-        _members(seen),
-        _last_lines(outcome, data, known),
-        _checkpoints(outcome, data.history),
-        _events(data.events),
-        _facts(outcome, data, now),
-        _job(job) if job is not None else "",
+        head(f"{data['kind']} run", title, state, TONES.get(data["state"], "calm"), data["headline"]),
+        f'<pre class="lead">{escape(data["message"])}</pre>' if data["message"] else "",
+        _tiles(data),
+        _reasons(data),
+        _since_last_good(data),
+        _curves(data),
+        _timeline(data),
+        _members(data),
+        _last_lines(data),
+        _checkpoints(data),
+        _events(data),
+        _facts(data),
+        _job(data),
     ]
-    text = page(f"{title}: {_state_word(state)}", parts, {"allaboard-run": seen.run})
-    return hide_known(text, [*known, *(markup.escape(value) for value in known)])
+    return page(f"{title}: {state}", parts, {"allaboard-run": data["run"]}, script=bool(data["curves"]))
 
 
-def _state_word(state: State) -> str:
-    return str(state).replace("_", " ")
+def _state_word(data: Data) -> str:
+    return str(data["state"]).replace("_", " ")
 
 
-def _headline(outcome: Outcome, now: float) -> tuple[str, str]:
-    """The first sentence, and what more its message says."""
-    seen = outcome.seen
-    if not outcome.state.is_final:
-        words_of_it = f"{seen.run} {_state_word(outcome.state)} {words.duration_phrase(seen, now)}".strip()
-        return f"{words_of_it}, when it was looked at: {rfc3339(now)}", ""
-    headline, _, rest = outcome.message.partition("\n")
-    return f"{seen.run} {headline.removeprefix('run ').removeprefix(outcome.run).strip()}", rest
+def _moment(data: Data, seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(data["zero"] + seconds)
 
 
 # --- the parts -------------------------------------------------------------------------------------------
 
 
-def _tiles(outcome: Outcome, now: float) -> str:
-    seen, progress = outcome.seen, outcome.seen.progress
-    tiles = [(name, words.number(value)) for name, value in _numbers(outcome.metrics)][:6]
-    if progress.step is not None:
-        share = words.share_done(seen)
-        done = f" ({share:.0%})" if share is not None and not outcome.state.is_final else ""
-        tiles.append(("steps", words.step_phrase(seen).removeprefix("step ") + done))
-    rest = words.seconds_left(seen)
-    if rest and not outcome.state.is_final:
-        tiles.append(("left, at this speed", show_seconds(rest)))
-    took = words.duration(seen, now if seen.finished is None else seen.finished)
-    tiles.append(("took" if outcome.state.is_final else "so far", show_seconds(took)))
-    tiles.append(("members", words.members_phrase(seen.members) or NONE))
-    if seen.restarts or seen.attempt > 1:
-        attempt = f", attempt {seen.attempt}" if seen.attempt > 1 else ""
-        tiles.append(("restarts", f"{seen.restarts}{attempt}"))
-    if progress.lost_steps:
-        tiles.append(("steps done twice", str(progress.lost_steps)))
+def _tiles(data: Data) -> str:
+    progress = data["progress"]
+    tiles = [(m["name"], words.number(m["value"])) for m in data["metrics"][:_TILES]]
+    if progress["step"] is not None:
+        total, share = progress["total"], progress["share"]
+        done = f" ({share:.0%})" if share is not None and not data["is_final"] else ""
+        tiles.append(("steps", f"{progress['step']}/{total}{done}" if total else str(progress["step"])))
+    if progress["seconds_left"]:
+        tiles.append(("left, at this speed", show_seconds(progress["seconds_left"])))
+    tiles.append(("took" if data["is_final"] else "so far", show_seconds(data["seconds"])))
+    if progress["steps_per_second"]:
+        tiles.append(("steps per second", f"{progress['steps_per_second']:.3g}"))
+    if data["goodput"]:
+        of = "of the time" if data["goodput"]["by"] == "time" else "of the steps"
+        tiles.append((f"goodput, {of}", f"{data['goodput']['share']:.0%}"))
+    tiles.append(("members", data["members_phrase"] or NONE))
+    if data["restarts"] or data["attempt"] > 1:
+        attempt = f", attempt {data['attempt']}" if data["attempt"] > 1 else ""
+        tiles.append(("restarts", f"{data['restarts']}{attempt}"))
+    if progress["lost_steps"]:
+        tiles.append(("steps done twice", str(progress["lost_steps"])))
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
     return f'<dl class="tiles">{cells}</dl>'
 
 
-def _numbers(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(n, v) for n, v in metrics.items() if len(n) <= _LONGEST_NAME and is_number(n, v)]
-
-
-def _reasons_html(outcome: Outcome) -> str:
-    seen, state = outcome.seen, outcome.state
+def _reasons(data: Data) -> str:
+    ended_badly = data["is_final"] and not data["ok"]
     parts = []
-    if not state.is_final and seen.held_by and seen.held_by not in [d.summary for d in outcome.diagnoses]:
-        parts.append(f'<div class="reason warning"><h3>{escape(seen.held_by)}</h3></div>')
-    for n, diagnosis in enumerate(outcome.diagnoses):
-        tone = "bad" if n == 0 and state.is_final and not outcome.ok else "warning"
+    if data["held_by"] and data["held_by"] not in [d["summary"] for d in data["diagnoses"]]:
+        parts.append(f'<div class="reason warning"><h3>{escape(data["held_by"])}</h3></div>')
+    for n, diagnosis in enumerate(data["diagnoses"]):
+        tone, fix = "bad" if n == 0 and ended_badly else "warning", diagnosis["fix"]
         quotes = "".join(
-            f"<li><code>{escape(e.object)} {escape(e.field)}</code> <q>{escape(e.text)}</q></li>"
-            for e in diagnosis.evidence
+            f"<li><code>{escape(e['object'])} {escape(e['field'])}</code> <q>{escape(e['text'])}</q></li>"
+            for e in diagnosis["evidence"]
         )
         parts.append(
-            f'<div class="reason {tone}"><h3>{escape(diagnosis.summary)}</h3>'
+            f'<div class="reason {tone}"><h3>{escape(diagnosis["summary"])}</h3>'
             + (f"<ul>{quotes}</ul>" if quotes else "")
-            + f"<p>{escape(diagnosis.fix[:1].upper() + diagnosis.fix[1:])}. "
-            + f'<span class="code">{escape(diagnosis.code)}</span></p></div>'
+            + f"<p>{escape(fix[:1].upper() + fix[1:])}. "
+            + f'<span class="code">{escape(diagnosis["code"])}</span></p></div>'
         )
     if not parts:
         return ""
     title = "What to look at"
-    if state.is_final and not outcome.ok:
+    if ended_badly:
         title = "What went wrong"
-    elif seen.held_by:
+    elif data["held_by"]:
         title = "Why it waits"
-    return section(title, "".join(parts))
+    return section(title, "".join(parts) + _left_out(data["diagnoses_left_out"], "more finding"))
 
 
-def _since_last_good(since: SinceLastGood) -> str:
-    when = f", which ended {rfc3339(since.finished)}" if since.finished is not None else ""
-    changes = "".join(f"<li>{escape(change)}</li>" for change in since.changes)
-    lines = escape("\n".join(f"{member}: {line}" for member, line in since.lines))
+def _since_last_good(data: Data) -> str:
+    since = data["since_last_good"]
+    if since is None:
+        return ""
+    when = f", which ended {_moment(data, since['finished'])}" if since["finished"] is not None else ""
+    changes = "".join(f"<li>{escape(change)}</li>" for change in since["changes"])
+    lines = escape("\n".join(f"{line['member']}: {line['text']}" for line in since["lines"]))
     nothing = "" if changes or lines else "<p>Nothing is different.</p>"
     return section(
         "Since the last good run",
-        f'<p class="fine">{escape(since.run + when)}.</p>{nothing}'
+        f'<p class="fine">{escape(since["run"] + when)}.</p>{nothing}'
         + (f"<ul>{changes}</ul>" if changes else "")
         + (f'<p class="fine">Lines that it did not write:</p><pre>{lines}</pre>' if lines else ""),
     )
 
 
-def _curves(outcome: Outcome, history: History, job: TrainingJob | None) -> str:
-    losses = [Series(name, points, noisy=True) for name, points in history.curves.items() if _is_loss(name)]
-    losses += [Series(name, points, dots=True) for name, points in history.measured.items() if _is_loss(name)]
-    others = [
-        Series(name, points, dots=True) for name, points in history.measured.items() if not _is_loss(name)
-    ]
-    others += [
-        Series(name.replace("_", " "), points, noisy=True)
-        for name, points in history.curves.items()
-        if not _is_loss(name)
-    ]
-    marks = [Mark(step, f"resumed from step {step}") for step in history.resumed[-_MOST_MARKS:]]
-    drawn, more = losses[:_MOST_CHARTS], losses[_MOST_CHARTS:] + others[_MOST_CHARTS:]
-    big = _figure("Loss", drawn, marks, _best(history, job)) if drawn else ""
-    small = "".join(_figure(s.name, [s], marks, size=(430, 220)) for s in others[:_MOST_CHARTS])
-    if not big and not small:
+# --- curves
+
+
+def _curves(data: Data) -> str:
+    curves = data["curves"]
+    if not curves:
         text = (
             "This run reported no numbers. "
             "<code>allaboard.inside.report(step=, total=, loss=)</code> in the script draws its curve here."
         )
-        return "" if outcome.metrics else section("Curves", f'<p class="fine">{text}</p>')
-    odd = ""
-    if history.nonfinite:
-        step, name = history.nonfinite[0]
-        odd = f'<p class="warning">{escape(name)} was not a finite number at step {step}'
-        odd += f" and {len(history.nonfinite) - 1} more times.</p>" if len(history.nonfinite) > 1 else ".</p>"
-    undrawn = f"Not drawn are {len(more)} more: {', '.join(s.name for s in more)}." if more else ""
+        return "" if data["metrics"] else section("Curves", f'<p class="fine">{text}</p>')
+    first = [curve for curve in curves if is_loss(curve["name"])][:_TILES]
+    losses = [Drawn(curve["name"], curve, data, n) for n, curve in enumerate(first)]
+    others = [Drawn(c["name"], c, data) for c in curves if not any(c is loss for loss in first)]
+    axes = axes_of([data])
+    rows = max(6, min(_MOST_ROWS, _ROWS // len(curves)))
+    big = _figure("Loss", losses, axes, rows, wide=True) if losses else ""
+    small = "".join(_figure(_title(d.curve), [d], axes, rows, wide=False) for d in others)
     return section(
         "Curves",
-        big
-        + odd
-        + (f'<div class="pair">{small}</div>' if small else "")
-        + (f'<p class="fine">{escape(undrawn)}</p>' if undrawn else ""),
+        chosen_axis(
+            len(axes) > 1,
+            big + _nonfinite(data) + (f'<div class="pair">{small}</div>' if small else ""),
+        )
+        + _curve_notes(data, len(axes) > 1),
     )
 
 
-def _is_loss(name: str) -> bool:
-    return "loss" in name.lower()
+def _title(curve: Data) -> str:
+    return str(curve["name"]).replace("_", " ")
 
 
-def _best(history: History, job: TrainingJob | None) -> tuple[float, float] | None:
-    """The point of the best checkpoint, if a drawn loss decides which is best."""
-    best = ((job.get("checkpoints") if job is not None else None) or {}).get("best") or {}
-    points = history.measured.get(str(best.get("metric")), [])
-    if not points or not _is_loss(str(best.get("metric"))):
-        return None
-    choose = min if best.get("mode", "min") == "min" else max
-    return choose(reversed(points), key=lambda point: point[1])
+def axes_of(runs: Sequence[Data]) -> list[Axis]:
+    """The axis of steps, and that of time where the times of all runs are known."""
+    ends = [end for d in runs for curve in d["curves"] for end in (curve["first"][0], curve["last"][0])]
+    axes, clocks = [steps_axis(min(ends), max(ends))], [d["clock"] for d in runs if d["curves"]]
+    if not all(clocks):
+        return axes
+    return [*axes, time_axis(min(c[0][1] for c in clocks), max(c[-1][1] for c in clocks))]
 
 
-def _figure(
+def chosen_axis(both: bool, charts: str) -> str:
+    """Charts over steps or over time, as the reader chooses; no script is needed for that."""
+    if not both:
+        return f'<p class="tools"></p><div class="charts">{charts}</div>'
+    choices = (
+        '<input type="radio" name="axis" id="over-steps" checked>'
+        '<input type="radio" name="axis" id="over-time">'
+        '<p class="tools"><span class="choice"><label for="over-steps">Steps</label>'
+        '<label for="over-time">Time</label></span></p>'
+    )
+    return f'{choices}<div class="charts">{charts}</div>'
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A curve of a run, and what it is called in a picture. ``is_plain``: drawn without its noise where it
+    has a trend.
+    """
+
+    name: str
+    curve: Data
+    data: Data
+    colour: int = 0
+    is_plain: bool = False
+
+
+def _figure(title: str, shown: Sequence[Drawn], axes: Sequence[Axis], rows: int, *, wide: bool) -> str:
+    """The figure of a run: with where it resumed, and its best checkpoint."""
+    data = shown[0].data
+    best = data["best"]
+    starred = bool(best) and best["value"] is not None and any(_is_of(d.curve, best) for d in shown)
+    note = ""
+    if starred:
+        note = f'<span class="key-best">★ best {number(best["value"])} at step {best["step"]}</span>'
+    return figure(title, shown, axes, rows, wide=wide, note=note, about=data, starred=starred)
+
+
+def figure(
     title: str,
-    series: Sequence[Series],
-    marks: Sequence[Mark],
-    star: tuple[float, float] | None = None,
-    size: tuple[int, int] = (880, 320),
+    shown: Sequence[Drawn],
+    axes: Sequence[Axis],
+    rows: int,
+    *,
+    wide: bool,
+    note: str = "",
+    about: Data | None = None,
+    starred: bool = False,
 ) -> str:
-    picture = chart(title, series, marks=marks, star=star, size=size)
-    names = [s.name for s in series if s.points]
-    legend = "".join(f'<span class="key s{n % 6}">{escape(name)}</span>' for n, name in enumerate(names))
-    scroll = f'<div class="wide">{picture}</div>'
-    return f"<figure>{scroll}<figcaption>{legend}</figcaption></figure>" if picture else ""
-
-
-def _timeline(seen: Observation, now: float, window: tuple[float, float] | None) -> str:
-    spans = timeline(seen, now, window)
-    total = sum(seconds for _, seconds in spans)
-    if total <= 0:
-        return ""
-    bars = "".join(
-        f'<i class="s{n % 6}" style="flex-grow:{max(seconds / total, 0.004):.4f}" title="{escape(name)}"></i>'
-        for n, (name, seconds) in enumerate(spans)
+    """Curves in one picture for each axis, and the tables behind them, of ``rows`` rows. ``note``: HTML of
+    the caption; ``about``: the run whose marks are drawn.
+    """
+    pictures = "".join(
+        f'<div class="by-{axis.key}">{_picture(title, shown, axis, about, starred, wide)}</div>'
+        for axis in axes
     )
+    keys = "".join(_key(drawn, len(shown) > 1 or about is None, short=not wide) for drawn in shown)
+    behind = "".join(_table_behind(drawn, rows, named=len(shown) > 1) for drawn in shown)
+    if about is None and len(shown) > 1:
+        behind = f'<details class="data"><summary>as tables</summary>{behind}</details>'
+    caption = f"<figcaption><b>{escape(title)}</b>{keys}{note}</figcaption>"
+    kind = "big" if wide else "small several" if len(shown) > 1 else "small"
+    return f'<figure class="{kind}">{caption}{pictures}<div class="tables">{behind}</div></figure>'
+
+
+def _picture(
+    title: str, shown: Sequence[Drawn], axis: Axis, about: Data | None, starred: bool, wide: bool
+) -> str:
+    timed = axis.key == "time"
+    lines = []
+    for drawn in shown:
+        curve, place = drawn.curve, _place_of(drawn.data, timed)
+        points, over = curve["points"], curve["trend"]
+        if drawn.is_plain and over:
+            points, over = over, []
+        lines.append(
+            Line(
+                drawn.name,
+                _placed(points, place),
+                _placed(over, place),
+                dots=curve["kind"] == "checkpoint" and len(points) <= _MOST_DOTS,
+                breaks=[x for cut in drawn.data["breaks"] if (x := place(cut)) is not None] if timed else (),
+                colour=drawn.colour,
+            )
+        )
+    if about is None:
+        return chart(title, lines, axis, wide=wide)
+    best = about["best"]
+    marks = [
+        Mark(x, f"resumed from step {again['step']}")
+        for again in about["resumed"]
+        if (x := again["at" if timed else "step"]) is not None
+    ]
+    x = None if best is None else _place_of(about, timed)(best["step"])
+    if x is not None:
+        marks.append(Mark(x, f"best checkpoint, step {best['step']}", best=True))
+    star = (x, float(best["value"])) if starred and x is not None else None
+    return chart(title, lines, axis, marks=marks, best=star, wide=wide)
+
+
+def _place_of(data: Data, timed: bool) -> Callable[[float], float | None]:
+    return _placer([(tick[0], tick[1]) for tick in data["clock"]]) if timed else float
+
+
+def _is_of(curve: Data, best: Data) -> bool:
+    return curve["kind"] == "checkpoint" and bool(curve["name"] == best["metric"])
+
+
+def _key(drawn: Drawn, coloured: bool, *, short: bool) -> str:
+    """What a colour stands for, and the last value. ``short``: the value alone; the colour is told before."""
+    value = f'<span class="value">{number(drawn.curve["last"][1])}</span>'
+    if not coloured:
+        return value
+    name = "" if short else escape(drawn.name) + " "
+    return f'<span class="key s{drawn.colour % 6}" title="{escape(drawn.name)}">{name}{value}</span>'
+
+
+def _placer(clock: list[tuple[float, float]]) -> Callable[[float], float | None]:
+    def place(step: float) -> float | None:
+        return at(clock, step) if clock[0][0] <= step <= clock[-1][0] else None
+
+    return place
+
+
+def _placed(
+    points: Iterable[Sequence[float]], place: Callable[[float], float | None]
+) -> list[tuple[float, float]]:
+    return [(x, y) for step, y in points if (x := place(step)) is not None]
+
+
+def _table_behind(drawn: Drawn, most: int, *, named: bool) -> str:
+    """The curve in numbers."""
+    curve, clock = drawn.curve, drawn.data["clock"]
+    place = _place_of(drawn.data, True) if clock else None
+    shown = thin_out([(point[0], point[1]) for point in curve["points"]], most)
+    rows = []
+    for step, value in shown:
+        moment = place(step) if place is not None else None
+        time = [show_seconds(moment) if moment is not None else NONE] if place is not None else []
+        rows.append([f"{step:,.0f}", *time, f"{value:.6g}"])
+    heads = ["step", *(["after"] if place is not None else []), curve["name"]]
+    whole = (
+        f"{curve['count']:,} points"
+        if len(shown) == curve["count"]
+        else (f"{len(shown)} of {curve['count']:,} points, the extremes among them")
+    )
+    low, high = curve["low"], curve["high"]
+    facts = f"lowest {low[1]:.6g} at step {low[0]}, highest {high[1]:.6g} at step {high[0]}"
+    return (
+        f'<details class="data"><summary>{escape(drawn.name + " ") if named else ""}as a table</summary>'
+        f'<p class="fine">{whole}; {facts}.</p>{table(heads, rows, "figures")}</details>'
+    )
+
+
+def _nonfinite(data: Data) -> str:
+    odd = data["nonfinite"]
+    if odd is None:
+        return ""
+    more = f" and {odd['count'] - 1} more times." if odd["count"] > 1 else "."
+    text = f"{odd['name']} was not a finite number at step {odd['step']}{more}"
+    return f'<p class="warning">{escape(text)}</p>'
+
+
+def _curve_notes(data: Data, timed: bool) -> str:
+    notes = []
+    if any(curve["count"] > len(curve["points"]) for curve in data["curves"]):
+        notes.append(
+            "Of long curves some points are drawn, the lowest and the highest of neighbours among them; the "
+            "line on top is the mean of neighbours."
+        )
+    if not timed:
+        notes.append(
+            "When each step was reported is not known here, or not closely enough for curves over time."
+        )
+    if data["curves_left_out_count"]:
+        count, named = data["curves_left_out_count"], data["curves_left_out"]
+        rest = f" and {count - len(named)} others" if count > len(named) else ""
+        notes.append(f"Not drawn are {count} more: {', '.join(named)}{rest}.")
+    return f'<p class="fine">{escape(" ".join(notes))}</p>' if notes else ""
+
+
+# --- time
+
+_COLOURS = {
+    "admitted": "s5",
+    "scheduled": "s3",
+    "image": "s1",
+    "rendezvous": "s4",
+    "first step": "s2",
+    "training": "s0",
+}
+_KINDS = (
+    ("save", "saves"), ("restart", "restarts"), ("eviction", "evictions"), ("failure", "failures"),
+    ("stop", "stops"),
+)  # fmt: skip
+
+
+def _timeline(data: Data) -> str:
+    """Phases, tries one after another, and marks, on one scale of time."""
+    told = data["timeline"]
+    begin, end, spans = float(told["begin"]), float(told["end"]), told["spans"]
+    if end <= begin:
+        return ""
+
+    def left(moment: float) -> float:
+        return 100 * min(1.0, max(0.0, (moment - begin) / (end - begin)))
+
+    def bar(from_: float, to: float, colour: str, title: str) -> str:
+        place = f"left:{left(from_):.4g}%;width:{max(0.15, left(to) - left(from_)):.4g}%"
+        words_of_it = escape(f"{title} {show_seconds(to - from_)}")
+        return f'<i class="{colour}" style="{place}" title="{words_of_it}"></i>'
+
+    phases = [bar(s["begin"], s["end"], _COLOURS.get(s["name"], "rest"), s["name"]) for s in spans]
+    lanes = [_lane("phases", "".join(phases))]
+    for one in told["tries"] if len(told["tries"]) > 1 else ():
+        name = f"attempt {one['attempt']}" + (f" ↻ {one['restart']}" if one["restart"] else "")
+        took = show_seconds(one["end"] - one["begin"])
+        lanes.append(_lane(name, bar(one["begin"], one["end"], "try", name), took))
+    for kind, plural in _KINDS:
+        marks = [mark for mark in told["marks"] if mark["kind"] == kind and begin <= mark["at"] <= end]
+        body = "".join(
+            f'<b class="{kind}" style="left:{left(m["at"]):.4g}%" '
+            f'title="{escape(show_seconds(m["at"]) + " " + m["text"])}"></b>'
+            for m in marks
+        )
+        lanes += [_lane(plural, body, str(len(marks)))] if marks else []
+    axis = time_axis(begin, end, "since creation" if data["created"] is not None else "since its start")
+    scale = "".join(
+        f'<i style="left:{left(value * axis.per):.4g}%">{number(value)}</i>'
+        for value in ticks(begin / axis.per, end / axis.per, 6)
+    )
+    lanes.append(f'<div class="lane scale"><span></span><div>{scale}</div><span></span></div>')
+    took_of: dict[str, float] = {}
+    for span in spans:
+        took_of[span["name"]] = took_of.get(span["name"], 0.0) + span["end"] - span["begin"]
     legend = "".join(
-        f'<span class="key s{n % 6}">{escape(name)} {show_seconds(seconds)}</span>'
-        for n, (name, seconds) in enumerate(spans)
+        f'<span class="key {_COLOURS.get(name, "rest")}">{escape(name)} {show_seconds(seconds)}</span>'
+        for name, seconds in took_of.items()
         if seconds >= 0.05
     )
+    since = "" if told["whole_step"] else ", from when it was created"
     return section(
         "Where the time went",
-        f'<div class="bar">{bars}</div><p class="keys">{legend}</p>'
-        f'<p class="fine">{show_seconds(total)} in all{"" if window else ", from when it was created"}.</p>',
+        f'<p class="keys">{legend}</p><div class="lanes">{"".join(lanes)}</div>'
+        f'<p class="fine">{show_seconds(end - begin)} in all{since}; in {axis.unit}. {_goodput(data)}</p>'
+        + _left_out(told["tries_left_out"], "earlier try", "earlier tries")
+        + _left_out(told["marks_left_out"], "earlier mark")
+        + _marks_table(data),
     )
 
 
-def timeline(
-    seen: Observation, now: float, window: tuple[float, float] | None = None
-) -> list[tuple[str, float]]:
-    """The time spans of a run, in order, in seconds. ``window``: begin and end of the step. The spans then
-    sum to the window; parts of the run outside of it (from another try of the step) are left out. Without a
-    window the spans sum to the time of the run, until ``now`` if it has not ended.
-    """
-    phases = [(name, seconds) for name in PHASES if (seconds := seen.phases.get(name))]
-    created = seen.created
-    if created is None:
-        return [(name.replace("_", " "), seconds) for name, seconds in phases]
-    known = created + sum(seconds for _, seconds in phases)
-    on = words.current_phase(seen)
-    finished = seen.finished
-    if finished is None:
-        finished = known if window or state_of(seen).is_final else max(known, now)
-    began, ended = window or (created, max(created, finished))
-    before = "start" if seen.attempt == 1 else f"before attempt {seen.attempt}"
-    marks = [(before, created)]
-    for name, seconds in phases:
-        until = finished if name == on and not window else marks[-1][1] + seconds
-        marks.append((name.replace("_", " "), until))
-    marks += [(_untold_phase(seen), finished), ("end", ended)]
-    spans, at = [], began
-    for name, until in marks:
-        until = min(max(until, at), ended)  # clocks of two machines may differ
-        spans.append((name, until - at))
-        at = until
-    return [(name, seconds) for name, seconds in spans if seconds > 0]
+def _lane(name: str, body: str, count: str = "") -> str:
+    return f'<div class="lane"><span>{escape(name)}</span><div>{body}</div><span>{escape(count)}</span></div>'
 
 
-def _untold_phase(seen: Observation) -> str:
-    """The name of time without a known phase: a run that reports no step, or a suspension."""
-    if seen.phases.get("training"):
-        return "no phase told"
-    return "running, no step told" if seen.started is not None or state_of(seen).is_final else "not started"
-
-
-def _members(seen: Observation) -> str:
-    shown = (
-        sorted(seen.members, key=_member_tone)[:MOST_MEMBERS]
-        if len(seen.members) > MOST_MEMBERS
-        else seen.members
-    )
-    rows = []
-    for member in shown:
-        name, rank, phase, code, restarts = words.member_row(member)
-        tone = {"succeeded": "good", "failed": "bad"}.get(member.phase, "calm")
-        # Error is Kubernetes' word for any exit code that is not 0.
-        why = (
-            f" ({member.reason})" if member.phase == "failed" and member.reason not in (None, "Error") else ""
-        )
-        log = f"<code>{escape(member.log)}</code>" if member.log else NONE
-        state = f'<span class="{tone}">{escape(phase + why)}</span>'
-        rows.append((escape(name), rank, state, code, restarts, log))
-    if not rows:
+def _goodput(data: Data) -> str:
+    good = data["goodput"]
+    if good is None:
         return ""
-    body = table(("member", "rank", "phase", "exit code", "restarts", "log"), rows)
-    return section("Members", body + _left_out_note(len(seen.members) - len(rows), "calmer member"))
+    if good["by"] == "time":
+        useful, whole = show_seconds(good["useful"]), show_seconds(good["of"])
+        text = f"{useful} of {whole} passed between reported steps that no restart undid."
+        return f"Goodput {good['share']:.0%}: {text}"
+    return f"Goodput {good['share']:.0%}: {good['useful']:,} of {good['of']:,} steps were not done again."
 
 
-def _member_tone(member: MemberSeen) -> tuple[bool, int]:
-    """The CSS class of a member. Failed and restarted members come first if there is no room for all."""
-    return member.phase != "failed" and not member.restarts, member.rank
+def _marks_table(data: Data) -> str:
+    marks = data["timeline"]["marks"]
+    if not marks:
+        return ""
+    rows = [[show_seconds(m["at"]), escape(m["kind"]), escape(m["text"])] for m in marks]
+    body = table(("after", "mark", "what happened"), rows)
+    return f'<details class="data"><summary>marks as a table</summary>{body}</details>'
 
 
-def _last_lines(outcome: Outcome, data: PageData, known: Sequence[str]) -> str:
+# --- members, checkpoints, events, facts
+
+
+def _members(data: Data) -> str:
+    members = data["members"]
+    if not members:
+        return ""
+    on_nodes = any(member["node"] for member in members)
+    rows = []
+    for m in members:
+        tone = {"succeeded": "good", "failed": "bad"}.get(m["phase"], "calm")
+        why = f" ({m['why']})" if m["why"] else ""
+        rows.append([
+            escape(m["name"]),
+            str(m["rank"]),
+            *([escape(m["node"] or NONE)] if on_nodes else []),
+            f'<span class="{tone}">{escape(m["phase"] + why)}</span>',
+            "-" if m["exit_code"] is None else str(m["exit_code"]),
+            str(m["restarts"]),
+            f"<code>{escape(m['log'])}</code>" if m["log"] else NONE,
+        ])  # fmt: skip
+    heads = ("member", "rank", *(["node"] if on_nodes else []), "phase", "exit code", "restarts", "log")
+    return section("Members", table(heads, rows) + _left_out(data["members_left_out"], "calmer member"))
+
+
+def _last_lines(data: Data) -> str:
+    told = sorted((m for m in data["members"] if m["lines"]), key=lambda m: int(m["order"]))
     parts = []
-    failing = None if outcome.ok else words.first_failing(outcome)
-    for member in sorted(outcome.seen.members, key=lambda member: member != failing):
-        lines = data.lines.get(member.name)
-        if not lines:
-            continue
-        text = escape("\n".join(_cut_line(line, known) for line in lines[-LAST_LINES:]))
-        whole = f'<p class="fine">All of them: <code>{escape(member.log)}</code></p>' if member.log else ""
-        parts.append(f"<h3>{escape(member.name)}</h3><pre>{text}</pre>{whole}")
+    for n, m in enumerate(told):
+        whole = f'<p class="fine">All of them: <code>{escape(m["log"])}</code></p>' if m["log"] else ""
+        text = escape("\n".join(m["lines"]))
+        parts.append(
+            f'<details class="lines"{" open" * (n < 2)}><summary>{escape(m["name"])}</summary>'
+            f"<pre>{text}</pre>{whole}</details>"
+        )
     return section("The last lines", "".join(parts)) if parts else ""
 
 
-def _cut_line(line: str, known: Sequence[str]) -> str:
-    """A line, cut to the length that the page shows. Secrets are removed before the cut, which could leave
-    part of one.
-    """
-    if len(line) <= LONGEST_LINE:
-        return line
-    return redact_text(line, known)[:LONGEST_LINE] + f" … {counted(len(line), 'character')} in all"
-
-
-def _checkpoints(outcome: Outcome, history: History) -> str:
-    progress = outcome.seen.progress
-    best = progress.best_checkpoint
+def _checkpoints(data: Data) -> str:
+    saved, best = data["checkpoints"], data["best_checkpoint"]
+    if not saved:
+        latest = data["checkpoint"]
+        facts = [("latest", latest), ("best", best if best != latest else None)]
+        named = [(name, uri) for name, uri in facts if uri]
+        return section("Checkpoints", definitions(named)) if named else ""
+    timed, sized = any(s["at"] is not None for s in saved), any(s["size"] is not None for s in saved)
+    names = [*dict.fromkeys(name for s in saved for name in s["metrics"])]
+    apart = len(names) <= _METRIC_COLUMNS
     rows = [
-        (
-            str(saved.step) + (" ★" if saved.uri and saved.uri == best else ""),
-            escape(words.metrics(saved.metrics) or NONE),
-            f"<code>{escape(saved.uri)}</code>",
-        )
-        for saved in reversed(history.saved[-MOST_CHECKPOINTS:])
+        [
+            f"{s['step']}" + (" ★" if s["best"] else ""),
+            *([show_seconds(s["at"]) if s["at"] is not None else NONE] if timed else []),
+            *(
+                [escape(words.number(s["metrics"][name]) if name in s["metrics"] else NONE) for name in names]
+                if apart
+                else [f'<span class="long">{escape(words.metrics(s["metrics"]) or NONE)}</span>']
+            ),
+            *([show_bytes(s["size"]) if s["size"] is not None else NONE] if sized else []),
+            f"<code>{escape(s['uri'])}</code>",
+        ]
+        for s in saved
     ]
-    if not rows:  # without rank 0's lines the observation may still name the newest
-        named = [("latest", progress.checkpoint), ("best", best if best != progress.checkpoint else None)]
-        facts = [(name, uri) for name, uri in named if uri]
-        return section("Checkpoints", definitions(facts)) if facts else ""
-    starred = "★ the best. " if any(saved.uri == best for saved in history.saved) else ""
+    heads = (
+        "step",
+        *(["after"] if timed else []),
+        *(names if apart else ["metrics"]),
+        *(["size"] if sized else []),
+        "place",
+    )
+    starred = "★ the best. " if any(s["best"] for s in saved) else ""
     note = f'<p class="fine">{starred}Retention may have removed older ones since.</p>'
-    more = _left_out_note(len(history.saved) - len(rows), "older checkpoint")
-    return section("Checkpoints", table(("step", "metrics", "place"), rows) + note + more)
+    more = _left_out(data["checkpoints_left_out"], "older checkpoint")
+    shown = [n for n, s in enumerate(saved) if n < _SHOWN or s["best"] or len(saved) < _SHOWN + 5]
+    rest = [row for n, row in enumerate(rows) if n not in {*shown}]
+    older = ""
+    if rest:
+        summary = f"<summary>{counted(len(rest), 'older one')}</summary>"
+        older = f'<details class="data">{summary}{table(heads, rest)}</details>'
+    return section("Checkpoints", table(heads, [rows[n] for n in shown]) + older + note + more)
 
 
-def _events(events: Sequence[Event]) -> str:
-    shown = events[-MOST_EVENTS:]
-    if not shown:
+def _events(data: Data) -> str:
+    if not data["events"]:
         return ""
     rows = [
         (
-            f"<time>{escape(rfc3339(event.time) or NONE)}</time>",
-            f'<span class="{"warning" if event.type == "Warning" else "calm"}">{escape(event.reason)}</span>',
-            f'<span class="name">{escape(event.object)}</span>',
-            escape(event.message),
+            f"<time>{escape(_moment(data, event['at']) or NONE)}</time>",
+            f'<span class="{_event_tone(event)}">{escape(event["reason"])}</span>',
+            f'<span class="name">{escape(event["object"])}</span>',
+            escape(event["message"]),
         )
-        for event in shown
+        for event in data["events"]
     ]
     body = table(("time", "event", "object", "what happened"), rows)
-    return section("Events", body + _left_out_note(len(events) - len(shown), "earlier event"))
+    return section("Events", body + _left_out(data["events_left_out"], "earlier event"))
 
 
-def _left_out_note(count: int, noun: str) -> str:
-    return f'<p class="fine">{counted(count, noun)} left out here.</p>' if count > 0 else ""
+def _event_tone(event: Data) -> str:
+    return "warning" if event["type"] == "Warning" else "calm"
 
 
-def _facts(outcome: Outcome, data: PageData, now: float) -> str:
-    seen = outcome.seen
+def _left_out(count: int, noun: str, plural: str | None = None) -> str:
+    words_of_it = f"{count:,} {plural}" if plural and count != 1 else counted(count, noun)
+    return f'<p class="fine">{words_of_it} left out here.</p>' if count > 0 else ""
+
+
+def _facts(data: Data) -> str:
+    stop = data["stop"]
     facts: list[tuple[str, Any]] = [
-        ("run", outcome.run),
-        ("job", seen.job),
-        ("key", None if seen.key.startswith("once/") else seen.key),
-        ("attempt", seen.attempt),
-        ("generation", seen.generation if seen.generation > 1 else None),
-        ("created", rfc3339(seen.created)),
-        ("started", rfc3339(seen.started)),
-        ("finished", rfc3339(seen.finished)),
-        ("looked at", rfc3339(now)),
-        (
-            "stopped",
-            f"by {seen.stop.by} at {rfc3339(seen.stop.at)}: {seen.stop.reason}" if seen.stop else None,
-        ),
-        ("followed by", seen.owner.id if seen.owner else None),
-        ("conditions", " → ".join(c.type for c in words.conditions_in_order(seen.conditions))),
-        ("flags", ", ".join(seen.flags)),
-        ("spec", seen.spec_hash),
+        ("run", data["run"]),
+        ("job", data["job"]),
+        ("key", data["key"]),
+        ("attempt", data["attempt"]),
+        ("generation", data["generation"] if data["generation"] > 1 else None),
+        ("created", _moment(data, data["created"])),
+        ("started", _moment(data, data["started"])),
+        ("finished", _moment(data, data["finished"])),
+        ("looked at", _moment(data, data["looked_at"])),
+        ("stopped", f"by {stop['by']} at {_moment(data, stop['at'])}: {stop['reason']}" if stop else None),
+        ("followed by", data["owner"]),
+        ("conditions", " → ".join(data["conditions"])),
+        ("flags", ", ".join(data["flags"])),
+        ("spec", data["spec_hash"]),
     ]
-    measured = _numbers(outcome.metrics)[6:]
-    facts += [(name, words.number(value)) for name, value in measured[:MOST_METRICS]]
-    notes = "".join(f"<li>{escape(note)}</li>" for note in (*seen.notes, *data.gaps))
+    facts += [(m["name"], words.number(m["value"])) for m in data["metrics"][_TILES:]]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in data["notes"])
     return section(
         "Facts",
         definitions((k, v) for k, v in facts if v not in (None, ""))
-        + _left_out_note(len(measured) - MOST_METRICS, "more metric")
+        + _left_out(data["metrics_left_out"], "more metric")
         + (f"<ul>{notes}</ul>" if notes else ""),
     )
 
 
-def _job(job: TrainingJob) -> str:
-    text = escape(json.dumps(redact_job(job.as_mapping()), indent=2, ensure_ascii=False))
+def _job(data: Data) -> str:
+    if data["job_spec"] is None:
+        return ""
+    text = escape(json.dumps(data["job_spec"], indent=2, ensure_ascii=False))
     return f"<details><summary>The job as it was run</summary><pre>{text}</pre></details>"

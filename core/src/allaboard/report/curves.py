@@ -1,0 +1,104 @@
+"""Curves in few points, which still say what many did. Values in, values out."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+Points = Sequence[tuple[float, float]]
+X = TypeVar("X", int, float)
+_DECADES = 50
+"""The highest is so many times the lowest: only a logarithmic scale shows the lower end."""
+
+
+def thin_out(points: Sequence[tuple[X, float]], most: int) -> list[tuple[X, float]]:
+    """At most ``most`` points (never fewer than four): both ends, and the lowest and the highest of each of
+    equally wide stretches, at their own places. No extreme is lost, and however often it is done, old points
+    lie as close as new ones. ``points``: in order of their places.
+    """
+    if len(points) <= max(4, most):
+        return list(points)
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    count, (begin, end) = max(1, (most - 2) // 2), (xs[1], xs[-2])
+    kept: list[tuple[X, float]] = [points[0]]
+    low, last = 1, len(points) - 1
+    for n in range(count):
+        high = (
+            last if n == count - 1 else bisect_right(xs, begin + (end - begin) * (n + 1) / count, low, last)
+        )
+        if low < high:
+            values = ys[low:high]
+            kept += [
+                points[low + at] for at in sorted({values.index(min(values)), values.index(max(values))})
+            ]
+        low = high
+    kept.append(points[-1])
+    return kept
+
+
+def spread(points: Points) -> bool:
+    """Whether the values lie so far apart that a logarithmic scale shows them best."""
+    values = [y for _, y in points]
+    return bool(values) and (low := min(values)) > 0 and max(values) / low > _DECADES
+
+
+def trend(points: Points, most: int) -> list[tuple[float, float]]:
+    """The trend, at ``most`` of the points: each value is the mean of a centred window of a thirtieth of the
+    whole width, so nothing lags. Values that are `spread` are averaged by their logarithms.
+    """
+    if not points:
+        return []
+    log = spread(points)
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    sums = [0.0, *accumulate(map(math.log, ys) if log else ys)]
+    half, begin, width = (xs[-1] - xs[0]) / 60, xs[0], xs[-1] - xs[0]
+    count = min(len(points), max(2, most))
+    places = {
+        min(len(xs) - 1, bisect_left(xs, begin + width * n / (count - 1))) for n in range(count) if count > 1
+    } or {0}
+    found = []
+    for n in sorted(places):
+        first, last = bisect_left(xs, xs[n] - half), bisect_right(xs, xs[n] + half)
+        mean = (sums[last] - sums[first]) / (last - first)
+        found.append((points[n][0], math.exp(mean) if log else mean))
+    return found
+
+
+def straighten(points: Points, tolerance: float) -> list[tuple[float, float]]:
+    """The few of the points between which straight lines are never farther than ``tolerance`` from any other
+    point, by value. ``points``: in order of their places.
+    """
+    if len(points) <= 2:
+        return [*points]
+    kept: list[tuple[float, float]] = [points[0]]
+    low, high = -math.inf, math.inf
+    for before, (x, y) in pairwise(points):
+        x0, y0 = kept[-1]
+        if not low <= (y - y0) / (x - x0) <= high:
+            kept.append(before)
+            (x0, y0), low, high = before, -math.inf, math.inf
+        low = max(low, (y - tolerance - y0) / (x - x0))
+        high = min(high, (y + tolerance - y0) / (x - x0))
+    return [*kept, points[-1]]
+
+
+def at(points: Points, x: float) -> float:
+    """The value at ``x`` on straight lines through the points; beyond their ends, that of the end."""
+    n = bisect_left(points, x, key=lambda point: point[0])
+    if n == 0 or n == len(points):
+        return points[min(n, len(points) - 1)][1]
+    (x0, y0), (x1, y1) = points[n - 1], points[n]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def gone(points: Points, breaks: Sequence[float]) -> float:
+    """What passed along the points, by value, without the stretches that begin at or hold a break."""
+    if len(points) < 2:
+        return 0.0
+    xs = [x for x, _ in points]
+    skipped = {n for x in breaks if 0 <= (n := bisect_right(xs, x) - 1) < len(points) - 1}
+    whole = points[-1][1] - points[0][1]
+    return whole - sum(points[n + 1][1] - points[n][1] for n in skipped)
