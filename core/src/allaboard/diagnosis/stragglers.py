@@ -1,17 +1,19 @@
-"""Which rank is slower than the rest, by when each rank entered each collective. Values in, values out; who asks
-for these times is `allaboard.backends`.
+"""Which rank is slower than the rest, by when each rank entered each collective. Values in, values out; who
+asks for these times is `allaboard.backends`.
 
-A rank that waits for the slowest one is as late in each collective as that, so its arrivals alone say nothing:
-what counts is its own time, from when it could go on after one collective until it entered the next. It could go
-on when the last rank had come, unless it had entered the next one by then, or unless how late ranks were there
-carries over to the next one: nobody has waited then, as for a bucket of DDP's during backward.
+A rank that waits for the slowest one is as late in each collective as that, so its arrivals alone say
+nothing: what counts is its own time, from when it could go on after one collective until it entered the next.
+It could go on when the last rank had come, unless it had entered the next one by then, or unless how late
+ranks were there carries over to the next one: nobody has waited then, as for a bucket of DDP's during
+backward.
 
-Own times are added up over one step of the training, the period after which the same collectives come again, and
-compared by medians: what happens in a few steps, such as an evaluation or a checkpoint on rank 0, is not slowness.
+Own times are added up over one step of the training, the period after which the same collectives come again,
+and compared by medians: what happens in a few steps, such as an evaluation or a checkpoint on rank 0, is not
+slowness.
 
 Arrivals are by the clock of one machine. They are read from what torch 2.15's flight recorder tells of gloo
-(torch/csrc/distributed/c10d/FlightRecorder.hpp); of NCCL it tells when a collective was enqueued, which is not
-when its GPU was there.
+(torch/csrc/distributed/c10d/FlightRecorder.hpp); of NCCL it tells when a collective was enqueued, which is
+not when its GPU was there.
 """
 
 from __future__ import annotations
@@ -23,12 +25,19 @@ from itertools import pairwise
 from math import exp
 from statistics import median
 
+from allaboard.diagnosis.rule import Diagnosis, Evidence
+from allaboard.diagnosis.stacks import ProcessLook, positions, where_it_is
+from allaboard.observation import Slow
+from allaboard.units import rfc3339
 from allaboard.untrusted import Limits, Unreadable, parse_json
 
 FACTOR = 1.25
-"""How many times the own time of the others a rank takes which is told: a fifth of the others' time is lost."""
+"""How many times the own time of the others a rank takes which is told: a fifth of the others' time is lost.
+"""
 LEAST_STEPS, LEAST_SECONDS, LEAST_EXCESS = 20, 3.0, 0.005
-"""Steps and seconds for which it was slow, and seconds that it takes longer in each step: less is not told."""
+"""Steps and seconds for which it was slow, and seconds that it takes longer in each step: less is not told.
+"""
+CONFIDENCE = 0.8
 STEADY = 0.7
 """Share of the steps in which it took at least half of its usual excess."""
 FEW = 0.05
@@ -55,8 +64,8 @@ class Arrival:
 @dataclass(frozen=True, slots=True)
 class SlowRank:
     """``factor``: its own time per step by that of the others, ``own`` and ``others`` in seconds; ``since``:
-    the first collective from which it was slow, None: it was so before the first one that is known; ``at``: when
-    that was, epoch seconds; ``steps``: for how many.
+    the first collective from which it was slow, None: it was so before the first one that is known; ``at``:
+    when that was, epoch seconds; ``steps``: for how many.
     """
 
     rank: int
@@ -81,8 +90,8 @@ class _Steps:
 
 
 def arrivals_of(text: str) -> tuple[Arrival, ...]:
-    """What the flight recorder of one rank says, as its JSON, in order; empty where it tells nothing that can be
-    judged: several groups talk, or ranks write to each other.
+    """What the flight recorder of one rank says, as its JSON, in order; empty where it tells nothing that can
+    be judged: several groups talk, or ranks write to each other.
     """
     try:
         entries = parse_json(text, _TELLS, spelling=False, unique=False, any_text=True)["entries"]
@@ -106,14 +115,54 @@ def arrivals_of(text: str) -> tuple[Arrival, ...]:
 
 
 def slow_rank(ranks: Mapping[int, Sequence[Arrival]]) -> SlowRank | None:
-    """The rank for which the others wait in each step, now, at the end of what is known. ``ranks``: rank -> its
-    arrivals, of one group. None: there is none, or too little is known.
+    """The rank for which the others wait in each step, now, at the end of what is known. ``ranks``: rank ->
+    its arrivals, of one group. None: there is none, or too little is known.
     """
     steps = _steps(ranks)
     if steps is None:
         return None
     found = [slow for rank in steps.own if (slow := _judge(rank, steps)) is not None]
     return max(found, key=lambda slow: slow.own - slow.others, default=None)
+
+
+def slow_of(found: SlowRank, looks: Sequence[ProcessLook], step: int | None, machine: str) -> Slow:
+    """What is said of a slow rank. ``looks``: at the processes of the run, now; ``step``: that of its
+    beginning, if it is known; ``machine``: what its machine says.
+    """
+    places = {each.rank: each for each in positions(looks)}
+    text = f"rank {found.rank} takes {found.factor:.1f} times as long as the others for each step"
+    if found.since is not None:
+        reached = f"step {step}" if step is not None else f"collective number {found.since}"
+        text += f" since {reached} ({rfc3339(found.at)})"
+    text += f": {_seconds(found.own)} of its own instead of {_seconds(found.others)}"
+    shows, mine = [machine], places.get(found.rank)
+    if mine is not None:
+        shows.insert(0, f"it computes {mine.look.busy:.0%} of the time")
+        if rest := [each.look.busy for rank, each in places.items() if rank != found.rank]:
+            shows[0] += f", the others {median(rest):.0%}"
+        if mine.operation is None:
+            text += f"; it {where_it_is(mine, looks)}"
+    since = found.at if found.since is not None else None
+    member = mine.look.member if mine is not None else None
+    return Slow(found.rank, round(found.factor, 2), text, since, step, member, "; ".join(filter(None, shows)))
+
+
+def diagnose_slow(slow: Slow, run: str) -> Diagnosis:
+    """The diagnosis of a run that one rank holds up."""
+    from allaboard.diagnosis.rules import all_rules  # not for who only reads arrivals: a supervisor
+
+    cause = all_rules()["slow_rank"].cause
+    evidence = (
+        Evidence(f"run/{run}", "collectives", slow.text),
+        Evidence(f"rank {slow.rank}", "process", slow.shows),
+    )
+    return Diagnosis(
+        "slow_rank", slow.text, evidence, f"rank {slow.rank}", cause.retryable, cause.fix, CONFIDENCE
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _steps(ranks: Mapping[int, Sequence[Arrival]]) -> _Steps | None:
@@ -221,8 +270,8 @@ def _parts(values: Sequence[float], least: float) -> list[tuple[int, int]]:
 
 
 def _change(values: Sequence[float], least: float) -> int | None:
-    """Where a series changes, by Pettitt's test (1979): by the order of the values, so that a few which are far
-    off do not count. None: nowhere.
+    """Where a series changes, by Pettitt's test (1979): by the order of the values, so that a few which are
+    far off do not count. None: nowhere.
     """
     n = len(values)
     if n < LEAST_STEPS:
