@@ -161,7 +161,8 @@ def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:
     found = slow_rank(backend.arrivals(seen.run))
     if found is None:
         return seen
-    return replace(seen, slow=slow_of(found, backend.stacks(seen.run), None, load_words()))
+    looks = [backend.stacks(seen.run, between=0.3) for _ in range(5)]
+    return replace(seen, slow=slow_of(found, looks, None, load_words()))
 
 
 def _why_it_stood(snapshot: Mapping[str, Any]) -> Diagnosis | None:

@@ -411,8 +411,9 @@ def rank_stalled(case: Case) -> Iterator[Finding]:
     "One rank is slower than the others",
     means="All ranks meet in each step, so that all are as slow as the slowest one: its data come later, its "
     "CPU or GPU is shared, throttled or broken, or it does something that the others do not.",
-    looks="In step after step all other ranks wait in a collective for the same one. On one machine the ranks "
-    "of gloo are asked for it every half minute to two minutes while they train, and by `allaboard doctor`. "
+    looks="In step after step all other ranks wait in a collective for the same one. On one machine the "
+    "ranks of gloo are asked for it every half minute to two minutes while they train, and by `allaboard "
+    "doctor`. "
     "What happens in a few steps, such as an evaluation on rank 0, is not told.",
     fix="look at the line where that rank is, and at what else its machine and its device do",
     needs=(Need.STACKS,),

@@ -125,26 +125,26 @@ def slow_rank(ranks: Mapping[int, Sequence[Arrival]]) -> SlowRank | None:
     return max(found, key=lambda slow: slow.own - slow.others, default=None)
 
 
-def slow_of(found: SlowRank, looks: Sequence[ProcessLook], step: int | None, machine: str) -> Slow:
-    """What is said of a slow rank. ``looks``: at the processes of the run, now; ``step``: that of its
+def slow_of(found: SlowRank, looks: Sequence[Sequence[ProcessLook]], step: int | None, machine: str) -> Slow:
+    """What is said of a slow rank. ``looks``: several at the processes of the run, now; ``step``: that of its
     beginning, if it is known; ``machine``: what its machine says.
     """
-    places = {each.rank: each for each in positions(looks)}
     text = f"rank {found.rank} takes {found.factor:.1f} times as long as the others for each step"
     if found.since is not None:
         reached = f"step {step}" if step is not None else f"collective number {found.since}"
         text += f" since {reached} ({rfc3339(found.at)})"
     text += f": {_seconds(found.own)} of its own instead of {_seconds(found.others)}"
-    shows, mine = [machine], places.get(found.rank)
-    if mine is not None:
-        shows.insert(0, f"it computes {mine.look.busy:.0%} of the time")
-        if rest := [each.look.busy for rank, each in places.items() if rank != found.rank]:
-            shows[0] += f", the others {median(rest):.0%}"
-        if mine.operation is None:
-            text += f"; it {where_it_is(mine, looks)}"
+    places = [(position, look) for look in looks for position in positions(look)]
+    mine = [(position, look) for position, look in places if position.look.rank == found.rank]
+    rest = [position.look.busy for position, _ in places if position.look.rank != found.rank]
+    seen = Counter(where_it_is(*one) for one in mine if one[0].operation is None)
+    shows = [f"it {where} ({times} of {len(mine)} looks)" for where, times in seen.most_common(2)]
+    if mine and rest:
+        busy = median(position.look.busy for position, _ in mine)
+        shows.append(f"it computes {busy:.0%} of the time, the others {median(rest):.0%}")
     since = found.at if found.since is not None else None
-    member = mine.look.member if mine is not None else None
-    return Slow(found.rank, round(found.factor, 2), text, since, step, member, "; ".join(filter(None, shows)))
+    member = mine[0][0].look.member or None if mine else None
+    return Slow(found.rank, round(found.factor, 2), text, since, step, member, "; ".join([*shows, machine]))
 
 
 def diagnose_slow(slow: Slow, run: str) -> Diagnosis:

@@ -41,7 +41,7 @@ from allaboard.backends.local.host.processes import (
     send_signal,
     spawn_supervisor,
 )
-from allaboard.backends.local.host.stacks import look_twice
+from allaboard.backends.local.host.stacks import BETWEEN, look_twice
 from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
 from allaboard.backends.local.pool.waiting import FIRST_COME
@@ -630,11 +630,11 @@ class LocalBackend:
         return progress if saving is None else with_checkpoints(progress, saving, self.environ)
 
     @_translate_disk_errors
-    def stacks(self, run: str) -> tuple[ProcessLook, ...]:
-        """What the processes of its members are doing, by two looks a second apart; empty where none of them
-        runs Python, or this is no Linux.
+    def stacks(self, run: str, between: float = BETWEEN) -> tuple[ProcessLook, ...]:
+        """What the processes of its members are doing, by two looks ``between`` seconds apart; empty where
+        none of them runs Python, or this is no Linux.
         """
-        return look_twice(self._read_record(self.find(run)).uid)
+        return look_twice(self._read_record(self.find(run)).uid, between)
 
     @_translate_disk_errors
     def arrivals(self, run: str) -> Mapping[int, tuple[Arrival, ...]]:
