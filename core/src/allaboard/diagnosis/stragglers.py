@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import exp
 from statistics import median
 
@@ -287,4 +287,15 @@ def _change(values: Sequence[float], least: float) -> int | None:
             most, at = deviation, k
     if 2 * exp(-6 * most**2 / (n**3 + n**2)) > _CHANCE:
         return None
-    return at if abs(median(values[at:]) - median(values[:at])) >= least else None
+    before, after = median(values[:at]), median(values[at:])
+    return _boundary(values, before, after) if abs(after - before) >= least else None
+
+
+def _boundary(values: Sequence[float], before: float, after: float) -> int:
+    """Where a series goes over from about one value to about another: the test's own place is vague where one
+    part is much longer.
+    """
+    step = abs(after - before)
+    nearer = [min(abs(value - after), step) - min(abs(value - before), step) for value in values]
+    sums = [*accumulate(nearer)]
+    return sums.index(max(sums[:-1])) + 1
