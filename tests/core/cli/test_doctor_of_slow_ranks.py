@@ -74,3 +74,17 @@ def test_a_run_whose_ranks_are_alike_is_healthy(here: LocalBackend, tmp_path: Pa
     assert sorted(arrivals) == [0, 1] and all(len(mine) >= 40 for mine in arrivals.values())
     done = CliRunner().invoke(app, ["doctor", run, "--json"], standalone_mode=False)
     assert [d["code"] for d in json.loads(done.stdout)["diagnoses"]] == ["healthy"]
+
+
+def test_the_processes_of_torchrun_are_its_ranks(here: LocalBackend, tmp_path: Path) -> None:
+    plan = a_plan(tmp_path, TRAINS, workers=1, command=["torchrun", "--nproc-per-node=2", "main.py", "1"])
+    run = here.launch(plan, Owner("test")).run
+
+    def steps() -> bool:
+        arrivals = here.arrivals(run)
+        return bool(arrivals) and all(len(mine) >= 40 for mine in arrivals.values())
+
+    wait_for(steps, 200.0)
+    done = CliRunner().invoke(app, ["doctor", run, "--json"], standalone_mode=False)
+    first = json.loads(done.stdout)["diagnoses"][0]
+    assert (first["code"], first["blame"]) == ("slow_rank", "rank 1")
