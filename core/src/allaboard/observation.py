@@ -160,6 +160,22 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class Slow:
+    """A rank that holds up the others in each step, while the run goes on. ``factor``: its own time by that
+    of the others; ``text``: one sentence; ``since``: epoch seconds, ``step``: the step then, None: not known;
+    ``member``: the one that the rank belongs to; ``shows``: what its process and its machine say.
+    """
+
+    rank: int
+    factor: float
+    text: str
+    since: float | None = None
+    step: int | None = None
+    member: str | None = None
+    shows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """A limit that only a follower enforces. ``left``: seconds until it passes; act at zero and below.
     ``why``: the purpose in words. ``nudge``: the operator also knows the limit and may only need a wake-up.
@@ -331,17 +347,16 @@ class Objects:
 class Observation:
     """Everything seen of one run at one moment.
 
-    ``interruptions``: how many attempts of this generation were interrupted and do not count.
-    ``alive``: whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the
-    outcome in the run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet,
-    in the words of the queue; ``obstacle``: what keeps members from starting, admitted or not; ``stall``:
-    that all run and nothing moves. ``phases``: seconds in each so far; None when not seen.
-    ``queued_before``: those of
-    ``admitted`` before its queue took it back last, which its clock does not count; ``elsewhere``: its
-    members run on another cluster, where nobody here sees them, and no phase has a clock. ``limit``: the next
-    one that is a follower's to enforce.
-    ``flags``: codes of what looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines)
-    are filled when evidence is asked for; ``objects`` only by who looked at objects, and never written down.
+    ``interruptions``: how many attempts of this generation were interrupted and do not count. ``alive``:
+    whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the outcome in the
+    run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet, in the words of
+    the queue; ``obstacle``: what keeps members from starting, admitted or not; ``stall``: that all run and
+    nothing moves; ``slow``: that one rank is slower than the others. ``phases``: seconds in each so far; None
+    when not seen. ``queued_before``: those of ``admitted`` before its queue took it back last, which its
+    clock does not count; ``elsewhere``: its members run on another cluster, where nobody here sees them, and
+    no phase has a clock. ``limit``: the next one that is a follower's to enforce. ``flags``: codes of what
+    looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines) are filled when evidence is
+    asked for; ``objects`` only by who looked at objects, and never written down.
     """
 
     run: str
@@ -368,6 +383,7 @@ class Observation:
     waiting: str | None = None
     obstacle: Obstacle | None = None
     stall: Stall | None = None
+    slow: Slow | None = None
     phases: Mapping[str, float | None] = field(default_factory=dict)
     queued_before: float = 0.0
     elsewhere: bool = False
@@ -431,6 +447,7 @@ class Observation:
             ("limit", Limit),
             ("obstacle", Obstacle),
             ("stall", Stall),
+            ("slow", Slow),
             ("progress", Progress),
         )
         for name, kind in kinds:

@@ -21,7 +21,7 @@ from rich.console import Console
 from allaboard.backends.base import Handle
 from allaboard.cli.live import Frame, LiveView
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, Observation, Progress, Stall, State
+from allaboard.observation import Event, Observation, Progress, Slow, Stall, State
 from allaboard.status import state_of
 from allaboard.testing import a_member, seen
 from tests.core.cli.terminal import LONG, TRAINS, WAITS, Terminal, wait_for
@@ -323,3 +323,9 @@ def test_a_run_that_stands_says_why_below_its_state() -> None:
     stall = Stall("rank_stalled", "rank 2 has not entered all_reduce", 0.0, "rank 2")
     text = drawn(seen(State.RUNNING, stall=stall))
     assert "running" in text and "rank 2 has not entered all_reduce" in text
+
+
+def test_a_run_that_one_rank_holds_up_says_so_below_its_state() -> None:
+    slow = Slow(3, 1.9, "rank 3 takes 1.9 times as long as the others for each step")
+    assert slow.text in drawn(seen(State.RUNNING, slow=slow))
+    assert slow.text not in drawn(seen(State.SUCCEEDED, slow=slow))

@@ -69,6 +69,8 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         backend, seen = at.open_to_watch(run or "", evidence=True)
         name = seen.run
         stalled = None if at.is_cluster else _why_it_stands(cast("LocalBackend", backend), seen)
+        if stalled is None and not at.is_cluster:
+            seen = _with_slow_rank(cast("LocalBackend", backend), seen)
     since = None if file is not None else since_last_good(backend, seen)
     diagnoses = diagnose(seen, thorough=True)
     if stalled is not None:
@@ -155,6 +157,22 @@ def _why_it_stands(backend: LocalBackend, seen: Observation) -> Diagnosis | None
     if state_of(seen) is not State.RUNNING or (silent := backend.silent_for(seen, time.time())) < SILENT:
         return None
     return diagnose_stacks(backend.stacks(seen.run), silent, restarted=seen.restarts > 0)
+
+
+def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:
+    """Whether one rank of a run that trains holds up the others: what its supervisor has said of it, or its
+    ranks say now.
+    """
+    from allaboard.backends.local.host.machine import load_words
+    from allaboard.diagnosis.stragglers import slow_of, slow_rank
+
+    if state_of(seen) is not State.RUNNING or seen.slow is not None:
+        return seen
+    found = slow_rank(backend.arrivals(seen.run))
+    if found is None:
+        return seen
+    looks = [backend.stacks(seen.run, between=0.3) for _ in range(5)]
+    return replace(seen, slow=slow_of(found, looks, None, load_words()))
 
 
 def _why_it_stood(snapshot: Mapping[str, Any]) -> Diagnosis | None:

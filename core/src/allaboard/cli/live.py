@@ -146,6 +146,8 @@ class Frame:
         if seen.held_by and not state_of(seen).is_final:
             # A line of its own: a queue's reasons are long.
             yield Padding(_text(seen.held_by, "yellow"), (0, 0, 0, 2))
+        elif seen.slow is not None and not state_of(seen).is_final:
+            yield Padding(_text(seen.slow.text, "yellow"), (0, 0, 0, 2))
         yield Padding(_condition_line(seen), (0, 0, 0, 2))
         yield self._phases(seen)
         yield Padding(_member_table(seen, max(3, room - 18)), (1, 0, 0, 2))

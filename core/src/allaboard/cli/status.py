@@ -86,6 +86,8 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
         yield _row("time", f"{localtime.moment(seen.started, now)}{until}")
     if seen.held_by and seen.held_by not in printed_codes:
         yield _row("waits" if seen.stall is None else "stands", seen.held_by)
+    if seen.slow is not None and seen.slow.text not in printed_codes:
+        yield _row("slow", seen.slow.text)
     if seen.stop is not None:
         yield _row(
             "stopped", f"by {seen.stop.by} at {localtime.moment(seen.stop.at, now)}: {seen.stop.reason}"

@@ -407,6 +407,24 @@ def rank_stalled(case: Case) -> Iterator[Finding]:
 
 
 @rule(
+    "slow_rank",
+    "One rank is slower than the others",
+    means="All ranks meet in each step, so that all are as slow as the slowest one: its data come later, its "
+    "CPU or GPU is shared, throttled or broken, or it does something that the others do not.",
+    looks="In step after step all other ranks wait in a collective for the same one. On one machine the "
+    "ranks of gloo are asked for it every half minute to two minutes while they train, and by `allaboard "
+    "doctor`. "
+    "What happens in a few steps, such as an evaluation on rank 0, is not told.",
+    fix="look at the line where that rank is, and at what else its machine and its device do",
+    needs=(Need.STACKS,),
+    retryable=True,
+)
+def slow_rank(case: Case) -> Iterator[Finding]:
+    # Arrivals are asked for of a run that is live: `allaboard.diagnosis.stragglers` says it.
+    yield from ()
+
+
+@rule(
     "healthy",
     "Nothing is wrong",
     means="The job makes progress, or has succeeded. Warnings that are older than its start have passed.",

@@ -123,6 +123,7 @@ def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, .
     state = state_of(seen)
     first = [
         *(_stall_diagnoses(seen, state) if seen.stall is not None else ()),
+        *(_slow_diagnoses(seen, state) if seen.slow is not None else ()),
         *_ending_diagnoses(seen, state, thorough),
         *(_obstacle_diagnoses(seen) if not state.is_final else ()),
     ]
@@ -140,7 +141,7 @@ def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> lis
         return [*told]
     found = examine(seen)
     top = found[0]
-    if seen.stall is not None and top.code in ("healthy", "unknown") and told:
+    if (seen.stall is not None or seen.slow is not None) and top.code in ("healthy", "unknown") and told:
         return [*told]
     if top.code in ("healthy", "unknown"):
         own = [d for d in told if d.code != "unknown"]
@@ -299,6 +300,14 @@ def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
     if stall is None or (state is not State.RUNNING and not _ended_by_stall(seen)):
         return
     yield _diagnose_stall(stall.code, stall.text, f"run/{seen.run}", "stacks", stall.blame)
+
+
+def _slow_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
+    """Which rank holds up the others, while the run goes on."""
+    if seen.slow is not None and seen.stall is None and state is State.RUNNING:
+        from allaboard.diagnosis.stragglers import diagnose_slow
+
+        yield diagnose_slow(seen.slow, seen.run)
 
 
 def _diagnose_stall(code: str, text: str, where: str, field: str, blame: str | None) -> Diagnosis:

@@ -170,7 +170,7 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
     ranks = positions(looks)
     if not ranks:
         return None
-    lines = {each.rank: _where(each, looks) for each in ranks}
+    lines = {each.rank: where_it_is(each, looks) for each in ranks}
     waiting = [each for each in ranks if each.operation is not None]
     behind = [each for each in ranks if each.operation is None]
     if behind and waiting:
@@ -280,7 +280,8 @@ def _operation(inner: Sequence[Frame]) -> str | None:
     return None
 
 
-def _where(position: RankPosition, looks: Sequence[ProcessLook]) -> str:
+def where_it_is(position: RankPosition, looks: Sequence[ProcessLook]) -> str:
+    """In words, the rest of a sentence that begins with the rank."""
     own, look = position.own, position.look
     if not look.frames:
         disk = "waits for a disk or a network file system, and cannot be asked where"

@@ -31,6 +31,7 @@ from allaboard.backends.base import (
     Stopped,
 )
 from allaboard.backends.checkpoints import with_checkpoints
+from allaboard.backends.local.host.arrivals import arrivals_in
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
@@ -40,7 +41,7 @@ from allaboard.backends.local.host.processes import (
     send_signal,
     spawn_supervisor,
 )
-from allaboard.backends.local.host.stacks import look_twice
+from allaboard.backends.local.host.stacks import BETWEEN, look_twice
 from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
 from allaboard.backends.local.pool.waiting import FIRST_COME
@@ -69,6 +70,7 @@ from allaboard.backends.local.supervisor.environment import inherited_environmen
 from allaboard.backends.local.supervisor.probes import tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_variables
 from allaboard.diagnosis.stacks import ProcessLook
+from allaboard.diagnosis.stragglers import Arrival
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
@@ -628,11 +630,16 @@ class LocalBackend:
         return progress if saving is None else with_checkpoints(progress, saving, self.environ)
 
     @_translate_disk_errors
-    def stacks(self, run: str) -> tuple[ProcessLook, ...]:
-        """What the processes of its members are doing, by two looks a second apart; empty where none of them
-        runs Python, or this is no Linux.
+    def stacks(self, run: str, between: float = BETWEEN) -> tuple[ProcessLook, ...]:
+        """What the processes of its members are doing, by two looks ``between`` seconds apart; empty where
+        none of them runs Python, or this is no Linux.
         """
-        return look_twice(self._read_record(self.find(run)).uid)
+        return look_twice(self._read_record(self.find(run)).uid, between)
+
+    @_translate_disk_errors
+    def arrivals(self, run: str) -> Mapping[int, tuple[Arrival, ...]]:
+        """Rank -> its last collectives over gloo; empty unless every rank of the run tells them."""
+        return arrivals_in(self._read_record(self.find(run)).uid)
 
     def silent_for(self, seen: Observation, now: float) -> float:
         """Seconds since any of its members wrote a line, or began; 0 where none has a log."""

@@ -5,9 +5,9 @@ else uses (`SIGNAL`) then writes the stacks of all threads into an anonymous fil
 interpreter's help: also while C code, such as a collective, holds the main thread. Until somebody asks, that
 costs one open file. `allaboard.backends.local.host.stacks` asks.
 
-A rank of a gang that imports torch.distributed tells the number of its last collective, too: a thread that
-sleeps until a byte comes through a pipe, which others open through ``/proc``, as torch's own signals and
-sockets are not touched.
+A rank of a gang that imports torch.distributed tells the number of its last collective, too, or when it
+entered each of the last ones: a thread that sleeps until a byte comes through a pipe, which others open
+through ``/proc``, as torch's own signals and sockets are not touched.
 
 It stands alone: the interpreter of a script need not have allaboard. It never fails a start, and whatever
 sitecustomize the environment has besides is imported as if this one were not there. Linux only.
@@ -28,6 +28,10 @@ NAME = "allaboard-stacks"
 """Of the anonymous file: ``/proc/<pid>/fd/<n>`` is ``/memfd:allaboard-stacks (deleted)``."""
 COLLECTIVES = "allaboard-collectives"
 """Of the anonymous file with ``<pid> <descriptor of the pipe>``, and the answer in a second line."""
+ALL = b"!"
+"""Asks for the last collectives themselves. To write the 2,000 that torch keeps holds the interpreter for
+some 50 ms; any other byte asks for their number, which takes some microseconds.
+"""
 _file: "tuple[int, int] | None" = None
 
 
@@ -76,15 +80,21 @@ def _tell_collectives() -> None:
 
 
 def _answer_collectives(asked: int, file: int, start: int) -> None:
-    """Write what torch's flight recorder counts, without the collectives themselves, when a byte comes."""
+    """Write what torch's flight recorder tells when a byte comes."""
     try:
-        while os.read(asked, 64):
+        while byte := os.read(asked, 64):
             told = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
             if told is not None:
                 os.ftruncate(file, start)
-                os.pwrite(file, told(False, False) + b"\n", start)
+                _write_at(file, told(ALL in byte, False) + b"\n", start)
     except Exception:  # an older torch, or a descriptor that the script has closed
         pass
+
+
+def _write_at(file: int, answer: bytes, start: int) -> None:
+    while answer:
+        written = os.pwrite(file, answer, start)
+        answer, start = answer[written:], start + written
 
 
 def _import_next() -> None:

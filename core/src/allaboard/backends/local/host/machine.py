@@ -87,6 +87,12 @@ def cpus(root: str = "/") -> float:
     return min([float(usable), *_quotas(root)])
 
 
+def load_words() -> str:
+    """How much this machine has to do, over the last minute."""
+    here = cpus()
+    return f"{os.getloadavg()[0]:.0f} processes want to compute on {here:g} CPU{'s' if here != 1 else ''}"
+
+
 def memory(root: str = "/") -> int:
     """Bytes that this process may use, in all: the machine's memory or the tightest limit around us."""
     return min([_physical_memory(root), *_memory_limits(root)])

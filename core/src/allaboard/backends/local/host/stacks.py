@@ -152,12 +152,12 @@ def _answers_in(pid: int) -> str | None:
     try:
         if not _catches(pid, SIGNAL):
             return None
-        return _open_file(pid, FILE)
+        return open_file(pid, FILE)
     except OSError:
         return None
 
 
-def _open_file(pid: int, name: str) -> str | None:
+def open_file(pid: int, name: str) -> str | None:
     """The anonymous file of this name that a process has open. Raises OSError where nobody may look."""
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
@@ -166,17 +166,20 @@ def _open_file(pid: int, name: str) -> str | None:
     return None
 
 
-def _ask_collectives(pid: int) -> None:
-    """Ask a process for the number of its collective. The answer is read at the next look."""
+def ask_collectives(pid: int, what: bytes = b"?") -> bool:
+    """Ask a process for the number of its collective, or what else ``what`` stands for; whether it could be
+    asked. The answer is there a little later.
+    """
     pipe = f"/proc/{pid}/fd/{_collectives(pid)[0]}"
     with suppress(OSError):
         if not os.readlink(pipe).startswith("pipe:"):
-            return
+            return False
         ask = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         try:
-            os.write(ask, b"?")
+            return os.write(ask, what) > 0
         finally:
             os.close(ask)
+    return False
 
 
 def _collectives(pid: int) -> tuple[str, str]:
@@ -184,7 +187,7 @@ def _collectives(pid: int) -> tuple[str, str]:
     or cannot tell; a forked child has the file of its parent, and nobody who answers.
     """
     with suppress(OSError):
-        path = _open_file(pid, COLLECTIVES)
+        path = open_file(pid, COLLECTIVES)
         if path is not None:
             with open(path, encoding="utf-8", errors="replace") as file:
                 head, _, told = file.read(MOST).partition("\n")
@@ -211,7 +214,7 @@ def _ask_one(who: Identity, path: str) -> _Asked | None:
         size = os.stat(path).st_size
     except OSError:
         return None
-    _ask_collectives(who.pid)
+    ask_collectives(who.pid)
     return _Asked(who, path, size, size) if send_signal(who, SIGNAL) else None
 
 

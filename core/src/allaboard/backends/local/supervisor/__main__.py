@@ -48,12 +48,13 @@ from allaboard.backends.local.supervisor.hang import HangWatch
 from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_variables
+from allaboard.backends.local.supervisor.slowness import SlowWatch
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Group, Layout, Member
-from allaboard.observation import Event, Observation, Stall, State, Stop
+from allaboard.observation import Event, Observation, Slow, Stall, State, Stop
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 from allaboard.units import show_seconds
 
@@ -100,6 +101,7 @@ class Supervisor:
         policy = self.operator.rules.policy
         watched = policy.hang_then != "off"
         self.hang = HangWatch(policy.hang_after, plan["mark"], _folder_of(self.own)) if watched else None
+        self.slowness = SlowWatch(plan["mark"]) if watched else None
         self.heard = False
         self.can_hear = True
         self.written_events = 0
@@ -534,6 +536,7 @@ class Supervisor:
             self._read_log(name, now)
         self._probe_rendezvous(now)
         self._probe_movement(now)
+        self._probe_speed(now)
         if not self.operator.ended and self.layout.policy.clocks:
             words = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
             if words is not None:
@@ -554,6 +557,20 @@ class Supervisor:
             text = f"it moves again, after {show_seconds(news)} without a sign of progress"
             self.operator.events.append(Event(now, "Normal", "MovesAgain", self.layout.run, text))
 
+    def _probe_speed(self, now: float) -> None:
+        """Whether one rank holds up the others."""
+        if self.slowness is None or self.operator.ended:
+            return
+        stands = self.hang is not None and self.hang.stall is not None
+        news = self.slowness.look(self.operator.is_training and not stands, time.monotonic())
+        if news is None:
+            return
+        self.dirty = True
+        warning = isinstance(news, Slow)
+        kind, reason = ("Warning", "slow_rank") if warning else ("Normal", "KeepsUp")
+        text = news.text if isinstance(news, Slow) else news
+        self.operator.events.append(Event(now, kind, reason, self.layout.run, text))
+
     def _read_log(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
         for report in watch.reports(now, last=last) if watch is not None else ():
@@ -567,6 +584,8 @@ class Supervisor:
                 if self.heard:
                     self.operator.on_rendezvous(now)
                 self.operator.on_first_step(now)
+                if self.slowness is not None and self.progress.step is not None:
+                    self.slowness.reached(self.progress.step, now)
 
     def _probe_rendezvous(self, now: float) -> None:
         operator = self.operator
@@ -615,9 +634,10 @@ class Supervisor:
             deleted=operator.removed,
             waiting=operator.waiting,
             stall=self._stall(),
+            slow=self._slow(),
             phases=operator.phases(now),
             progress=self.progress,
-            flags=(*self.flags, *self._stall_flag(), *([_WAITS] if operator.waiting is not None else ())),
+            flags=(*self.flags, *self._passing_flags()),
             notes=tuple(self.plan["notes"]),
         )
 
@@ -629,9 +649,14 @@ class Supervisor:
         failed = (c for c in self.operator.conditions if c.type == "Failed" and c.status == "True")
         return stall if any(c.reason == stall.code for c in failed) else None
 
-    def _stall_flag(self) -> tuple[str, ...]:
-        stall = self._stall()
-        return (stall.code,) if stall is not None else ()
+    def _slow(self) -> Slow | None:
+        return self.slowness.slow if self.slowness is not None and not self.operator.ended else None
+
+    def _passing_flags(self) -> tuple[str, ...]:
+        """Those that go again when what they say has passed."""
+        stall, slow, waits = self._stall(), self._slow(), self.operator.waiting is not None
+        said = [stall and stall.code, slow and "slow_rank", waits and _WAITS]
+        return tuple(code for code in said if code)
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
         now = time.time()

@@ -1,0 +1,98 @@
+"""When the ranks of a run entered their last collectives: asked of their processes, as stacks are.
+
+A process answers if it began with `allaboard.inside.startup` and imported torch.distributed. To be asked
+costs it some 30 µs for each collective that torch keeps, 2,000 unless TORCH_FR_BUFFER_SIZE says otherwise.
+"""
+
+# ruff: noqa: PTH116, PTH123  (/proc)
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from allaboard.backends.local.host.processes import environment, find_marked
+from allaboard.backends.local.host.stacks import COLLECTIVES, ask_collectives, open_file
+from allaboard.diagnosis.stragglers import Arrival, arrivals_of
+
+ALL = b"!"
+"""As `allaboard.inside.startup` has it."""
+MOST = 1 << 23
+"""Bytes of one answer that are read; 2,000 collectives are 1 MB."""
+PATIENCE = 5.0
+_SETTLED = 0.05
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One process that was asked. ``before``: when it wrote its last answer; ``told``: its answer."""
+
+    pid: int
+    rank: int
+    world: int
+    path: str
+    before: int
+    told: str | None = field(default=None)
+
+
+def arrivals_in(mark: str, sleep: Callable[[float], None] = time.sleep) -> Mapping[int, tuple[Arrival, ...]]:
+    """Rank -> its last collectives, of the run with this mark; empty unless every rank of it tells them.
+    Waits `PATIENCE` seconds at most.
+    """
+    asking = AskedArrivals(mark)
+    while (found := asking.step()) is None:
+        sleep(_SETTLED)
+    return found
+
+
+class AskedArrivals:
+    """`arrivals_in` in small steps, for who must not wait."""
+
+    def __init__(self, mark: str) -> None:
+        self.until = time.monotonic() + PATIENCE
+        asked = (_ask(who.pid) for who in find_marked(mark))
+        self.asked = [each for each in asked if each is not None]
+
+    def step(self) -> Mapping[int, tuple[Arrival, ...]] | None:
+        """The answers; None: not all are there yet, ask again soon."""
+        for each in self.asked:
+            if each.told is None:
+                each.told = _answer(each)
+        if any(each.told is None for each in self.asked) and time.monotonic() < self.until:
+            return None
+        found: dict[int, tuple[Arrival, ...]] = {}
+        for each in self.asked:
+            # An agent of torchrun has the rank of its member in its environment, and enters nothing.
+            found[each.rank] = max(found.get(each.rank, ()), arrivals_of(each.told or ""), key=len)
+        worlds = [each.world for each in self.asked if found[each.rank]]
+        known = {rank: arrivals for rank, arrivals in found.items() if arrivals}
+        return known if known and len(known) == max(worlds) else {}
+
+
+def _ask(pid: int) -> _Asked | None:
+    environ = environment(pid)
+    rank, world = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
+    if not (rank.isdecimal() and world.isdecimal() and len(rank + world) < 20):
+        return None
+    with suppress(OSError):
+        path = open_file(pid, COLLECTIVES)
+        if path is not None:
+            before = os.stat(path).st_mtime_ns
+            if ask_collectives(pid, ALL):
+                return _Asked(pid, int(rank), int(world), path, before)
+    return None
+
+
+def _answer(asked: _Asked) -> str | None:
+    """What it has told since it was asked, complete; None: nothing yet. Nothing where it is gone."""
+    try:
+        if os.stat(asked.path).st_mtime_ns == asked.before:
+            return None
+        with open(asked.path, encoding="utf-8", errors="replace") as file:
+            told = file.read(MOST).partition("\n")[2]
+    except OSError:
+        return ""
+    return told if told.endswith("\n") else None

@@ -1,0 +1,301 @@
+"""Which rank is slower than the rest, by when each rank entered each collective. Values in, values out; who
+asks for these times is `allaboard.backends`.
+
+A rank that waits for the slowest one is as late in each collective as that, so its arrivals alone say
+nothing: what counts is its own time, from when it could go on after one collective until it entered the next.
+It could go on when the last rank had come, unless it had entered the next one by then, or unless how late
+ranks were there carries over to the next one: nobody has waited then, as for a bucket of DDP's during
+backward.
+
+Own times are added up over one step of the training, the period after which the same collectives come again,
+and compared by medians: what happens in a few steps, such as an evaluation or a checkpoint on rank 0, is not
+slowness.
+
+Arrivals are by the clock of one machine. They are read from what torch 2.15's flight recorder tells of gloo
+(torch/csrc/distributed/c10d/FlightRecorder.hpp); of NCCL it tells when a collective was enqueued, which is
+not when its GPU was there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import exp
+from statistics import median
+
+from allaboard.diagnosis.rule import Diagnosis, Evidence
+from allaboard.diagnosis.stacks import ProcessLook, positions, where_it_is
+from allaboard.observation import Slow
+from allaboard.units import rfc3339
+from allaboard.untrusted import Limits, Unreadable, parse_json
+
+FACTOR = 1.25
+"""How many times the own time of the others a rank takes which is told: a fifth of the others' time is lost.
+"""
+LEAST_STEPS, LEAST_SECONDS, LEAST_EXCESS = 20, 3.0, 0.005
+"""Steps and seconds for which it was slow, and seconds that it takes longer in each step: less is not told.
+"""
+CONFIDENCE = 0.8
+STEADY = 0.7
+"""Share of the steps in which it took at least half of its usual excess."""
+FEW = 0.05
+"""Share of collectives in other groups, and of messages from rank to rank, of which nothing is known here."""
+_TELLS = Limits(size=1 << 23, depth=8, values=400_000, digits=20)
+_PERIODS = 400
+_ALIKE = 0.9
+_CARRIES = 0.6
+_CHANCE = 1e-3
+_CHANGE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One rank has entered one collective. ``number``: the collective's, in its group; ``at``: epoch seconds;
+    ``what``: its name and sizes, which are the same in each step.
+    """
+
+    number: int
+    at: float
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRank:
+    """``factor``: its own time per step by that of the others, ``own`` and ``others`` in seconds; ``since``:
+    the first collective from which it was slow, None: it was so before the first one that is known; ``at``:
+    when that was, epoch seconds; ``steps``: for how many.
+    """
+
+    rank: int
+    factor: float
+    own: float
+    others: float
+    since: int | None
+    at: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """``own``: rank -> seconds in each step; ``starts``: the place of its first collective; a step has
+    ``period`` of them.
+    """
+
+    own: Mapping[int, Sequence[float]]
+    numbers: Sequence[int]
+    times: Sequence[float]
+    period: int
+
+
+def arrivals_of(text: str) -> tuple[Arrival, ...]:
+    """What the flight recorder of one rank says, as its JSON, in order; empty where it tells nothing that can
+    be judged: several groups talk, or ranks write to each other.
+    """
+    try:
+        entries = parse_json(text, _TELLS, spelling=False, unique=False, any_text=True)["entries"]
+        known = [entry for entry in entries if not entry["is_p2p"]]
+        groups = Counter(str(entry["process_group"][0]) for entry in known)
+        if not groups or len(entries) - groups.most_common(1)[0][1] > FEW * len(entries):
+            return ()
+        mine = groups.most_common(1)[0][0]
+        found = {
+            int(e["collective_seq_id"]): Arrival(
+                int(e["collective_seq_id"]),
+                int(e["time_created_ns"]) / 1e9,
+                f"{e['profiling_name']} {e['input_sizes']}"[:300],
+            )
+            for e in known
+            if str(e["process_group"][0]) == mine
+        }
+    except (Unreadable, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError):
+        return ()
+    return tuple(found[number] for number in sorted(found))
+
+
+def slow_rank(ranks: Mapping[int, Sequence[Arrival]]) -> SlowRank | None:
+    """The rank for which the others wait in each step, now, at the end of what is known. ``ranks``: rank ->
+    its arrivals, of one group. None: there is none, or too little is known.
+    """
+    steps = _steps(ranks)
+    if steps is None:
+        return None
+    found = [slow for rank in steps.own if (slow := _judge(rank, steps)) is not None]
+    return max(found, key=lambda slow: slow.own - slow.others, default=None)
+
+
+def slow_of(found: SlowRank, looks: Sequence[Sequence[ProcessLook]], step: int | None, machine: str) -> Slow:
+    """What is said of a slow rank. ``looks``: several at the processes of the run, now; ``step``: that of its
+    beginning, if it is known; ``machine``: what its machine says.
+    """
+    text = f"rank {found.rank} takes {found.factor:.1f} times as long as the others for each step"
+    if found.since is not None:
+        reached = f"step {step}" if step is not None else f"collective number {found.since}"
+        text += f" since {reached} ({rfc3339(found.at)})"
+    text += f": {_seconds(found.own)} of its own instead of {_seconds(found.others)}"
+    places = [(position, look) for look in looks for position in positions(look)]
+    mine = [(position, look) for position, look in places if position.look.rank == found.rank]
+    rest = [position.look.busy for position, _ in places if position.look.rank != found.rank]
+    seen = Counter(where_it_is(*one) for one in mine if one[0].operation is None)
+    shows = [f"it {where} ({times} of {len(mine)} looks)" for where, times in seen.most_common(2)]
+    if mine and rest:
+        busy = median(position.look.busy for position, _ in mine)
+        shows.append(f"it computes {busy:.0%} of the time, the others {median(rest):.0%}")
+    since = found.at if found.since is not None else None
+    member = mine[0][0].look.member or None if mine else None
+    return Slow(found.rank, round(found.factor, 2), text, since, step, member, "; ".join([*shows, machine]))
+
+
+def diagnose_slow(slow: Slow, run: str) -> Diagnosis:
+    """The diagnosis of a run that one rank holds up."""
+    from allaboard.diagnosis.rules import all_rules  # not for who only reads arrivals: a supervisor
+
+    cause = all_rules()["slow_rank"].cause
+    evidence = (
+        Evidence(f"run/{run}", "collectives", slow.text),
+        Evidence(f"rank {slow.rank}", "process", slow.shows),
+    )
+    return Diagnosis(
+        "slow_rank", slow.text, evidence, f"rank {slow.rank}", cause.retryable, cause.fix, CONFIDENCE
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _steps(ranks: Mapping[int, Sequence[Arrival]]) -> _Steps | None:
+    """What all ranks have entered, by steps."""
+    if len(ranks) < 2:
+        return None
+    times = {rank: {each.number: each.at for each in mine} for rank, mine in ranks.items()}
+    numbers = sorted(set.intersection(*(set(mine) for mine in times.values())))
+    if len(numbers) < LEAST_STEPS or numbers[-1] - numbers[0] != len(numbers) - 1:
+        return None
+    what = {each.number: each.what for each in next(iter(ranks.values()))}
+    period = _period([what[number] for number in numbers])
+    if period is None:
+        return None
+    came = {rank: [mine[number] for number in numbers] for rank, mine in times.items()}
+    last = [max(at) for at in zip(*came.values(), strict=True)]
+    waits = [period == 1 or not _carries(came, place, period) for place in range(period)]
+    own = {rank: [*_by_step([*_own(at, last, waits)], period)] for rank, at in came.items()}
+    return _Steps(own, numbers, last, period)
+
+
+def _period(what: Sequence[str]) -> int | None:
+    """After how many collectives the same come again; None: they do not."""
+    for kinds in (what, [each.partition(" ")[0] for each in what]):
+        for period in range(1, min(_PERIODS, len(kinds) // LEAST_STEPS) + 1):
+            pairs = len(kinds) - period
+            if sum(map(str.__eq__, kinds, kinds[period:])) >= _ALIKE * pairs:
+                return period
+    return None
+
+
+def _carries(came: Mapping[int, Sequence[float]], place: int, period: int) -> bool:
+    """Whether how late ranks are in one collective of each step tells how late they are in the next one."""
+    ends = range(place, len(next(iter(came.values()))) - 1, period)
+    same = differ = 0
+    middle = {n: median(at[n] for at in came.values()) for j in ends for n in (j, j + 1)}
+    for at in came.values():
+        here = [at[j] - middle[j] for j in ends]
+        there = [at[j + 1] - middle[j + 1] for j in ends]
+        for (a, b), (c, d) in zip(pairwise(here), pairwise(there), strict=True):
+            same += (b - a) * (d - c) > 0
+            differ += (b - a) * (d - c) < 0
+    return same >= _CARRIES * (same + differ)
+
+
+def _own(at: Sequence[float], last: Sequence[float], waits: Sequence[bool]) -> Iterator[float]:
+    """The own seconds of a rank between each two collectives."""
+    for n, (here, there) in enumerate(pairwise(at)):
+        waited = waits[n % len(waits)] and there >= last[n]
+        yield there - (last[n] if waited else here)
+
+
+def _by_step(own: Sequence[float], period: int) -> Iterator[float]:
+    for first in range(0, len(own) - period + 1, period):
+        yield sum(own[first : first + period])
+
+
+def _judge(rank: int, steps: _Steps) -> SlowRank | None:
+    own = steps.own[rank]
+    rest = [median(at) for at in zip(*(mine for r, mine in steps.own.items() if r != rank), strict=True)]
+    excess = [mine - others for mine, others in zip(own, rest, strict=True)]
+    parts = _parts(excess, _CHANGE * max(median(rest), LEAST_EXCESS))
+    begin, end = parts[-1]
+    if not _is_slow(own, rest, excess, begin, end):
+        return None
+    first = begin
+    for start, stop in reversed(parts[:-1]):
+        if not _is_slow(own, rest, excess, start, stop):
+            break
+        first = start
+    at = first * steps.period
+    if end - first < LEAST_STEPS or steps.times[-1] - steps.times[at] < LEAST_SECONDS:
+        return None
+    mine, others = median(own[begin:end]), median(rest[begin:end])
+    return SlowRank(
+        rank,
+        mine / others if others > 0 else float("inf"),
+        mine,
+        others,
+        steps.numbers[at] if first else None,
+        steps.times[at],
+        end - first,
+    )
+
+
+def _is_slow(
+    own: Sequence[float], rest: Sequence[float], excess: Sequence[float], begin: int, end: int
+) -> bool:
+    usual = median(excess[begin:end])
+    steady = sum(each >= usual / 2 for each in excess[begin:end])
+    return (
+        usual >= LEAST_EXCESS
+        and median(own[begin:end]) >= FACTOR * median(rest[begin:end])
+        and steady >= STEADY * (end - begin)
+    )
+
+
+def _parts(values: Sequence[float], least: float) -> list[tuple[int, int]]:
+    """[begin, end) of the parts between which the values change by at least ``least``, by their medians."""
+    parts, begin = [], 0
+    while (change := _change(values[begin:], least)) is not None:
+        parts.append((begin, begin + change))
+        begin += change
+    return [*parts, (begin, len(values))]
+
+
+def _change(values: Sequence[float], least: float) -> int | None:
+    """Where a series changes, by Pettitt's test (1979): by the order of the values, so that a few which are
+    far off do not count. None: nowhere.
+    """
+    n = len(values)
+    if n < LEAST_STEPS:
+        return None
+    order = sorted(range(n), key=values.__getitem__)
+    place = [0] * n
+    for position, index in enumerate(order, 1):
+        place[index] = position
+    total, most, at = 0, 0, 0
+    for k in range(1, n):
+        total += place[k - 1]
+        if (deviation := abs(2 * total - k * (n + 1))) > most:
+            most, at = deviation, k
+    if 2 * exp(-6 * most**2 / (n**3 + n**2)) > _CHANCE:
+        return None
+    before, after = median(values[:at]), median(values[at:])
+    return _boundary(values, before, after) if abs(after - before) >= least else None
+
+
+def _boundary(values: Sequence[float], before: float, after: float) -> int:
+    """Where a series goes over from about one value to about another: the test's own place is vague where one
+    part is much longer.
+    """
+    step = abs(after - before)
+    nearer = [min(abs(value - after), step) - min(abs(value - before), step) for value in values]
+    sums = [*accumulate(nearer)]
+    return sums.index(max(sums[:-1])) + 1
