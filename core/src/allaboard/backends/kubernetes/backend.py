@@ -199,6 +199,12 @@ class KubernetesBackend:
         """The objects of a run as the API server has them, its secrets included."""
         return self._do(snapshot.take(self.workspace, run))
 
+    def standing(self, run: str, at_least: float = 0.0) -> observe.Standing:
+        """For how long no member of a run has written, and where its processes are, unless one has written in
+        the last ``at_least`` seconds.
+        """
+        return self._do(observe.look_standing(self.workspace, run, at_least))
+
     def saving(self, run: str) -> str | None:
         return self._do(runs.saving_uri(self.workspace, run))
 
