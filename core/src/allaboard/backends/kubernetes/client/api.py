@@ -825,7 +825,7 @@ class AsyncApi(_Client):
         import aiohttp
         import yarl
 
-        name = {"server_hostname": settings.tls_name} if settings.tls_name else {}
+        name: dict[str, Any] = {"server_hostname": settings.tls_name} if settings.tls_name else {}
         try:
             async with asyncio.timeout(CONNECT_SECONDS + request.silence):
                 socket = await session.ws_connect(
