@@ -1,12 +1,12 @@
 """Run by every Python that a member starts: makes the stacks of its threads readable from outside.
 
 On one machine its folder stands first on PYTHONPATH; Python imports a module of this name at its start. In a
-pod, whose image may have a PYTHONPATH of its own, the wheel brings a copy, `_allaboard_startup`, and a
-``allaboard.pth`` that imports it where the environment names a run; so does `allaboard.inside`. Whichever
-comes first counts. A signal that nobody else uses (`SIGNAL`) then writes the stacks of all threads into an
-anonymous file of the process, without the interpreter's help: also while C code, such as a collective, holds
-the main thread. Until somebody asks, that costs one open file.
-`allaboard.backends.local.host.stacks` asks, and in pods `allaboard.backends.kubernetes.stacks`.
+pod, whose image may have a PYTHONPATH of its own, the wheel's ``allaboard.pth`` runs it where the environment
+names a run, and so does `allaboard.inside`. Whichever comes first counts. A signal that nobody else uses
+(`SIGNAL`) then writes the stacks of all threads into an anonymous file of the process, without the
+interpreter's help: also while C code, such as a collective, holds the main thread. Until somebody asks, that
+costs one open file. `allaboard.backends.local.host.stacks` asks, and in pods
+`allaboard.backends.kubernetes.stacks`.
 
 A rank of a gang that imports torch.distributed tells the number of its last collective, too: a thread that
 sleeps until a byte comes through a pipe, which others open through ``/proc``, as torch's own signals and
