@@ -9,11 +9,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden
 from allaboard.backends.kubernetes.client.protocol import RESULT, STDERR, STDOUT, ExecReader, Executed
@@ -29,6 +30,8 @@ from allaboard.backends.kubernetes.stacks.asking import (
     read,
 )
 from allaboard.backends.local.supervisor.environment import STARTUP
+from allaboard.cli import app
+from allaboard.cli.place import Place
 from allaboard.diagnosis.stacks import cause_of_hang
 from allaboard.testing import FakeCluster
 from tests.core.backends.kubernetes.test_backend import cluster as cluster_of
@@ -246,3 +249,46 @@ def test_the_doctor_asks_only_of_what_is_silent(cluster: FakeCluster) -> None:
     cluster.tick(60)
     stood = backend.standing(run, 30.0)
     assert stood.silent == pytest.approx(60.0, abs=2.0) and len(stood.told.looks) == 1
+
+
+# --- the verbs ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def verbs(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a verb prints at this cluster."""
+    monkeypatch.setenv("ALLABOARD_BACKEND", "kubernetes")
+    monkeypatch.setattr(Place, "open", lambda *_: cluster.backend())
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words], standalone_mode=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return said
+
+
+def test_the_doctor_and_its_file_name_the_rank(
+    cluster: FakeCluster, verbs: Callable[..., str], tmp_path: Path
+) -> None:
+    run = stands(cluster, cluster.backend())
+    cluster.executed[f"{run}-master-0"] = printed(look(rank=0, text=REDUCES))
+    cluster.executed[f"{run}-worker-0"] = printed(look(rank=1))
+    cluster.tick(60)
+    first = json.loads(verbs("doctor", run, "--json"))["diagnoses"][0]
+    assert (first["code"], first["blame"]) == ("rank_stalled", "rank 1")
+    case = tmp_path / "case.json"
+    verbs("snapshot", run, "-o", str(case))
+    again = json.loads(verbs("doctor", "--snapshot", str(case), "--json"))["diagnoses"][0]
+    assert (again["code"], again["blame"]) == ("rank_stalled", "rank 1")
+
+
+def test_the_doctor_says_what_to_grant(cluster: FakeCluster, verbs: Callable[..., str]) -> None:
+    run = stands(cluster, cluster.backend())
+    for member in ("master-0", "worker-0"):
+        cluster.executed[f"{run}-{member}"] = Forbidden("no", status=403)
+    assert "no_stacks" not in json.loads(verbs("doctor", run, "--json")), "it has just written"
+    cluster.tick(60)
+    said = json.loads(verbs("doctor", run, "--json"))
+    assert "allaboard cluster --rbac stacks -n default" in said["no_stacks"]
+    assert "no stacks  their stacks may not be asked for" in verbs("doctor", run)
