@@ -739,6 +739,18 @@ def test_a_server_whose_certificate_has_another_name(authority: Any, client: Cli
             client(server, authority=ca, tls_name="other.cluster").get(PODS, "a")
 
 
+def test_a_command_goes_the_way_of_every_request(authority: Any, client: Client) -> None:
+    ca, contexts, _ = authority
+    with scripted(contexts["name"]) as server, tunnel() as (address, asked):
+        server.otherwise = opens_a_socket(b"\x01out", DONE)
+        way = {"authority": ca, "proxy": f"http://user:hunter2@{address}"}
+        api = client(server, tls_name="api.cluster", **way)
+        assert api.execute("a", ["true"]) == Executed(0, b"out")
+        with pytest.raises(SiteError, match="tls-server-name"):
+            client(server, tls_name="other.cluster", **way).execute("a", ["true"])
+    assert asked[0].endswith("Basic dXNlcjpodW50ZXIy")
+
+
 def test_through_a_proxy_with_a_password(authority: Any, client: Client) -> None:
     ca, contexts, _ = authority
     with scripted(contexts["address"]) as server, tunnel() as (address, asked):

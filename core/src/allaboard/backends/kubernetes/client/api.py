@@ -827,14 +827,18 @@ class AsyncApi(_Client):
 
         name: dict[str, Any] = {"server_hostname": settings.tls_name} if settings.tls_name else {}
         try:
+            opening = session.ws_connect(
+                yarl.URL(settings.server + request.path, encoded=True),
+                protocols=request.protocols,
+                headers=headers,
+                proxy=settings.proxy,
+                **name,
+            )
+        except TypeError:  # its first releases do not know server_hostname here
+            return Broken("has a tls-server-name, for which exec needs a newer aiohttp", passing=False)
+        try:
             async with asyncio.timeout(CONNECT_SECONDS + request.silence):
-                socket = await session.ws_connect(
-                    yarl.URL(settings.server + request.path, encoded=True),
-                    protocols=request.protocols,
-                    headers=headers,
-                    proxy=settings.proxy,
-                    **name,
-                )
+                socket = await opening
         except aiohttp.WSServerHandshakeError as error:
             if error.status < 400:
                 return Broken("is behind something that opens no WebSocket", passing=False)
