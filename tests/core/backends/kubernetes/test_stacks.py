@@ -114,6 +114,35 @@ def test_the_script_says_where_the_processes_of_its_run_are(started: list[subpro
     assert all(process.poll() is None for process in started)
 
 
+LATE = """
+import sys, types
+counts = types.ModuleType("torch._C._distributed_c10d")
+group = '{"pg_status": {"0": {"last_enqueued_collective": 5, "last_completed_collective": 4}}}'
+counts._dump_fr_trace_json = lambda *_: group.encode()
+sys.modules |= {"torch.distributed": types.ModuleType("torch.distributed"), counts.__name__: counts}
+import allaboard.inside
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@LINUX
+def test_the_number_of_a_collective_is_told_also_by_who_began_to_answer_late(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "ALLABOARD_RUN": RUN, "RANK": "1", "WORLD_SIZE": "2"}
+    environ["PYTHONPATH"] = str(Path(STARTUP).parents[2])
+    words = [sys.executable, "-S", "-c", LATE]
+    process = subprocess.Popen(
+        words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        [one] = read(run_script(), 0, a_member(1)).looks
+        assert (one.rank, one.pending) == (1, 5)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @LINUX
 @pytest.mark.parametrize("run", ["another-run", ""])
 def test_others_are_left_alone(started: list[subprocess.Popen[str]], run: str) -> None:
