@@ -71,6 +71,19 @@ def test_a_run_that_failed_says_why_on_its_page_and_the_verb_exits_0(ab: Termina
     assert "1" in [row[3] for row in found.rows["Members"]]  # whoever fails first takes the other along
 
 
+def test_a_page_shows_the_job_without_its_secrets_and_what_differs_from_the_last_good_run(
+    ab: Terminal,
+) -> None:
+    assert ab("run", ab.job("print('fine')", environment={"API_KEY": CANARY, "LR": "0.1"})).code == 0
+    assert ab("run", ab.job(FAILS, environment={"API_KEY": CANARY, "LR": "9<b>"})).code == 1
+    assert ab("report", "digits", "-o", "page.html").code == 0
+    assert CANARY not in (ab.folder / "page.html").read_text()
+    found = page_of(ab.folder / "page.html")
+    for words in ("The job as it was run", "API_KEY", "Since the last good run", "environment.LR",
+                  "9<b>", "Lines that it did not write"):  # fmt: skip
+        assert words in found.words, words
+
+
 def test_a_run_that_goes_on_is_shown_as_it_stands(ab: Terminal) -> None:
     script = "from allaboard.inside import report\nreport(step=3, total=10, loss=0.5)\n" + WAITS
     assert ab("run", ab.job(script), "--detach").code == 0

@@ -68,6 +68,12 @@ def test_a_very_long_curve_keeps_its_ends_and_its_shape() -> None:
     assert [step for step, _ in points] == sorted({step for step, _ in points})
 
 
+def test_a_very_long_curve_keeps_its_extremes() -> None:
+    odd = {30_001: 1000.0, 70_002: -1000.0}
+    told = history(encode("progress", step=n, loss=odd.get(n, 1.0)) for n in range(1, 100_001))
+    assert {(30_001, 1000.0), (70_002, -1000.0)} <= set(told.curves["loss"])
+
+
 def test_names_and_texts_without_end_are_not_kept() -> None:
     told = history([
         encode("progress", step=1, **{f"m{n}": 1.0 for n in range(500)}, **{"x" * 5000: 1.0}),

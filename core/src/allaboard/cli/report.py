@@ -9,14 +9,17 @@ from pathlib import Path
 
 import click
 
+from allaboard.backends.base import Backend
+from allaboard.cli.doctor import since_last_good
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import diagnose
-from allaboard.errors import BadInput
+from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.page import run_page
 from allaboard.report.page_data import read_page_data
 from allaboard.report.terminal import say, show_json
+from allaboard.spec.job import TrainingJob
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -45,7 +48,7 @@ _HEAD = 64 << 10
 @json_option
 def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
     """Write a page about a run: its state and why, its phases, curves, members, checkpoints, events and last
-    lines.
+    lines, the job as it was run, and of a failure what differs from the last good run.
     """
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
@@ -53,7 +56,8 @@ def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
     outcome = Outcome(seen, diagnose(seen))
     page_data = read_page_data(backend, outcome, backend.secrets_of(seen.run))
     now = time.time()
-    data = run_page(outcome, page_data, now).encode("utf-8", "backslashreplace")
+    job, since = _job_of(backend, seen.run), since_last_good(backend, seen)
+    data = run_page(outcome, page_data, now, job=job, since=since).encode("utf-8", "backslashreplace")
     if output == "-":
         sys.stdout.buffer.write(data)
         return
@@ -63,6 +67,15 @@ def report(run: str, output: str | None, at: Place, as_json: bool) -> None:
         show_json({"run": seen.run, "page": str(path), "looked_at": rfc3339(now)})
     else:
         say(str(path))
+
+
+def _job_of(backend: Backend, run: str) -> TrainingJob | None:
+    """The job as its author set it; None for a job of others, and where it cannot be read any more."""
+    try:
+        spec = backend.started_with(run).spec
+        return TrainingJob(**spec) if spec else None
+    except (AllaboardError, TypeError):  # TypeError: a field of a newer release
+        return None
 
 
 def _page_path(output: str | None, run: str) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from allaboard.diagnosis.last_good import SinceLastGood
 from allaboard.follow.loop import Outcome
 from allaboard.observation import PHASES, Event, MemberSeen, Observation, State
 from allaboard.redaction import hide_known, redact_job, redact_text, secret_values
@@ -59,10 +60,11 @@ def run_page(
     job: TrainingJob | None = None,
     kind: str = "training",
     window: tuple[float, float] | None = None,
+    since: SinceLastGood | None = None,
 ) -> str:
     """The page of a run, ended or not: its state, phases, curves, members, checkpoints and events, and why it
     waits or failed. ``now``: the time of the observation. ``job``: shown if known. ``window``: begin and end
-    of the pipeline step that followed the run.
+    of the pipeline step that followed the run. ``since``: what differs from the last good run of its job.
     """
     seen, state = outcome.seen, outcome.state
     # The run's own secrets may be in output of members and in messages of servers.
@@ -74,6 +76,7 @@ def run_page(
         f'<pre class="lead">{escape(rest)}</pre>' if rest else "",
         _tiles(outcome, now),
         _reasons_html(outcome),
+        _since_last_good(since) if since is not None else "",
         _curves(outcome, data.history, job),
         _timeline(seen, now, window),
         _members(seen),
@@ -155,6 +158,19 @@ def _reasons_html(outcome: Outcome) -> str:
     elif seen.held_by:
         title = "Why it waits"
     return section(title, "".join(parts))
+
+
+def _since_last_good(since: SinceLastGood) -> str:
+    when = f", which ended {rfc3339(since.finished)}" if since.finished is not None else ""
+    changes = "".join(f"<li>{escape(change)}</li>" for change in since.changes)
+    lines = escape("\n".join(f"{member}: {line}" for member, line in since.lines))
+    nothing = "" if changes or lines else "<p>Nothing is different.</p>"
+    return section(
+        "Since the last good run",
+        f'<p class="fine">{escape(since.run + when)}.</p>{nothing}'
+        + (f"<ul>{changes}</ul>" if changes else "")
+        + (f'<p class="fine">Lines that it did not write:</p><pre>{lines}</pre>' if lines else ""),
+    )
 
 
 def _curves(outcome: Outcome, history: History, job: TrainingJob | None) -> str:
