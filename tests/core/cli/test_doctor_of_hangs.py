@@ -61,7 +61,7 @@ def test_the_rank_that_does_not_come_is_named_with_its_line(here: LocalBackend, 
 
     first = wait_for(asked, 60.0)
     assert first["blame"] == "rank 2" and first["retryable"]
-    assert "rank 2 has not entered all_reduce: it waits at main" in str(first["summary"])
+    assert "rank 2 has not entered all_reduce number 1: it waits at main" in str(first["summary"])
     assert "`fetch`; ranks 0, 1 wait for it" in str(first["summary"])
     text = CliRunner().invoke(app, ["doctor", run], standalone_mode=False).stdout
     assert "look at    rank 2" in text and "waits in all_reduce at main" in text
