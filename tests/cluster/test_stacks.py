@@ -12,6 +12,7 @@ import yaml
 
 from allaboard.backends.kubernetes.discovery import rbac
 from tests.cluster.api import until
+from tests.cluster.cluster import service_account
 from tests.cluster.own_nodes import OwnNodes, own_nodes
 from tests.cluster.plane import ControlPlane
 from tests.cluster.terminal import CODE, LONG, Terminal
@@ -91,10 +92,25 @@ def test_the_doctor_says_which_rank_never_entered_and_where_it_sleeps(
     without = Terminal.on(submitter, namespace, tmp_path)
     said = without("doctor", run, "--json").json
     assert f"allaboard cluster --rbac stacks -n {namespace} | kubectl apply -f -" in said["no_stacks"]
+    account = service_account(namespace, "allaboard-submitter")
+    plane.grant(namespace, account, [{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]}])
+    until("the half of the right to be known", lambda: _may_exec(plane, namespace, "get"))
+    half = without("doctor", run, "--json").json
     plane.api.apply([*yaml.safe_load_all(rbac.manifest("stacks", namespace))])
-    until(
-        "the right to be known",
-        lambda: without("doctor", run, "--json").json["diagnoses"][0].get("blame") == "rank 2",
-        60,
-    )
-    ab("delete", run, code=None)
+    until("the right to be known", lambda: _may_exec(plane, namespace, "create"))
+    assert without("doctor", run, "--json").json["diagnoses"][0]["blame"] == "rank 2"
+    assert "--rbac stacks" in half.get("no_stacks", ""), "a server that asks for get alone"
+
+
+def _may_exec(plane: ControlPlane, namespace: str, verb: str) -> bool:
+    asked = {"namespace": namespace, "resource": "pods", "subresource": "exec", "verb": verb}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{namespace}:allaboard-submitter",
+            "resourceAttributes": asked,
+        },
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(plane.api.request("POST", path, review)["status"]["allowed"])
