@@ -306,6 +306,7 @@ def test_the_doctor_and_its_file_name_the_rank(
     cluster.tick(60)
     first = json.loads(verbs("doctor", run, "--json"))["diagnoses"][0]
     assert (first["code"], first["blame"]) == ("rank_stalled", "rank 1")
+    assert [proof["object"] for proof in first["evidence"]] == ["rank 1", "rank 0"]
     case = tmp_path / "case.json"
     verbs("snapshot", run, "-o", str(case))
     again = json.loads(verbs("doctor", "--snapshot", str(case), "--json"))["diagnoses"][0]
