@@ -21,6 +21,9 @@ from tests.meta.source import CORE, DISTS, Dist, path_of, python, tree_of
 GROUPS = {"console_scripts": "allaboard", "apache_airflow_provider": "airflow-provider-allaboard"}
 """Entry points that somebody looks for, and the distribution that has them."""
 
+STARTUP = {"allaboard.pth", "_allaboard_startup.py"}
+"""Beside the package, for every Python that starts in a pod of a run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -56,6 +59,7 @@ def test_a_wheel_holds_the_package_its_types_and_the_licence(built: Built) -> No
         if p.suffix in (".py", ".typed", ".css", ".yaml", ".toml")
     }
     files = built.files()
+    code |= {name for name in STARTUP if built.dist is CORE}
     assert code == {name for name in files if ".dist-info/" not in name}
     assert f"{built.dist.package}/py.typed" in files
     assert built.info("licenses/LICENSE") == (built.dist.folder / "LICENSE").read_text()

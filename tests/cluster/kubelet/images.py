@@ -206,7 +206,8 @@ def python_image(pattern: str, python: Path, folder: Path, code: Mapping[str, Pa
     for script in (prefix / "bin").iterdir():
         _relocate(script, folder / "bin" / script.name, prefix)
     paths = "".join(f"/opt/code/{name}\n" for name in code)
-    (folder / packages / "image.pth").write_text(paths)
+    # Read before those that ask for these packages: they are taken in the order of their names.
+    (folder / packages / "_image.pth").write_text(paths)
     return Image(
         pattern,
         layers=(

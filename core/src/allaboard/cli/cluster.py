@@ -34,10 +34,10 @@ whether its webhook answers.
 @cluster_options
 @click.option(
     "--rbac",
-    type=click.Choice(["submitter", "viewer", "mpi", "claims", "boost"]),
+    type=click.Choice(["submitter", "viewer", "mpi", "claims", "stacks", "boost"]),
     help="Print only the Role that submitters or viewers need, or what submitters need besides for jobs of "
-    "MPI as JobSets, or for jobs with claims of their own, or what `allaboard boost` needs; no cluster is "
-    "contacted.",
+    "MPI as JobSets, for jobs with claims of their own, or to see where a run stands that does not move; or "
+    "what `allaboard boost` needs; no cluster is contacted.",
 )
 @click.option(
     "--facts",

@@ -22,6 +22,7 @@ from allaboard.units import show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.diagnosis.last_good import SinceLastGood
 
@@ -58,7 +59,7 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         return
     if (run is None) == (file is None):
         raise click.UsageError("name a RUN or --snapshot FILE, one of them")
-    stalled = None
+    stalled, no_stacks = None, None
     if file is not None:
         from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 
@@ -68,7 +69,7 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
     else:
         backend, seen = at.open_to_watch(run or "", evidence=True)
         name = seen.run
-        stalled = None if at.is_cluster else _why_it_stands(cast("LocalBackend", backend), seen)
+        stalled, no_stacks = _why_it_stands(backend, seen)
         if stalled is None and not at.is_cluster:
             seen = _with_slow_rank(cast("LocalBackend", backend), seen)
     since = None if file is not None else since_last_good(backend, seen)
@@ -80,12 +81,17 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
             "state": state_of(seen).value,
             "diagnoses": [d.to_dict() for d in diagnoses],
         }
-        show_json(body if since is None else {**body, "last_good": since.to_dict()})
+        body |= {} if since is None else {"last_good": since.to_dict()}
+        show_json(body if no_stacks is None else {**body, "no_stacks": no_stacks})
         return
     for line in lines(seen, name, diagnoses, supports_colour()):
         say(line)
     if since is not None:
         for line in lines_since(since, time.time(), Ink(supports_colour())):
+            say(line)
+    if no_stacks is not None:
+        say("")
+        for line in _wrapped(no_stacks, "no stacks  "):
             say(line)
 
 
@@ -150,13 +156,25 @@ def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
             yield from _wrapped(f"{member}: {text}", "  │ ")
 
 
-def _why_it_stands(backend: LocalBackend, seen: Observation) -> Diagnosis | None:
-    """What the stacks of its ranks say, of a run whose members run and write nothing."""
+def _why_it_stands(backend: Backend, seen: Observation) -> tuple[Diagnosis | None, str | None]:
+    """What the stacks of its ranks say, of a run whose members run and write nothing; and why there are none,
+    where that is so.
+    """
     from allaboard.diagnosis.stacks import SILENT, diagnose_stacks
 
-    if state_of(seen) is not State.RUNNING or (silent := backend.silent_for(seen, time.time())) < SILENT:
-        return None
-    return diagnose_stacks(backend.stacks(seen.run), silent, restarted=seen.restarts > 0)
+    if state_of(seen) is not State.RUNNING:
+        return None, None
+    if backend.name == "local":
+        here = cast("LocalBackend", backend)
+        silent = here.silent_for(seen, time.time())
+        if silent < SILENT:
+            return None, None
+        return diagnose_stacks(here.stacks(seen.run), silent, restarted=seen.restarts > 0), None
+    if not hasattr(backend, "standing"):  # a job of others
+        return None, None
+    stands = cast("KubernetesBackend", backend).standing(seen.run, SILENT)
+    found = diagnose_stacks(stands.told.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
+    return found, None if found is not None else stands.told.why
 
 
 def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:

@@ -19,6 +19,8 @@ from allaboard.report.terminal import say, show_json
 from allaboard.status import state_of
 
 if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
 
 EPILOG = """\b
@@ -50,8 +52,8 @@ def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
         parts = cast(Any, backend).snapshot(seen.run)
     else:
         parts = {"observation": {k: v for k, v in seen.to_dict().items() if k != "tails"}}
-        if state_of(seen) is State.RUNNING:
-            parts |= _stacks(cast("LocalBackend", backend), seen)
+    if state_of(seen) is State.RUNNING:
+        parts |= _stacks(backend, seen)
     body = {**parts, "logs": _logs(seen)}
     if isinstance(body.get("events"), list):
         body["events"] = body["events"][-MOST_EVENTS:]
@@ -74,14 +76,20 @@ def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
     )
 
 
-def _stacks(backend: LocalBackend, seen: Observation) -> dict[str, Any]:
-    """Where its processes are, and for how many seconds no member has written."""
+def _stacks(backend: Backend, seen: Observation) -> dict[str, Any]:
+    """Where its processes are, and for how many seconds no member has written; nothing of jobs of others."""
     from allaboard.diagnosis.stacks import to_dicts
 
-    return {
-        "stacks": to_dicts(backend.stacks(seen.run)),
-        "silent": round(backend.silent_for(seen, time.time()), 1),
-    }
+    silent: float | None
+    if backend.name == "local":
+        here = cast("LocalBackend", backend)
+        looks, silent = here.stacks(seen.run), here.silent_for(seen, time.time())
+    elif hasattr(backend, "standing"):
+        stands = cast("KubernetesBackend", backend).standing(seen.run)
+        looks, silent = stands.told.looks, stands.silent
+    else:
+        return {}
+    return {} if silent is None else {"stacks": to_dicts(looks), "silent": round(silent, 1)}
 
 
 def _logs(seen: Observation) -> dict[str, str]:

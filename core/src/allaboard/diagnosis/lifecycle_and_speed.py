@@ -394,8 +394,9 @@ def _placed(
     means="Every rank but one has entered a collective, and waits there for the one that is somewhere else: "
     "in a loader, a lock, a download, a computation of its own. Nothing fails before the collective does.",
     looks="All members run, none writes a line any more, and the stacks of the waiting ranks end in "
-    "torch.distributed while that of one does not. On this machine a run that makes no progress is asked for "
-    "them by itself; on a cluster it says which ranks are silent since when (`policy.hang`).",
+    "torch.distributed while that of one does not. A run that makes no progress is asked for them by itself, "
+    "on a cluster by exec (`allaboard cluster --rbac stacks`); where they cannot be had it says which ranks "
+    "are silent since when (`policy.hang`).",
     fix="look at the line where that rank is; give what it waits for a time limit; policy.hang.then: restart "
     "starts all members again by itself",
     needs=(Need.STACKS,),

@@ -207,11 +207,11 @@ def diagnose_stacks(
     from allaboard.diagnosis.rules import all_rules  # not for who only reads stacks: a supervisor
 
     cause = all_rules()[code].cause
-    named = found.blame or tuple(found.lines)
+    first = list(dict.fromkeys((*found.blame, *found.lines)))[:4]
     return Diagnosis(
         code,
         f"{found.summary}; no member has written for {show_seconds(silent)}",
-        tuple(Evidence(f"rank {rank}", "stack", found.lines[rank]) for rank in (*named, *found.lines)[:4]),
+        tuple(Evidence(f"rank {rank}", "stack", found.lines[rank]) for rank in first),
         f"rank {found.blame[0]}" if found.blame else None,
         cause.retryable,
         cause.fix,

@@ -8,6 +8,7 @@ without allaboard around the process: then there is no run to speak of, and ever
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from allaboard.inside.resumed_checkpoint import open_checkpoint
 
 __all__ = ["Checkpointer", "ShardReader", "context", "open_checkpoint", "report", "result"]
+
+if os.environ.get("ALLABOARD_RUN"):
+    # Where the interpreter did not see allaboard's .pth: from an archive, or a folder on PYTHONPATH.
+    import_module("allaboard.inside.startup.sitecustomize")
 
 _LAZY = {
     "Checkpointer": "allaboard.inside.checkpointer",

@@ -38,7 +38,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Invalid,
     Missing,
 )
-from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.protocol import Executed, Patience
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     CONFIGMAPS,
@@ -114,6 +114,8 @@ class FakeCluster:
         self.history: list[tuple[int, str, Key, Json]] = []
         self.requests: list[tuple[str, str, str]] = []
         self.logs: dict[tuple[str, str], list[str]] = {}
+        self.executed: dict[str, Executed | ApiError] = {}
+        """What an exec in a pod ends with, by the name of the pod; in others no command is found."""
         self.refusals: list[tuple[Resource, str, ApiError]] = []
         self.objections: list[Callable[[Resource, Json], None]] = []
         """Webhooks that are asked about what a patch makes of an object; they raise what they refuse."""
@@ -565,6 +567,17 @@ class FakeApi:
 
         return FakeStream(self._ask("log", PODS, pod, namespace, read))
 
+    def execute(self, pod: str, command: Sequence[str], namespace: str | None = None, **_: Any) -> Executed:
+        def run(ns: str) -> Executed:
+            self.cluster.get(PODS, pod, ns)
+            ended = self.cluster.executed.get(pod, _no_command(command[0]))
+            if isinstance(ended, ApiError):
+                raise ended
+            return ended
+
+        ended: Executed = self._ask("exec", PODS, pod, namespace, run)
+        return ended
+
     def twin(self, patience: Patience) -> FakeApi:
         return self
 
@@ -618,6 +631,11 @@ class FakeApi:
                     error.retried = True
                     raise
             return answer
+
+
+def _no_command(name: str) -> Executed:
+    text = f'exec: "{name}": executable file not found in $PATH'
+    return Executed(None, trouble=f"error executing command in container: {text}")
 
 
 class FakeStream:
@@ -674,6 +692,9 @@ class AsyncFakeApi:
     async def log(self, *args: Any, **options: Any) -> AsyncIterator[bytes]:
         for line in self.api.log(*args, **options):
             yield line
+
+    async def execute(self, *args: Any, **options: Any) -> Executed:
+        return self.api.execute(*args, **options)
 
     def twin(self, patience: Patience) -> AsyncFakeApi:
         return self

@@ -18,10 +18,12 @@ import ssl
 import struct
 import threading
 import time
+from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -123,6 +125,40 @@ def streams(*pieces: Any, end: str = "well") -> Answer:
                 _close(handler)
 
     return answer
+
+
+def opens_a_socket(*messages: bytes, given: list[bytes] | None = None, end: str = "well") -> Answer:
+    """A WebSocket that takes one message, for ``given``, then sends these. ``end``: well, or silent."""
+
+    def answer(handler: Handler) -> None:
+        key = handler.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        handler.send_response(101)
+        handler.send_header("Upgrade", "websocket")
+        handler.send_header("Connection", "Upgrade")
+        handler.send_header("Sec-WebSocket-Accept", b64encode(sha1(key.encode()).digest()).decode())
+        handler.send_header("Sec-WebSocket-Protocol", handler.headers["Sec-WebSocket-Protocol"].split(",")[0])
+        handler.end_headers()
+        message = _read_frame(handler)
+        if given is not None:
+            given.append(message)
+        for data in (*messages, None) if end == "well" else messages:
+            # Final and binary; a farewell last.
+            first = b"\x88\x00" if data is None else b"\x82\x7f" + struct.pack(">Q", len(data))
+            handler.wfile.write(first + (data or b""))
+        handler.wfile.flush()
+        handler.rfile.read(1)
+        _close(handler)
+
+    return answer
+
+
+def _read_frame(handler: Handler) -> bytes:
+    """A message that comes in one frame, as clients mask it."""
+    size = handler.rfile.read(2)[1] & 127
+    if size > 125:
+        size = int.from_bytes(handler.rfile.read(2 if size == 126 else 8), "big")
+    mask = handler.rfile.read(4)
+    return bytes(byte ^ mask[n % 4] for n, byte in enumerate(handler.rfile.read(size)))
 
 
 def _close(handler: Handler) -> None:

@@ -41,6 +41,7 @@ from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.observe.lookup import takes_rank_0
 from allaboard.backends.kubernetes.operations import foreign, logs, observe, runs, snapshot
 from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
+from allaboard.backends.kubernetes.operations.observe import Standing
 from allaboard.backends.kubernetes.operations.queues import read_queues
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.preflight.at_launch import Asking
@@ -198,6 +199,12 @@ class KubernetesBackend:
     def snapshot(self, run: str) -> dict[str, Any]:
         """The objects of a run as the API server has them, its secrets included."""
         return self._do(snapshot.take(self.workspace, run))
+
+    def standing(self, run: str, at_least: float = 0.0) -> Standing:
+        """For how long no member of a run has written, and where its processes are, unless one has written in
+        the last ``at_least`` seconds.
+        """
+        return self._do(observe.look_standing(self.workspace, run, at_least))
 
     def saving(self, run: str) -> str | None:
         return self._do(runs.saving_uri(self.workspace, run))

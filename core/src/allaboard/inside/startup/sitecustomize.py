@@ -1,9 +1,12 @@
 """Run by every Python that a member starts: makes the stacks of its threads readable from outside.
 
-Its folder stands first on PYTHONPATH; Python imports a module of this name at its start. A signal that nobody
-else uses (`SIGNAL`) then writes the stacks of all threads into an anonymous file of the process, without the
+On one machine its folder stands first on PYTHONPATH; Python imports a module of this name at its start. In a
+pod, whose image may have a PYTHONPATH of its own, the wheel's ``allaboard.pth`` runs it where the environment
+names a run, and so does `allaboard.inside`. Whichever comes first counts. A signal that nobody else uses
+(`SIGNAL`) then writes the stacks of all threads into an anonymous file of the process, without the
 interpreter's help: also while C code, such as a collective, holds the main thread. Until somebody asks, that
-costs one open file. `allaboard.backends.local.host.stacks` asks.
+costs one open file. `allaboard.backends.local.host.stacks` asks, and in pods
+`allaboard.backends.kubernetes.stacks`.
 
 A rank of a gang that imports torch.distributed tells the number of its last collective, too, or when it
 entered each of the last ones: a thread that sleeps until a byte comes through a pipe, which others open
@@ -32,6 +35,8 @@ ALL = b"!"
 """Asks for the last collectives themselves. To write the 2,000 that torch keeps holds the interpreter for
 some 50 ms; any other byte asks for their number, which takes some microseconds.
 """
+_BEGUN = "_allaboard_answers"
+"""Of `sys`: the process answers already."""
 _file: "tuple[int, int] | None" = None
 
 
@@ -111,12 +116,22 @@ def _import_next() -> None:
             sys.modules["sitecustomize"] = this
 
 
-if sys.platform == "linux" and hasattr(os, "memfd_create"):
+def _begin() -> None:
+    """Have this process answer, unless a copy of this module has begun to. Never fails."""
+    if sys.platform != "linux" or not hasattr(os, "memfd_create") or hasattr(sys, _BEGUN):
+        return
     try:
         _answer()
+        setattr(sys, _BEGUN, True)
         os.register_at_fork(after_in_child=_answer_in_child)
         if os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
             sys.meta_path.insert(0, _SeesTorch)
+            if "torch.distributed" in sys.modules:
+                _SeesTorch.find_spec("torch.distributed")
     except (OSError, RuntimeError, ValueError):
         pass  # no more files, or a sandbox without memfd: it cannot be asked, and trains all the same
-_import_next()
+
+
+_begin()
+if __name__ == "sitecustomize":
+    _import_next()

@@ -21,7 +21,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Silent,
     Unauthorized,
 )
-from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.protocol import Executed, Patience
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, NODES, PODS
 from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
 from allaboard.testing.objects import PYTORCHJOBS
@@ -32,6 +32,7 @@ from tests.core.backends.kubernetes.scripted import (
     event,
     failure,
     half,
+    opens_a_socket,
     page,
     pod,
     refused,
@@ -646,6 +647,53 @@ def test_a_line_without_an_end_comes_in_pieces(server: Scripted, client: Client)
     assert max(map(len, lines)) < 2_000_000
 
 
+# --- exec ---------------------------------------------------------------------------------------------------
+
+DONE = b'\x03{"kind": "Status", "status": "Success"}'
+
+
+def test_a_command_is_given_its_input_and_says_what_it_wrote(server: Scripted, client: Client) -> None:
+    given: list[bytes] = []
+    server.answers(opens_a_socket(b"\x01", b"\x01one ", b"\x02bad", b"\x01two", DONE, given=given))
+    api = client(server)
+    ended = api.execute("a", ["python3", "-c", "x & y"], container="main", given=b"in" * 50_000)
+    assert ended == Executed(0, b"one two", b"bad")
+    assert given == [b"\0" + b"in" * 50_000]
+    (asked,) = server.asked
+    assert (asked.method, asked.path) == ("GET", "/api/v1/namespaces/team/pods/a/exec")
+    assert asked.headers["sec-websocket-protocol"] == "v5.channel.k8s.io,v4.channel.k8s.io"
+    assert asked.headers["authorization"] == "Bearer sesame"
+    wanted = {"container": "main", "stdin": "true", "stdout": "true", "stderr": "true", "command": "x & y"}
+    assert asked.query == wanted, "of the words of a command the last is seen here"
+
+
+@pytest.mark.parametrize(("status", "error"), [(403, Forbidden), (404, Missing), (400, Invalid)])
+def test_a_command_that_is_refused(
+    server: Scripted, client: Client, status: int, error: type[AllaboardError]
+) -> None:
+    server.otherwise = refused(status, "No", "cannot exec")
+    with pytest.raises(error, match="exec in pod a"):
+        client(server).execute("a", ["true"])
+
+
+def test_a_command_that_does_not_end_is_left(server: Scripted, client: Client) -> None:
+    server.otherwise = opens_a_socket(b"\x01half", end="silent")
+    ended = client(server).execute("a", ["true"], seconds=0.5)
+    assert (ended.code, ended.out) == (None, b"half") and "no end of it came" in ended.trouble
+
+
+def test_a_command_that_writes_too_much_is_left(server: Scripted, client: Client) -> None:
+    server.answers(opens_a_socket(*[b"\x01" + bytes(1 << 16)] * 5, DONE))
+    ended = client(server).execute("a", ["true"], most=1 << 16)
+    assert ended.code is None and len(ended.out) < 1 << 18 and "more than" in ended.trouble
+
+
+def test_what_answers_an_exec_but_opens_no_socket(server: Scripted, client: Client) -> None:
+    server.otherwise = says("hello")
+    with pytest.raises(SiteError, match="no WebSocket"):
+        client(server).execute("a", ["true"])
+
+
 # --- TLS, proxies -------------------------------------------------------------------------------------------
 
 
@@ -689,6 +737,18 @@ def test_a_server_whose_certificate_has_another_name(authority: Any, client: Cli
         client(server, authority=ca, tls_name="api.cluster").get(PODS, "a")
         with pytest.raises(SiteError, match="tls-server-name"):
             client(server, authority=ca, tls_name="other.cluster").get(PODS, "a")
+
+
+def test_a_command_goes_the_way_of_every_request(authority: Any, client: Client) -> None:
+    ca, contexts, _ = authority
+    with scripted(contexts["name"]) as server, tunnel() as (address, asked):
+        server.otherwise = opens_a_socket(b"\x01out", DONE)
+        way = {"authority": ca, "proxy": f"http://user:hunter2@{address}"}
+        api = client(server, tls_name="api.cluster", **way)
+        assert api.execute("a", ["true"]) == Executed(0, b"out")
+        with pytest.raises(SiteError, match="tls-server-name"):
+            client(server, tls_name="other.cluster", **way).execute("a", ["true"])
+    assert asked[0].endswith("Basic dXNlcjpodW50ZXIy")
 
 
 def test_through_a_proxy_with_a_password(authority: Any, client: Client) -> None:

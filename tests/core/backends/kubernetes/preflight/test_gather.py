@@ -960,7 +960,7 @@ def test_roles_are_plain_objects_for_one_namespace() -> None:
         assert {d["metadata"]["namespace"] for d in own} == {"research"}
         bindings = [d for d in documents if d["kind"].endswith("RoleBinding")]
         assert all(s["namespace"] == "research" for d in bindings for s in d["subjects"])
-        account = set() if role in ("mpi", "claims") else {"ServiceAccount"}  # that of submitters
+        account = set() if role in ("mpi", "claims", "stacks") else {"ServiceAccount"}  # that of submitters
         assert {d["kind"] for d in documents} == {"Role", "RoleBinding"} | account | whole
         assert not any("*" in json.dumps(d) for d in documents), "least privilege names everything"
 

@@ -113,6 +113,45 @@ def test_what_the_environment_customizes_is_still_imported(start: Start, tmp_pat
     assert len(process.asked()) == 1
 
 
+FILES = (
+    "sum('allaboard-stacks' in os.readlink(fd.path) for fd in os.scandir('/proc/self/fd') if fd.is_symlink())"
+)
+BESIDE = "import os, site, sys\nsite.addsitedir(os.environ['SITE'])\n"
+"""What an interpreter does at its start with the folder of its packages."""
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> str:
+    """A folder with what the wheel puts beside the package."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    source = Path(STARTUP).parents[2]
+    for name in ("allaboard.pth", "_allaboard_startup.py"):
+        (folder / name).write_text((source / name).read_text())
+    (folder / "allaboard").symlink_to(source / "allaboard")
+    return str(folder)
+
+
+def test_the_wheel_makes_a_member_answer_without_a_path_of_ours(start: Start, beside: str) -> None:
+    member = start(BESIDE + SAYS, PYTHONPATH="", SITE=beside, ALLABOARD_RUN="a-run")
+    assert len(member.asked()) == 1
+    assert start(BESIDE + SAYS, PYTHONPATH="", SITE=beside).asked() == [], "it is no member of a run"
+
+
+def test_what_begins_twice_has_one_file(start: Start, beside: str) -> None:
+    script = f"{BESIDE}import allaboard.inside\nprint({FILES}, flush=True)\nsys.stdin.read()"
+    path = os.pathsep.join((STARTUP, str(Path(STARTUP).parents[2])))
+    process = start(script, PYTHONPATH=path, SITE=beside, ALLABOARD_RUN="a-run")
+    assert process.line == "1\n"
+    assert len(process.asked()) == 1
+
+
+def test_who_imports_our_help_answers(start: Start) -> None:
+    path = str(Path(STARTUP).parents[2])
+    script = f"import sys\nsys.path.insert(0, {path!r})\nimport allaboard.inside\n{SAYS}"
+    assert len(start(script, PYTHONPATH="", ALLABOARD_RUN="a-run").asked()) == 1
+
+
 def test_a_program_that_closes_what_it_does_not_know_trains_all_the_same(start: Start) -> None:
     script = f"import os\nos.closerange(3, 100)\nos.open('script.py', os.O_RDONLY)\n{SAYS}"
     process = start(script)

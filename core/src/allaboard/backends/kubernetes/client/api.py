@@ -20,8 +20,17 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +38,15 @@ from allaboard.backends.kubernetes.client import protocol
 from allaboard.backends.kubernetes.client.config import Secret, Settings, Source
 from allaboard.backends.kubernetes.client.echo import Echo
 from allaboard.backends.kubernetes.client.errors import Gone, Missing, Silent
-from allaboard.backends.kubernetes.client.protocol import Broken, Json, Patience, Reply, Request
+from allaboard.backends.kubernetes.client.protocol import (
+    Broken,
+    ExecReader,
+    Executed,
+    Json,
+    Patience,
+    Reply,
+    Request,
+)
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.client.tls import context_of
 from allaboard.errors import AllaboardError, BackendUnreachable
@@ -48,6 +65,9 @@ never silent that long."""
 WATCH_GRACE = 6.0
 """Seconds past the end that the server was asked for, after which a silent watch counts as lost."""
 CHUNK = 1 << 16
+EXEC_SECONDS = 15.0
+FAREWELL_SECONDS = 1.0
+"""How long a WebSocket that is not needed any more may take to say so."""
 
 T = TypeVar("T")
 Listed = tuple[list[Json], str]
@@ -281,6 +301,35 @@ class Api(_Client):
         )
         response = self._exchange(request).stream
         return Stream(response, self._lines(response, request, follow))
+
+    def execute(
+        self,
+        pod: str,
+        command: Sequence[str],
+        namespace: str | None = None,
+        *,
+        container: str | None = None,
+        given: bytes = b"",
+        most: int = CHUNK,
+        seconds: float = EXEC_SECONDS,
+    ) -> Executed:
+        """`AsyncApi.execute` in a loop of its own, as urllib3 has no WebSockets; not for a thread that runs
+        one.
+        """
+
+        async def run() -> Executed:
+            async with AsyncApi(self.settings, patience=self.patience) as api:
+                return await api.execute(
+                    pod,
+                    command,
+                    self._in(namespace),
+                    container=container,
+                    given=given,
+                    most=most,
+                    seconds=seconds,
+                )
+
+        return asyncio.run(run())
 
     # --- writing
 
@@ -592,6 +641,42 @@ class AsyncApi(_Client):
 
     # --- writing
 
+    async def execute(
+        self,
+        pod: str,
+        command: Sequence[str],
+        namespace: str | None = None,
+        *,
+        container: str | None = None,
+        given: bytes = b"",
+        most: int = CHUNK,
+        seconds: float = EXEC_SECONDS,
+    ) -> Executed:
+        """Run a command in a container, with ``given`` as its stdin, which is not closed. ``most``: bytes of
+        what it writes; ``seconds``: after which nobody waits for its end any more. Raises `Forbidden`.
+        """
+        import aiohttp
+
+        request = protocol.execute(pod, self._in(namespace), command, container=container)
+        reader = ExecReader(most)
+        try:
+            async with asyncio.timeout(seconds):
+                socket = (await self._exchange(request)).stream
+                try:
+                    await socket.send_bytes(bytes([protocol.STDIN]) + given)
+                    async for message in socket:
+                        if not isinstance(message.data, bytes) or not reader.feed(message.data):
+                            break
+                finally:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(FAREWELL_SECONDS):
+                            await socket.close()
+        except TimeoutError:
+            return replace(reader.ended(), trouble=f"no end of it came within {seconds:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            raise _cut(self.server, _broken_by(error, request), request) from error
+        return reader.ended()
+
     async def create(
         self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
     ) -> Json:
@@ -707,6 +792,8 @@ class AsyncApi(_Client):
         secret = await self._secret(settings)
         session = await self._session_for(settings, secret)
         try:
+            if request.protocols:
+                return await self._open(session, settings, request, self._headers(request, secret))
             response = await session.request(
                 request.method,
                 yarl.URL(settings.server + request.path, encoded=True),
@@ -730,6 +817,33 @@ class AsyncApi(_Client):
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return _broken_by(error, request)
         return self._reply(response.status, headers, body)
+
+    async def _open(
+        self, session: aiohttp.ClientSession, settings: Settings, request: Request, headers: dict[str, str]
+    ) -> Reply | Broken:
+        """A WebSocket, or what was answered instead."""
+        import aiohttp
+        import yarl
+
+        name: dict[str, Any] = {"server_hostname": settings.tls_name} if settings.tls_name else {}
+        try:
+            opening = session.ws_connect(
+                yarl.URL(settings.server + request.path, encoded=True),
+                protocols=request.protocols,
+                headers=headers,
+                proxy=settings.proxy,
+                **name,
+            )
+        except TypeError:  # its first releases do not know server_hostname here
+            return Broken("has a tls-server-name, for which exec needs a newer aiohttp", passing=False)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS + request.silence):
+                socket = await opening
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status < 400:
+                return Broken("is behind something that opens no WebSocket", passing=False)
+            return self._reply(error.status, {n.lower(): v for n, v in (error.headers or {}).items()}, b"")
+        return Reply(101, {}, stream=socket)
 
     async def _secret(self, settings: Settings) -> Secret:
         credentials = settings.credentials

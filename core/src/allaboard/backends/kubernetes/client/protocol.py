@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -69,8 +69,9 @@ LARGEST_ANSWER = ANSWERS.size
 @dataclass(frozen=True, slots=True)
 class Request:
     """``path`` with its query; ``silence``: seconds without a byte after which the answer counts as lost;
-    ``stream``: the body is not read but handed over. ``right``: what must be allowed for it, equal for all
-    requests that need the same; empty: not known. ``what``: for errors, in words.
+    ``stream``: the body is not read but handed over; ``protocols``: it opens a WebSocket that speaks one of
+    them, which is handed over. ``right``: what must be allowed for it, equal for all requests that need the
+    same; empty: not known. ``what``: for errors, in words.
     """
 
     method: str
@@ -80,6 +81,7 @@ class Request:
     accept: str = JSON
     silence: float = READ_SECONDS
     stream: bool = False
+    protocols: tuple[str, ...] = ()
     compares: bool = False
     right: str = ""
     what: str = ""
@@ -306,10 +308,25 @@ def log(
     )
 
 
+def execute(pod: str, namespace: str, command: Sequence[str], *, container: str | None) -> Request:
+    """A command with stdin, stdout and stderr in a container that runs."""
+    from allaboard.backends.kubernetes.client.resources import PODS
+
+    query = {"command": list(command), "container": container, "stdin": True, "stdout": True, "stderr": True}
+    return Request(
+        "GET",
+        url(PODS.path(namespace, pod, "exec"), query),
+        accept="*/*",
+        protocols=EXEC_PROTOCOLS,
+        right=_right("get", PODS, namespace, "exec"),
+        what=f"exec in pod {pod}",
+    )
+
+
 def url(path: str, query: Mapping[str, Any]) -> str:
     """The path with those parts of the query that are not None."""
     said = {k: ("true" if v is True else v) for k, v in query.items() if v is not None}
-    return f"{path}?{urlencode(said)}" if said else path
+    return f"{path}?{urlencode(said, doseq=True)}" if said else path
 
 
 def _right(verb: str, resource: Resource, namespace: str, sub: str | None = None) -> str:
@@ -636,6 +653,62 @@ def _text(reply: Reply) -> str:
     text = re.sub(r"<[^>]*>", " ", reply.body[:SMALL_ERROR].decode("utf-8", "replace"))
     words = " ".join(text.split())
     return words[:200] or f"HTTP {reply.status}"
+
+
+# --- exec ---------------------------------------------------------------------------------------------------
+
+
+EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+"""The first byte of each message names its channel; from 1.30 on v5, which also closes them."""
+STDIN, STDOUT, STDERR, RESULT = range(4)
+LONGEST_RESULT = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """How a command ended. ``code``: its exit code, None where it did not run or nobody waited for its end;
+    ``trouble``: why, then.
+    """
+
+    code: int | None
+    out: bytes = b""
+    err: bytes = b""
+    trouble: str = ""
+
+
+class ExecReader:
+    """Messages of an exec to what the command wrote; ``most`` bytes of it are taken."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.is_full = most, False
+        self._told = {STDOUT: bytearray(), STDERR: bytearray(), RESULT: bytearray()}
+
+    def feed(self, message: bytes) -> bool:
+        """Whether more is wanted: no result came, and there is room."""
+        channel, data = (message[0], message[1:]) if message else (STDIN, b"")
+        if channel in self._told:
+            self._told[channel] += data
+        self.is_full = sum(map(len, self._told.values())) > self.most + LONGEST_RESULT
+        return not self.is_full and not self._told[RESULT]
+
+    def ended(self) -> Executed:
+        out, err = bytes(self._told[STDOUT]), bytes(self._told[STDERR])
+        if self.is_full:
+            return Executed(None, out, err, f"it wrote more than {self.most:,} bytes")
+        try:
+            result = as_mapping(parse_body(bytes(self._told[RESULT])))
+        except ValueError:
+            return Executed(None, out, err, "the connection ended before the command did")
+        if result.get("status") == "Success":
+            return Executed(0, out, err)
+        codes = [
+            str(cause.get("message"))
+            for cause in map(as_mapping, as_list(as_mapping(result.get("details")).get("causes")))
+            if cause.get("reason") == "ExitCode"
+        ]
+        if codes and codes[0].isdecimal() and len(codes[0]) < 10:
+            return Executed(int(codes[0]), out, err)
+        return Executed(None, out, err, str(result.get("message") or "it failed"))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

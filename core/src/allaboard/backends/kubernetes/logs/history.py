@@ -15,12 +15,18 @@ from allaboard.backends.kubernetes.observe.observation import Memory, ProgressSt
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.observation import Stall
 
+STACKS_AGAIN, STACKS_SELDOM = 60.0, 3600.0
+"""Seconds until the stacks of a run that stands are asked for again, doubling up to the longest: each time a
+process is started in every container.
+"""
+
 
 @dataclass(slots=True)
 class AttemptHistory:
     """``recorded``: what the record knows of what rank 0 reported, once the attempt has ended. ``is_shared``:
     whether what other processes have read is known here. ``stall``: that it makes no progress, as of
-    ``asked``, when its members were asked for their last lines (server's time).
+    ``asked``, when its members were asked for their last lines (server's time); ``stacks_due``: when they are
+    asked for their stacks again, ``pause``: seconds from then to the next time.
     """
 
     memory: Memory
@@ -29,6 +35,19 @@ class AttemptHistory:
     is_shared: bool = False
     stall: Stall | None = None
     asked: float = 0.0
+    stacks_due: float = 0.0
+    pause: float = STACKS_AGAIN
+
+    def moves(self) -> None:
+        """It makes progress, or does not run."""
+        self.stall, self.stacks_due, self.pause = None, 0.0, STACKS_AGAIN
+
+    def take_turn(self, now: float) -> bool:
+        """Whether its members are to be asked for their stacks now; each time later than the last."""
+        if now < self.stacks_due:
+            return False
+        self.stacks_due, self.pause = now + self.pause, min(STACKS_SELDOM, 2 * self.pause)
+        return True
 
     @classmethod
     def of(cls, stored: Stored, progress_every: float, cache: LogCache) -> AttemptHistory:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
@@ -40,19 +40,20 @@ from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.session import CachedObservation, FollowSession
+from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, Told, aask_stacks, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
+from allaboard.diagnosis.stacks import positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
-from allaboard.follow.stall import Movement, is_overdue, stall_of_silence
+from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
 from allaboard.layout import Layout
-from allaboard.observation import Observation, State
+from allaboard.observation import Observation, Stall, State
 from allaboard.render import labels
 from allaboard.status import state_of
 
 HANG_EVERY = 30.0
 """Seconds between two times at which the members of a silent run are asked when they wrote last."""
-NO_STACKS = "on a cluster their stacks are not asked for: kubectl exec POD -- py-spy dump --pid 1 shows them"
 LAST_TRIES, LAST_REST = 2, 2.0
 """How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
 
@@ -235,7 +236,8 @@ def _with_history(
 
 def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observation) -> Operation[None]:
     """Whether the run makes no progress although its members run, for the history. Its members are asked when
-    they wrote last, once rank 0 is silent for longer than the run may be, and then now and then.
+    they wrote last, once rank 0 is silent for longer than the run may be, and then now and then; where all of
+    them are silent, where their processes are, too.
     """
     layout, collector = Layout.from_dict(objects.stored.layout), history.collector
     policy, movement = layout.policy, _with_report(collector.movement, seen)
@@ -243,28 +245,75 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
         m.phase in ("running", "succeeded") for m in seen.members
     )
     if policy.hang_then == "off" or not trains or seen.elsewhere or collector.report is None:
-        history.stall = None
+        history.moves()
         return
     asked = silence.to_ask(container_runs(layout, objects.pods))
     begun = max((one.begun or 0.0 for one in asked), default=0.0)
     # Before the first line of this start the clocks of phases rule.
     if movement.since < begun or not is_overdue(policy.hang_after, movement, objects.now):
-        history.stall = None
+        history.moves()
         return
     if collector.is_behind or objects.now - history.asked < HANG_EVERY:
         return
     history.asked = objects.now
-    last: dict[int, float] = yield effects.StreamIO(
-        lambda api: silence.read_last_times(api, asked), lambda api: silence.aread_last_times(api, asked)
-    )
+    last = yield from _last_times(asked)
     newest = max(last.values(), default=objects.now)
     if newest > movement.since:
         movement = movement.paused(newest - movement.since)
         collector.movement = movement
     # Of a member whose node does not answer nobody knows whether it writes.
     all_answered = last.keys() >= {one.rank for one in asked}
-    overdue = bool(last) and all_answered and is_overdue(policy.hang_after, movement, objects.now)
-    history.stall = stall_of_silence(last, NO_STACKS) if overdue else None
+    if not last or not all_answered or not is_overdue(policy.hang_after, movement, objects.now):
+        history.moves()
+    elif history.take_turn(objects.now):
+        told = yield from where_they_are(asked)
+        history.stall = _stall_of(told, last, sure=policy.hang_after is not None)
+
+
+def _stall_of(told: Told, last: Mapping[int, float], *, sure: bool) -> Stall | None:
+    """By the stacks; by silence alone where there are none."""
+    if not positions(told.looks):
+        return stall_of_silence(last, told.why or NO_ALLABOARD)
+    stall = stall_of(told.looks, max(last.values()), sure=sure)
+    if stall is None or told.why is None:
+        return stall
+    return replace(stall, text=f"{stall.text}; {told.why}")
+
+
+def where_they_are(tries: Sequence[ContainerRun]) -> Operation[Told]:
+    """The stacks of what runs in these containers."""
+    told: Told = yield effects.StreamIO(
+        lambda api: ask_stacks(api, tries), lambda api: aask_stacks(api, tries)
+    )
+    return told
+
+
+def _last_times(tries: Sequence[ContainerRun]) -> Operation[dict[int, float]]:
+    last: dict[int, float] = yield effects.StreamIO(
+        lambda api: silence.read_last_times(api, tries), lambda api: silence.aread_last_times(api, tries)
+    )
+    return last
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """``silent``: seconds since any member wrote a line, or began; None where no node tells. ``told``: where
+    its processes are.
+    """
+
+    silent: float | None
+    told: Told
+
+
+def look_standing(workspace: Workspace, run: str, at_least: float = 0.0) -> Operation[Standing]:
+    """Where the processes of a run are, unless a member has written in the last ``at_least`` seconds."""
+    objects = yield from read_objects((yield from find_run(workspace, run)))
+    tries = silence.to_ask(container_runs(Layout.from_dict(objects.stored.layout), objects.pods))
+    last = yield from _last_times(tries)
+    silent = max(0.0, objects.now - max(last.values())) if last else None
+    if silent is None or silent < at_least:
+        return Standing(silent, Told())
+    return Standing(silent, (yield from where_they_are(tries)))
 
 
 def _with_report(movement: Movement, seen: Observation) -> Movement:

@@ -14,7 +14,7 @@ from typing import Any
 from allaboard.backends.kubernetes.client.resources import PVCS, SECRETS, extra_kinds, job_kinds, resource_of
 from allaboard.gangs import GANGS
 
-ROLES = ("submitter", "viewer", "mpi", "claims", "boost")
+ROLES = ("submitter", "viewer", "mpi", "claims", "stacks", "boost")
 PREFLIGHT = "allaboard-preflight"
 """The Role without which nothing fails: it lets preflight see more."""
 

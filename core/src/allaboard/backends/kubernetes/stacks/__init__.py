@@ -1,0 +1,3 @@
+"""Where the processes of a run on a cluster are: `asking` runs `script` in the containers of its members,
+through the API server, and reads what it prints.
+"""

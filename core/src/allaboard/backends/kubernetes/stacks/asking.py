@@ -1,0 +1,155 @@
+"""Asks the processes of a run where they are: one exec in the container of each member that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.protocol import Executed
+from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, run_within
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
+from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collective
+from allaboard.errors import AllaboardError
+from allaboard.printable import visible
+from allaboard.untrusted import Limits, Unreadable, parse_json
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+
+SECONDS = 20.0
+"""For all members together; one is asked twice, with a second in between."""
+PRINTED = Limits(size=4 << 20, depth=4, values=4000, digits=20)
+"""What is read of the script's output."""
+_PIDS = 22
+"""Bits of a pid, which counts in its pod alone: members' are made different by what stands above."""
+_READS = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])).decode())"
+NO_ALLABOARD = (
+    "none of their processes tells its stacks; those of a Python that has allaboard do: "
+    "pip install --no-deps allaboard in the image"
+)
+FORBIDDEN = (
+    "their stacks may not be asked for, which takes get and create on pods/exec: "
+    "allaboard cluster --rbac stacks -n {} | kubectl apply -f -"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What members told. ``why``: of the first that told nothing, the rest of a sentence; None: all told."""
+
+    looks: tuple[ProcessLook, ...] = ()
+    why: str | None = None
+
+
+@cache
+def _script() -> bytes:
+    return resources.files(__package__).joinpath("script.py").read_bytes()
+
+
+def command() -> list[str]:
+    """What runs in the container. The script comes by stdin: what a command says stands in audit logs."""
+    return ["python3", "-I", "-S", "-c", _READS, str(len(_script()))]
+
+
+def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> Told:
+    """Where the processes of these containers are. Raises nothing; returns within `SECONDS`."""
+    answers: dict[int, Told] = {}
+
+    def ask(number: int, one: ContainerRun) -> None:
+        try:
+            ended = api.execute(
+                one.pod, command(), container=one.container, given=_script(), most=PRINTED.size
+            )
+        except AllaboardError as error:
+            answers[number] = Told(why=_refusal(error, api.namespace))
+        else:
+            answers[number] = read(ended, number, one)
+
+    run_within(SECONDS, [partial(ask, number, one) for number, one in enumerate(tries)])
+    return _together(dict(answers), len(tries))
+
+
+async def aask_stacks(api: AsyncApi, tries: Sequence[ContainerRun]) -> Told:
+    """`ask_stacks` in a loop."""
+    answers: dict[int, Told] = {}
+    turn = asyncio.Semaphore(AT_A_TIME)
+
+    async def ask(number: int, one: ContainerRun) -> None:
+        async with turn:
+            try:
+                ended = await api.execute(
+                    one.pod, command(), container=one.container, given=_script(), most=PRINTED.size
+                )
+            except AllaboardError as error:
+                answers[number] = Told(why=_refusal(error, api.namespace))
+            else:
+                answers[number] = read(ended, number, one)
+
+    if tasks := [asyncio.ensure_future(ask(number, one)) for number, one in enumerate(tries)]:
+        _, late = await asyncio.wait(tasks, timeout=SECONDS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    return _together(answers, len(tries))
+
+
+def read(ended: Executed, number: int, one: ContainerRun) -> Told:
+    """What the script printed, which a container may have made say anything. ``number``: of the member."""
+    where = f"container {one.container} of pod {one.pod}"
+    if ended.code != 0:
+        lines = ended.err.decode("utf-8", "replace").strip().splitlines()
+        said = ended.trouble or (lines[-1] if lines else f"exit code {ended.code}")
+        if "not found" in said or "no such file" in said.lower():
+            return Told(why=f"{where} has no python3, which would ask its processes for their stacks")
+        return Told(why=f"{where} did not tell its stacks: {visible(said, most=200)}")
+    try:
+        looks = parse_json(ended.out, PRINTED, spelling=False, any_text=True)["looks"]
+        found = [_look(entry, number, one.member) for entry in looks]
+    except (Unreadable, TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return Told(why=f"{where} did not tell its stacks in words that are understood")
+    return Told(_with_rank(found, one.rank), None if found else NO_ALLABOARD)
+
+
+def _look(entry: Any, number: int, member: str) -> ProcessLook:
+    rank = entry["rank"]
+    return ProcessLook(
+        _unique(entry["pid"], number),
+        _unique(entry["parent"], number),
+        None if rank is None else int(rank),
+        member,
+        main_thread(str(entry["text"])),
+        str(entry["state"])[:1],
+        float(entry["busy"]),
+        pending_collective(str(entry["collectives"])),
+    )
+
+
+def _unique(pid: Any, number: int) -> int:
+    return (number << _PIDS) + (int(pid) & (1 << _PIDS) - 1)
+
+
+def _with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...]:
+    """Where no process knows its rank, as in a JAXJob, it is that of the member."""
+    looks = tuple(looks)
+    if any(look.rank is not None for look in looks):
+        return looks
+    return tuple(replace(look, rank=rank) for look in looks)
+
+
+def _refusal(error: AllaboardError, namespace: str) -> str:
+    if isinstance(error, Forbidden):
+        return FORBIDDEN.format(namespace)
+    return f"their stacks cannot be asked for: {error}"
+
+
+def _together(answers: dict[int, Told], asked: int) -> Told:
+    looks = tuple(look for _, told in sorted(answers.items()) for look in told.looks)
+    whys = [told.why for _, told in sorted(answers.items()) if told.why is not None]
+    if len(answers) < asked:
+        whys.append(f"{asked - len(answers)} of {asked} members did not tell their stacks in time")
+    return Told(looks, whys[0] if whys else None)

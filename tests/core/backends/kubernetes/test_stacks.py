@@ -1,0 +1,324 @@
+"""Stacks of members on a cluster: what the script in their containers prints of real processes, how that is
+read, and what is said where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden
+from allaboard.backends.kubernetes.client.protocol import RESULT, STDERR, STDOUT, ExecReader, Executed
+from allaboard.backends.kubernetes.observe.containers import ContainerRun
+from allaboard.backends.kubernetes.stacks.asking import (
+    NO_ALLABOARD,
+    PRINTED,
+    Told,
+    _script,
+    aask_stacks,
+    ask_stacks,
+    command,
+    read,
+)
+from allaboard.backends.local.supervisor.environment import STARTUP
+from allaboard.cli import app
+from allaboard.cli.place import Place
+from allaboard.diagnosis.stacks import cause_of_hang
+from allaboard.testing import FakeCluster
+from tests.core.backends.kubernetes.test_backend import cluster as cluster_of
+from tests.core.backends.kubernetes.test_hang import later, stands
+
+cluster = cluster_of
+RUN = "allaboard-stacks-of-a-test"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="stacks are read through /proc")
+WAITS = "import sys\ndef {}():\n    print('here', flush=True)\n    sys.stdin.read()\n{}()\n"
+COLLECTIVE = "/v/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def a_member(rank: int = 0) -> ContainerRun:
+    name = f"worker-{rank}"
+    return ContainerRun(name, name, name, "pytorch", False, name, rank, 0, False, True, False, begun=5.0)
+
+
+def stack(*frames: str) -> str:
+    lines = "".join(
+        f'  File "{file}", line {line} in {name}\n' for file, line, name in map(str.split, frames)
+    )
+    return f"Current thread 0x0000000000000001 (most recent call first):\n{lines}"
+
+
+LOADS = stack("/job/hang.py 6 load", "/job/hang.py 20 <module>")
+REDUCES = stack(f"{COLLECTIVE} 3000 all_reduce", "/job/hang.py 18 <module>")
+
+
+def look(pid: int = 7, rank: int | None = 0, text: str = LOADS, **other: Any) -> dict[str, Any]:
+    same = {"parent": 1, "state": "S", "busy": 0.0, "collectives": ""}
+    return {"pid": pid, "rank": rank, "text": text, **same, **other}
+
+
+def printed(*looks: Mapping[str, Any]) -> Executed:
+    return Executed(0, json.dumps({"looks": looks}).encode())
+
+
+# --- the script, beside real processes ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two ranks of a run, where `load` and `step` wait."""
+    made = []
+    for rank, name in enumerate(("load", "step")):
+        (tmp_path / f"{name}.py").write_text(WAITS.format(name, name))
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": STARTUP, "ALLABOARD_RUN": RUN, "RANK": str(rank)}
+        process = subprocess.Popen(
+            [sys.executable, f"{name}.py"],
+            cwd=tmp_path,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        made.append(process)
+    yield made
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def run_script(run: str = RUN) -> Executed:
+    words = [sys.executable, *command()[1:]]
+    environ = {"PATH": os.environ["PATH"], **({"ALLABOARD_RUN": run} if run else {})}
+    done = subprocess.run(words, input=_script(), env=environ, capture_output=True, timeout=60)
+    return Executed(done.returncode, done.stdout, done.stderr)
+
+
+@LINUX
+def test_the_script_says_where_the_processes_of_its_run_are(started: list[subprocess.Popen[str]]) -> None:
+    told = read(run_script(), 3, a_member())
+    assert told.why is None
+    assert [(one.rank, one.frames[0].place, one.frames[0].function, one.state) for one in told.looks] == [
+        (0, "load.py:4", "load", "S"),
+        (1, "step.py:4", "step", "S"),
+    ]
+    assert [one.pid - (3 << 22) for one in told.looks] == [process.pid for process in started]
+    assert all(process.poll() is None for process in started)
+
+
+LATE = """
+import sys, types
+counts = types.ModuleType("torch._C._distributed_c10d")
+group = '{"pg_status": {"0": {"last_enqueued_collective": 5, "last_completed_collective": 4}}}'
+counts._dump_fr_trace_json = lambda *_: group.encode()
+sys.modules |= {"torch.distributed": types.ModuleType("torch.distributed"), counts.__name__: counts}
+import allaboard.inside
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@LINUX
+def test_the_number_of_a_collective_is_told_also_by_who_began_to_answer_late(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "ALLABOARD_RUN": RUN, "RANK": "1", "WORLD_SIZE": "2"}
+    environ["PYTHONPATH"] = str(Path(STARTUP).parents[2])
+    words = [sys.executable, "-S", "-c", LATE]
+    process = subprocess.Popen(
+        words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        [one] = read(run_script(), 0, a_member(1)).looks
+        assert (one.rank, one.pending) == (1, 5)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@LINUX
+@pytest.mark.parametrize("run", ["another-run", ""])
+def test_others_are_left_alone(started: list[subprocess.Popen[str]], run: str) -> None:
+    assert read(run_script(run), 0, a_member()) == Told(why=NO_ALLABOARD)
+    assert all(process.poll() is None for process in started)
+
+
+@LINUX
+def test_who_was_not_started_to_answer_goes_on(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "ALLABOARD_RUN": RUN}
+    process = subprocess.Popen(["sleep", "60"], env=environ)
+    try:
+        assert read(run_script(), 0, a_member()).why == NO_ALLABOARD
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+# --- reading what it printed --------------------------------------------------------------------------------
+
+
+def test_pids_of_two_pods_are_two() -> None:
+    told = [read(printed(look(7, rank)), rank, a_member(rank)) for rank in (0, 1)]
+    assert len({one.pid for each in told for one in each.looks}) == 2
+
+
+def test_where_no_process_knows_its_rank_it_is_the_members() -> None:
+    assert [one.rank for one in read(printed(look(rank=None)), 0, a_member(2)).looks] == [2]
+    mixed = read(printed(look(1, None), look(2, 5)), 0, a_member(2))
+    assert [one.rank for one in mixed.looks] == [None, 5]
+
+
+HOSTILE = [
+    b"",
+    b"no JSON",
+    b"[]",
+    b"null",
+    b'{"looks": 5}',
+    b'{"looks": [5]}',
+    b'{"looks": [{"pid": "x", "rank": null}]}',
+    b'{"looks": [{"pid": 1e999, "parent": 1, "rank": 1, "text": "", "state": "", "busy": 0}]}',
+    b'{"looks": [{"pid": null, "parent": 1, "rank": 1, "text": "", "state": "", "busy": 0}]}',
+    b"[" * 100_000,
+    b"\xff\xfe",
+    b" " * (PRINTED.size + 1),
+]
+
+
+@pytest.mark.parametrize("out", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_container_that_prints_anything_is_one_that_told_nothing(out: bytes) -> None:
+    told = read(Executed(0, out), 0, a_member())
+    assert told.looks == () and told.why is not None and "pod worker-0 did not tell its stacks" in told.why
+
+
+def test_a_container_without_python_is_said() -> None:
+    trouble = 'exec failed: exec: "python3": executable file not found in $PATH'
+    for ended in (Executed(None, trouble=trouble), Executed(127, err=b"sh: python3: not found\n")):
+        why = read(ended, 0, a_member()).why
+        assert why is not None and "container pytorch of pod worker-0 has no python3" in why
+    assert "exit code 3" in (read(Executed(3), 0, a_member()).why or "")
+
+
+def test_messages_are_read_by_their_channel_up_to_a_limit() -> None:
+    reader = ExecReader(100)
+    for channel, data in ((STDOUT, b""), (STDOUT, b"out"), (STDERR, b"err"), (9, b"x")):
+        assert reader.feed(bytes([channel]) + data)
+    failed = {"status": "Failure", "details": {"causes": [{"reason": "ExitCode", "message": "3"}]}}
+    assert not reader.feed(bytes([RESULT]) + json.dumps(failed).encode())
+    assert reader.ended() == Executed(3, b"out", b"err")
+    flooded = ExecReader(100)
+    assert not flooded.feed(bytes([STDOUT]) + bytes(1 << 17))
+    assert flooded.ended().code is None and "more than 100 bytes" in flooded.ended().trouble
+    cut = ExecReader(100)
+    cut.feed(b"")
+    assert "ended before the command" in cut.ended().trouble
+
+
+# --- a run on a cluster in memory ---------------------------------------------------------------------------
+
+
+def test_the_rank_that_holds_up_the_others_is_said(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = stands(cluster, backend, after="5m")
+    cluster.executed[f"{run}-master-0"] = printed(look(rank=0, text=REDUCES))
+    cluster.executed[f"{run}-worker-0"] = printed(look(rank=1))
+    seen = later(cluster, backend, run, 400)
+    assert seen.stall is not None
+    assert "rank 1 has not entered all_reduce: it waits at hang.py:6 `load`" in seen.stall.text
+    assert (seen.stall.blame, seen.stall.member) == ("rank 1", "worker-0")
+    asked = cluster.requests.count(("exec", "pods", f"{run}-worker-0"))
+    assert later(cluster, backend, run, 31).stall == seen.stall
+    assert cluster.requests.count(("exec", "pods", f"{run}-worker-0")) == asked == 1
+
+
+def test_without_the_right_it_says_what_to_grant(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = stands(cluster, backend, after="5m")
+    for member in ("master-0", "worker-0"):
+        cluster.executed[f"{run}-{member}"] = Forbidden("no", status=403)
+    seen = later(cluster, backend, run, 400)
+    assert seen.stall is not None and seen.stall.text.startswith("no member has written for long")
+    assert "allaboard cluster --rbac stacks -n default | kubectl apply -f -" in seen.stall.text
+
+
+def test_by_its_own_history_a_run_that_computes_is_not_called_hung(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = stands(cluster, backend)
+    for rank, member in enumerate(("master-0", "worker-0")):
+        cluster.executed[f"{run}-{member}"] = printed(look(rank=rank, busy=0.9))
+    assert later(cluster, backend, run, 700).stall is None
+
+
+def test_both_forms_of_asking_say_the_same(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = stands(cluster, backend)
+    cluster.executed[f"{run}-worker-0"] = printed(look(rank=1))
+    cluster.executed[f"{run}-master-0"] = ApiError("a webhook says no", status=500)
+    pods = [f"{run}-worker-0", f"{run}-master-0", "gone"]
+    tries = [ContainerRun(p, p, p, "pytorch", False, p, n, 0, False, True, False) for n, p in enumerate(pods)]
+    told = ask_stacks(backend.api, tries)
+    assert told == asyncio.run(aask_stacks(cluster.async_backend().api, tries))
+    assert [one.member for one in told.looks] == [f"{run}-worker-0"]
+    assert told.why is not None and "a webhook says no" in told.why
+    assert cause_of_hang(told.looks) is not None
+
+
+def test_the_doctor_asks_only_of_what_is_silent(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    run = stands(cluster, backend)
+    cluster.executed[f"{run}-worker-0"] = printed(look(rank=1))
+    assert backend.standing(run, 30.0).told == Told()
+    cluster.tick(60)
+    stood = backend.standing(run, 30.0)
+    assert stood.silent == pytest.approx(60.0, abs=2.0) and len(stood.told.looks) == 1
+
+
+# --- the verbs ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def verbs(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a verb prints at this cluster."""
+    monkeypatch.setenv("ALLABOARD_BACKEND", "kubernetes")
+    monkeypatch.setattr(Place, "open", lambda *_: cluster.backend())
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words], standalone_mode=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return said
+
+
+def test_the_doctor_and_its_file_name_the_rank(
+    cluster: FakeCluster, verbs: Callable[..., str], tmp_path: Path
+) -> None:
+    run = stands(cluster, cluster.backend())
+    cluster.executed[f"{run}-master-0"] = printed(look(rank=0, text=REDUCES))
+    cluster.executed[f"{run}-worker-0"] = printed(look(rank=1))
+    cluster.tick(60)
+    first = json.loads(verbs("doctor", run, "--json"))["diagnoses"][0]
+    assert (first["code"], first["blame"]) == ("rank_stalled", "rank 1")
+    assert [proof["object"] for proof in first["evidence"]] == ["rank 1", "rank 0"]
+    case = tmp_path / "case.json"
+    verbs("snapshot", run, "-o", str(case))
+    again = json.loads(verbs("doctor", "--snapshot", str(case), "--json"))["diagnoses"][0]
+    assert (again["code"], again["blame"]) == ("rank_stalled", "rank 1")
+
+
+def test_the_doctor_says_what_to_grant(cluster: FakeCluster, verbs: Callable[..., str]) -> None:
+    run = stands(cluster, cluster.backend())
+    for member in ("master-0", "worker-0"):
+        cluster.executed[f"{run}-{member}"] = Forbidden("no", status=403)
+    assert "no_stacks" not in json.loads(verbs("doctor", run, "--json")), "it has just written"
+    cluster.tick(60)
+    said = json.loads(verbs("doctor", run, "--json"))
+    assert "allaboard cluster --rbac stacks -n default" in said["no_stacks"]
+    assert "no stacks  their stacks may not be asked for" in verbs("doctor", run)
