@@ -59,7 +59,8 @@ class Condition:
 class MemberSeen:
     """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try
     that ended; 128+n for signal n. ``log``: the path of its output, if readable; ``said``: the message about
-    its program if that could not be started.
+    its program if that could not be started; ``image``: the digest of the image that it runs, as its node
+    says.
     """
 
     group: str
@@ -73,6 +74,7 @@ class MemberSeen:
     started: float | None = None
     ended: float | None = None
     said: str | None = None
+    image: str | None = None
 
     @property
     def name(self) -> str:
@@ -105,7 +107,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress that rank 0 reported. ``lost_steps``: steps repeated after restarts, over all attempts."""
+    """The progress that rank 0 reported. ``lost_steps``: steps repeated after restarts, over all attempts;
+    ``inputs``: what it trains with, such as ``torch`` -> its version, ``data <uri>`` -> what identifies what
+    it holds; ``longest_pause``: seconds, the longest time between two signs of progress.
+    """
 
     step: int | None = None
     total: int | None = None
@@ -116,6 +121,8 @@ class Progress:
     checkpoint: str | None = None
     best_checkpoint: str | None = None
     resumed_from: int | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    longest_pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ One line on stdout, so that it works wherever logs do: local files, ``kubectl lo
 version 1:
 
 ``progress`` step, total, loss and any other number · ``resumed`` step, source · ``checkpoint`` step, uri,
-metrics, bytes · ``result`` metrics · ``flag`` code, text.
+metrics, bytes · ``result`` metrics · ``flag`` code, text · ``inputs`` versions (package -> version), data
+(uri -> what identifies what it holds).
 
 Unknown kinds and fields are kept; a line of a newer version is read as far as it is understood. JSON has no
 NaN: a number that is not finite is written as null and its name listed in ``nonfinite``.
@@ -104,11 +105,16 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values())
+
+
 _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "progress": {"step": _is_whole, "total": _is_whole},
     "resumed": {"step": _is_whole},
     "checkpoint": {"step": _is_whole, "uri": _is_text},
     "result": {"metrics": lambda value: isinstance(value, Mapping)},
+    "inputs": {"versions": _is_texts, "data": _is_texts},
     "flag": {"code": lambda value: isinstance(value, str) and bool(_CODE.fullmatch(value)), "text": _is_text},
 }
 """What the fields of a kind must be for a line to be a report."""

@@ -20,6 +20,7 @@ from allaboard.follow.loop import Outcome
 from allaboard.promotion.champion import history as champions
 from allaboard.promotion.champion import promote
 from allaboard.promotion.gate import Gate
+from allaboard.report.last_good import since_last_good
 from allaboard.report.page import run_page
 from allaboard.report.page_data import page_data
 from allaboard.report.reading import read_run
@@ -296,7 +297,9 @@ def _publish(
     """
     now = time.time()
     read = read_run(backend, outcome)
-    page = run_page(page_data(outcome, read, now, job=job, kind=kind, window=(place.started, now)))
+    since = since_last_good(backend, outcome.seen)
+    window = (place.started, now)
+    page = run_page(page_data(outcome, read, now, job=job, kind=kind, since=since, window=window))
     write_page(report, page)
     if not outcome.ok and place.durable:
         key = f"{outcome.run}-{rfc3339(time.time())}.html".replace(":", "")
@@ -304,7 +307,7 @@ def _publish(
         with suppress(AllaboardError):  # whatever the store does, the reason of the failure is shown
             reports.write(key, page.encode())
             say(f"  {'report':<11}{reports.uri}/{key}")
-    finish(outcome)
+    finish(outcome, since.headline if since is not None else "")
     log_numbers(metrics, numbers_of(outcome))
 
 

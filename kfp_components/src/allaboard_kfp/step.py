@@ -326,9 +326,9 @@ class Rank0Output:
             self.skipped = 0
 
 
-def finish(outcome: Outcome) -> None:
-    """Return if the run succeeded; else end the step with the first diagnosis, what was decided, and an exit
-    code of contract 4, or `MAY_PASS`.
+def finish(outcome: Outcome, since_last_good: str = "") -> None:
+    """Return if the run succeeded; else end the step with the first diagnosis, what was decided, what was
+    changed ``since_last_good``, and an exit code of contract 4, or `MAY_PASS`.
     """
     if outcome.ok:
         return
@@ -343,6 +343,7 @@ def finish(outcome: Outcome) -> None:
         if passes and outcome.state is State.FAILED:
             code = MAY_PASS
         lines.append(f"cause: {first.code}; {verdict}; {first.fix}")
+    lines += [since_last_good] if since_last_good else []
     text = visible(redact_text("\n".join(lines)), newlines=True, tabs=True)
     print(text, file=sys.stderr, flush=True)
     raise SystemExit(code)

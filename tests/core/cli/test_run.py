@@ -410,7 +410,9 @@ def test_the_doctor_says_what_differs_since_the_last_good_run(ab: Terminal) -> N
     assert ab("run", ab.job(GOES, **fields), "--key", "monday").code == 0
     good = ab.seen().run
     assert "last_good" not in ab("doctor", good, "--json").json
-    assert ab("run", ab.job(ODD, environment={"LR": "3"}, **fields), "--key", "tuesday").code == 1
+    failed = ab("run", ab.job(ODD, environment={"LR": "3"}, **fields), "--key", "tuesday")
+    headline = f'since the last good run, {good}: environment: absent -> {{"LR": "3"}}, job.py: 2 lines changed'
+    assert failed.code == 1 and headline in failed.err
     [bad] = set(ab.runs()) - {good}
     told = ab("doctor", bad, "--json").json["last_good"]
     assert told["run"] == good
@@ -419,3 +421,23 @@ def test_the_doctor_says_what_differs_since_the_last_good_run(ab: Terminal) -> N
     assert not any("reads rows" in line["text"] for line in told["lines"])
     shown = ab("doctor", bad).out
     assert f"since the last good run, {good}" in shown and "│ master-0: the column age is missing" in shown
+
+
+WITH = """
+import sys, types
+from allaboard.inside import report
+sys.modules["lab"] = lab = types.ModuleType("lab")
+lab.__version__ = sys.argv[1]
+report(1, total=1)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def test_another_version_of_a_package_is_told(ab: Terminal) -> None:
+    script = ab.folder / "with.py"
+    script.write_text(WITH)
+    for version, code in (("1.0", 0), ("1.1", 1)):
+        fields: dict[str, Any] = {"command": ["python", str(script), version, str(code)]}
+        done = ab("run", ab.job("", **fields, policy={"restart": "never"}), "--key", version)
+        assert done.code == code
+    assert "lab: 1.0 -> 1.1" in done.err

@@ -10,6 +10,7 @@ import pytest
 
 from allaboard.follow.progress import (
     MOST_FLAGS,
+    MOST_INPUTS,
     MOST_METRICS,
     add_flags,
     add_report,
@@ -220,3 +221,21 @@ def test_what_is_no_progress_is_left_out(told: dict[str, object]) -> None:
     progress = progress_of_trainer(told)
     assert progress is not None and (progress.step, dict(progress.metrics)) == (None, {})
     assert progress.heartbeat is None
+
+
+def test_what_it_trains_with_is_kept_bounded_and_survives_its_record() -> None:
+    found = fold(
+        encode("inputs", versions={"python": "3.11.2", "torch": "2.14.0"}),
+        encode("inputs", versions={"torch": "2.15.0"}, data={"s3://lab/shards": "content:v1:aa"}),
+    )
+    assert dict(found.inputs) == {
+        "python": "3.11.2",
+        "torch": "2.15.0",
+        "data s3://lab/shards": "content:v1:aa",
+    }
+    assert progress_of(asdict(found)).inputs == found.inputs
+    many = fold(encode("inputs", versions={f"p{n}": "9" * 500 for n in range(MOST_INPUTS + 5)}))
+    assert len(many.inputs) == MOST_INPUTS and all(len(version) <= 100 for version in many.inputs.values())
+    assert decode(encode("inputs", versions={"torch": 2})) is None, "a version is a text"
+    damaged = progress_of({"inputs": {"torch": 2, "python": "3.11"}, "longest_pause": True})
+    assert dict(damaged.inputs) == {"python": "3.11"} and damaged.longest_pause == 0.0

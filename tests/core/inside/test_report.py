@@ -126,7 +126,8 @@ def test_numbers_of_numpy_and_torch_are_numbers(
     monkeypatch.setattr(sys.modules["allaboard.inside.report"], "_writer", heard.teller)
     loss = torch.tensor([0.25], requires_grad=True)
     report(numpy.int64(3), total=numpy.int32(9), loss=loss * 2, accuracy=numpy.float32(0.5), done=True)
-    (found,) = heard.reports
+    inputs, found = heard.reports
+    assert inputs.kind == "inputs" and inputs.fields["versions"]["torch"] == torch.__version__
     assert found.fields == {"step": 3, "total": 9, "loss": 0.5, "accuracy": 0.5, "done": True}
 
 
@@ -167,7 +168,7 @@ def test_a_waiting_tensor_holds_no_graph_and_keeps_its_value(monkeypatch: pytest
     waiting = heard.teller._waiting
     assert waiting is not None and waiting["loss"].grad_fn is None
     heard.teller.flush()
-    assert [found.fields["loss"] for found in heard.reports] == [1.0, 2.0]
+    assert [found.fields["loss"] for found in heard.reports if found.kind == "progress"] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,8 @@ def test_a_process_of_its_own_reports_and_the_end_loses_nothing() -> None:
 for step in range(1000): report(step, loss=1 / (step + 1))
 result(accuracy=0.98, loss=float('inf'), tags=['a'])
 """)
-    assert found[0].fields["step"] == 0
+    assert found[0].kind == "inputs" and found[0].fields["versions"]["python"].count(".") == 2
+    assert found[1].fields["step"] == 0
     assert (
         found[-2].kind == "progress"
         and found[-2].fields["step"] == 999
@@ -256,7 +258,8 @@ os._exit(0)
 
 def test_only_rank_0_reports() -> None:
     text = "report(1)\nresult(a=1)"
-    assert len(script(text, RANK="0", WORLD_SIZE="4")) == 2
+    found = script(text, RANK="0", WORLD_SIZE="4")
+    assert [line.kind for line in found] == ["inputs", "progress", "result"]
     assert script(text, RANK="3", WORLD_SIZE="4") == []
 
 
@@ -274,7 +277,7 @@ if child == 0:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """
-    steps = [found.fields["step"] for found in script(text)]
+    steps = [found.fields["step"] for found in script(text) if found.kind == "progress"]
     assert steps.count(49) == 1 and steps.count(1000) == 1 and steps.count(0) == 1
 
 
@@ -326,7 +329,7 @@ for step in range(2000): report(step, total=step, loss=0.123456789, **{'n' * 300
     with os.fdopen(reading) as lines:
         found = [decode(line) for line in lines]
     assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
-    assert len(found) == 6000 and all(found)
+    assert all(found) and len([line for line in found if line and line.kind == "progress"]) == 6000
 
 
 def test_a_signal_in_the_middle_of_a_report_may_report_as_well() -> None:

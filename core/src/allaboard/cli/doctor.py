@@ -5,16 +5,14 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from allaboard.backends.base import LogLine
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, Evidence, diagnose
-from allaboard.errors import AllaboardError, BadInput
+from allaboard.errors import BadInput
 from allaboard.observation import Observation, State
 from allaboard.report.terminal import Ink, say, show_json, supports_colour
 from allaboard.status import state_of
@@ -38,8 +36,6 @@ be read.
 """
 WIDTH = 100
 MOST_QUOTES = 4
-MOST_LOG_LINES = 20_000
-"""Last lines of the good run that are compared."""
 COLOURS = {"healthy": "green", "unknown": "yellow"}
 
 
@@ -72,7 +68,11 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         stalled, no_stacks = _why_it_stands(backend, seen)
         if stalled is None and not at.is_cluster:
             seen = _with_slow_rank(cast("LocalBackend", backend), seen)
-    since = None if file is not None else since_last_good(backend, seen)
+    since = None
+    if file is None:
+        from allaboard.report.last_good import since_last_good
+
+        since = since_last_good(backend, seen)
     diagnoses = diagnose(seen, thorough=True)
     if stalled is not None:
         diagnoses = (stalled, *(d for d in diagnoses if d.code not in ("healthy", stalled.code)))
@@ -93,51 +93,6 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         say("")
         for line in _wrapped(no_stacks, "no stacks  "):
             say(line)
-
-
-def since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None:
-    """What differs since the last run of the same job that succeeded; None: this one does well, there is no
-    such run, or it cannot be read any more.
-    """
-    from allaboard.backends.base import Selection
-    from allaboard.diagnosis.last_good import new_lines
-
-    since = _changes_since_last_good(backend, seen)
-    if since is None:
-        return None
-    with suppress(AllaboardError):  # its logs may be gone
-        logs = backend.logs(since.run, Selection(tail=MOST_LOG_LINES))
-        known = [line.text for line in logs if isinstance(line, LogLine)]
-        lines = new_lines(known, {name: tail.split("\n") for name, tail in seen.tails.items()})
-        return replace(since, lines=lines)
-    return since
-
-
-def _changes_since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None:
-    """The same without the lines: no log is read."""
-    from allaboard.diagnosis.last_good import SinceLastGood, changes_since
-
-    if not seen.job or state_of(seen) not in (State.FAILED, State.LOST, State.TIMED_OUT):
-        return None
-    begun = seen.created or 0.0
-    try:
-        runs = [r for r in backend.list() if r.job == seen.job and state_of(r) is State.SUCCEEDED]
-        earlier = [r for r in runs if r.run != seen.run and (r.finished or r.created or 0.0) <= begun]
-        if not earlier:
-            return None
-        good = max(earlier, key=lambda r: r.finished or r.created or 0.0)
-        before, now = backend.started_with(good.run), backend.started_with(seen.run)
-        changes = changes_since(before.spec, now.spec, before.code, now.code)
-    except AllaboardError:
-        return None
-    return SinceLastGood(good.run, good.finished, changes)
-
-
-def say_since_last_good(backend: Backend, seen: Observation) -> None:
-    """One line below the reason of a failure: what was changed since the last good run, if anything was."""
-    since = _changes_since_last_good(backend, seen)
-    if since is not None and since.headline:
-        say(since.headline, to_stderr=True)
 
 
 def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:

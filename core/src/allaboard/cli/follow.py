@@ -11,9 +11,8 @@ from dataclasses import replace
 import click
 
 from allaboard.backends.base import handle_of
-from allaboard.cli.doctor import say_since_last_good
 from allaboard.cli.place import Place, json_option, place_options
-from allaboard.cli.run import view_of
+from allaboard.cli.run import say_last_good, view_of
 from allaboard.diagnosis import diagnose
 from allaboard.errors import ExitCode
 from allaboard.observation import Observation
@@ -69,7 +68,7 @@ def follow(run: str, at: Place, as_json: bool) -> int:
         with untouched_on_error(seen.run):
             outcome = Follower(backend, seen.run, on_seen=view.seen).follow_to_end(policy)
         view.ended(outcome)
-        say_since_last_good(backend, outcome.seen)
+        say_last_good(backend, outcome)
         return outcome.exit_code
     except KeyboardInterrupt:
         view.close()

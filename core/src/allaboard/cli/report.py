@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from allaboard.backends.base import Backend
-from allaboard.cli.doctor import since_last_good
 from allaboard.cli.place import Place, json_option, place_options, resolved, store_option
 from allaboard.diagnosis import diagnose
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
+from allaboard.report.last_good import since_last_good
 from allaboard.report.page import run_page
 from allaboard.report.page_data import PAGE, SNAPSHOT, Bounds, Readings, page_data
 from allaboard.report.reading import read_run

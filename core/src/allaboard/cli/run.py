@@ -98,6 +98,8 @@ def run_attached(
     def finish(outcome: Outcome) -> None:
         if as_json:
             show_json(outcome.summary)
+        else:
+            say_last_good(backend, outcome)
 
     try:
         return run_to_end(
@@ -112,6 +114,16 @@ def run_attached(
         if as_json:
             _show_left_run(backend, plan.run, left)
         return left.code
+
+
+def say_last_good(backend: Backend, outcome: Outcome) -> None:
+    """One line below the reason of a failure: what was changed since the last good run, if anything was."""
+    if outcome.ok:
+        return
+    from allaboard.report.last_good import last_good_line
+
+    if line := last_good_line(backend, outcome.seen):
+        say(line, to_stderr=True)
 
 
 def _show_left_run(backend: Backend, run: str, left: FollowerLeft) -> None:

@@ -1,5 +1,5 @@
 """What is different since the last good run of the same job: in what it was started with, and in what its
-members wrote. Values in, values out; who looks both runs up is `allaboard.cli.doctor`.
+members wrote. Values in, values out; who looks both runs up is `allaboard.report.last_good`.
 """
 
 from __future__ import annotations
@@ -7,11 +7,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from allaboard.diagnosis.case import quote
 from allaboard.diagnosis.tracebacks import strip_prefixes
+from allaboard.observation import MemberSeen
 from allaboard.redaction import redact_text
 from allaboard.reportline import PREFIX
 from allaboard.spec.identity import differences
@@ -55,20 +56,64 @@ class SinceLastGood:
         }
 
 
-def changes_since(
-    good: Mapping[str, Any],
-    now: Mapping[str, Any],
-    good_code: Mapping[str, str],
-    code: Mapping[str, str],
-) -> tuple[str, ...]:
-    """How a job and the files that it ships differ from those of the good run: ``image: "a" -> "b"``,
-    ``train.py: 2 lines changed``. Of files that are not known of both runs nothing is said.
+@dataclass(frozen=True, slots=True)
+class RanWith:
+    """What a run ran with. ``spec``: its job; ``code``: the text of the files that it ships, by path;
+    ``inputs``: as of `allaboard.observation.Progress`; ``images``: group -> the digests of its members'
+    images. What is empty is not known.
     """
-    found = differences(good, now)
-    if good_code and code:
-        found += [line for path in sorted({*good_code, *code}) if (line := _change(path, good_code, code))]
+
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def images_of(members: Iterable[MemberSeen]) -> dict[str, frozenset[str]]:
+    """Group -> the digests of its members' images, as far as nodes have told them."""
+    found: dict[str, frozenset[str]] = {}
+    for member in members:
+        if member.image is not None:
+            found[member.group] = found.get(member.group, frozenset()) | {member.image}
+    return found
+
+
+def changes_since(good: RanWith, now: RanWith) -> tuple[str, ...]:
+    """How what a run ran with differs from that of the good run: ``workers: 2 -> 4``, ``image of worker:
+    other content under the same name``, ``torch: 2.14.0 -> 2.15.0``, ``train.py: 2 lines changed``. Of what
+    is not known of both runs nothing is said.
+    """
+    found = differences(good.spec, now.spec)
+    if not any("image: " in line for line in found):
+        found += _image_changes(good.images, now.images)
+    if good.inputs and now.inputs:
+        found += _input_changes(good.inputs, now.inputs)
+    if good.code and now.code:
+        paths = sorted({*good.code, *now.code})
+        found += [line for path in paths if (line := _change(path, good.code, now.code))]
     rest = len(found) - MOST_CHANGES
     return (*map(quote, found[:MOST_CHANGES]), *([f"and {counted(rest, 'more change')}"] if rest > 0 else []))
+
+
+def _image_changes(good: Mapping[str, frozenset[str]], now: Mapping[str, frozenset[str]]) -> list[str]:
+    return [
+        f"image of {group}: other content under the same name, {_short(good[group])} -> {_short(digests)}"
+        for group, digests in sorted(now.items())
+        if group in good and good[group] != digests
+    ]
+
+
+def _short(digests: frozenset[str]) -> str:
+    return " and ".join(sorted(digest[:19] for digest in digests))
+
+
+def _input_changes(good: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Of packages that only one of them had imported nothing is said: when they report first differs."""
+    changed = [name for name in good if now.get(name, good[name]) != good[name]]
+    return [
+        f"{name}: other content" if name.startswith("data ") else f"{name}: {good[name]} -> {now[name]}"
+        for name in changed
+    ]
 
 
 def _change(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:

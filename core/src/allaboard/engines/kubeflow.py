@@ -524,7 +524,14 @@ def _seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, conta
         started=from_rfc3339(running.get("startedAt")),
         ended=from_rfc3339(over.get("finishedAt")),
         said=_start_error(over, state.get("waiting") or {}),
+        image=_image_digest(main),
     )
+
+
+def _image_digest(status: Mapping[str, Any]) -> str | None:
+    """That of a registry, which means the same on every node; None where the runtime tells one of its own."""
+    _, at, digest = str(status.get("imageID") or "").rpartition("@")
+    return digest if at and digest.startswith("sha256:") and len(digest) <= 200 else None
 
 
 def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:

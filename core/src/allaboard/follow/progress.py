@@ -24,6 +24,7 @@ from allaboard.untrusted import show
 
 MOST_METRICS = 200
 MOST_FLAGS = 50
+MOST_INPUTS = 60
 _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_URI = 100, 500, 2000
 _NOT_METRICS = frozenset({"step", "total"})
 _SPEED, _SPEEDS = "steps_per_second", (1e-6, 1e9)
@@ -63,6 +64,10 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
     if report.kind == "result":
         metrics = fields.get("metrics")
         return replace(progress, result=metrics if isinstance(metrics, Mapping) else None, heartbeat=now)
+    if report.kind == "inputs":
+        data = {f"data {uri}": content for uri, content in (fields.get("data") or {}).items()}
+        more = {**(fields.get("versions") or {}), **data}
+        return replace(progress, inputs=_with_inputs(progress.inputs, more))
     return progress
 
 
@@ -161,7 +166,14 @@ def progress_of(data: Any) -> Progress:
         checkpoint=text("checkpoint"),
         best_checkpoint=text("best_checkpoint"),
         resumed_from=whole(body.get("resumed_from")),
+        inputs=_with_inputs({}, inputs) if isinstance(inputs := body.get("inputs"), Mapping) else {},
+        longest_pause=_as_seconds(body.get("longest_pause")),
     )
+
+
+def _as_seconds(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e9 else 0.0
 
 
 def progress_of_trainer(status: Any) -> Progress | None:
@@ -212,6 +224,15 @@ def _with_metrics(
         if name in metrics or len(metrics) < MOST_METRICS:
             metrics[name] = value
     return metrics
+
+
+def _with_inputs(known: Mapping[str, str], more: Mapping[Any, Any]) -> dict[str, str]:
+    """What a run trains with, with newer values; new names are left out once there are too many."""
+    inputs = dict(known)
+    for name, value in more.items():
+        if isinstance(name, str) and isinstance(value, str) and (name in inputs or len(inputs) < MOST_INPUTS):
+            inputs[name[:_LONGEST_TEXT]] = value[:_LONGEST_NAME]
+    return inputs
 
 
 def _read_numbers(fields: Mapping[str, Any]) -> dict[str, float | None]:

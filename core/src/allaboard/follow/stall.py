@@ -18,27 +18,34 @@ from allaboard.units import rfc3339
 
 FLOOR = 600.0
 FACTOR = 3.0
-"""Without a time in its policy a run may be silent for this many seconds, or so many times as long as it ever
-was between two signs of progress, whichever is longer.
+"""Without a time in its policy a run may be silent for this many seconds, or so many times as long as it, or
+the last good run of its job, ever was between two signs of progress, whichever is longer.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Movement:
     """Signs of progress so far. ``since``: the last one, or when its members began; ``longest``: the longest
-    time between two; ``has_begun``: there was one at all.
+    time between two; ``has_begun``: there was one at all; ``allowed``: the longest time between two of the
+    last good run of this job, 0 where that is not known.
     """
 
     since: float
     longest: float = 0.0
     has_begun: bool = False
+    allowed: float = 0.0
 
     def moved(self, now: float) -> Movement:
-        return Movement(now, max(self.longest, now - self.since) if self.has_begun else self.longest, True)
+        longest = max(self.longest, now - self.since) if self.has_begun else self.longest
+        return replace(self, since=now, longest=longest, has_begun=True)
 
     def started_again(self, now: float) -> Movement:
         """Its members start, or do not run: what it wrote before says nothing of them."""
-        return Movement(now, self.longest)
+        return replace(self, since=now, has_begun=False)
+
+    def allowing(self, seconds: float) -> Movement:
+        """The last good run of this job was silent for so long."""
+        return replace(self, allowed=seconds)
 
     def paused(self, seconds: float) -> Movement:
         """Nobody looked for so long, as while the machine slept."""
@@ -47,7 +54,7 @@ class Movement:
 
 def patience(after: float | None, movement: Movement) -> float:
     """Seconds that a run may be silent. ``after``: what its policy says, None: by its own history."""
-    return after if after is not None else max(FLOOR, FACTOR * movement.longest)
+    return after if after is not None else max(FLOOR, FACTOR * max(movement.longest, movement.allowed))
 
 
 def is_overdue(after: float | None, movement: Movement, now: float) -> bool:

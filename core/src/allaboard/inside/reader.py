@@ -33,13 +33,14 @@ from typing import Any
 
 from allaboard.errors import BadInput, Corrupt, Problem, StorageMissing
 from allaboard.inside.context import context, ranks
+from allaboard.inside.report import write_report
 from allaboard.shards.cache import Cache
 from allaboard.shards.index import Index, Shard
 from allaboard.shards.order import Order, Slice, next_position, own_slice
 from allaboard.shards.tar import Table, table
 from allaboard.shards.verify import load_index
 from allaboard.storage import open_store
-from allaboard.storage.base import Store
+from allaboard.storage.base import Store, shown
 
 STATE_VERSION = 1
 _OPEN = 4  # shards kept open: the current one, the next, and all of a small data set
@@ -91,6 +92,7 @@ class ShardReader:
         self._fixed = (rank, world_size)
         self._decode = decode
         self._position = 0
+        write_report("inputs", data={shown(store.uri): self._index.content})
 
     @property
     def index(self) -> Index:

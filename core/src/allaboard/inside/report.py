@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from allaboard.errors import BadInput
@@ -26,6 +27,7 @@ from allaboard.reportline import LONGEST, encode
 
 EVERY = 0.1  # seconds between two progress lines
 _SPEED_OVER = 10.0  # seconds
+MOST_VERSIONS = 50
 _TERMINATION_LOG, _MOST_OF_A_STATUS = "/dev/termination-log", 4096
 _RESERVED = ("v", "kind", "nonfinite", "steps_per_second")
 
@@ -38,7 +40,26 @@ def report(step: int, total: int | None = None, loss: Any = None, **numbers: Any
     """
     fields = _check_fields(step, total, {"loss": loss, **numbers})
     if ranks()[0] == 0:
+        if not _writer.told_versions:
+            _writer.told_versions = True
+            _writer.write_line(_encode_line("inputs", versions=loaded_versions()))
         _writer.progress(fields)
+
+
+def loaded_versions() -> dict[str, str]:
+    """Python's version and those of the packages that this process has imported so far, by their names for
+    ``import``: what has a ``__version__``, `MOST_VERSIONS` at most. Nothing is imported for it.
+    """
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name, module in sorted(sys.modules.items()):
+        if "." in name or name.startswith("_") or name in sys.stdlib_module_names:
+            continue
+        if len(found) >= MOST_VERSIONS:
+            break
+        version = vars(module).get("__version__") if isinstance(module, ModuleType) else None
+        if isinstance(version, str) and 0 < len(version) <= 60:
+            found[name] = str(version)  # torch's is a str of its own
+    return found
 
 
 def result(**metrics: Any) -> None:
@@ -81,6 +102,7 @@ class ReportWriter:
         self._thread: threading.Thread | None = None
         self.last_progress = ""
         """The last line about progress, with its newline."""
+        self.told_versions = False
 
     def progress(self, fields: Mapping[str, Any]) -> None:
         with self._lock:

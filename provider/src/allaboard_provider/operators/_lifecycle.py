@@ -46,6 +46,7 @@ from allaboard.follow.loop import (
 )
 from allaboard.observation import Observation, Owner, State
 from allaboard.redaction import redact_text, redact_texts, secret_values
+from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
 from allaboard.status import state_of
 from allaboard_provider import plugin
@@ -500,6 +501,8 @@ class TaskTry:
         for line in self._task_log.failure_lines(outcome):
             self.log.error("%s", line)
         self._task_log.forget()
+        if line := last_good_line(self.backend, outcome.seen):
+            self.log.error("%s", redact_text(line, self.secrets))
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)

@@ -101,6 +101,25 @@ def test_by_its_own_history_ten_minutes_of_silence_are_none(cluster: FakeCluster
     assert later(cluster, backend, run, 60).stall is not None
 
 
+def test_what_the_last_good_run_of_the_job_was_silent_for_is_no_stall(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    good = backend.launch(a_plan("monday"), ME).run
+    cluster.tick(3)
+    for _ in range(2):
+        cluster.say(f"{good}-master-0", "step")
+        assert later(cluster, backend, good, 500).stall is None
+    cluster.end_members(good)
+    assert state_of(later(cluster, backend, good, 3)) is State.SUCCEEDED
+    backend.delete(good)
+    run = stands(cluster, backend)
+    sent = backend.api.sent
+    assert later(cluster, backend, run, 900).stall is None, "three times as long as the last good run"
+    asked = backend.api.sent - sent
+    sent = backend.api.sent
+    assert later(cluster, backend, run, 100).stall is None and backend.api.sent - sent < asked
+    assert later(cluster, backend, run, 1000).stall is not None
+
+
 def test_off_never_looks_and_before_the_first_line_nothing_counts(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     off = stands(cluster, backend, after="off")

@@ -117,3 +117,22 @@ def test_a_checkpoint_that_grows_is_progress(asked: Asked, tmp_path: Path) -> No
 
 def test_where_no_folder_is_nothing_was_saved(tmp_path: Path) -> None:
     assert newest_file(str(tmp_path / "none")) == 0.0
+
+
+def test_a_job_whose_last_good_run_was_silent_for_long_may_be_so_again(asked: Asked) -> None:
+    times = []
+
+    def before() -> float:
+        times.append(1)
+        return 1000.0
+
+    watch = HangWatch(None, "mark", before=before)
+    assert walk(watch, 1, 601, written=1) == [] and not times, "nobody asks before it is overdue"
+    assert walk(watch, 601, 3000, written=1) == [] and len(times) == 1
+    said = walk(watch, 3000, 3100, written=1)
+    assert [second for second, _ in said] == [3001] and len(times) == 1, "three times as long, asked once"
+
+
+def test_a_time_of_the_policy_asks_no_earlier_run(asked: Asked) -> None:
+    watch = HangWatch(5.0, "mark", before=lambda: pytest.fail("it is not asked"))
+    assert [second for second, _ in walk(watch, 1, 20)] == [6]

@@ -5,7 +5,7 @@ their pods went.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard.backends.kubernetes.logs.cache import LogCache
@@ -26,7 +26,8 @@ class AttemptHistory:
     """``recorded``: what the record knows of what rank 0 reported, once the attempt has ended. ``is_shared``:
     whether what other processes have read is known here. ``stall``: that it makes no progress, as of
     ``asked``, when its members were asked for their last lines (server's time); ``stacks_due``: when they are
-    asked for their stacks again, ``pause``: seconds from then to the next time.
+    asked for their stacks again, ``pause``: seconds from then to the next time; ``knows_last_good``: whether
+    the last good run of its job was asked how long it was silent.
     """
 
     memory: Memory
@@ -37,6 +38,7 @@ class AttemptHistory:
     asked: float = 0.0
     stacks_due: float = 0.0
     pause: float = STACKS_AGAIN
+    knows_last_good: bool = False
 
     def moves(self) -> None:
         """It makes progress, or does not run."""
@@ -69,6 +71,9 @@ class AttemptHistory:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """For the record."""
         report = self.report
+        if report is not None and self.recorded is None:
+            longest = max(report.progress.longest_pause, round(self.collector.movement.longest, 1))
+            report = replace(report, progress=replace(report.progress, longest_pause=longest))
         return {"memory": self.memory.to_dict(), **({"report": progress.to_dict(report)} if report else {})}
 
 

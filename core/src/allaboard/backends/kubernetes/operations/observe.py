@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
-from allaboard.backends.kubernetes.client.resources import PODS
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.logs import archive, silence
 from allaboard.backends.kubernetes.logs.capture import (
@@ -21,6 +22,7 @@ from allaboard.backends.kubernetes.logs.capture import (
 )
 from allaboard.backends.kubernetes.logs.collector import PEERS, EvidenceCollector, acollect, collect
 from allaboard.backends.kubernetes.logs.history import AttemptHistory
+from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole
 from allaboard.backends.kubernetes.observe.deadlines import with_stall
 from allaboard.backends.kubernetes.observe.lookup import (
@@ -30,6 +32,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
     container_runs_of,
     find_record,
     observation_of,
+    parse_records,
     pod_roles,
     read_explanations,
     read_objects,
@@ -41,11 +44,12 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.session import CachedObservation, FollowSession
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, Told, aask_stacks, ask_stacks
-from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.diagnosis.stacks import positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
+from allaboard.follow.run_record import RunRecord
 from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Stall, State
@@ -54,6 +58,8 @@ from allaboard.status import state_of
 
 HANG_EVERY = 30.0
 """Seconds between two times at which the members of a silent run are asked when they wrote last."""
+MOST_RECORDS = 1000
+"""Records of a job that are looked through for its last good run."""
 LAST_TRIES, LAST_REST = 2, 2.0
 """How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
 
@@ -259,15 +265,38 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
     last = yield from _last_times(asked)
     newest = max(last.values(), default=objects.now)
     if newest > movement.since:
-        movement = movement.paused(newest - movement.since)
-        collector.movement = movement
+        movement = collector.movement = movement.moved(newest)
     # Of a member whose node does not answer nobody knows whether it writes.
     all_answered = last.keys() >= {one.rank for one in asked}
-    if not last or not all_answered or not is_overdue(policy.hang_after, movement, objects.now):
+    overdue = bool(last) and all_answered and is_overdue(policy.hang_after, movement, objects.now)
+    if overdue and policy.hang_after is None and not history.knows_last_good:
+        history.knows_last_good = True
+        movement = movement.allowing((yield from _longest_pause_of_last_good(objects.stored.record)))
+        collector.movement = movement
+        overdue = is_overdue(None, movement, objects.now)
+    if not overdue:
         history.moves()
     elif history.take_turn(objects.now):
         told = yield from where_they_are(asked)
         history.stall = _stall_of(told, last, sure=policy.hang_after is not None)
+
+
+def _longest_pause_of_last_good(own: RunRecord) -> Operation[float]:
+    """The longest time in seconds between two signs of progress of the last run of the same job that
+    succeeded; 0 where there is none, or it is not known.
+    """
+    try:
+        bodies = yield from effects.list_all(CONFIGMAPS, labels=selector(own.job), at_most=MOST_RECORDS)
+    except Forbidden:
+        return 0.0
+    ended = [
+        (stored.record.outcome.at, progress.from_dict(stored.report).progress.longest_pause)
+        for stored in parse_records(bodies)
+        if stored.record.run != own.run
+        and stored.record.outcome is not None
+        and stored.record.outcome.state == State.SUCCEEDED.value
+    ]
+    return max(ended, default=(0.0, 0.0))[1]
 
 
 def _stall_of(told: Told, last: Mapping[int, float], *, sure: bool) -> Stall | None:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from allaboard.backends.local.pool import sleeper
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket
 from allaboard.backends.local.pool.waiting import start_of
 from allaboard.backends.local.state import housekeeping, records
+from allaboard.backends.local.state.last_good import longest_pause_of_last_good
 from allaboard.backends.local.state.paths import (
     EPHEMERAL,
     AttemptFolder,
@@ -54,7 +56,7 @@ from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Group, Layout, Member
-from allaboard.observation import Event, Observation, Slow, Stall, State, Stop
+from allaboard.observation import Event, Observation, Progress, Slow, Stall, State, Stop
 from allaboard.status import CLOCK_IDLE, idle_clock, state_of
 from allaboard.units import show_seconds
 
@@ -100,7 +102,16 @@ class Supervisor:
         self.flags: dict[str, str] = {}
         policy = self.operator.rules.policy
         watched = policy.hang_then != "off"
-        self.hang = HangWatch(policy.hang_after, plan["mark"], _folder_of(self.own)) if watched else None
+        self.hang = (
+            HangWatch(
+                policy.hang_after,
+                plan["mark"],
+                _folder_of(self.own),
+                partial(longest_pause_of_last_good, self.run),
+            )
+            if watched
+            else None
+        )
         self.slowness = SlowWatch(plan["mark"]) if watched else None
         self.heard = False
         self.can_hear = True
@@ -636,10 +647,15 @@ class Supervisor:
             stall=self._stall(),
             slow=self._slow(),
             phases=operator.phases(now),
-            progress=self.progress,
+            progress=self._progress_with_pauses(),
             flags=(*self.flags, *self._passing_flags()),
             notes=tuple(self.plan["notes"]),
         )
+
+    def _progress_with_pauses(self) -> Progress:
+        movement = self.hang.movement if self.hang is not None else None
+        longest = max(self.progress.longest_pause, movement.longest if movement is not None else 0.0)
+        return replace(self.progress, longest_pause=round(longest, 1))
 
     def _stall(self) -> Stall | None:
         """That it stands; at its end only where it was ended for that."""

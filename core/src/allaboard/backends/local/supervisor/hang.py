@@ -8,6 +8,7 @@ the machine sleeps.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +30,14 @@ _MOST_FILES = 20_000
 class HangWatch:
     """``after``: seconds that the run may be silent, None: by its own history; ``mark``: of its processes;
     ``checkpoints``: its own folder of them, if that is on a disk; ``stall``: what is known of a run that
-    stands.
+    stands; ``before``: tells the longest pause of the last good run of this job, asked once and only of a run
+    that is silent for longer than its own history allows.
     """
 
     after: float | None
     mark: str
     checkpoints: str | None = None
+    before: Callable[[], float] = lambda: 0.0
     movement: Movement | None = None
     stall: Stall | None = None
     written: int = 0
@@ -43,6 +46,7 @@ class HangWatch:
     due: float = 0.0
     pause: float = AGAIN
     looks: TwoLooks | None = None
+    has_asked: bool = False
 
     def look(self, written: int, trains: bool, now: float, wall: float) -> Stall | float | None:
         """A stall that is new, or the seconds after which a run that stood moves again; None: no news.
@@ -61,6 +65,9 @@ class HangWatch:
             return self._move(movement, now, wall)
         self.movement = movement
         if not is_overdue(self.after, movement, now) or now < self.due:
+            return None
+        if self.after is None and not self.has_asked:
+            self.has_asked, self.movement = True, movement.allowing(self.before())
             return None
         if self.looks is None:
             saved = newest_file(self.checkpoints) if self.checkpoints is not None else 0.0
