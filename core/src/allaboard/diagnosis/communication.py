@@ -277,7 +277,7 @@ def world_size_mismatch(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case, "world_size_mismatch", _WORLD, "the script's world size is not the gang's", running=True
     )
-    if case.is_local or not case.seen.members:
+    if not case.seen.members:
         return
     members = [m for m in case.seen.members if m.group != "launcher"]
     size, per = len(members), _procs(case)

@@ -29,6 +29,8 @@ _MARK = re.compile(
     r"|\[(?P<plain>\d{1,7})\]:? "
     rf"|\[(?:{_TIME})\]:? ?|(?:{_TIME})(?=[\s\[:|]|$):? ?(?:[|-] )?"
     r"|(?P<task>\d{1,7}): (?=\s|\S)"
+    # What C++ of torch writes, by glog's header: [E1125 15:05:10.969521848 socket.cpp:1028] [c10d]
+    r"|\[[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} [\w.]{1,60}:\d{1,6}\] (?:\[c10d\] )?"
 )
 _MARKS = 6
 _HEAD = re.compile(r"(?:^|(?<=[\s:|>\]]))(?:\w+ )?Traceback \(most recent call last\):?\s*$")
