@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from allaboard.follow.loop import Outcome
 from allaboard.observation import Owner, State
 from allaboard.status import state_of, summary
 from tests.core.backends.local.hangs import all_told, good_enough, some_hangs, table
+from tests.core.backends.local.healthy import table as table_of_healthy
+from tests.core.backends.local.healthy import watch
 from tests.core.backends.local.helpers import a_plan, ended, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -142,3 +145,11 @@ def test_hangs_at_random_places_are_told_soon_with_rank_and_line(
 ) -> None:
     told = [*all_told(backend, tmp_path, [*some_hangs(27, 7)], time.monotonic() + 800)]
     assert len(told) >= 9 and good_enough(told), "\n".join([*table(told), *(str(one) for one in told)])
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_gangs_in_which_all_is_well_are_left_alone(tmp_path: Path) -> None:
+    places = {"ALLABOARD_HOME": str(tmp_path / "home"), "ALLABOARD_POOL": str(tmp_path / "pool")}
+    watched = watch(LocalBackend({**os.environ, **places}), tmp_path, 120.0)
+    assert not any(one.alarms for one in watched), "\n".join(table_of_healthy(watched))
