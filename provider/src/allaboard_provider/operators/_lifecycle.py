@@ -48,7 +48,7 @@ from allaboard.observation import Observation, Owner, State
 from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import follow_policy
 from allaboard.status import state_of
-from allaboard_provider import plugin
+from allaboard_provider import outlets, plugin
 from allaboard_provider.errors import SpecRejected, airflow_errors
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
@@ -93,7 +93,12 @@ class TrainingTask(Protocol):
 
     def training_job(self) -> TrainingJob: ...
 
+    @property
+    def outlets(self) -> list[Any]: ...
+
     def result(self, outcome: Outcome) -> dict[str, Any]: ...
+
+    def announced(self, result: Mapping[str, Any]) -> str | None: ...
 
     def defer(
         self, *, trigger: BaseTrigger, method_name: str, timeout: timedelta | None = None
@@ -506,12 +511,22 @@ class TaskTry:
         if outcome.ok:
             self.log.info("%s", redact_text(outcome.message, self.secrets))
             result = dict(redact_texts(self.operator.result(outcome), self.secrets))
+            self._tell_outlets(result)
             self._hand_over(result)
             return result
         error = failure_of(outcome, failure_text(outcome, self.place.options, self.secrets), self.secrets)
         if isinstance(error, SpecRejected):
             self.log.error("Airflow does not try it again: only a change of the job ends it differently")
         raise error
+
+    def _tell_outlets(self, result: Mapping[str, Any]) -> None:
+        """Only a worker can: a trigger that ended the task itself would leave its outlets without events."""
+        if not self.operator.outlets:
+            return
+        uri = self.operator.announced(result)
+        facts = outlets.of_checkpoint(uri, metrics=result["metrics"], run=result["run"])
+        extra = outlets.extra_of(facts, self.secrets)
+        outlets.announce(self.operator, self.context, extra, outlets.folder_of(uri))
 
     def _hand_over(self, result: dict[str, Any]) -> None:
         """Hand the result over once Airflow has accepted the success of the task; see `plugin`."""

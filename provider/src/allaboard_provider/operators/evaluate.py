@@ -46,6 +46,9 @@ class EvaluateOperator(TrainingJobOperator):
         uri = uri_in(self.checkpoint, "checkpoint", "a uri like store://models/run/step-000000000120")
         return evaluation_job(super().training_job(), uri, lenient=True)
 
+    def announced(self, result: Mapping[str, Any]) -> str | None:
+        return uri_in(self.checkpoint, "checkpoint", "a uri")
+
     def result(self, outcome: Outcome) -> dict[str, Any]:
         result = super().result(outcome)
         if not result["metrics"]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allaboard.units import show_bytes
+from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
 from allaboard_provider.operators.base import StoreOperator
 
@@ -27,7 +28,8 @@ class PrepareShardsOperator(StoreOperator):
     :param samples_per_shard: the number of samples after which a shard ends.
     :param bytes_per_shard: the size at which a shard ends, like ``64Mi``; 256 MiB when neither is given.
 
-    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``. An unchanged data set is not prepared
+    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``, which is the extra of the events of its
+    ``outlets``, too. An unchanged data set is not prepared
     again, and the next try of one that was killed goes on with its work.
     """
 
@@ -73,13 +75,16 @@ class PrepareShardsOperator(StoreOperator):
         self.log.info(
             "%d samples in %d shards, %s: %s", index.samples, len(index.shards), show_bytes(index.size), into
         )
-        return {
+        result = {
             "uri": into,
             "samples": index.samples,
             "shards": len(index.shards),
             "bytes": index.size,
             "fingerprint": index.fingerprint,
         }
+        if self.outlets:
+            outlets.announce(self, context, outlets.extra_of(result), into)
+        return result
 
     def _source(self) -> Any:
         """The source, with files relative to the DAG file; ``module:function`` and functions stay as they

@@ -48,6 +48,9 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     next one adopts it. Clearing or failing the task stops it. ``policy.attempts`` of the job is 1 unless the
     job says otherwise: retries are Airflow's.
 
+    The events of its ``outlets`` have as their extra the best checkpoint, else the newest: ``uri``, ``step``,
+    ``fingerprint`` and the ``run``, with the ``metrics`` that the run reported last.
+
     ``execution_timeout`` counts from the start of the try, time in the triggerer and in a queue for CPUs,
     GPUs or quota included. ``policy.deadline`` of the job limits the training alone, from its admission on,
     and ``policy.clocks`` each of its phases.
@@ -143,6 +146,11 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         from allaboard_provider.results import result_of
 
         return result_of(outcome)
+
+    def announced(self, result: Mapping[str, Any]) -> str | None:
+        """The uri of the checkpoint that the events of the outlets are about, given the result."""
+        checkpoints: Mapping[str, Any] = result["checkpoints"]
+        return checkpoints.get("best") or checkpoints.get("latest")
 
     def execute(self, context: Context) -> dict[str, Any]:
         return self._try(context).begin()
