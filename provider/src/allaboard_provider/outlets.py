@@ -49,10 +49,13 @@ def _numbers(metrics: Mapping[str, Any], before: str = "") -> Iterator[tuple[str
         path = f"{before}{name}"
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{path}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            # NaN is not its own equal, and no number of JSON is beyond these.
-            if abs(value) <= 1e308 and len(path) <= LONGEST_NAME:
-                yield path, value
+        elif _is_finite(value) and len(path) <= LONGEST_NAME:
+            yield path, value
+
+
+def _is_finite(value: Any) -> bool:
+    # math.isfinite raises for an int that no float can be.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -1e308 <= value <= 1e308
 
 
 def of_checkpoint(uri: str | None, **more: Any) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def of_checkpoint(uri: str | None, **more: Any) -> dict[str, Any]:
 
 
 def announce(operator: Any, context: Any, extra: Mapping[str, Any], folder: str | None) -> None:
-    """Give the events of the operator's outlets this extra. ``folder``: the place that an alias stands for."""
+    """Give the events of the operator's outlets this extra. ``folder``: the place that an alias is for."""
     from airflow.sdk import Asset, AssetAlias
 
     events = context.get("outlet_events")

@@ -105,8 +105,8 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """What identifies the weights: the same for every copy of a checkpoint, whatever its files are called,
-        and for no other one. ``parts:v1:`` and 64 hexadecimal digits.
+        """What identifies the weights: the same for every copy of a checkpoint, whatever its files are
+        called, and for no other one. ``parts:v1:`` and 64 hexadecimal digits.
         """
         parts = sorted([part.called, part.size, part.sha256] for part in self.parts)
         return f"parts:v1:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

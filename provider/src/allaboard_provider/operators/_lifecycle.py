@@ -20,6 +20,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.sdk import conf
@@ -48,7 +49,7 @@ from allaboard.observation import Observation, Owner, State
 from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.running import follow_policy
 from allaboard.status import state_of
-from allaboard_provider import outlets, plugin
+from allaboard_provider import measures, outlets, plugin
 from allaboard_provider.errors import SpecRejected, airflow_errors
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
@@ -56,6 +57,7 @@ from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_of, failure_text
 from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
+from allaboard_provider.tracing import trace_environment
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
     from allaboard.spec.job import TrainingJob
     from allaboard_provider.hooks.allaboard import AllaboardHook
+    from allaboard_provider.lineage import Lineage
 
 RUN_KEY = "allaboard_run"
 """The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
@@ -84,6 +87,7 @@ class TrainingTask(Protocol):
     backstop: float
     executor: str | None
     execution_timeout: timedelta | None
+    lineage: Lineage | None
 
     @property
     def hook(self) -> AllaboardHook: ...
@@ -97,6 +101,8 @@ class TrainingTask(Protocol):
     def outlets(self) -> list[Any]: ...
 
     def result(self, outcome: Outcome) -> dict[str, Any]: ...
+
+    def made(self, outcome: Outcome) -> Lineage: ...
 
     def announced(self, result: Mapping[str, Any]) -> str | None: ...
 
@@ -134,7 +140,7 @@ class TaskTry:
 
     @cached_property
     def plan(self) -> Plan:
-        return Plan(self.operator.training_job(), key_of(self.context))
+        return Plan(self.operator.training_job(), key_of(self.context), environment=trace_environment())
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:
@@ -390,6 +396,8 @@ class TaskTry:
             case Launch(attempt, why, interrupted):
                 # This try of the task goes on: Airflow counts none of it.
                 self.log.warning("attempt %d in this same try of the task: %s", attempt, why)
+                if self._seen is not None:
+                    self._measure(self._seen, starts_again=True)
                 plan = replace(self.plan, interrupted=interrupted)
                 self.handle = self.backend.launch(plan, self.worker)
                 self._log_handle(self.handle)
@@ -505,6 +513,8 @@ class TaskTry:
         for line in self._task_log.failure_lines(outcome):
             self.log.error("%s", line)
         self._task_log.forget()
+        self._measure(outcome.seen)
+        self._note_lineage(outcome)
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
@@ -518,6 +528,23 @@ class TaskTry:
         if isinstance(error, SpecRejected):
             self.log.error("Airflow does not try it again: only a change of the job ends it differently")
         raise error
+
+    def _measure(self, seen: Observation, *, starts_again: bool = False) -> None:
+        try:
+            measures.send(self.context, seen, starts_again=starts_again)
+        except Exception as error:  # whatever a site has set up, the training has ended as it has
+            self.log.warning("the metrics of run %s were not sent: %s", seen.run, error)
+
+    def _note_lineage(self, outcome: Outcome) -> None:
+        """Only where Airflow's OpenLineage provider is there to ask for it: it reads manifests."""
+        if find_spec("airflow.providers.openlineage") is None:
+            return
+        try:
+            noted = self.operator.made(outcome)
+            facts = redact_texts(dict(noted.facts), self.secrets)
+            self.operator.lineage = replace(noted, facts=facts)
+        except (AllaboardError, OSError) as error:
+            self.log.info("run %s has no lineage: %s", outcome.run, error)
 
     def _tell_outlets(self, result: Mapping[str, Any]) -> None:
         """Only a worker can: a trigger that ended the task itself would leave its outlets without events."""

@@ -9,6 +9,7 @@ from allaboard.errors import BadInput
 from allaboard.units import show_bytes
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
+from allaboard_provider.lineage import Dataset, Lineage
 from allaboard_provider.operators.base import StoreOperator
 from allaboard_provider.templates import result_in
 
@@ -66,10 +67,18 @@ class CollectCheckpointOperator(StoreOperator):
             copy.uri,
         )
         result = copy.to_dict()
+        self.lineage = Lineage(
+            inputs=(Dataset(copy.source, result["fingerprint"]),),
+            outputs=(Dataset(copy.uri, result["fingerprint"], size=copy.bytes),),
+            facts={"run": result["run"], "step": result["step"], "metrics": result["metrics"]},
+        )
         if self.outlets:
             told = {name: result[name] for name in ("uri", "step", "metrics", "run", "fingerprint")}
             outlets.announce(self, context, outlets.extra_of(told), into)
         return result
+
+    def expected_lineage(self) -> Lineage:
+        return Lineage((Dataset(self._source()),), (Dataset(self.uri(self.into, "into")),))
 
     def _source(self) -> str:
         """The uri of the run's folder, or of the checkpoint that the training reported as its best."""

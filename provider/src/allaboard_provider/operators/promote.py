@@ -11,6 +11,7 @@ from allaboard.spec.mappings import as_mapping
 from allaboard.units import from_rfc3339
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
+from allaboard_provider.lineage import Dataset, Lineage, of_checkpoint
 from allaboard_provider.operators.base import StoreOperator
 from allaboard_provider.templates import result_in
 
@@ -103,9 +104,26 @@ class PromoteOperator(StoreOperator):
             self.log.info(
                 "the champion is promotion %d: %s", decision.champion.number, decision.champion.checkpoint
             )
+        self.lineage = self._made(decision, store)
         if self.outlets:
             self._tell_outlets(context, decision, store, by)
         return decision.to_dict()
+
+    def expected_lineage(self) -> Lineage:
+        return Lineage((Dataset(self.uri(self.checkpoint, "checkpoint")),))
+
+    def _made(self, decision: Decision, store: str) -> Lineage:
+        """A champion is an output only when there is a new one."""
+        from allaboard.promotion.champion import FOLDER
+
+        candidate = of_checkpoint(self.uri(self.checkpoint, "checkpoint"))
+        made = decision.promotion if not decision.standing else None
+        facts = {"promoted": decision.promoted, "reason": decision.verdict.reason}
+        if made is None:
+            return Lineage((candidate,), facts=facts)
+        champion = Dataset(f"{store.rstrip('/')}/{FOLDER}", str(made.number))
+        facts = {**facts, "promotion": made.number, "run": made.run, "metrics": made.metrics}
+        return Lineage((candidate,), (champion,), facts)
 
     def _tell_outlets(self, context: Context, decision: Decision, store: str, by: str) -> None:
         champion = decision.champion

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.units import show_bytes
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
+from allaboard_provider.lineage import Dataset, Lineage
 from allaboard_provider.operators.base import StoreOperator
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class PrepareShardsOperator(StoreOperator):
         "bytes_per_shard",
         "allaboard_conn_id",
     )
+    structured: ClassVar[tuple[str, ...]] = ("source",)
 
     def __init__(
         self,
@@ -82,9 +85,18 @@ class PrepareShardsOperator(StoreOperator):
             "bytes": index.size,
             "fingerprint": index.fingerprint,
         }
+        made = Dataset(into, index.fingerprint, index.samples, index.size, len(index.shards))
+        self.lineage = replace(self.expected_lineage(), outputs=(made,))
         if self.outlets:
             outlets.announce(self, context, outlets.extra_of(result), into)
         return result
+
+    def expected_lineage(self) -> Lineage:
+        source = self._source()
+        return Lineage(
+            inputs=(Dataset(source),) if isinstance(source, str) else (),
+            outputs=(Dataset(self.uri(self.into, "into")),),
+        )
 
     def _source(self) -> Any:
         """The source, with files relative to the DAG file; ``module:function`` and functions stay as they
