@@ -58,11 +58,11 @@ with DAG("chain", schedule=None, params={"accuracy": Param(0.5, type="number")})
 with DAG("waits_here", schedule=None, params={"accuracy": Param(0.5, type="number")}):
     TrainingJobOperator(task_id="train", job=job("waits-here"), deferrable=False, outlets=[WEIGHTS, RUNS])
 
-with DAG("again", schedule=None, params={"checkpoint": Param("", type="string")}):
+with DAG("again", schedule=None, params={"checkpoint": "", "metrics": {}}):
     PromoteOperator(
         task_id="promote",
         checkpoint="{{ params.checkpoint }}",
-        metrics={"accuracy": 0.8},
+        metrics="{{ params.metrics }}",
         store="store://champions",
         outlets=[CHAMPION],
     )
