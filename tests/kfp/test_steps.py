@@ -296,7 +296,8 @@ def _in_a_process(of: Of, job: dict[str, Any]) -> Iterator[subprocess.Popen[str]
         "from allaboard_kfp import train\n"
         "job, folder, task = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
         "train.python_func(job=job, folder=folder, model=dsl.Model(uri=task + '/model'),\n"
-        "                  metrics=dsl.Metrics(uri=task + '/metrics'), report=dsl.HTML(uri=task + '/html'))\n"
+        "                  metrics=dsl.Metrics(uri=task + '/metrics'), report=dsl.HTML(uri=task + '/html'),\n"
+        "                  summary=dsl.Markdown(uri=task + '/markdown'))\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(job), str(JOBS), str(task)],

@@ -152,6 +152,11 @@ def test_a_dag_that_waits_for_a_champion_runs_with_it(world: World, first: Run, 
     assert told["promotion"] == 1 and told["metrics"] == {"accuracy": 0.8}
     assert told["fingerprint"] == world.extra(first, "kept")["fingerprint"]
     assert heard["state"] == told
+    # The event's extra is enough to work with it.
+    runs = world.live.airflow.api("GET", "/dags/reacts/dagRuns")["dag_runs"]
+    judge = Run(world.live, "reacts", runs[0]["dag_run_id"], "judge")
+    judge.wait_task("success")
+    assert judge.xcom()["metrics"]["said"] == "0.8 10"
     # The second chain has made everything else, and an event of each of it.
     assert worse.at("promote").xcom()["promoted"] is False
     assert {"shards", "weights", "kept"} <= {event["name"] for event in world.events(worse)}

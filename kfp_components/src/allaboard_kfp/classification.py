@@ -149,7 +149,7 @@ def _label(value: Any) -> str:
 
 def _row(row: Any, n: int, width: int) -> tuple[int, ...]:
     if not isinstance(row, (list, tuple)) or len(row) != width:
-        has = counted(len(row), "value") if isinstance(row, (list, tuple)) else f"is {_shown(row)}"
+        has = f"has {counted(len(row), 'value')}" if isinstance(row, (list, tuple)) else f"is {_shown(row)}"
         raise BadInput(f"confusion.matrix[{n}] {has}; give {counted(width, 'count')}, one for each label")
     for m, value in enumerate(row):
         if not _is_number(value) or value < 0 or value != int(value) or value > 2**53:

@@ -14,6 +14,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, Param, task
 from allaboard import TrainingJob
 from allaboard_provider.operators import (
     CollectCheckpointOperator,
+    EvaluateOperator,
     PrepareShardsOperator,
     PromoteOperator,
     TrainingJobOperator,
@@ -96,4 +97,11 @@ with DAG("reacts", schedule=[CHAMPION]):
         with (Path(os.environ["NOTES"]) / "reacts").open("a") as file:
             file.write(json.dumps(found) + "\n")
 
+    told = "{{ (triggering_asset_events.values() | first | last).extra.uri }}"
+    EvaluateOperator(
+        task_id="judge",
+        job={"name": "judge", "command": ["python", "judge.py"], "workers": 1},
+        checkpoint=told,
+        inlets=[CHAMPION],
+    )
     notes()
