@@ -1,8 +1,8 @@
 """What happens when there is a new champion?
 
-This DAG has no clock: it runs when `retrain_digits` promotes a model, and only then. A night whose model was no
-better starts nothing. It gets the champion from the event, and judges it once more; a deployment would begin
-here.
+This DAG has no clock: it runs when `retrain_digits` promotes a model, and only then. A night whose model was
+no better starts nothing. It gets the champion from the event, and judges it once more; a deployment would
+begin here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ with DAG(
     EvaluateOperator(
         task_id="judge",
         job="digits/evaluate.yaml",
-        # The newest event that started this run: its extra has uri, step, metrics, run, fingerprint, promotion.
+        # The newest event that started this run; its extra has uri, step, metrics, run, fingerprint, too.
         checkpoint="{{ (triggering_asset_events.values() | first | last).extra.uri }}",
         inlets=[CHAMPION],  # Airflow then shows the champion's state beside the task, too
     )

@@ -21,7 +21,8 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProces
 
 def line(span):
     parent = f"{span.parent.span_id:016x}" if span.parent else "-"
-    return f"{span.name} {span.context.trace_id:032x} {parent} {span.attributes['step']} {span.status.status_code.name}\\n"
+    ended = span.status.status_code.name
+    return f"{span.name} {span.context.trace_id:032x} {parent} {span.attributes['step']} {ended}\\n"
 
 if sys.argv[2:] == ["own"]:
     provider = TracerProvider()
