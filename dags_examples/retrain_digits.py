@@ -15,7 +15,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Asset, Param
 
 from allaboard import TrainingJob
 from allaboard_provider.operators import (
@@ -90,5 +90,6 @@ with DAG(
         mode="max",
         thresholds=["accuracy>=0.97"],
         store="store://digits",
+        outlets=[Asset("digits_champion")],  # has an event for each new champion: see on_new_champion.py
     )
     prepare >> train >> collect >> evaluate >> promote

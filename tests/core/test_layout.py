@@ -56,6 +56,13 @@ def test_a_group_overrides_the_job() -> None:
     assert master.command == ("python", "train.py") and worker.command == ("b",)
 
 
+def test_what_the_place_adds_to_the_environment_gives_way_to_the_jobs_own() -> None:
+    layout = a_layout(environment={"A": "1"})
+    more = layout.with_environment({"A": "2", "B": "3"})
+    assert all(group.environment == {"A": "1", "B": "3"} for group in more.groups)
+    assert layout.with_environment({}) is layout
+
+
 PYTORCH = ENGINES["pytorchjob"]
 
 

@@ -118,7 +118,7 @@ def test_a_pod_that_failed_is_tried_again_on_another_machine_and_resumes(
     assert first["code"] == 1
     assert "the data is not what it should be" in first["log"]
     # Of a failed step the launcher keeps the log alone, so the page is in the store.
-    (page,) = open_store(f"{pods.store}/reports").entries()
+    page, _ = sorted(open_store(f"{pods.store}/reports").entries(), key=lambda entry: entry.key)
     assert b"exited with 7" in open_store(f"{pods.store}/reports").read(page.key)
 
     second = pods.run("train", job=job, folder=str(JOBS))

@@ -23,6 +23,7 @@ from allaboard.storage import open_store
 from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, start_local, train
 from tests.kfp.conftest import JOBS, Here
 from tests.kfp.golden import ROOT
+from tests.kfp.test_steps import PICTURES
 from tests.kfp.waiting import until
 
 QUICK = {"name": "quick", "command": ["python", "quick.py"], "workers": 1}
@@ -52,9 +53,14 @@ def test_each_component_runs(started: Here) -> None:
     kept = collect_checkpoint(source=trained.outputs["checkpoints"], into="store://models").outputs["Output"]
     assert [found.step for found in list_checkpoints(open_store(Path(kept).parent))] == [10]
 
-    judge = {"name": "judge", "command": ["python", "judge.py"], "workers": 1}
+    pictures = {"PICTURES": json.dumps(PICTURES)}
+    judge = {"name": "judge", "command": ["python", "judge.py"], "workers": 1, "environment": pictures}
     judged = evaluate(job=judge, checkpoint=kept, folder=str(JOBS))
     assert judged.outputs["results"] == {"accuracy": 0.98, "step": 10.0, "nested": {"loss": 0.1}}
+    drawn = judged.outputs["classification"].metadata
+    assert [row["row"] for row in drawn["confusionMatrix"]["rows"]] == [[48, 2], [1, 49]]
+    assert [point["recall"] for point in drawn["confidenceMetrics"]] == [0.0, 0.9, 1.0]
+    assert "| accuracy | 0.98 |" in Path(judged.outputs["summary"].path).read_text()
 
     ended = promote(
         checkpoint=kept, into="store://champions", results=judged.outputs["results"], metric="accuracy"

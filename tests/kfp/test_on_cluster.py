@@ -55,6 +55,7 @@ def cluster(here: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def trained(of: Of, **more: Any) -> tuple[Any, dict[str, Any]]:
     place = of("train")
     outputs = {"model": place[dsl.Model], "metrics": place[dsl.Metrics], "report": place[dsl.HTML]}
+    outputs["summary"] = place[dsl.Markdown]
     return train.python_func(**{"job": JOB, **more}, **outputs), outputs
 
 
@@ -199,7 +200,8 @@ def test_an_evaluation_is_pods_of_its_own_too(
     with pytest.raises(SystemExit) as ended:
         evaluate.python_func(
             job=JOB, checkpoint=str(here.store / "step-000000000005"),
-            metrics=place[dsl.Metrics], report=place[dsl.HTML],
+            metrics=place[dsl.Metrics], report=place[dsl.HTML], summary=place[dsl.Markdown],
+            classification=place[dsl.ClassificationMetrics],
         )  # fmt: skip
     assert (
         ended.value.code == 2

@@ -22,6 +22,10 @@ from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote,
 from tests.kfp.conftest import JOBS, Artifacts, Here
 from tests.kfp.waiting import until
 
+PICTURES = {
+    "confusion": {"labels": ["cat", "dog"], "matrix": [[48, 2], [1, 49]]},
+    "roc": {"fpr": [0.0, 0.1, 1.0], "tpr": [0.0, 0.9, 1.0], "thresholds": [1.0, 0.5, 0.0]},
+}
 Of = Callable[..., Artifacts]
 
 
@@ -30,6 +34,7 @@ def trained(
 ) -> tuple[Any, Artifacts, dict[str, Any]]:
     place = of(task)
     outputs = {"model": place[dsl.Model], "metrics": place[dsl.Metrics], "report": place[dsl.HTML]}
+    outputs["summary"] = place[dsl.Markdown]
     return train.python_func(job=job, **{"folder": str(JOBS), **more}, **outputs), place, outputs
 
 
@@ -110,9 +115,14 @@ def test_a_failed_training_fails_the_step_with_its_reason(
     # The page is there, and once more in the store: of a failed step a cluster keeps the log alone.
     page = (place.task / "html").read_text()
     assert "exited with 7" in page
-    (kept,) = (here.store / "reports").iterdir()
+    kept, lines = sorted((here.store / "reports").iterdir())
     assert kept.read_text() == page
     assert str(kept) in output.out
+    # So are the few lines about why.
+    said = (place.task / "markdown").read_text()
+    assert lines.read_text() == said
+    assert said.startswith(f"## {run.run} failed")
+    assert "**What to do:**" in said and "Another try would repeat it." in said
 
 
 @pytest.mark.parametrize(
@@ -286,7 +296,8 @@ def _in_a_process(of: Of, job: dict[str, Any]) -> Iterator[subprocess.Popen[str]
         "from allaboard_kfp import train\n"
         "job, folder, task = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
         "train.python_func(job=job, folder=folder, model=dsl.Model(uri=task + '/model'),\n"
-        "                  metrics=dsl.Metrics(uri=task + '/metrics'), report=dsl.HTML(uri=task + '/html'))\n"
+        "                  metrics=dsl.Metrics(uri=task + '/metrics'), report=dsl.HTML(uri=task + '/html'),\n"
+        "                  summary=dsl.Markdown(uri=task + '/markdown'))\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(job), str(JOBS), str(task)],
@@ -376,7 +387,9 @@ def test_the_best_checkpoint_is_collected_evaluated_and_promoted(here: Here, art
     assert "no champion to beat" in Path(page.path).read_text()
 
 
-def judged(of: Of, checkpoint: str, task: str = "evaluate", **environment: str) -> dict[str, Any]:
+def judged(
+    of: Of, checkpoint: str, task: str = "evaluate", pictures: Any = None, **environment: str
+) -> dict[str, Any]:
     place = of(task)
     evaluation = {
         "name": "judge",
@@ -390,6 +403,8 @@ def judged(of: Of, checkpoint: str, task: str = "evaluate", **environment: str) 
         folder=str(JOBS),
         metrics=place[dsl.Metrics],
         report=place[dsl.HTML],
+        summary=place[dsl.Markdown],
+        classification=pictures or place[dsl.ClassificationMetrics],
     )
     page = Path(place[dsl.HTML].path).read_text()
     assert "ALLABOARD_CHECKPOINT" in page and checkpoint in page, "the job as it was run"
@@ -427,6 +442,28 @@ def test_without_results_the_checkpoints_own_metrics_count(here: Here, artifacts
     assert ended.promoted
 
 
+def test_a_confusion_matrix_and_a_roc_curve_are_shown_and_kept_from_the_gate(artifacts: Of, job: Any) -> None:
+    made, _, _ = trained(artifacts, job)
+    shown = artifacts("pictures")[dsl.ClassificationMetrics]
+    results = judged(artifacts, made.checkpoint, pictures=shown, PICTURES=json.dumps(PICTURES))
+    assert results["accuracy"] == 0.98 and not {"confusion", "roc"} & set(results)
+    assert [row["row"] for row in shown.metadata["confusionMatrix"]["rows"]] == [[48, 2], [1, 49]]
+    assert shown.metadata["confidenceMetrics"][1] == {
+        "confidenceThreshold": 0.5, "recall": 0.9, "falsePositiveRate": 0.1,
+    }  # fmt: skip
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_and_the_numbers_stay(
+    artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, _, _ = trained(artifacts, job)
+    shown = artifacts("pictures")[dsl.ClassificationMetrics]
+    wrong = json.dumps({**PICTURES, "confusion": {"labels": ["cat"], "matrix": [[-1]]}})
+    assert judged(artifacts, made.checkpoint, pictures=shown, PICTURES=wrong)["accuracy"] == 0.98
+    assert "no confusion matrix is shown: confusion.matrix[0][0]: -1 is no count" in capsys.readouterr().out
+    assert "confusionMatrix" not in shown.metadata and len(shown.metadata["confidenceMetrics"]) == 3
+
+
 def test_an_accuracy_that_is_nan_is_named_for_the_gate(artifacts: Of, job: Any) -> None:
     made, _, _ = trained(artifacts, job)
     results = judged(artifacts, made.checkpoint, ACCURACY="nan")
@@ -442,7 +479,8 @@ def test_an_evaluation_that_tells_nothing_fails_its_step(
         evaluate.python_func(
             job={"name": "silent", "command": ["python", "-c", "pass"], "workers": 1},
             checkpoint=made.checkpoint,
-            metrics=place[dsl.Metrics], report=place[dsl.HTML],
+            metrics=place[dsl.Metrics], report=place[dsl.HTML], summary=place[dsl.Markdown],
+            classification=place[dsl.ClassificationMetrics],
         )  # fmt: skip
     assert ended.value.code == 2
     assert "allaboard.inside.result" in capsys.readouterr().err

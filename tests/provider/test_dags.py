@@ -44,7 +44,7 @@ def read(folder: Path) -> Any:
 def test_the_examples_folder_holds_the_dag_and_nothing_that_cannot_be_read(examples: Path) -> None:
     bag = read(examples)
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"retrain_digits"}
+    assert set(bag.dags) == {"retrain_digits", "on_new_champion"}
 
 
 def test_the_chain_is_prepare_train_collect_evaluate_promote(examples: Path) -> None:

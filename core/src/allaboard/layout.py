@@ -192,6 +192,11 @@ class Layout:
         """The same members with other needs, by role."""
         return replace(self, groups=tuple(replace(g, needs=needs.get(g.role, g.needs)) for g in self.groups))
 
+    def with_environment(self, values: Mapping[str, str]) -> Layout:
+        """The same members with these variables, too; their own go first."""
+        groups = (replace(g, environment={**values, **g.environment}) for g in self.groups)
+        return replace(self, groups=tuple(groups)) if values else self
+
 
 class Shape(Protocol):
     """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""

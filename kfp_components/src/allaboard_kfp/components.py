@@ -121,6 +121,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         model: dsl.Output[dsl.Model],
         metrics: dsl.Output[dsl.Metrics],
         report: dsl.Output[dsl.HTML],
+        summary: dsl.Output[dsl.Markdown],
         job: dict = {},
         job_text: str = "",
         shards: str = "",
@@ -156,6 +157,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
             model: the checkpoint as an artifact; its uri is where it is.
             metrics: what the training reported last.
             report: its curve, its members, its checkpoints, and why it failed if it did.
+            summary: how it ended, in a few lines; why it failed, with the evidence and what to do.
         """
         from allaboard_kfp.runtime import run_train
 
@@ -172,6 +174,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
             model=model,
             metrics=metrics,
             report=report,
+            summary=summary,
         )
 
     return WithEffects(train)
@@ -227,6 +230,8 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
         checkpoint: str,
         metrics: dsl.Output[dsl.Metrics],
         report: dsl.Output[dsl.HTML],
+        summary: dsl.Output[dsl.Markdown],
+        classification: dsl.Output[dsl.ClassificationMetrics],
         job: dict = {},
         job_text: str = "",
         folder: str = "",
@@ -239,7 +244,8 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
         """Run an evaluation of one checkpoint as a job of its own.
 
         Its script reads the checkpoint's uri from ALLABOARD_CHECKPOINT and reports its metrics with
-        allaboard.inside.result(accuracy=...).
+        allaboard.inside.result(accuracy=...). A confusion matrix and a ROC curve may be among them:
+        confusion={"labels": [...], "matrix": [[...]]}, roc={"fpr": [...], "tpr": [...], "thresholds": [...]}.
 
         Args:
             checkpoint: the uri of the checkpoint.
@@ -254,11 +260,13 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
 
         Returns:
             run: the evaluation's run.
-            results: its metrics, for promote.
+            results: its metrics, for promote, without the matrix and the curve.
             value: the metric, to branch on with dsl.If; the worst number (-1e308, for mode min 1e308) if it
                 was no finite one.
             metrics: the metrics that the evaluation reported.
             report: a page about the evaluation.
+            summary: how it ended, in a few lines; why it failed, with the evidence and what to do.
+            classification: the confusion matrix and the ROC curve, where they were reported.
         """
         from allaboard_kfp.runtime import run_evaluate
 
@@ -274,6 +282,8 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
             mode=mode,
             metrics=metrics,
             report=report,
+            summary=summary,
+            classification=classification,
         )
 
     return WithEffects(evaluate)

@@ -32,9 +32,11 @@ from allaboard.spec.loader import job_folder
 from allaboard.storage import open_store
 from allaboard.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
+from allaboard_kfp.classification import Pictures, draw, without_pictures
 from allaboard_kfp.inputs import as_written, job_of
 from allaboard_kfp.report import promotion_page
 from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, step_errors
+from allaboard_kfp.summary import run_markdown
 from allaboard_kfp.value import OutputMetric
 
 _METER_INTERVAL = 5.0
@@ -112,6 +114,7 @@ def run_train(
     model: Artifact,
     metrics: Artifact,
     report: Artifact,
+    summary: Artifact,
 ) -> Trained:
     """Train, and return the run, the folder of its checkpoints, the best of them (else the newest) and the
     value of the metric.
@@ -124,7 +127,10 @@ def run_train(
         place.check_store(training.as_mapping())
         runs = place.open_backend()
         outcome, handle = run_to_the_end(runs, training, place.key)
-        _publish(runs, outcome, training, place=place, report=report, metrics=metrics, kind="training")
+        _publish(
+            runs, outcome, training,
+            place=place, report=report, summary=summary, metrics=metrics, kind="training",
+        )  # fmt: skip
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
         metadata = _checkpoint_metadata(best) if best else {}
@@ -175,6 +181,8 @@ def run_evaluate(
     mode: str,
     metrics: Artifact,
     report: Artifact,
+    summary: Artifact,
+    classification: Pictures,
 ) -> Evaluated:
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
     with step_errors():
@@ -186,14 +194,20 @@ def run_evaluate(
         evaluation = evaluation_job(job_given, candidate.uri, lenient=True)
         runs = place.open_backend()
         outcome, handle = run_to_the_end(runs, evaluation, place.key)
-        _publish(runs, outcome, evaluation, place=place, report=report, metrics=metrics, kind="evaluation")
-        results = _for_kubeflow(numbers_of(outcome))
+        _publish(
+            runs, outcome, evaluation,
+            place=place, report=report, summary=summary, metrics=metrics, kind="evaluation",
+        )  # fmt: skip
+        for trouble in draw(numbers_of(outcome), classification):
+            say(trouble)
+        measured = without_pictures(numbers_of(outcome))
+        results = _for_kubeflow(measured)
         if not results:
             raise BadInput(
                 f"the evaluation {outcome.run} succeeded and reported no metrics; call "
                 "allaboard.inside.result(accuracy=...) in its script"
             )
-        value = _value(output, numbers_of(outcome))
+        value = _value(output, measured)
         runs.hand_over(handle)
         return Evaluated(outcome.run, results, value)
 
@@ -286,27 +300,31 @@ def _publish(
     *,
     place: Place,
     report: Artifact,
+    summary: Artifact,
     metrics: Artifact,
     kind: str,
 ) -> None:
-    """Write the page and the numbers of a run, and end the step if the run did not succeed. ``job``: as it
+    """Write the pages and the numbers of a run, and end the step if the run did not succeed. ``job``: as it
     was launched.
 
-    Kubeflow keeps no artifact of a step that fails, only its log, so the page of a failure is put into the
+    Kubeflow keeps no artifact of a step that fails, only its log, so the pages of a failure are put into the
     store as well.
     """
     now = time.time()
     read = read_run(backend, outcome)
     since = since_last_good(backend, outcome.seen)
     window = (place.started, now)
-    page = run_page(page_data(outcome, read, now, job=job, kind=kind, since=since, window=window))
+    data = page_data(outcome, read, now, job=job, kind=kind, since=since, window=window)
+    page, lines = run_page(data), run_markdown(data)
     write_page(report, page)
+    write_page(summary, lines)
     if not outcome.ok and place.durable:
-        key = f"{outcome.run}-{rfc3339(time.time())}.html".replace(":", "")
+        name = f"{outcome.run}-{rfc3339(time.time())}".replace(":", "")
         reports = open_store(place.uri("store://reports"))
         with suppress(AllaboardError):  # whatever the store does, the reason of the failure is shown
-            reports.write(key, page.encode())
-            say(f"  {'report':<11}{reports.uri}/{key}")
+            reports.write(f"{name}.html", page.encode())
+            say(f"  {'report':<11}{reports.uri}/{name}.html")
+            reports.write(f"{name}.md", lines.encode())
     finish(outcome, since.headline if since is not None else "")
     log_numbers(metrics, numbers_of(outcome))
 

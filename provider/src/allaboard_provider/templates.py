@@ -57,7 +57,11 @@ class LeafByLeaf:
         return id(value) in seen_oids
 
     def render_structure(self, name: str, value: Any, jinja: Jinja) -> Any:
-        """The value of a field with its templates rendered."""
+        """The value of a field with its templates rendered. A function is the author's, and not Airflow's to
+        call for a value.
+        """
+        if callable(value):
+            return value
         if not isinstance(value, str):
             return jinja.leaves(value)
         whole = jinja.single_expression(value)

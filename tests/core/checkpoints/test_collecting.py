@@ -348,6 +348,7 @@ def test_what_was_collected_has_a_json_form(disk: Store, tmp_path: Path) -> None
         "step": 1,
         "metrics": {"loss": None},
         "nonfinite": ["loss"],
+        "fingerprint": source.manifest.fingerprint,
         "bytes": source.bytes,
         "copied": source.bytes,
         "notes": [],

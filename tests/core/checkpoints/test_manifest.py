@@ -33,6 +33,14 @@ def test_what_is_written_is_read_again() -> None:
     assert Manifest.decode(manifest.encode(), "here") == manifest
 
 
+def test_copies_of_the_same_weights_have_one_fingerprint_and_other_weights_another() -> None:
+    manifest = Manifest(step=1, run="a", parts=(Part("m.pt", 10, SHA), Part("o.pt", 3, SHA)))
+    copy = Manifest(step=2, run="b", parts=(Part("o~1f.pt", 3, SHA, part="o.pt"), Part("m.pt", 10, SHA)))
+    other = Manifest(step=1, run="a", parts=(Part("m.pt", 10, "cd" * 32), Part("o.pt", 3, SHA)))
+    assert manifest.fingerprint == copy.fingerprint != other.fingerprint
+    assert manifest.fingerprint.startswith("parts:v1:")
+
+
 def test_the_shape_is_that_of_the_contract() -> None:
     body = json.loads(Manifest(step=1, parts=(Part("state.pt", 10, SHA),)).encode())
     assert list(body) == [

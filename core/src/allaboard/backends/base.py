@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from allaboard.names import run_name
@@ -23,12 +23,14 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the attempt
-    before was, so that it does not count.
+    before was, so that it does not count. ``environment``: what every member gets beside the job's own
+    variables, which go first; it is no part of the job, so no other try of it is another job.
     """
 
     job: TrainingJob
     key: str
     interrupted: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def run(self) -> str:

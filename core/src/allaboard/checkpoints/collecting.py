@@ -62,6 +62,7 @@ class Collected:
             "step": manifest.step,
             "metrics": dict(manifest.metrics),
             "nonfinite": list(manifest.nonfinite),
+            "fingerprint": manifest.fingerprint,
             "bytes": manifest.size,
             "copied": self.copied,
             "notes": list(self.notes),

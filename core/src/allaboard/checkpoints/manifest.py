@@ -16,6 +16,7 @@ read as far as it is understood.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -101,6 +102,14 @@ class Manifest:
     def size(self) -> int:
         """Bytes of all parts."""
         return sum(part.size for part in self.parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """What identifies the weights: the same for every copy of a checkpoint, whatever its files are
+        called, and for no other one. ``parts:v1:`` and 64 hexadecimal digits.
+        """
+        parts = sorted([part.called, part.size, part.sha256] for part in self.parts)
+        return f"parts:v1:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
 
     def with_metrics(self, metrics: Mapping[str, Any] | None) -> Manifest:
         """The same manifest with these metrics made plain. Raises BadInput for what is no metric."""

@@ -42,6 +42,7 @@ from allaboard.inside.hot import HotCopy
 from allaboard.inside.report import write_report
 from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
 from allaboard.inside.shutdown import EXIT_CODE, shutdown
+from allaboard.inside.tracing import span
 from allaboard.metrics import best_of, number
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
@@ -304,7 +305,8 @@ class Checkpointer:
             return None
         metrics = metrics() if callable(metrics) else metrics
         manifest = self._manifest(step, world).with_metrics(metrics)
-        with self._explain_errors(f"saving step {step}", folder_name(step)):
+        saving = span("checkpoint.save", step=step)
+        with saving, self._explain_errors(f"saving step {step}", folder_name(step)):
             saved = self._write(manifest, _parts_of(state))
         self._last_step, self._last_time = step, time.monotonic()
         best = self._prune_after_save(saved)

@@ -97,7 +97,7 @@ class Decision:
     one in place now.
 
     ``lost`` counts the races that were lost to other promoters on the way, ``problems`` names files that
-    were not obeyed.
+    were not obeyed. ``standing``: it was the champion already, and nothing has changed.
     """
 
     verdict: Verdict
@@ -105,6 +105,7 @@ class Decision:
     champion: Promotion | None
     lost: int = 0
     problems: tuple[str, ...] = ()
+    standing: bool = False
 
     @property
     def promoted(self) -> bool:
@@ -246,7 +247,7 @@ def _create_next(store: Store, draft: Promotion, gate: Gate | None, single_write
         seen = _read_promotions(store, all_of_them=False)
         present = seen.champion
         if present and _is_same_checkpoint(present, draft):
-            return Decision(_already_champion(present), present, present, lost, seen.problems)
+            return Decision(_already_champion(present), present, present, lost, seen.problems, standing=True)
         verdict = (
             judge(gate, _with_nan(draft), _with_nan(present) if present else None) if gate else Verdict(True)
         )

@@ -20,6 +20,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.sdk import conf
@@ -49,7 +50,7 @@ from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
 from allaboard.status import state_of
-from allaboard_provider import plugin
+from allaboard_provider import measures, outlets, plugin
 from allaboard_provider.errors import SpecRejected, airflow_errors
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
@@ -57,6 +58,7 @@ from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_of, failure_text
 from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
+from allaboard_provider.tracing import trace_environment
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 
     from allaboard.spec.job import TrainingJob
     from allaboard_provider.hooks.allaboard import AllaboardHook
+    from allaboard_provider.lineage import Lineage
 
 RUN_KEY = "allaboard_run"
 """The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
@@ -85,6 +88,7 @@ class TrainingTask(Protocol):
     backstop: float
     executor: str | None
     execution_timeout: timedelta | None
+    lineage: Lineage | None
 
     @property
     def hook(self) -> AllaboardHook: ...
@@ -94,7 +98,14 @@ class TrainingTask(Protocol):
 
     def training_job(self) -> TrainingJob: ...
 
+    @property
+    def outlets(self) -> list[Any]: ...
+
     def result(self, outcome: Outcome) -> dict[str, Any]: ...
+
+    def made(self, outcome: Outcome) -> Lineage: ...
+
+    def announced(self, result: Mapping[str, Any]) -> str | None: ...
 
     def defer(
         self, *, trigger: BaseTrigger, method_name: str, timeout: timedelta | None = None
@@ -130,7 +141,7 @@ class TaskTry:
 
     @cached_property
     def plan(self) -> Plan:
-        return Plan(self.operator.training_job(), key_of(self.context))
+        return Plan(self.operator.training_job(), key_of(self.context), environment=trace_environment())
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:
@@ -386,6 +397,8 @@ class TaskTry:
             case Launch(attempt, why, interrupted):
                 # This try of the task goes on: Airflow counts none of it.
                 self.log.warning("attempt %d in this same try of the task: %s", attempt, why)
+                if self._seen is not None:
+                    self._measure(self._seen, starts_again=True)
                 plan = replace(self.plan, interrupted=interrupted)
                 self.handle = self.backend.launch(plan, self.worker)
                 self._log_handle(self.handle)
@@ -503,18 +516,47 @@ class TaskTry:
         self._task_log.forget()
         if line := last_good_line(self.backend, outcome.seen):
             self.log.error("%s", redact_text(line, self.secrets))
+        self._measure(outcome.seen)
+        self._note_lineage(outcome)
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
         if outcome.ok:
             self.log.info("%s", redact_text(outcome.message, self.secrets))
             result = dict(redact_texts(self.operator.result(outcome), self.secrets))
+            self._tell_outlets(result)
             self._hand_over(result)
             return result
         error = failure_of(outcome, failure_text(outcome, self.place.options, self.secrets), self.secrets)
         if isinstance(error, SpecRejected):
             self.log.error("Airflow does not try it again: only a change of the job ends it differently")
         raise error
+
+    def _measure(self, seen: Observation, *, starts_again: bool = False) -> None:
+        try:
+            measures.send(self.context, seen, starts_again=starts_again)
+        except Exception as error:  # whatever a site has set up, the training has ended as it has
+            self.log.warning("the metrics of run %s were not sent: %s", seen.run, error)
+
+    def _note_lineage(self, outcome: Outcome) -> None:
+        """Only where Airflow's OpenLineage provider is there to ask for it: it reads manifests."""
+        if find_spec("airflow.providers.openlineage") is None:
+            return
+        try:
+            noted = self.operator.made(outcome)
+            facts = redact_texts(dict(noted.facts), self.secrets)
+            self.operator.lineage = replace(noted, facts=facts)
+        except (AllaboardError, OSError) as error:
+            self.log.info("run %s has no lineage: %s", outcome.run, error)
+
+    def _tell_outlets(self, result: Mapping[str, Any]) -> None:
+        """Only a worker can: a trigger that ended the task itself would leave its outlets without events."""
+        if not self.operator.outlets:
+            return
+        uri = self.operator.announced(result)
+        facts = outlets.of_checkpoint(uri, metrics=result["metrics"], run=result["run"])
+        extra = outlets.extra_of(facts, self.secrets)
+        outlets.announce(self.operator, self.context, extra, outlets.folder_of(uri))
 
     def _hand_over(self, result: dict[str, Any]) -> None:
         """Hand the result over once Airflow has accepted the success of the task; see `plugin`."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
+from allaboard_provider.lineage import TellsLineage
 from allaboard_provider.templates import LeafByLeaf, uri_in
 
 if TYPE_CHECKING:
     from allaboard_provider.hooks.allaboard import AllaboardHook
 
 
-class StoreOperator(LeafByLeaf, BaseOperator):
+class StoreOperator(TellsLineage, LeafByLeaf, BaseOperator):
     """Paths are ``store://name`` (below the connection's store), any uri, or relative to the DAG file.
 
     :param allaboard_conn_id: the connection that names the store; the default one need not exist.

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.errors import BadInput
 from allaboard.units import show_bytes
+from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
+from allaboard_provider.lineage import Dataset, Lineage
 from allaboard_provider.operators.base import StoreOperator
 from allaboard_provider.templates import result_in
 
@@ -24,7 +26,8 @@ class CollectCheckpointOperator(StoreOperator):
     :param which: ``best`` (by ``metric`` and ``mode``; without them, the one that the training reported as
         its best), ``latest``, ``best:val_loss:min``, or the number of a step.
 
-    Returns ``{"uri", "source", "run", "step", "metrics", "nonfinite", "bytes", "copied", "notes"}``.
+    Returns ``{"uri", "source", "run", "step", "metrics", "nonfinite", "fingerprint", "bytes", "copied",
+    "notes"}``. The events of its ``outlets`` have the first of them as their extra.
     """
 
     template_fields: Sequence[str] = ("source", "into", "which", "metric", "mode", "allaboard_conn_id")
@@ -63,7 +66,19 @@ class CollectCheckpointOperator(StoreOperator):
             metrics or "no metrics",
             copy.uri,
         )
-        return copy.to_dict()
+        result = copy.to_dict()
+        self.lineage = Lineage(
+            inputs=(Dataset(copy.source, result["fingerprint"]),),
+            outputs=(Dataset(copy.uri, result["fingerprint"], size=copy.bytes),),
+            facts={"run": result["run"], "step": result["step"], "metrics": result["metrics"]},
+        )
+        if self.outlets:
+            told = {name: result[name] for name in ("uri", "step", "metrics", "run", "fingerprint")}
+            outlets.announce(self, context, outlets.extra_of(told), into)
+        return result
+
+    def expected_lineage(self) -> Lineage:
+        return Lineage((Dataset(self._source()),), (Dataset(self.uri(self.into, "into")),))
 
     def _source(self) -> str:
         """The uri of the run's folder, or of the checkpoint that the training reported as its best."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowFailException
 
 from allaboard.spec.job import TrainingJob
+from allaboard_provider.lineage import Lineage, of_checkpoint
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.templates import uri_in
 
@@ -45,6 +46,14 @@ class EvaluateOperator(TrainingJobOperator):
 
         uri = uri_in(self.checkpoint, "checkpoint", "a uri like store://models/run/step-000000000120")
         return evaluation_job(super().training_job(), uri, lenient=True)
+
+    def expected_lineage(self) -> Lineage:
+        expected = super().expected_lineage()
+        checkpoint = of_checkpoint(self._whole(str(self.announced({}))))
+        return Lineage((*expected.inputs, checkpoint), expected.outputs)
+
+    def announced(self, result: Mapping[str, Any]) -> str | None:
+        return uri_in(self.checkpoint, "checkpoint", "a uri")
 
     def result(self, outcome: Outcome) -> dict[str, Any]:
         result = super().result(outcome)

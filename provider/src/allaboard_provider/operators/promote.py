@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.errors import BadInput
 from allaboard.spec.mappings import as_mapping
+from allaboard.units import from_rfc3339
+from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
+from allaboard_provider.lineage import Dataset, Lineage, of_checkpoint
 from allaboard_provider.operators.base import StoreOperator
 from allaboard_provider.templates import result_in
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from allaboard.promotion.champion import Decision
 
 
 class PromoteOperator(StoreOperator):
@@ -32,6 +37,10 @@ class PromoteOperator(StoreOperator):
 
     Returns ``{"promoted", "verdict", "promotion", "champion", "problems"}``. A branch or a short circuit on
     ``promoted`` makes later tasks depend on it.
+
+    An Asset among its ``outlets`` stands for the champion: it has an event when there is a new one, and none
+    when the gate stayed shut or the candidate was the champion already. Its state holds the champion in
+    place, under ``champion``.
     """
 
     template_fields: Sequence[str] = (
@@ -73,16 +82,18 @@ class PromoteOperator(StoreOperator):
         from allaboard.promotion.gate import Gate
         from allaboard.storage import open_store
 
+        by = f"airflow/{self.dag_id}/{self.task_id}" if self.has_dag() else "airflow"
         with airflow_errors():
             checkpoint = result_in(self.checkpoint, "checkpoint")
+            store = self.uri(self.store, "store")
             decision = promote(
-                open_store(self.uri(self.store, "store")),
+                open_store(store),
                 self.uri(checkpoint, "checkpoint"),
                 self._metrics(),
                 Gate.parse(self.metric, self.mode, self.better_by, self.thresholds),
                 now=time.time(),
                 run=checkpoint.get("run") if isinstance(checkpoint, Mapping) else None,
-                by=f"airflow/{self.dag_id}/{self.task_id}" if self.has_dag() else "airflow",
+                by=by,
                 reason=self.reason,
                 single_writer=self.single_writer,
             )
@@ -93,7 +104,46 @@ class PromoteOperator(StoreOperator):
             self.log.info(
                 "the champion is promotion %d: %s", decision.champion.number, decision.champion.checkpoint
             )
+        self.lineage = self._made(decision, store)
+        if self.outlets:
+            self._tell_outlets(context, decision, store, by)
         return decision.to_dict()
+
+    def expected_lineage(self) -> Lineage:
+        return Lineage((Dataset(self.uri(self.checkpoint, "checkpoint")),))
+
+    def _made(self, decision: Decision, store: str) -> Lineage:
+        """A champion is an output only when there is a new one."""
+        from allaboard.promotion.champion import FOLDER
+
+        candidate = of_checkpoint(self.uri(self.checkpoint, "checkpoint"))
+        made = decision.promotion if not decision.standing else None
+        facts = {"promoted": decision.promoted, "reason": decision.verdict.reason}
+        if made is None:
+            return Lineage((candidate,), facts=facts)
+        champion = Dataset(f"{store.rstrip('/')}/{FOLDER}", str(made.number))
+        facts = {**facts, "promotion": made.number, "run": made.run, "metrics": made.metrics}
+        return Lineage((candidate,), (champion,), facts)
+
+    def _tell_outlets(self, context: Context, decision: Decision, store: str, by: str) -> None:
+        champion = decision.champion
+        if champion is None:
+            outlets.withhold(self)
+            return
+        facts = outlets.of_checkpoint(
+            champion.checkpoint,
+            metrics=champion.metrics,
+            run=champion.run,
+            promotion=champion.number,
+            at=champion.at,
+        )
+        extra = outlets.extra_of(facts)
+        outlets.remember(self, context, extra)
+        begun = getattr(context.get("dag_run"), "start_date", None)
+        if is_new(decision, by, begun.timestamp() if begun is not None else None):
+            outlets.announce(self, context, extra, store)
+        else:
+            outlets.withhold(self)
 
     def _metrics(self) -> Mapping[str, Any] | None:
         metrics: Any = self.metrics
@@ -108,3 +158,17 @@ class PromoteOperator(StoreOperator):
             )
         # The result of an evaluation is the status of its run, with the metrics in it.
         return metrics["metrics"] if {"run", "state", "metrics"} <= set(metrics) else metrics
+
+
+def is_new(decision: Decision, by: str, since: float | None) -> bool:
+    """Whether the decision made a new champion, or a try of this DAG run did that was killed before Airflow
+    heard of it. ``by``: who promotes; ``since``: when the DAG run began, epoch seconds.
+    """
+    champion = decision.promotion
+    if champion is None or not decision.standing:
+        return champion is not None
+    try:
+        made = from_rfc3339(champion.at)
+    except ValueError:  # a record that somebody else has written
+        return False
+    return champion.by == by and made is not None and since is not None and made >= since

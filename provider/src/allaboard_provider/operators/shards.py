@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.units import show_bytes
+from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
+from allaboard_provider.lineage import Dataset, Lineage
 from allaboard_provider.operators.base import StoreOperator
 
 if TYPE_CHECKING:
@@ -27,7 +30,8 @@ class PrepareShardsOperator(StoreOperator):
     :param samples_per_shard: the number of samples after which a shard ends.
     :param bytes_per_shard: the size at which a shard ends, like ``64Mi``; 256 MiB when neither is given.
 
-    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``. An unchanged data set is not prepared
+    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``, which is the extra of the events of its
+    ``outlets``, too. An unchanged data set is not prepared
     again, and the next try of one that was killed goes on with its work.
     """
 
@@ -38,6 +42,7 @@ class PrepareShardsOperator(StoreOperator):
         "bytes_per_shard",
         "allaboard_conn_id",
     )
+    structured: ClassVar[tuple[str, ...]] = ("source",)
 
     def __init__(
         self,
@@ -73,13 +78,25 @@ class PrepareShardsOperator(StoreOperator):
         self.log.info(
             "%d samples in %d shards, %s: %s", index.samples, len(index.shards), show_bytes(index.size), into
         )
-        return {
+        result = {
             "uri": into,
             "samples": index.samples,
             "shards": len(index.shards),
             "bytes": index.size,
             "fingerprint": index.fingerprint,
         }
+        made = Dataset(into, index.fingerprint, index.samples, index.size, len(index.shards))
+        self.lineage = replace(self.expected_lineage(), outputs=(made,))
+        if self.outlets:
+            outlets.announce(self, context, outlets.extra_of(result), into)
+        return result
+
+    def expected_lineage(self) -> Lineage:
+        source = self._source()
+        return Lineage(
+            inputs=(Dataset(source),) if isinstance(source, str) else (),
+            outputs=(Dataset(self.uri(self.into, "into")),),
+        )
 
     def _source(self) -> Any:
         """The source, with files relative to the DAG file; ``module:function`` and functions stay as they

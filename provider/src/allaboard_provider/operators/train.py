@@ -17,6 +17,7 @@ from airflow.sdk.log import mask_secret
 from allaboard.errors import BadInput
 from allaboard.spec.job import FIELDS, TrainingJob
 from allaboard_provider import defaults
+from allaboard_provider.lineage import Dataset, Lineage, TellsLineage, of_checkpoint
 from allaboard_provider.templates import Jinja, LeafByLeaf
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from allaboard_provider.operators._lifecycle import TaskTry
 
 
-class TrainingJobOperator(LeafByLeaf, BaseOperator):
+class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
     """Trains. Succeeds when the run succeeds, and returns the run's status (``state``, ``metrics``,
     ``checkpoints``, ``progress`` ...; all of ``allaboard status --json`` but the members).
 
@@ -47,6 +48,9 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     A run belongs to the task instance. A retry resumes it from its newest checkpoint. When a worker dies, the
     next one adopts it. Clearing or failing the task stops it. ``policy.attempts`` of the job is 1 unless the
     job says otherwise: retries are Airflow's.
+
+    The events of its ``outlets`` have as their extra the best checkpoint, else the newest: ``uri``, ``step``,
+    ``fingerprint`` and the ``run``, with the ``metrics`` that the run reported last.
 
     ``execution_timeout`` counts from the start of the try, time in the triggerer and in a queue for CPUs,
     GPUs or quota included. ``policy.deadline`` of the job limits the training alone, from its admission on,
@@ -143,6 +147,38 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
         from allaboard_provider.results import result_of
 
         return result_of(outcome)
+
+    def announced(self, result: Mapping[str, Any]) -> str | None:
+        """The uri of the checkpoint that the events of the outlets are about, given the result."""
+        checkpoints: Mapping[str, Any] = result["checkpoints"]
+        return checkpoints.get("best") or checkpoints.get("latest")
+
+    def expected_lineage(self) -> Lineage:
+        job = self.training_job()
+        shards = (job.get("data") or {}).get("shards")
+        folder = (job.get("checkpoints") or {}).get("uri")
+        return Lineage(
+            inputs=(Dataset(self._whole(shards)),) if shards else (),
+            outputs=(Dataset(self._whole(folder)),) if folder else (),
+        )
+
+    def made(self, outcome: Outcome) -> Lineage:
+        """What a run that has ended has read and made."""
+        summary = outcome.summary
+        saved = {uri for uri in summary["checkpoints"].values() if uri}
+        facts = {name: summary[name] for name in ("run", "state", "attempt", "restarts", "metrics")}
+        facts |= {name: value for name, value in summary["progress"].items() if value is not None}
+        if outcome.diagnoses and not outcome.ok:
+            first = outcome.diagnoses[0]
+            facts |= {"code": first.code, "summary": first.summary}
+        outputs = tuple(map(of_checkpoint, sorted(saved)))
+        return Lineage(self.expected_lineage().inputs, outputs, facts)
+
+    def _whole(self, uri: str) -> str:
+        from allaboard.spec.site import resolve_uri
+        from allaboard_provider.files import dag_folder
+
+        return resolve_uri(uri, self.hook.site, self.job_folder or dag_folder(self))
 
     def execute(self, context: Context) -> dict[str, Any]:
         return self._try(context).begin()

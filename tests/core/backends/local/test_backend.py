@@ -96,6 +96,17 @@ def test_live_with_another_spec_is_refused_and_shown(backend: LocalBackend, fold
     assert not state_of(backend.observe(handle.run)).is_final
 
 
+def test_what_a_client_adds_to_the_environment_makes_no_other_job_of_it(
+    backend: LocalBackend, folder: Path
+) -> None:
+    script = f"import os, pathlib\npathlib.Path('told').write_text(os.environ['TRACEPARENT'])\n{SLEEP}"
+    plan = a_plan(folder, script, workers=1)
+    first = backend.launch(replace(plan, environment={"TRACEPARENT": "one"}), ME)
+    assert wait_for(lambda: (folder / "told").exists() and (folder / "told").read_text()) == "one"
+    second = backend.launch(replace(plan, environment={"TRACEPARENT": "two"}), ME)
+    assert second.adopted and second.uid == first.uid
+
+
 def test_live_deferred_and_a_new_try_stops_waits_and_resumes(backend: LocalBackend, folder: Path) -> None:
     plan = a_plan(folder, SLEEP)
     first = backend.launch(plan, DEFERRED)

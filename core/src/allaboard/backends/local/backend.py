@@ -314,6 +314,7 @@ class LocalBackend:
                 mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
         job, words = self._with_champion(place_job(plan.job, replace(self.site, mounts=mounts)))
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
+        layout = layout.with_environment(plan.environment)
         layout, shrunk = self._fit_layout(layout, job.get("fit", self.site.fit))
         notes = [*words, *shrunk]
         problems = [

@@ -1,0 +1,61 @@
+"""A run in a few lines of Markdown: how it ended, its numbers, and why it failed, with the evidence and what
+to do. Values in, text out: told from the data of the page (`allaboard.report.page_data`), without secrets.
+
+What members and servers wrote stands in code blocks, or with its marks escaped: it is text, and never markup.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from allaboard.printable import visible
+from allaboard.report import words
+
+_MARKS = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
+_EVIDENCE = 5
+
+
+def run_markdown(data: Mapping[str, Any]) -> str:
+    """``data``: of one run, as `allaboard.report.page_data.page_data` makes it."""
+    return "\n".join([*_ending(data), *_numbers(data), *_causes(data)]) + "\n"
+
+
+def _ending(data: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {_plain(data['headline'])}"
+    if data["message"]:
+        yield from ("", *_block(data["message"]))
+
+
+def _numbers(data: Mapping[str, Any]) -> Iterator[str]:
+    if not data["metrics"]:
+        return
+    yield from ("", "| metric | value |", "|---|---|")
+    for one in data["metrics"]:
+        yield f"| {_plain(one['name'])} | {words.number(one['value'])} |"
+
+
+def _causes(data: Mapping[str, Any]) -> Iterator[str]:
+    for cause in data["diagnoses"]:
+        yield from ("", f"### {_plain(cause['code'])}", "", _plain(cause["summary"]))
+        if cause["blame"]:
+            yield from ("", f"Look first at: {_plain(cause['blame'])}")
+        for seen in cause["evidence"][:_EVIDENCE]:
+            yield from ("", f"{_plain(seen['object'])}, {_plain(seen['field'])}:", *_block(seen["text"]))
+        yield from ("", f"**What to do:** {_plain(cause['fix'])}")
+        if not data["ok"]:
+            again = "may succeed" if cause["retryable"] else "would repeat it"
+            yield from ("", f"Another try {again}.")
+
+
+def _plain(text: Any) -> str:
+    """One line of text whose marks are no markup."""
+    return _MARKS.sub(r"\\\1", " ".join(visible(text).split()))
+
+
+def _block(text: Any) -> Iterator[str]:
+    """A block of code, whatever fences are in the text."""
+    body = visible(text, newlines=True, tabs=True)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
+    yield from (fence, *body.splitlines(), fence)

@@ -1,0 +1,112 @@
+"""What a task reads and makes, for OpenLineage: the methods that Airflow's OpenLineage provider asks every
+operator for. Without that provider nobody asks, and nothing of it is imported.
+
+A task's inputs and outputs are places: shards, checkpoints, the record of a champion. Places are named as
+OpenLineage names them: ``file`` and the path, ``s3://bucket`` and the key. What a checkpoint or a data set is
+identified by is its version. The run facet ``allaboard`` holds the run, its state and its metrics, bounded
+and without secrets as the extra of Assets is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from allaboard.redaction import redact_url
+from allaboard_provider import outlets
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A place. ``version``: what identifies its content; ``rows``, ``size`` (bytes), ``files``: how much was
+    written.
+    """
+
+    uri: str
+    version: str | None = None
+    rows: int | None = None
+    size: int | None = None
+    files: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a task reads and makes. ``facts``: for the run facet."""
+
+    inputs: tuple[Dataset, ...] = ()
+    outputs: tuple[Dataset, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TellsLineage:
+    """For operators: `expected_lineage` before the work, and ``lineage``, which the work sets."""
+
+    lineage: Lineage | None = None
+
+    def expected_lineage(self) -> Lineage:
+        """What the task will read and make, as far as its fields say. May raise; then nothing is told."""
+        return Lineage()
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
+        return for_openlineage(self.expected_lineage())
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        return for_openlineage(self.lineage or self.expected_lineage())
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        return self.get_openlineage_facets_on_complete(task_instance)
+
+
+def of_checkpoint(uri: str) -> Dataset:
+    """The dataset of a checkpoint, with its fingerprint where this worker can read it."""
+    return Dataset(uri, outlets.of_checkpoint(uri).get("fingerprint"))
+
+
+def name_of(uri: str) -> tuple[str, str]:
+    """The namespace and the name that OpenLineage's rules give a place."""
+    plain = redact_url(uri)
+    parts = urlsplit(plain)
+    if parts.scheme in ("", "file") or "://" not in plain:
+        return "file", parts.path if parts.scheme == "file" else plain
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/"
+
+
+def for_openlineage(lineage: Lineage) -> OperatorLineage[Any, Any]:
+    """The same in OpenLineage's own classes."""
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.facet_v2 import (
+        DatasetFacet,
+        OutputDatasetFacet,
+        RunFacet,
+        dataset_version_dataset,
+        output_statistics_output_dataset,
+    )
+
+    def facets(dataset: Dataset) -> dict[str, DatasetFacet]:
+        if dataset.version is None:
+            return {}
+        return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(dataset.version)}
+
+    def written(dataset: Dataset) -> dict[str, OutputDatasetFacet]:
+        if dataset.size is None and dataset.rows is None:
+            return {}
+        facet = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            rowCount=dataset.rows, size=dataset.size, fileCount=dataset.files
+        )
+        return {"outputStatistics": facet}
+
+    facts = outlets.extra_of(lineage.facts)
+    return OperatorLineage(
+        inputs=[InputDataset(*name_of(one.uri), facets=facets(one)) for one in lineage.inputs],
+        outputs=[
+            OutputDataset(*name_of(one.uri), facets=facets(one), outputFacets=written(one))
+            for one in lineage.outputs
+        ],
+        run_facets={"allaboard": RunFacet().with_additional_properties(**facts)} if facts else {},
+    )

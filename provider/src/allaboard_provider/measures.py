@@ -1,0 +1,68 @@
+"""What a training measures, as Airflow's own metrics: through its statsd, Datadog or OpenTelemetry, whichever
+the site has set up, with its prefix.
+
+    allaboard.queue       timer     how long an attempt waited for its queue, quota or slots
+    allaboard.training    timer     how long it trained, from its first step on
+    allaboard.runs        counter   attempts that ended; ``state`` says how
+    allaboard.restarts    counter   restarts of members, and of whole gangs
+    allaboard.lost_steps  counter   steps that were done again after restarts
+    allaboard.goodput     gauge     of all steps done, the share that was not done again
+
+All carry ``dag_id``, ``task_id``, ``job``. A worker sends them when an attempt has ended: a task that a
+person ends while it is deferred has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from allaboard.observation import Observation
+from allaboard.status import state_of
+
+LOST_STEPS = "allaboard_lost_steps"
+"""The key in the task's state store: how many steps a try of this task has told of already."""
+Measure = tuple[str, str, float]
+"""The kind (timing, in seconds; incr; gauge), the name, and the value."""
+
+
+def measures_of(seen: Observation, told: int = 0, *, starts_again: bool = False) -> Iterator[Measure]:
+    """What an attempt that has ended measured. ``told``: lost steps that were told before, for a run counts
+    them over all of its attempts; ``starts_again``: the whole gang does.
+    """
+    for name, phase in (("queue", "admitted"), ("training", "training")):
+        seconds = seen.phases.get(phase)
+        if seconds is not None:
+            yield "timing", name, seconds
+    yield "incr", "runs", 1
+    if restarts := seen.restarts + starts_again:
+        yield "incr", "restarts", restarts
+    done, lost = seen.progress.step, seen.progress.lost_steps
+    # A run from scratch counts from zero again.
+    if more := lost - told if lost >= told else lost:
+        yield "incr", "lost_steps", more
+    if done:
+        yield "gauge", "goodput", round(done / (done + lost), 4)
+
+
+def send(context: Any, seen: Observation, *, starts_again: bool = False) -> None:
+    """Send the measures of an attempt that has ended, from the worker of its task."""
+    from airflow.sdk.observability import stats
+
+    store = context.get("task_state_store")
+    told = store.get(LOST_STEPS) if store is not None else None
+    known = told if isinstance(told, int) else 0
+    tags = tags_of(context["ti"], seen)
+    for kind, name, value in measures_of(seen, known, starts_again=starts_again):
+        sent: Any = timedelta(seconds=value) if kind == "timing" else value
+        more = {**tags, "state": state_of(seen).value} if name == "runs" else tags
+        getattr(stats, kind)(f"allaboard.{name}", sent, tags=more)
+    if store is not None and seen.progress.lost_steps != known:
+        store.set(LOST_STEPS, seen.progress.lost_steps)
+
+
+def tags_of(ti: Any, seen: Observation) -> Mapping[str, str]:
+    """Those that Airflow's own metrics of the task have, and the name of the job."""
+    own = getattr(ti, "stats_tags", None) or {"dag_id": ti.dag_id, "task_id": ti.task_id}
+    return {**own, "job": seen.job or ""}
