@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench import measure  # noqa: E402
+from tests.bench import measure
 
 BENCHES = {
     "startup": "start-up of allaboard itself",
@@ -43,7 +43,7 @@ def main() -> int:
         importlib.import_module(f"tests.bench.{name}").main(chosen.rounds)
     if chosen.json:
         about = {
-            "platform": platform.platform(),
+            "platform": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
             "cores": os.cpu_count(),
         }

@@ -109,16 +109,17 @@ def _rules(made: Sequence[Shot], wide: int) -> Iterator[str]:
     whole = sum(shot.lasts for shot in made)
     yield "text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
     yield f"fill:{_INK}}}.b{{font-weight:700}}.d{{opacity:.68}}.f{{fill:{_FAINT};font-size:12px}}"
-    yield f".n{{fill:{_NOTE};font-weight:700}}.film{{animation:film {whole:.2f}s step-end infinite}}"
+    # Where nothing moves, on paper or for whoever asks for stillness, it shows how it ends.
+    last = (1 - len(made)) * wide
+    yield f".n{{fill:{_NOTE};font-weight:700}}.film{{transform:translateX({last}px)}}"
+    yield "@media(prefers-reduced-motion:no-preference)"
+    yield f"{{.film{{animation:film {whole:.2f}s step-end infinite}}}}"
     yield "@keyframes film{"
     at = 0.0
     for number, shot in enumerate(made):
         yield f"{100 * at / whole:.3f}%{{transform:translateX({-number * wide}px)}}"
         at += shot.lasts
     yield "}"
-    # Whoever asks for stillness sees how it ends.
-    last = (1 - len(made)) * wide
-    yield f"@media(prefers-reduced-motion:reduce){{.film{{animation:none;transform:translateX({last}px)}}}}"
 
 
 def _frame(frame: Frame, left: int, rows: int, wide: int, foot: int, drawn: dict[Row, int]) -> str:

@@ -14,24 +14,29 @@ RAW = ROOT / "core/docs/benchmarks/figures.json"
 HEAD = """\
 # Benchmarks
 
-Each figure stands beside its peers, measured in turns within one run; what counts are ratios. *Spread* is (max - min) / median: a ratio is
-only worth something where the spread is small beside it. *Paired* is the median of the ratios round by round.
+Each figure stands beside its peers, measured in turns within one run; what counts are ratios. *Spread* is
+(max - min) / median: a ratio is only worth something where the spread is small beside it. *Paired* is the
+median of the ratios round by round.
 
 {where}. Another machine: `make bench`; raw seconds: `make bench ARGS="--json figures.json"`.
 """
 MISSING = """\
 ## What is not here
 
-Saving and loading checkpoints, following 1,000 jobs and submitting them are measured by `make bench`, too, and take their time; figures of a
-quiet machine are not kept here yet. On a cluster nothing has been measured with real GPUs.
+Saving and loading checkpoints, following 1,000 jobs and submitting them are measured by `make bench`, too,
+and take their time; figures of a quiet machine are not kept here yet. Nothing has been measured with real
+GPUs on a cluster.
 """
 
 
 def page() -> str:
     """Markdown: a table for each comparison, what we lose, the raw seconds."""
     raw = json.loads(RAW.read_text())
-    where = f"{raw['platform']}, Python {raw['python']}, {raw['cores']} cores, {raw['rounds']} rounds, {raw['day']}"
-    lines = [HEAD.format(where=f"{where}, on a machine that others used at the same time")]
+    where = (
+        f"{raw['platform']}, {raw['cores']} cores, Python {raw['python']}, {raw['rounds']} rounds, "
+        f"{raw['day']}, on a machine that others used at the same time"
+    )
+    lines = [HEAD.format(where=where)]
     for one in raw["tables"]:
         lines += [f"## {one['title']}", "", *_table(one)]
     return "\n".join([*lines, MISSING, "## Raw seconds", "", *fenced(json.dumps(raw, indent=1), "json")])

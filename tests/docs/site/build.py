@@ -30,7 +30,6 @@ def stage(into: Path) -> int:
     for path, text in pages.items():
         (into / path).parent.mkdir(parents=True, exist_ok=True)
         (into / path).write_text(text)
-        # Beside its page, for whoever reads pages by machine.
     return len(pages)
 
 
@@ -40,12 +39,15 @@ def build(source: Path, into: Path, *, external: bool = False) -> list[str]:
     command = [str(SPHINX), "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "auto"]
     done = subprocess.run([*command, "-b", "html", str(source), str(into)], check=False)
     wrong = [f"sphinx ended with {done.returncode}"] if done.returncode else []
+    # What machines read: llms.txt, and each page as it was written.
     shutil.copyfile(source / "llms.txt", into / "llms.txt")
     for page in source.rglob("*.md"):
         shutil.copyfile(page, into / page.relative_to(source))
     wrong += broken(into)
     if external:
-        check = subprocess.run([*command, "-b", "linkcheck", str(source), str(into.parent / "links")], check=False)
+        check = subprocess.run(
+            [*command, "-b", "linkcheck", str(source), str(into.parent / "links")], check=False
+        )
         wrong += ["links to others: see above"] if check.returncode else []
     return wrong
 

@@ -1,4 +1,4 @@
-"""One page for each code of the doctor: what it means, how it looks, what the doctor then says, what to do."""
+"""One page for each code of the doctor: what it means, how it looks, what the doctor says, what to do."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _said() -> Mapping[str, Diagnosis]:
 def _index(causes: list[Cause]) -> Iterator[str]:
     yield "# What the doctor says"
     yield ""
-    yield "`allaboard doctor RUN` says the first cause in time, with what shows it, whom to look at, and what to"
-    yield "do. The codes stay: alerts may match them. They stand in `status --json`, in the exception of an Airflow"
-    yield "task and in the error of a KFP step, too. **Again** says whether the same job, unchanged, may succeed"
-    yield "later; a finding may know better."
+    yield "`allaboard doctor RUN` says the first cause in time, with what shows it, whom to look at, and"
+    yield "what to do. The codes stay: alerts may match them. They stand in `status --json`, in the exception"
+    yield "of an Airflow task and in the error of a KFP step, too. **Again** says whether the same job,"
+    yield "unchanged, may succeed later; a finding may know better."
     yield ""
     for room, title in ROOMS.items():
         yield f"## {title}"

@@ -12,8 +12,8 @@ from tests.docs.site.markdown import fenced, table
 HEAD = """\
 # The command line
 
-What `--help` says of each verb. With `--json` stdout holds one object and nothing else, errors included; `logs`
-and `follow` print one object per line.
+What `--help` says of each verb. With `--json` stdout holds one object and nothing else, errors included;
+`logs` and `follow` print one object per line.
 
 | Exit code | `run`, `follow`, `evaluate` | every other verb |
 |---|---|---|
@@ -31,7 +31,9 @@ def page() -> str:
     """Markdown: the verbs by heading, then the help of each."""
     lines = [HEAD]
     for heading in HEADINGS:
-        rows = [(f"[`{name}`](#{name})", verb.line) for name, verb in VERBS.items() if verb.heading == heading]
+        rows = [
+            (f"[`{name}`](#{name})", verb.line) for name, verb in VERBS.items() if verb.heading == heading
+        ]
         lines += [f"**{heading}**", "", *table(("Verb", "Does"), rows)]
     for name in VERBS:
         lines += [f"## {name}", "", *_helps(command(name), f"allaboard {name}")]

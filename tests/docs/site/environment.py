@@ -15,8 +15,8 @@ MEANINGS = Path(__file__).parent / "environment.toml"
 HEAD = """\
 # Environment variables
 
-What allaboard reads and what it sets. A job's own `environment` comes beside them; what the operator of a kind
-injects (`MASTER_ADDR`, `TF_CONFIG`, ...) is told [by kind](../engines.md).
+What allaboard reads and what it sets. A job's own `environment` comes beside them; what the operator of a
+kind injects (`MASTER_ADDR`, `TF_CONFIG`, ...) is told [by kind](../engines.md).
 """
 
 

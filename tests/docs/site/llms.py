@@ -8,9 +8,9 @@ from collections.abc import Mapping
 HEAD = """\
 # allaboard
 
-> Schedules distributed training: starts all of a gang or nothing, follows it, says why it waits or failed, hands
-> back the best checkpoint, evaluates and promotes it; from Airflow, Kubeflow Pipelines, the command line or
-> Python, with one job file.
+> Schedules distributed training: starts all of a gang or nothing, follows it, says why it waits or failed,
+> hands back the best checkpoint, evaluates and promotes it; from Airflow, Kubeflow Pipelines, the command
+> line or Python, with one job file.
 
 The commands answer `--json` with one object on stdout. `allaboard explain FIELD`, `allaboard schema` and
 `allaboard doctor --causes` say what the pages below say.
@@ -21,11 +21,13 @@ _SECTIONS = (("Start", ""), ("How-to", "how-to/"), ("Migration", "migration/"), 
 def text(pages: Mapping[str, str]) -> str:
     """``pages``: path -> Markdown. Pages that show files of the repository are left out."""
     lines = [HEAD]
+    found: dict[str, list[str]] = {}
     left = {path: page for path, page in sorted(pages.items()) if not path.startswith("files/")}
-    for title, folder in reversed(_SECTIONS):
+    for title, folder in reversed(_SECTIONS):  # the first takes what no other has
         within = {path: left.pop(path) for path in [*left] if path.startswith(folder)}
         rows = [f"- [{_title(page)}]({path}): {_first_sentence(page)}" for path, page in within.items()]
-        lines[1:1] = [f"## {title}\n", *rows, ""] if rows else []
+        found[title] = [f"## {title}", "", *rows, ""]
+    lines += [line for title, _ in _SECTIONS for line in found[title]]
     return "\n".join(lines)
 
 
@@ -40,5 +42,5 @@ def _first_sentence(page: str) -> str:
     for paragraph in re.split(r"\n\s*\n", body):
         if paragraph.strip() and paragraph.strip()[0] not in "#|!<>-":
             flat = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
-            return re.split(r"(?<=[.:!?])\s", flat)[0].rstrip(":")
+            return re.split(r"(?<=[.!?])\s(?=[A-Z`])", flat)[0]
     return ""

@@ -16,7 +16,7 @@ allaboard cluster --rbac submitter -n research | kubectl apply -f -
 ```
 """
 WHO = {
-    "submitter": "Who starts, stops and follows runs: people, Airflow's workers and triggerers, steps of KFP.",
+    "submitter": "Who starts, stops and follows runs: people, Airflow, steps of KFP.",
     "viewer": "Who only looks: `status`, `logs`, `list`, sensors.",
     "mpi": "Beside the submitter's: SSH keys of jobs of MPI that run as JobSets.",
     "claims": "Beside the submitter's: volumes that are made for a run.",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.docs.site import benchmarks, causes, commands, environment, jobs, llms, roles, versions
@@ -21,7 +22,8 @@ _CODE = re.compile(r"^(`{3,}).*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
-def generated() -> dict[str, str]:
+@cache
+def generated() -> Mapping[str, str]:
     """Path below core/docs -> page: all that is made from the code and not committed."""
     return {
         **causes.pages(),
@@ -68,7 +70,7 @@ def _tree(files: list[str]) -> Iterator[str]:
 
 
 def _relinked(path: str, page: str, root: Path, linked: dict[str, str]) -> str:
-    """``page`` with links that work on the site; ``linked`` gets the files that need a page: it -> the file."""
+    """``page`` with links that work on the site; ``linked`` gets the pages that files need -> the files."""
     home = posixpath.join(DOCS, path) if not path.startswith("files/") else _source(path, root)
     here = posixpath.dirname(path)
 
@@ -115,9 +117,13 @@ def _shown(source: str, root: Path) -> str:
     """The page of a file or folder of the repository. Raises FileNotFoundError when there is none."""
     path = root / source
     if path.is_dir():
-        names = sorted(f"{p.name}/" if p.is_dir() else p.name for p in path.iterdir() if p.name[0] not in "._")
+        names = sorted(
+            f"{p.name}/" if p.is_dir() else p.name for p in path.iterdir() if p.name[0] not in "._"
+        )
         return "\n".join([f"# {source}/", "", *fenced("\n".join(names))])
     text = path.read_text()
     if path.suffix == ".md":
         return text
-    return "\n".join([f"# {path.name}", "", f"`{source}`", "", *fenced(text, _LANGUAGES.get(path.suffix, "text"))])
+    return "\n".join(
+        [f"# {path.name}", "", f"`{source}`", "", *fenced(text, _LANGUAGES.get(path.suffix, "text"))]
+    )

@@ -51,7 +51,12 @@ def compatibility() -> str:
                 for extra, need in needs
             ],
         )
-    lines += ["## Components of clusters", "", "The releases whose installation `allaboard cluster` prints.", ""]
+    lines += [
+        "## Components of clusters",
+        "",
+        "The releases whose installation `allaboard cluster` prints.",
+        "",
+    ]
     guides = tomllib.loads(COMPONENTS.read_text())
     lines += table(
         ("Component", "Release", "Its sources were read"),
