@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -120,7 +123,19 @@ def test_the_film_shows_each_frame_for_its_time_and_draws_equal_rows_once() -> N
 
 
 def test_the_picture_of_the_readme_is_light_and_needs_nothing() -> None:
-    text = PICTURE.read_text()
+    check_picture(PICTURE.read_text())
+
+
+@pytest.mark.slow
+def test_a_real_run_is_recorded(tmp_path: Path) -> None:
+    """What `make pictures` does: the run, the kill and the drawing."""
+    command = [sys.executable, "-m", "tests.docs.pictures.record", str(tmp_path / "run.svg")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_picture((tmp_path / "run.svg").read_text())
+
+
+def check_picture(text: str) -> None:
     root = ElementTree.fromstring(text)
     assert len(text.encode()) < 300_000
     assert {part.tag.rpartition("}")[2] for part in root.iter()} <= {

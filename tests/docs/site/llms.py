@@ -26,7 +26,7 @@ def text(pages: Mapping[str, str]) -> str:
     for title, folder in reversed(_SECTIONS):  # the first takes what no other has
         within = {path: left.pop(path) for path in [*left] if path.startswith(folder)}
         rows = [f"- [{_title(page)}]({path}): {_first_sentence(page)}" for path, page in within.items()]
-        found[title] = [f"## {title}", "", *rows, ""]
+        found[title] = [f"## {title}", "", *rows, ""] if rows else []
     lines += [line for title, _ in _SECTIONS for line in found[title]]
     return "\n".join(lines)
 

@@ -158,7 +158,7 @@ def test_llms_names_every_page_but_those_of_files(site: dict[str, str]) -> None:
         path for path in site if path.endswith(".md") and not path.startswith("files/")
     )
     assert llms.text({"a.md": "# A `b`\n\nFirst, e.g. this. Then [that](c.md).\n"}).endswith(
-        "- [A b](a.md): First, e.g. this.\n\n## How-to\n\n\n## Migration\n\n\n## Reference\n\n\n"
+        "\n## Start\n\n- [A b](a.md): First, e.g. this.\n"
     )
 
 
