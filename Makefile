@@ -1,7 +1,7 @@
 # Everything a newcomer needs: Python 3.11 or newer, and make. No compiler, no uv: that one is fetched into .venv/uv.
 #
 # Two environments, because the world demands it: Airflow's Kubernetes provider and kfp need different kubernetes
-# clients. Both are frozen (tests/requirements-*.lock), made once and made again only when a lock or a pyproject changes;
+# clients; and a small one that builds the site. All are frozen (tests/requirements-*.lock), made once and made again only when a lock or a pyproject changes;
 # after that no target needs the network.
 
 # The first Python that is new enough. Another one: make PYTHON=/path/to/python3.12
@@ -11,6 +11,7 @@ UV_VERSION := 0.13.9
 
 AIRFLOW := .venv/airflow
 KFP := .venv/kfp
+DOCS := .venv/docs
 UV := .venv/uv/bin/uv
 OURS_AIRFLOW := core provider
 OURS_KFP := core kfp_components
@@ -27,7 +28,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs lock clean
+.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs pictures lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,13 +97,18 @@ cluster-status: $(AIRFLOW)/.made ## what runs of it, and where
 cluster-down: $(AIRFLOW)/.made ## stop it and remove all that is in it
 	@$(AIRFLOW)/bin/python -m tests.cluster down $(ARGS)
 
-docs: $(AIRFLOW)/.made ## write the pages that are made from the code: core/docs/lint.md, core/docs/causes.md
+docs: $(AIRFLOW)/.made $(DOCS)/.locked ## the site, links checked: dist/docs/html; and core/docs/lint.md, core/docs/causes.md (ARGS=--external: other hosts, too)
 	@$(AIRFLOW)/bin/allaboard lint --rules > core/docs/lint.md
 	@$(AIRFLOW)/bin/allaboard doctor --causes > core/docs/causes.md
+	@$(AIRFLOW)/bin/python -m tests.docs.site.build $(ARGS)
 
-lock: .venv/uv/$(UV_VERSION) ## resolve the two locks anew (make lock ARGS=--upgrade: to the newest of everything)
+pictures: $(AIRFLOW)/.made ## record a real run in which a worker is killed, and draw it: core/docs/pictures/run.svg (half a minute)
+	@$(AIRFLOW)/bin/python -m tests.docs.pictures.record core/docs/pictures/run.svg
+
+lock: .venv/uv/$(UV_VERSION) ## resolve the locks anew (make lock ARGS=--upgrade: to the newest of everything)
 	$(call lock,airflow)
 	$(call lock,kfp,--override tests/requirements-kfp.overrides)
+	$(call lock,docs)
 
 clean: ## remove the environments, all caches and what builds and examples left
 	@test ! -e .allaboard/cluster/plane.json || $(AIRFLOW)/bin/python -m tests.cluster down
@@ -114,7 +120,7 @@ clean: ## remove the environments, all caches and what builds and examples left
 # $(1) name: what its lock says, made where it is not there. Wheels only, nothing is compiled on this machine; but
 # kfp-server-api, pure Python, is published as a source archive alone.
 define locked
-echo "making .venv/$(1) from tests/requirements-$(1).lock (the first time it downloads torch: some minutes)"; \
+echo "making .venv/$(1) from tests/requirements-$(1).lock (the first time it downloads: some minutes)"; \
 test -x .venv/$(1)/bin/python || $(UV) venv --quiet --clear --python .venv/uv/bin/python .venv/$(1) && \
 $(UV) pip sync $(QUIET) --python .venv/$(1)/bin/python --compile-bytecode \
   --only-binary :all: --no-binary kfp-server-api tests/requirements-$(1).lock

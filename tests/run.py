@@ -66,7 +66,7 @@ files first. ``-n 0``: one after the other."""
 SUITES = (
     Suite(
         "airflow",
-        ("tests/core", "tests/provider", "tests/meta", *SIDE_BY_SIDE),
+        ("tests/core", "tests/provider", "tests/meta", "tests/docs", *SIDE_BY_SIDE),
         ROOT / ".venv/airflow/bin",
     ),
     # The pure core once more, beside the other versions of what it stands on.

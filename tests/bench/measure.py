@@ -10,6 +10,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,14 @@ def alternate(
     return {name: Figures(name, tuple(values)) for name, values in found.items()}
 
 
+RAW: list[dict[str, Any]] = []
+"""What was measured for each table so far, in seconds: for `--json`."""
+
+
 def table(title: str, figures: Mapping[str, Figures], against: str) -> None:
     """One row per contender: median, minimum, spread, ratio of medians and median of the paired ratios."""
     base = figures[against]
+    RAW.append({"title": title, "against": against, "seconds": {f.name: f.seconds for f in figures.values()}})
     print(f"\n{title}  (rounds: {len(base.seconds)}; ratio against {against!r})")
     print(f"  {'':34} {'median':>10} {'min':>10} {'spread':>7} {'ratio':>7} {'paired':>7}")
     for f in figures.values():

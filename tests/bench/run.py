@@ -1,16 +1,21 @@
 """``make bench``: every benchmark beside its peers, in one run. ``python tests/bench/run.py [NAME ...]
-[--rounds N]``.
+[--rounds N] [--json FILE]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
+import os
 import platform
 import sys
+from datetime import date
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import measure
 
 BENCHES = {
     "startup": "start-up of allaboard itself",
@@ -28,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"{', '.join(BENCHES)}; all when none is named")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all that was measured, too")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.names if name not in BENCHES]
     if unknown:
@@ -35,6 +41,14 @@ def main() -> int:
     print(f"{platform.platform()}, Python {platform.python_version()}, rounds: {chosen.rounds}")
     for name in chosen.names or BENCHES:
         importlib.import_module(f"tests.bench.{name}").main(chosen.rounds)
+    if chosen.json:
+        about = {
+            "platform": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+        }
+        raw = {**about, "rounds": chosen.rounds, "day": f"{date.today()}", "tables": measure.RAW}
+        chosen.json.write_text(json.dumps(raw, indent=1) + "\n")
     return 0
 
 

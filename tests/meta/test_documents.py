@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
+from allaboard.cli import app
+from tests.docs.site.staging import DOCS, generated
 from tests.meta.source import ROOT, tracked
 
 DOCUMENTS = [path for path in tracked() if path.suffix == ".md"]
 FENCE = re.compile(r"^```(?P<language>\w+) runnable\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh(?: runnable)?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+SITE = ROOT / DOCS
 LINK = re.compile(r"\[[^\]]*\]\((?!\w+:|#)(?P<target>[^)#\s]+)")
 MAKE = re.compile(r"`(?:[A-Z_]+=\S+ )?make ([a-z][a-z-]*)")
 
@@ -82,8 +89,57 @@ def test_the_readme_shows_something_that_runs() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_that_are_there(document: Path) -> None:
+    """Pages of the site may name those that `make docs` makes beside them."""
     targets = [found["target"] for found in LINK.finditer(document.read_text())]
-    assert [target for target in targets if not (document.parent / target).exists()] == []
+    lost = [target for target in targets if not (document.parent / target).exists()]
+    made = {(SITE / path).resolve() for path in generated()} if SITE in document.parents else set()
+    assert [target for target in lost if (document.parent / target).resolve() not in made] == []
+
+
+def commands(document: Path) -> Iterator[list[str]]:
+    """The command lines of ours in its blocks of sh, as words, without what the shell takes for itself."""
+    for block in SHELL.finditer(document.read_text()):
+        text = re.sub(r"\\\n", " ", re.sub(r"(?m)(?:^|\s)#.*$", "", block["code"]))
+        lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
+        lexer.whitespace, lexer.commenters = " \t", ""
+        words: list[str] = []
+        for token in [*lexer, "\n"]:
+            if not set(token) <= set(";|&\n()"):
+                words.append(token)
+                continue
+            ours = [n for n, word in enumerate(words) if word.rpartition("/")[2] == "allaboard"]
+            if ours and words[ours[0] + 1 :]:
+                yield [word for word in _without_redirections(words[ours[0] :]) if word not in ("...", "-")]
+            words = []
+
+
+def _without_redirections(words: list[str]) -> Iterator[str]:
+    left = iter(words)
+    for word in left:
+        if set(word) <= set("<>"):
+            next(left, None)
+        else:
+            yield word
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [(document, words) for document in DOCUMENTS for words in commands(document)],
+    ids=lambda value: str(value.relative_to(ROOT)) if isinstance(value, Path) else " ".join(value),
+)
+def test_commands_that_a_document_shows_have_these_verbs_and_options(
+    document: Path, words: list[str]
+) -> None:
+    """Also of blocks that cannot run here: those that need a cluster, or a run that is there."""
+    command: click.Command = app
+    context = click.Context(app, info_name="allaboard")
+    left = words[1:]
+    while isinstance(command, click.Group) and left and not left[0].startswith("-"):
+        found = command.get_command(context, left[0])
+        assert found is not None, f"there is no {' '.join(words)}"
+        command, left = found, left[1:]
+        context = click.Context(command, info_name=words[1], parent=context)
+    command.make_parser(context).parse_args(left)
 
 
 def test_every_target_of_make_that_a_document_names_exists() -> None:

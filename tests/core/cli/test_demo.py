@@ -47,10 +47,11 @@ def test_a_worker_is_killed_and_its_model_becomes_the_champion(ab: Terminal, tmp
     assert [words.split()[0] for words in commands] == ["shards", "run", "evaluate", "promote", "report"]
 
 
-def test_it_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "find_spec", lambda name: None)
+@pytest.mark.parametrize("lacking", ["torch", "numpy"])
+def test_it_says_what_it_needs(lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "find_spec", lambda name: None if name == lacking else object())
     done = CliRunner().invoke(app, ["demo", str(tmp_path / "x")], standalone_mode=False)
-    assert "pip install 'allaboard[torch]'" in str(done.exception)
+    assert "pip install 'allaboard[torch]'" in str(done.exception) and f"no {lacking};" in str(done.exception)
     assert not (tmp_path / "x").exists()
 
 

@@ -55,9 +55,10 @@ def demo(folder: str, no_kill: bool) -> int:
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.running import read_job
 
-    if find_spec("torch") is None:
+    missing = [name for name in ("torch", "numpy") if find_spec(name) is None]
+    if missing:
         raise BadInput(
-            "the demo trains with torch, which this Python does not have; "
+            f"the demo trains with torch and numpy, and this Python has no {missing[0]}; "
             "pip install 'allaboard[torch]', or pipx run --spec 'allaboard[torch]' allaboard demo"
         )
     place = Path(folder).expanduser()
