@@ -75,8 +75,9 @@ class PromoteOperator(StoreOperator):
 
         with airflow_errors():
             checkpoint = result_in(self.checkpoint, "checkpoint")
+            store = open_store(self.uri(self.store, "store"))
             decision = promote(
-                open_store(self.uri(self.store, "store")),
+                store,
                 self.uri(checkpoint, "checkpoint"),
                 self._metrics(),
                 Gate.parse(self.metric, self.mode, self.better_by, self.thresholds),
@@ -93,7 +94,19 @@ class PromoteOperator(StoreOperator):
             self.log.info(
                 "the champion is promotion %d: %s", decision.champion.number, decision.champion.checkpoint
             )
+        self._tell_promotions(context, store, decision.to_dict())
         return decision.to_dict()
+
+    def _tell_promotions(self, context: Any, store: Any, decision: Mapping[str, Any]) -> None:
+        """Leave what the tab Models of the DAG tells. Its failure fails nothing."""
+        from allaboard.promotion.champion import history
+        from allaboard_provider.pages import PROMOTION_KEY, promotions
+
+        try:
+            told = promotions(store.uri, history(store), decision, self.metric, time.time())
+            context["ti"].xcom_push(PROMOTION_KEY, told)
+        except Exception as error:
+            self.log.debug("the promotions are not told on the web page: %s", error)
 
     def _metrics(self) -> Mapping[str, Any] | None:
         metrics: Any = self.metrics

@@ -17,6 +17,7 @@ from airflow.sdk.log import mask_secret
 from allaboard.errors import BadInput
 from allaboard.spec.job import FIELDS, TrainingJob
 from allaboard_provider import defaults
+from allaboard_provider.links import TrainingLink
 from allaboard_provider.templates import Jinja, LeafByLeaf
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class TrainingJobOperator(LeafByLeaf, BaseOperator):
     structured: ClassVar[tuple[str, ...]] = ("job",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     ui_color = "#e7f0e4"
+
+    #: What the page of a run calls it.
+    kind: str = "training"
+
+    operator_extra_links = (TrainingLink(),)
 
     #: Seconds after the trigger's own deadline at which Airflow ends a deferral that no triggerer handles.
     backstop: float = 120.0
