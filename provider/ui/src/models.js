@@ -25,6 +25,8 @@ export const Models = ({ dagId }) => {
     value.notes.length > 0 && h("ul", { className: "fine" }, value.notes.map((note, n) => h("li", { key: n }, note))));
 };
 
+const namesOf = (value) => new Set(value.champions.map((one) => one.run));
+
 const Champion = ({ one }) => h("div", { className: "reason good" },
   h("h3", null, `★ The champion: ${one.run ?? one.checkpoint}`),
   h("p", null, [
@@ -38,7 +40,9 @@ const Champion = ({ one }) => h("div", { className: "reason good" },
 const Trends = ({ value }) => {
   const dagRuns = [...new Set(value.runs.map((run) => run.dag_run))];
   const tasks = [...new Set(value.runs.map((run) => run.task_id))];
-  const champions = new Set(value.champions.map((one) => one.run));
+  // The other tasks of the DAG run that trained the champion measured that very model.
+  const names = namesOf(value);
+  const champions = new Set(value.runs.filter((run) => names.has(run.run)).map((run) => run.dag_run));
   const pictures = [];
   for (const task of tasks)
     for (const name of value.metrics) {
@@ -50,7 +54,7 @@ const Trends = ({ value }) => {
   const place = (run) => dagRuns.indexOf(run.dag_run) + 1;
   return h(Section, { title: "From run to run" }, h("div", { className: "pair" },
     pictures.slice(0, PICTURES).map(({ task, name, found }) => {
-      const points = found.map((run) => [place(run), run.metrics[name]]), best = found.find((run) => champions.has(run.run));
+      const points = found.map((run) => [place(run), run.metrics[name]]), best = found.find((run) => champions.has(run.dag_run));
       return h("figure", { key: `${task} ${name}`, className: "small" },
         h("figcaption", null, h("b", null, spaced(name), h("span", { className: "fine" }, ` of ${task}`)), h("span", { className: "value" }, number(points[points.length - 1][1]))),
         h(Chart, { title: `${name} of ${task}`, lines: [{ name, points, dots: true }], axis, star: best ? [place(best), best.metrics[name]] : null,
@@ -78,7 +82,7 @@ const Runs = ({ value }) => {
       `#${order.indexOf(run.dag_run) + 1}`, moment(run.after),
       h("a", { href: page(value.dag_id, run) }, run.map_index >= 0 ? `${run.task_id} [${run.map_index}]` : run.task_id),
       h("span", { className: "name" }, run.run), run.state ? h(Badge, { tone: tone(run.state) }, spaced(run.state)) : spaced(run.task_state ?? NONE),
-      ...names.map((name) => number(run.metrics[name])), seconds(run.seconds), run.promotion === null ? NONE : `${run.promotion} ★`,
+      ...names.map((name) => number(run.metrics[name])), seconds(run.seconds), run.promotion === null ? NONE : `${run.promotion}${namesOf(value).has(run.run) ? " ★" : ""}`,
     ]),
   }));
 };

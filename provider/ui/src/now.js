@@ -17,11 +17,11 @@ export const Now = () => {
       h(Badge, { tone: tone(row.state) }, spaced(row.state ?? row.task_state ?? "unknown")),
       h("span", { className: "how" }, row.held_by ?? row.note ?? how(row)),
       row.share !== null && h("span", { className: "progress" }, h("i", { style: { width: `${100 * Math.min(1, row.share)}%` } })))),
-    value.slots && h("p", { className: "slots fine" }, "This machine: ", value.slots.amounts.map((a) => amount(a)).join(", ")));
+    value.slots && h("p", { className: "slots fine" }, "This machine: ", value.slots.amounts.filter((a) => a.used || a.resource === "cpu").map(amount).join(", ")));
 };
 
 const how = (row) => [
-  row.step !== null && `step ${row.step}${row.total ? `/${row.total}` : ""}`, row.share !== null && percent(row.share),
+  row.step !== null && `step ${row.step}${row.total ? `/${row.total}` : ""}`, row.share >= 0.01 && percent(row.share),
   row.seconds !== null && `for ${seconds(row.seconds)}`, row.seconds_left !== null && `${seconds(row.seconds_left)} left`,
 ].filter(Boolean).join(", ");
 

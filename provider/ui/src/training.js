@@ -76,10 +76,13 @@ const Reasons = ({ run }) => {
     held && h("div", { className: "reason warning" }, h("h3", null, run.held_by)),
     run.diagnoses.map((d, n) => h("div", { key: n, className: `reason ${n === 0 && badly ? "bad" : "warning"}` },
       h("h3", null, d.summary),
-      d.evidence.length > 0 && h("ul", null, d.evidence.map((e, m) => h("li", { key: m }, h("code", null, `${e.object} ${e.field}`), " ", h("q", null, e.text)))),
+      told(d).length > 0 && h("ul", null, told(d).map((e, m) => h("li", { key: m }, h("code", null, `${e.object} ${e.field}`), " ", h("q", null, e.text)))),
       h("p", null, `${d.fix.slice(0, 1).toUpperCase()}${d.fix.slice(1)}. `, h("span", { className: "code" }, d.code)))),
     h(LeftOut, { count: run.diagnoses_left_out, noun: "more finding" }));
 };
+
+/** The evidence that says more than the summary. */
+const told = ({ summary, evidence }) => evidence.filter((e) => e.text !== summary);
 
 const SinceLastGood = ({ since }) => since && h(Section, { title: "Since the last good run" },
   h(Fine, null, `${since.run}.`),
