@@ -114,7 +114,17 @@ def unpack(value: Any) -> dict[str, Any] | None:
     return page if known and _is_whole(page) else None
 
 
-_FIELDS = ("state", "headline", "curves", "members", "timeline", "checkpoints", "diagnoses", "progress", "zero")
+_FIELDS = (
+    "state",
+    "headline",
+    "curves",
+    "members",
+    "timeline",
+    "checkpoints",
+    "diagnoses",
+    "progress",
+    "zero",
+)
 
 
 def _is_whole(page: Mapping[str, Any]) -> bool:
@@ -154,7 +164,7 @@ def snapshot(backend: Backend, outcome: Outcome, now: float, **how: Any) -> dict
 
 def words_of(error: BaseException) -> str:
     """An error in one short line without secrets."""
-    text = redact_text(str(error).strip() or type(error).__name__).splitlines()[0]
+    text = " ".join(redact_text(str(error) or type(error).__name__).split())
     return text if len(text) <= 300 else text[:300] + " …"
 
 

@@ -91,7 +91,11 @@ def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]
     }
     if ui == "tabs" and "react_apps" in knows:
         # The bundle sets a component under each of these names.
-        apps = (("Training", "task_instance", ROUTE), ("Models", "dag", "models"), ("Trainings", "dashboard", "now"))
+        apps = (
+            ("Training", "task_instance", ROUTE),
+            ("Models", "dag", "models"),
+            ("Trainings", "dashboard", "now"),
+        )
         found["react_apps"] = [
             {
                 "name": name,

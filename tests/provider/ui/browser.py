@@ -67,7 +67,11 @@ class Page:
 
     def size(self, width: int, height: int) -> None:
         self.do(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
 
     def prefer(self, scheme: str) -> None:

@@ -14,7 +14,7 @@ import click
 from allaboard.cli.doctor import since_last_good
 from allaboard.cli.place import Place, json_option, place_options, resolved, store_option
 from allaboard.diagnosis import diagnose
-from allaboard.errors import AllaboardError, BadInput, UnknownRun
+from allaboard.errors import BadInput, UnknownRun
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.page import run_page

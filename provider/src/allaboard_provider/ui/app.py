@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Path, Request, Response
 
@@ -22,7 +22,7 @@ from allaboard.report.html import head, page
 from allaboard.report.page import run_page
 from allaboard_provider.ui.database import Database, Task, Where
 from allaboard_provider.ui.models import models_of
-from allaboard_provider.ui.reading import now_of, page_of
+from allaboard_provider.ui.reading import Cache, now_of, page_of
 
 _REFRESH = 15
 """Seconds after which a browser asks again for the HTML page of a run that goes on."""
@@ -35,7 +35,7 @@ _may_see = requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)
 def build(database: Database | None = None) -> FastAPI:
     """The app. ``database``: for tests."""
     app = FastAPI(title="allaboard", docs_url=None, redoc_url=None, openapi_url=None)
-    rows = database or Database()
+    rows, pages = database or Database(), Cache()
 
     def task_at(where: Where) -> Task:
         task = rows.task(where)
@@ -46,18 +46,18 @@ def build(database: Database | None = None) -> FastAPI:
     @app.get("/api/task/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=[Depends(_may_see)])
     def task(request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: MapIndex) -> Response:
         where = Where(dag_id, run_id, task_id, map_index)
-        return _json(request, page_of(task_at(where), time.time()))
+        return _json(request, page_of(task_at(where), time.time(), pages))
 
     @app.get("/page/{dag_id}/{run_id}/{task_id}", dependencies=[Depends(_may_see)])
     def plain_page(request: Request, dag_id: Name, run_id: Name, task_id: Name) -> Response:
-        return _html(request, page_of(task_at(Where(dag_id, run_id, task_id)), time.time()))
+        return _html(request, page_of(task_at(Where(dag_id, run_id, task_id)), time.time(), pages))
 
     @app.get("/page/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=[Depends(_may_see)])
     def mapped_page(
         request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: MapIndex
     ) -> Response:
         where = Where(dag_id, run_id, task_id, map_index)
-        return _html(request, page_of(task_at(where), time.time()))
+        return _html(request, page_of(task_at(where), time.time(), pages))
 
     @app.get("/api/dag/{dag_id}/models", dependencies=[Depends(_may_see)])
     def models(request: Request, dag_id: Name) -> Response:
@@ -66,7 +66,9 @@ def build(database: Database | None = None) -> FastAPI:
 
     @app.get("/api/now")
     def now(request: Request, user: GetUserDep) -> Response:
-        tasks = [task for task in rows.unfinished(_dags_of(user)) if _may_see_tasks(task.where.dag_id, user)]
+        found = rows.unfinished(_dags_of(user))
+        seen = {dag for dag in {task.where.dag_id for task in found} if _may_see_tasks(request, dag, user)}
+        tasks = [task for task in found if task.where.dag_id in seen]
         return _json(request, now_of(tasks, time.time()))
 
     @app.get("/bundle.js")
@@ -81,15 +83,13 @@ def _dags_of(user: Any) -> set[str]:
     return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
-def _may_see_tasks(dag_id: str, user: Any) -> bool:
-    return bool(
-        get_auth_manager().is_authorized_dag(
-            method="GET",
-            access_entity=DagAccessEntity.TASK_INSTANCE,
-            details=DagDetails(id=dag_id),
-            user=user,
-        )
-    )
+def _may_see_tasks(request: Request, dag_id: str, user: Any) -> bool:
+    """The question of the guard of the other routes, about a DAG that no address names."""
+    try:
+        requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE, dag_id)(request, user)
+    except HTTPException:
+        return False
+    return True
 
 
 def _json(request: Request, value: Any) -> Response:

@@ -103,7 +103,9 @@ class Database:
             tasks = _read(session, dag_id, [row[0] for row in runs], found)
         order = {run: n for n, run in enumerate(reversed([row[1] for row in runs]))}
         told = [_with_time(task, due.get(task.where.run_id)) for task in tasks]
-        told.sort(key=lambda task: (order.get(task.where.run_id, -1), task.where.task_id, task.where.map_index))
+        told.sort(
+            key=lambda task: (order.get(task.where.run_id, -1), task.where.task_id, task.where.map_index)
+        )
         return told, int(count)
 
     def unfinished(self, dag_ids: Collection[str]) -> list[Task]:
@@ -138,7 +140,9 @@ def _read(session: Any, dag_id: str, dag_runs: Sequence[int], found: Collection[
         return []
     names = {where.task_id for where in found}
     rows = session.execute(
-        select(XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.key, XComModel.value).where(
+        select(
+            XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.key, XComModel.value
+        ).where(
             XComModel.dag_run_id.in_(dag_runs),
             XComModel.task_id.in_(names),
             XComModel.key.in_(tuple(_FIELDS)),

@@ -139,7 +139,9 @@ def _notes(
             "promoted there; what was promoted or rolled back elsewhere since shows with the next one."
         )
     if runs and not stores:
-        notes.append("No task of this DAG has promoted a model yet (PromoteOperator), so no champion is known.")
+        notes.append(
+            "No task of this DAG has promoted a model yet (PromoteOperator), so no champion is known."
+        )
     if any(row["state"] is None for row in runs):
         notes.append("Of runs without a state here it is not known how they ended.")
     return notes

@@ -66,10 +66,7 @@ class Cache:
             return value
 
 
-_pages = Cache()
-
-
-def page_of(task: Task, now: float) -> dict[str, Any]:
+def page_of(task: Task, now: float, cache: Cache) -> dict[str, Any]:
     """``source``: live, snapshot or none; ``run``: a value of `page_data`; ``note``: why it is not live;
     ``empty``: what to say where there is no run.
     """
@@ -87,7 +84,7 @@ def page_of(task: Task, now: float) -> dict[str, Any]:
     named = named_run(task.named)
     if named is None:
         return {**about, "source": "none", "run": None, "note": None, "empty": _why_none(task)}
-    source, run, note = _pages.get(
+    source, run, note = cache.get(
         (task.where, named["run"], named.get("uid"), task.state), lambda: _read(task, named, now)
     )
     empty = None if run is not None else f"Run {named['run']} cannot be shown: {note}."

@@ -31,7 +31,11 @@ def main() -> None:
         step += 1
         noise = 0.06 * math.sin(step * 12.9898) * math.cos(step * 78.233)
         loss = 2.3 * math.exp(-step / 70) + 0.12 * better + noise * math.exp(-step / 200)
-        numbers = {"loss": loss, "lr": 1e-3 * (1 - step / STEPS) if step < STEPS else 0.0, "grad_norm": 3 * loss}
+        numbers = {
+            "loss": loss,
+            "lr": 1e-3 * (1 - step / STEPS) if step < STEPS else 0.0,
+            "grad_norm": 3 * loss,
+        }
         report(step, STEPS if how != "on" else 1_000_000, **numbers)
         saves.step(step, lambda: b"x" * 50_000, metrics={"val_loss": loss + 0.02, "accuracy": 1 - loss / 2.6})
         if step % 20 == 0:
