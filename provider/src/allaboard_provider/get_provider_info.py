@@ -154,8 +154,8 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "ui": {
                         "description": "What the web pages show of trainings. tabs: a tab of task instances, "
-                        "one of DAGs, and a card on the dashboard; page: only the tab of task instances, as a "
-                        "plain page in a frame; off: nothing.",
+                        "one of DAGs, and a card on the dashboard; page: only the tab of task instances, as "
+                        "a plain page in a frame; off: nothing.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "page",

@@ -15,7 +15,7 @@ ROUTE = "allaboard"
 
 
 class TrainingLink(BaseOperatorLink):
-    """The tab *Training* of a task instance. The address needs neither the run nor its cluster to be there."""
+    """The tab *Training* of a task instance. Its address needs neither the run nor its cluster."""
 
     name = "Training"
 

@@ -1,5 +1,5 @@
-"""What the tab of a task tells of its run, and the snapshot of it that a task leaves for readers that cannot see
-the run: the API server on another machine, or after the run was deleted.
+"""What the tab of a task tells of its run, and the snapshot of it that a task leaves for readers that cannot
+see the run: the API server on another machine, or after the run was deleted.
 
 A snapshot is an XCom of some 10 KB under `SNAPSHOT_KEY`: the bounded value of
 `allaboard.report.page_data`, without secrets, compressed. It is no input of any task.

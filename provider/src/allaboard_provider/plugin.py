@@ -1,5 +1,5 @@
-"""What Airflow loads in every one of its processes (entry point ``airflow.plugins``): a listener, and the tabs
-of the web pages. It imports nothing heavy.
+"""What Airflow loads in every one of its processes (entry point ``airflow.plugins``): a listener, and the
+tabs of the web pages. It imports nothing heavy.
 
 The listener closes two gaps that operators and triggers cannot close:
 
@@ -79,8 +79,8 @@ class Listener:
 
 def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     """What a plugin registers for Airflow's web pages. ``ui``: the option ``[allaboard] ui``; ``knows``: the
-    attributes of plugins that this Airflow reads. An Airflow without React plugins shows the HTML page of a run
-    in a frame, and an older one nothing.
+    attributes of plugins that this Airflow reads. An Airflow without React plugins shows the HTML page of a
+    run in a frame, and an older one nothing.
     """
     if ui == "off" or "fastapi_apps" not in knows:
         return {}

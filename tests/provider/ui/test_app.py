@@ -1,5 +1,5 @@
-"""The app behind the tabs, without a server: who may ask, what is told of a run and of one that cannot be read,
-and what becomes of hostile ids and XComs.
+"""The app behind the tabs, without a server: who may ask, what is told of a run and of one that cannot be
+read, and what becomes of hostile ids and XComs.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def trained(ti: TaskInstance | None = None, **fields: Any) -> tuple[Task, dict[s
     """A task that has trained on this machine, as Airflow's database has it; and what it returned."""
     context = a_context(ti or TaskInstance())
     job = {"name": "small", "command": ["python", "-c", SCRIPT], "policy": {"restart": "never"},
-           "checkpoints": {"uri": "store://small", "best": {"metric": "val_loss", "mode": "min"}}, **fields}  # fmt: skip
+           "checkpoints": {"uri": "store://small", "best": {"metric": "val_loss", "mode": "min"}},
+           **fields}  # fmt: skip
     operator = TrainingJobOperator(task_id="train", job=job, allaboard_conn_id=None, deferrable=False)
     result = operator.execute(context)
     return a_task(context["ti"], state="success", result=result), result
@@ -239,7 +240,7 @@ def test_a_run_on_a_cluster_is_read_with_the_connection_and_else_from_the_snapsh
 
 
 def test_a_task_sees_no_run_of_another_task_whatever_its_xcom_names() -> None:
-    task, result = trained()
+    task, _ = trained()
     thief = Task(Where("nightly", "manual__1", "peek"), "success", named=task.named, left=None)
     told = client(task, thief).get(path_of(thief)).json()
     assert (told["source"], told["run"]) == ("none", None)
@@ -248,8 +249,8 @@ def test_a_task_sees_no_run_of_another_task_whatever_its_xcom_names() -> None:
 
 
 HOSTILE: tuple[Any, ...] = (
-    {"run": "../../../etc/passwd"}, {"run": ""}, {"run": "x" * 5000}, {"run": "a\x00b"}, {"run": 7}, {}, [], "run",
-    None, 3.5, {"run": "small", "cluster": "https://x", "connection": "no_such_connection"},
+    {"run": "../../../etc/passwd"}, {"run": ""}, {"run": "x" * 5000}, {"run": "a\x00b"}, {"run": 7}, {}, [],
+    "run", None, 3.5, {"run": "small", "cluster": "https://x", "connection": "no_such_connection"},
     {"run": "small", "cluster": {"a": 1}, "connection": None},
 )  # fmt: skip
 
@@ -285,6 +286,8 @@ def test_a_task_of_others_has_a_polite_nothing() -> None:
     asks = client(task)
     assert "started no run of allaboard" in asks.get(path_of(task)).json()["empty"]
     page = asks.get(path_of(task, "page"))
+    # The address of a frame for a task that is not mapped, as Airflow writes it.
+    assert asks.get("/page/nightly/manual__1/greet/%7BMAP_INDEX%7D").text == page.text
     assert page.status_code == 200 and "started no run of allaboard" in page.text
     early = replace(task, state="queued", operator="TrainingJobOperator")
     assert "has not begun" in client(early).get(path_of(early)).json()["empty"]
@@ -457,7 +460,8 @@ def test_an_airflow_without_react_plugins_shows_the_page_in_a_frame_and_an_older
 
 
 def test_the_plugin_imports_nothing_of_a_web_server_before_the_first_request() -> None:
-    code = "import sys, allaboard_provider.plugin; print([m for m in ('fastapi', 'starlette', 'airflow.api_fastapi') if m in sys.modules])"
+    heavy = ("fastapi", "starlette", "airflow.api_fastapi")
+    code = f"import sys, allaboard_provider.plugin; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
 

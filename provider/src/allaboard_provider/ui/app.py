@@ -28,6 +28,8 @@ _REFRESH = 15
 """Seconds after which a browser asks again for the HTML page of a run that goes on."""
 
 MapIndex = Annotated[int, Path(ge=-1, le=1_000_000)]
+#: Airflow leaves the placeholder in the address for a task that is not mapped.
+FramedIndex = Annotated[str, Path(pattern=r"^(-1|\d{1,6}|\{MAP_INDEX\})$")]
 Name = Annotated[str, Path(min_length=1, max_length=250)]
 _may_see = requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)
 
@@ -53,10 +55,10 @@ def build(database: Database | None = None) -> FastAPI:
         return _html(request, page_of(task_at(Where(dag_id, run_id, task_id)), time.time(), pages))
 
     @app.get("/page/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=[Depends(_may_see)])
-    def mapped_page(
-        request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: MapIndex
+    def page_in_frame(
+        request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: FramedIndex
     ) -> Response:
-        where = Where(dag_id, run_id, task_id, map_index)
+        where = Where(dag_id, run_id, task_id, int(map_index) if map_index.isdigit() else -1)
         return _html(request, page_of(task_at(where), time.time(), pages))
 
     @app.get("/api/dag/{dag_id}/models", dependencies=[Depends(_may_see)])

@@ -1,5 +1,5 @@
-"""What the pages ask of Airflow's database: task instances, and the XComs that our tasks leave. Bounded reads,
-each in a short session of its own, so that none is held while a cluster is asked.
+"""What the pages ask of Airflow's database: task instances, and the XComs that our tasks leave. Bounded
+reads, each in a short session of its own, so that none is held while a cluster is asked.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Where:
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task instance and what it left. ``named``: the XCom that names its run; ``left``: its snapshot;
-    ``result``: what it returned; ``promotion``: what a task that promotes decided. ``after``: when its DAG run
-    was due, in epoch seconds.
+    ``result``: what it returned; ``promotion``: what a task that promotes decided. ``after``: when its DAG
+    run was due, in epoch seconds.
     """
 
     where: Where

@@ -37,8 +37,8 @@ _FRESH, _KEPT = 2.0, 60.0
 _SHARE = 5
 """A page that took a second to read is told again for so many."""
 NOT_OURS = (
-    "This task started no run of allaboard. A task of TrainingJobOperator or EvaluateOperator shows here how its "
-    "training goes: its phases, curves, members and checkpoints, and why it waits or failed."
+    "This task started no run of allaboard. A task of TrainingJobOperator or EvaluateOperator shows here how "
+    "its training goes: its phases, curves, members and checkpoints, and why it waits or failed."
 )
 
 

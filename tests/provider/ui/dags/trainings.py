@@ -1,5 +1,5 @@
-"""The DAGs of the tests of the tabs: a training that ends well, evaluated and promoted; one that fails, one that
-goes on, one that waits for slots; a task of somebody else.
+"""The DAGs of the tests of the tabs: a training that ends well, evaluated and promoted; one that fails, one
+that goes on, one that waits for slots; a task of somebody else.
 """
 
 from __future__ import annotations
