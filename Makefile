@@ -27,7 +27,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs lock clean
+.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs ui lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,11 @@ cluster-down: $(AIRFLOW)/.made ## stop it and remove all that is in it
 docs: $(AIRFLOW)/.made ## write the pages that are made from the code: core/docs/lint.md, core/docs/causes.md
 	@$(AIRFLOW)/bin/allaboard lint --rules > core/docs/lint.md
 	@$(AIRFLOW)/bin/allaboard doctor --causes > core/docs/causes.md
+
+ui: ## build the browser code of the provider's tabs from provider/ui (npm, network the first time)
+	@test -x provider/ui/node_modules/.bin/esbuild || npm --prefix provider/ui ci --no-audit --no-fund
+	@npm --prefix provider/ui run --silent build
+	@npm --prefix provider/ui test --silent
 
 lock: .venv/uv/$(UV_VERSION) ## resolve the two locks anew (make lock ARGS=--upgrade: to the newest of everything)
 	$(call lock,airflow)

@@ -102,6 +102,8 @@ def pack(page: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpack(value: Any) -> dict[str, Any] | None:
     """The value in a snapshot; None for one that is damaged, too large or of another release."""
+    from allaboard.report.page_data import VERSION as PAGE
+
     if not isinstance(value, Mapping) or value.get("version") != VERSION:
         return None
     try:
@@ -110,25 +112,15 @@ def unpack(value: Any) -> dict[str, Any] | None:
         page = parse_json(text.decode()) if reader.eof else None
     except (binascii.Error, zlib.error, ValueError):
         return None
-    known = isinstance(page, dict) and page.get("version") == VERSION and page.get("run") == value.get("run")
-    return page if known and _is_whole(page) else None
+    if not isinstance(page, dict) or page.get("version") != PAGE or page.get("run") != value.get("run"):
+        return None
+    return page if all(isinstance(page.get(name), kind) for name, kind in _FIELDS.items()) else None
 
 
-_FIELDS = (
-    "state",
-    "headline",
-    "curves",
-    "members",
-    "timeline",
-    "checkpoints",
-    "diagnoses",
-    "progress",
-    "zero",
-)
-
-
-def _is_whole(page: Mapping[str, Any]) -> bool:
-    return all(name in page for name in _FIELDS)
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "state": str, "headline": str, "zero": (int, float), "is_final": bool, "curves": list, "members": list,
+    "timeline": dict, "checkpoints": list, "diagnoses": list, "progress": dict, "metrics": list,
+}  # fmt: skip
 
 
 class Snapshots:

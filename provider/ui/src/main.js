@@ -1,7 +1,8 @@
 // Airflow loads this module once and looks for a component under the name of each plugin: see plugin.py.
 import { Models } from "./models.js";
 import { Now } from "./now.js";
-import { h } from "./react.js";
+import { Nothing } from "./parts.js";
+import { Component, h } from "./react.js";
 import style from "./style.css";
 import { Training } from "./training.js";
 
@@ -13,7 +14,18 @@ if (!document.getElementById(ID)) {
   document.head.append(made);
 }
 
-const framed = (Part) => (props) => h("div", { className: "allaboard" }, h(Part, props));
+/** A value that cannot be drawn, such as a snapshot that some task made up, is no reason to lose the page. */
+class Guard extends Component {
+  state = { error: null };
+  static getDerivedStateFromError(error) {
+    return { error };
+  }
+  render() {
+    return this.state.error ? h(Nothing, { title: "This cannot be drawn", text: String(this.state.error) }) : this.props.children;
+  }
+}
+
+const framed = (Part) => (props) => h("div", { className: "allaboard" }, h(Guard, null, h(Part, props)));
 globalThis.Training = framed(Training);
 globalThis.Models = framed(Models);
 globalThis.Trainings = framed(Now);

@@ -51,7 +51,7 @@ const Tiles = ({ run }) => {
   const { progress } = run;
   const tiles = run.metrics.slice(0, TILES).map((m) => [m.name, number(m.value)]);
   if (progress.step !== null) {
-    const done = progress.share !== null && !run.is_final ? ` (${percent(progress.share)})` : "";
+    const done = progress.share >= 0.01 && !run.is_final ? ` (${percent(progress.share)})` : "";
     tiles.push(["steps", (progress.total ? `${progress.step}/${progress.total}` : String(progress.step)) + done]);
   }
   if (progress.seconds_left) tiles.push(["left, at this speed", seconds(progress.seconds_left)]);

@@ -337,6 +337,16 @@ def test_a_snapshot_that_is_damaged_or_of_another_release_is_none(value: Any) ->
     assert unpack(value) is None
 
 
+@pytest.mark.parametrize("field", ["curves", "members", "checkpoints", "diagnoses", "metrics"])
+def test_a_snapshot_that_a_task_made_up_ends_in_no_traceback(field: str) -> None:
+    page = a_page(**{field: [7, {"name": None}, None, "text"]})
+    named = {"run": page["run"], "host": "elsewhere"}
+    task = Task(Where("nightly", "manual__1", "train"), "failed", named=named, left=pack(page))
+    asks = client(task)
+    for path in (path_of(task), path_of(task, "page"), "/api/dag/nightly/models", "/api/now"):
+        assert asks.get(path).status_code == 200
+
+
 def test_snapshots_are_as_rare_as_they_are_dear() -> None:
     now = [0.0]
     snapshots = Snapshots(lambda: now[0])

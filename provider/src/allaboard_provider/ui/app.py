@@ -103,12 +103,19 @@ def _html(request: Request, told: dict[str, Any]) -> Response:
     if told["run"] is None:
         text = page("Training", [head("training", "Training", "", "calm", told["empty"])])
     else:
-        text = run_page(told["run"])
+        text = _drawn(told["run"])
     answer = _answer(request, text.encode("utf-8", "backslashreplace"), "text/html; charset=utf-8")
     answer.headers["Content-Security-Policy"] = "frame-ancestors 'self'"
     if told["run"] is None or not told["run"]["is_final"]:
         answer.headers["Refresh"] = str(_REFRESH)
     return answer
+
+
+def _drawn(run: dict[str, Any]) -> str:
+    try:
+        return run_page(run)
+    except (AttributeError, LookupError, TypeError, ValueError):  # a snapshot that some task made up
+        return page("Training", [head("training", "Training", "", "calm", "What this task left is no page.")])
 
 
 def _answer(request: Request, body: bytes, kind: str, cache: str = "private, no-cache") -> Response:

@@ -56,7 +56,8 @@ def _run(task: Task) -> dict[str, Any] | None:
     if told is not None and isinstance(told.get("metrics"), Mapping):
         metrics = {str(n): v for n, v in told["metrics"].items() if is_number(str(n), v)}
     elif left is not None:
-        metrics = {m["name"]: m["value"] for m in left.get("metrics") or ()}
+        found = [m for m in left["metrics"] if isinstance(m, Mapping) and is_number("", m.get("value"))]
+        metrics = {str(m.get("name")): m["value"] for m in found}
     short = {n[:_LONGEST]: v for n, v in [*metrics.items()][:_METRICS]}
     state = told["state"] if told is not None else left["state"] if left is not None else None
     return {

@@ -121,7 +121,8 @@ def _read(
         why = words_of(error).rstrip(".")
         if left is None:
             return ("none", None, why), _FRESH
-        when = rfc3339(left["zero"] + (left.get("looked_at") or 0.0))
+        since = left.get("looked_at")
+        when = rfc3339(left["zero"] + (since if isinstance(since, (int, float)) else 0.0))
         note = f"As it was at {when}; it cannot be read from here now: {why}"
         return ("snapshot", left, note), _FRESH
     seconds = _KEPT if run["is_final"] else max(_FRESH, _SHARE * (time.monotonic() - began))
