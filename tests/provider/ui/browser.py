@@ -16,7 +16,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class Page:

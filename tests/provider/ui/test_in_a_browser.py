@@ -24,6 +24,7 @@ from tests.provider.ui.browser import BROWSER, Page, browser
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.airflow_live,
+    pytest.mark.thorough,
     pytest.mark.timeout(900),
     pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
 ]
