@@ -28,7 +28,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs pictures lock clean
+.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs pictures ui lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,11 @@ docs: $(AIRFLOW)/.made $(DOCS)/.locked ## the site, links checked: dist/docs/htm
 
 pictures: $(AIRFLOW)/.made ## record a real run in which a worker is killed, and draw it: core/docs/pictures/run.svg (half a minute)
 	@$(AIRFLOW)/bin/python -m tests.docs.pictures.record core/docs/pictures/run.svg
+
+ui: ## build the browser code of the provider's tabs from provider/ui (npm, network the first time)
+	@test -x provider/ui/node_modules/.bin/esbuild || npm --prefix provider/ui ci --no-audit --no-fund
+	@npm --prefix provider/ui run --silent build
+	@npm --prefix provider/ui test --silent
 
 lock: .venv/uv/$(UV_VERSION) ## resolve the locks anew (make lock ARGS=--upgrade: to the newest of everything)
 	$(call lock,airflow)

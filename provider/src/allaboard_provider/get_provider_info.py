@@ -55,6 +55,7 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "extra-links": ["allaboard_provider.links.TrainingLink"],
         "connection-types": [
             {
                 "connection-type": "allaboard",
@@ -150,6 +151,15 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "research",
                         "default": "",
+                    },
+                    "ui": {
+                        "description": "What the web pages show of trainings. tabs: a tab of task instances, "
+                        "one of DAGs, and a card on the dashboard; page: only the tab of task instances, as "
+                        "a plain page in a frame; off: nothing.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "page",
+                        "default": "tabs",
                     },
                     "deferrable": {
                         "description": "Whether tasks without deferrable= wait in the triggerer. "

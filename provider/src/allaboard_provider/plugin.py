@@ -1,7 +1,7 @@
-"""The listener that Airflow loads in every one of its processes (entry point ``airflow.plugins``). It imports
-nothing heavy.
+"""What Airflow loads in every one of its processes (entry point ``airflow.plugins``): a listener, and the
+tabs of the web pages. It imports nothing heavy.
 
-It closes two gaps that operators and triggers cannot close:
+The listener closes two gaps that operators and triggers cannot close:
 
 * A person ends a deferred task before a triggerer watches it, so no trigger's ``on_kill`` is called. The
 process that took the order stops the run: the API server, or the scheduler for a ``dagrun_timeout``. It stops
@@ -19,11 +19,14 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow.sdk import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 from pluggy import HookimplMarker
 
 from allaboard.errors import SiteError
 from allaboard.spec.site import home
+from allaboard_provider.links import ROUTE
+from allaboard_provider.ui import PREFIX, LazyApp
 
 log = logging.getLogger(__name__)
 hookimpl = HookimplMarker("airflow")
@@ -74,9 +77,55 @@ class Listener:
             stop_runs_of(cut_short, (dag_run.dag_id, dag_run.run_id), reason)
 
 
+def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """What a plugin registers for Airflow's web pages. ``ui``: the option ``[allaboard] ui``; ``knows``: the
+    attributes of plugins that this Airflow reads. An Airflow without React plugins shows the HTML page of a
+    run in a frame, and an older one nothing.
+    """
+    if ui == "off" or "fastapi_apps" not in knows:
+        return {}
+    # Addresses without a slash before them: Airflow may live below a path.
+    below = PREFIX.removeprefix("/")
+    found: dict[str, list[dict[str, Any]]] = {
+        "fastapi_apps": [{"app": LazyApp(), "url_prefix": PREFIX, "name": "allaboard"}]
+    }
+    if ui == "tabs" and "react_apps" in knows:
+        # The bundle sets a component under each of these names.
+        apps = (
+            ("Training", "task_instance", ROUTE),
+            ("Models", "dag", "models"),
+            ("Trainings", "dashboard", "now"),
+        )
+        found["react_apps"] = [
+            {
+                "name": name,
+                "bundle_url": f"{below}/bundle.js",
+                "destination": destination,
+                "url_route": route if route == ROUTE else f"{ROUTE}-{route}",
+            }
+            for name, destination, route in apps
+        ]
+    elif "external_views" in knows:
+        found["external_views"] = [
+            {
+                "name": "Training",
+                "href": f"{below}/page/{{DAG_ID}}/{{RUN_ID}}/{{TASK_ID}}/{{MAP_INDEX}}",
+                "destination": "task_instance",
+                "url_route": ROUTE,
+            }
+        ]
+    return found
+
+
+_PAGES = web_pages(str(conf.get("allaboard", "ui", fallback="tabs") or "tabs").lower(), dir(AirflowPlugin))
+
+
 class AllaboardPlugin(AirflowPlugin):
     name = "allaboard"
     listeners = [Listener()]  # noqa: RUF012
+    fastapi_apps = _PAGES.get("fastapi_apps", [])
+    react_apps = _PAGES.get("react_apps", [])
+    external_views = _PAGES.get("external_views", [])
 
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:

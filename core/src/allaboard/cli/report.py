@@ -14,16 +14,15 @@ import click
 from allaboard.backends.base import Backend
 from allaboard.cli.place import Place, json_option, place_options, resolved, store_option
 from allaboard.diagnosis import diagnose
-from allaboard.errors import AllaboardError, BadInput, UnknownRun
+from allaboard.errors import BadInput, UnknownRun
 from allaboard.follow.loop import Outcome
 from allaboard.report.html import GENERATOR, meta
 from allaboard.report.last_good import since_last_good
 from allaboard.report.page import run_page
 from allaboard.report.page_data import PAGE, SNAPSHOT, Bounds, Readings, page_data
-from allaboard.report.reading import read_run
+from allaboard.report.reading import job_of, read_run
 from allaboard.report.runs_page import MOST_COMPARED, MOST_RUNS, compare_page, history_page
 from allaboard.report.terminal import say, show_json
-from allaboard.spec.job import TrainingJob
 from allaboard.units import rfc3339
 
 EPILOG = """\b
@@ -118,7 +117,7 @@ def _told(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
     backend, seen = at.open_to_watch(run, evidence=True)
     outcome = Outcome(seen, diagnose(seen))
     read = read_run(backend, outcome, backend.secrets_of(seen.run))
-    job, since = _job_of(backend, seen.run), since_last_good(backend, seen)
+    job, since = job_of(backend, seen.run), since_last_good(backend, seen)
     return page_data(outcome, read, now, job=job, since=since, bounds=bounds)
 
 
@@ -158,15 +157,6 @@ def _publish(
         show_json({"page": str(path), "looked_at": rfc3339(now), **told})
     else:
         say(str(path))
-
-
-def _job_of(backend: Backend, run: str) -> TrainingJob | None:
-    """The job as its author set it; None for a job of others, and where it cannot be read any more."""
-    try:
-        spec = backend.started_with(run).spec
-        return TrainingJob(**spec) if spec else None
-    except (AllaboardError, TypeError):  # TypeError: a field of a newer release
-        return None
 
 
 def _page_path(output: str | None, run: str) -> Path:

@@ -19,6 +19,7 @@ from allaboard.report import words
 from allaboard.report.history import History
 from allaboard.report.page_data import LAST_LINES, Readings, Try
 from allaboard.reportline import PREFIX, decode
+from allaboard.spec.job import TrainingJob
 
 T = TypeVar("T")
 _LONGEST = 64 << 10
@@ -45,6 +46,15 @@ def read_run(backend: Backend, outcome: Outcome, secrets: Sequence[str] = ()) ->
         if member.name not in lines and (kept := words.tail(outcome, member, LAST_LINES)):
             lines[member.name] = [last_state(line) for line in kept]
     return Readings(history, lines, events, secrets, gaps, tries)
+
+
+def job_of(backend: Backend, run: str) -> TrainingJob | None:
+    """The job as its author set it; None for a job of others, and where it cannot be read any more."""
+    try:
+        spec = backend.started_with(run).spec
+        return TrainingJob(**spec) if spec else None
+    except (AllaboardError, TypeError):  # TypeError: a field of a newer release
+        return None
 
 
 def _read_rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History, list[Try], list[str]]:

@@ -55,6 +55,7 @@ from allaboard_provider.errors import SpecRejected, airflow_errors
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.ownership import BY, expect_no_further_try
+from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_of, failure_text
 from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
@@ -69,9 +70,6 @@ if TYPE_CHECKING:
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.lineage import Lineage
 
-RUN_KEY = "allaboard_run"
-"""The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
-
 _STEP = 0.5
 _UNTIL_SIGKILL = 4.0
 _UNTIL_GONE = 90.0
@@ -84,6 +82,7 @@ class TrainingTask(Protocol):
 
     deferrable: bool
     get_logs: bool
+    kind: str
     killed: bool
     backstop: float
     executor: str | None
@@ -297,6 +296,9 @@ class TaskTry:
         assert handle is not None
         self._leave_if_killed()
         trigger, backstop = self._trigger(), self._backstop()
+        if not self.place.is_local and self._seen is not None:
+            # The trigger leaves none for a run on a cluster, which the API server reads by itself.
+            self._leave_snapshot(outcome_of(self._seen), with_output=False)
         self.backend.adopt(handle, self.worker, self.triggerer)
         self.operator.defer(trigger=trigger, method_name="execute_complete", timeout=backstop)
 
@@ -383,6 +385,22 @@ class TaskTry:
         for line in restart_warnings(self.backend, self._task_log, seen):
             self.log.warning("%s", line)
 
+    @cached_property
+    def _snapshots(self) -> Snapshots:
+        return Snapshots()
+
+    def _leave_snapshot(self, outcome: Outcome, **how: Any) -> None:
+        """Leave what the tab of this task tells where this run cannot be read. Its failure fails nothing."""
+        began = time.monotonic()
+        try:
+            left = snapshot(self.backend, outcome, time.time(), kind=self.operator.kind, **how)
+            self.ti.xcom_push(SNAPSHOT_KEY, left)
+        except Exception as error:
+            self._snapshots.failed()
+            self.log.debug("no snapshot of run %s is left for the web page: %s", outcome.run, error)
+        else:
+            self._snapshots.left(str(outcome.state), time.monotonic() - began)
+
     def _perform(self, effect: Effect) -> Answer:
         match effect:
             case Observe(evidence):
@@ -417,6 +435,9 @@ class TaskTry:
             raise AirflowFailException(
                 f"run {seen.run} is on attempt {seen.attempt} now and belongs to {owner}: this try lost it"
             )
+        state = state_of(seen)
+        if self.waits_here and not state.is_final and self._snapshots.is_due(str(state)):
+            self._leave_snapshot(outcome_of(seen))
         return seen
 
     def _wait(self, seconds: float) -> None:
@@ -518,6 +539,7 @@ class TaskTry:
             self.log.error("%s", redact_text(line, self.secrets))
         self._measure(outcome.seen)
         self._note_lineage(outcome)
+        self._leave_snapshot(outcome)
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)

@@ -30,6 +30,7 @@ class EvaluateOperator(TrainingJobOperator):
 
     template_fields: Sequence[str] = (*TrainingJobOperator.template_fields, "checkpoint")
     structured: ClassVar[tuple[str, ...]] = ("job", "checkpoint")
+    kind = "evaluation"
 
     def __init__(
         self,

@@ -107,6 +107,7 @@ class PromoteOperator(StoreOperator):
         self.lineage = self._made(decision, store)
         if self.outlets:
             self._tell_outlets(context, decision, store, by)
+        self._tell_promotions(context, open_store(store), decision.to_dict())
         return decision.to_dict()
 
     def expected_lineage(self) -> Lineage:
@@ -144,6 +145,17 @@ class PromoteOperator(StoreOperator):
             outlets.announce(self, context, extra, store)
         else:
             outlets.withhold(self)
+
+    def _tell_promotions(self, context: Any, store: Any, decision: Mapping[str, Any]) -> None:
+        """Leave what the tab Models of the DAG tells. Its failure fails nothing."""
+        from allaboard.promotion.champion import history
+        from allaboard_provider.pages import PROMOTION_KEY, promotions
+
+        try:
+            told = promotions(store.uri, history(store), decision, self.metric, time.time())
+            context["ti"].xcom_push(PROMOTION_KEY, told)
+        except Exception as error:
+            self.log.debug("the promotions are not told on the web page: %s", error)
 
     def _metrics(self) -> Mapping[str, Any] | None:
         metrics: Any = self.metrics

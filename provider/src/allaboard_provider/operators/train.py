@@ -18,6 +18,7 @@ from allaboard.errors import BadInput
 from allaboard.spec.job import FIELDS, TrainingJob
 from allaboard_provider import defaults
 from allaboard_provider.lineage import Dataset, Lineage, TellsLineage, of_checkpoint
+from allaboard_provider.links import TrainingLink
 from allaboard_provider.templates import Jinja, LeafByLeaf
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
     structured: ClassVar[tuple[str, ...]] = ("job",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     ui_color = "#e7f0e4"
+
+    #: What the page of a run calls it.
+    kind: str = "training"
+
+    operator_extra_links = (TrainingLink(),)
 
     #: Seconds after the trigger's own deadline at which Airflow ends a deferral that no triggerer handles.
     backstop: float = 120.0

@@ -20,6 +20,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
@@ -31,6 +32,7 @@ from allaboard.observation import Observation
 from allaboard.redaction import redact_text
 from allaboard.status import state_of
 from allaboard_provider.ownership import astop_deferred
+from allaboard_provider.pages import SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
 from allaboard_provider.runs import afind_run, ended_before, find_run, since_of
 from allaboard_provider.task_log import TaskLog, anew_output, arestart_warnings, poll_delay, state_home
 from allaboard_provider.triggers.backends import cluster_backend, local_backend
@@ -240,6 +242,7 @@ class _RunFollower:
         )
         self.changes: Any = None
         self.seen: Observation | None = None
+        self.snapshots = Snapshots()
 
     async def to_the_end(self) -> str:
         """Follow the run, and return the status that the trigger fires."""
@@ -289,7 +292,32 @@ class _RunFollower:
             trigger.log.warning("%s", line)
         if not state_of(seen).is_final:
             self._refuse_late()
+            await self._leave_snapshot(seen)
         return seen
+
+    async def _leave_snapshot(self, seen: Observation) -> None:
+        """Leave what the tab of the task tells where the API server is on another machine than this run. The
+        API server reads runs on clusters by itself. A failure here fails nothing.
+        """
+        ti, state = self.trigger.task_instance, str(state_of(seen))
+        if ti is None or self.backend.name != "local" or not self.snapshots.is_due(state):
+            return
+        began = time.monotonic()
+        try:
+            left = await asyncio.to_thread(snapshot, self.backend.backend, outcome_of(seen), time.time())
+            await XCom.aset(
+                SNAPSHOT_KEY,
+                left,
+                dag_id=ti.dag_id,
+                task_id=ti.task_id,
+                run_id=ti.run_id,
+                map_index=-1 if ti.map_index is None else ti.map_index,
+            )
+        except Exception as error:
+            self.snapshots.failed()
+            self.trigger.log.debug("no snapshot of run %s is left for the web page: %s", seen.run, error)
+        else:
+            self.snapshots.left(state, time.monotonic() - began)
 
     def _refuse_late(self) -> None:
         deadline = self.trigger.deadline

@@ -1,0 +1,194 @@
+"""What the tab of a task tells of its run, and the snapshot of it that a task leaves for readers that cannot
+see the run: the API server on another machine, or after the run was deleted.
+
+A snapshot is an XCom of some 10 KB under `SNAPSHOT_KEY`: the bounded value of
+`allaboard.report.page_data`, without secrets, compressed. It is no input of any task.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from allaboard.errors import BackendUnreachable
+from allaboard.redaction import redact_text
+from allaboard.untrusted import parse_json
+
+if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
+    from allaboard.follow.loop import Outcome
+    from allaboard.observation import Observation
+    from allaboard.report.page_data import Bounds
+
+RUN_KEY = "allaboard_run"
+"""The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
+SNAPSHOT_KEY = "allaboard_page"
+PROMOTION_KEY = "allaboard_promotion"
+VERSION = 1
+EVERY = 20.0
+"""Least seconds between two snapshots of a run that goes on."""
+_SHARE = 30
+"""A snapshot that took a second is followed by the next one after so many."""
+_LARGEST = 4 << 20
+"""Bytes of a snapshot as JSON that are read."""
+_READING = 10.0
+"""Seconds that reading the output of a run may take for a snapshot."""
+
+
+def told(
+    backend: Backend,
+    outcome: Outcome,
+    now: float,
+    *,
+    bounds: Bounds,
+    kind: str = "training",
+    seconds: float = _READING,
+    with_output: bool = True,
+) -> dict[str, Any]:
+    """The value of `page_data` for a run. ``seconds``: how long its output may be read; what is not read by
+    then is a gap of the page. ``with_output``: False where there can be none yet. Raises AllaboardError.
+    """
+    from allaboard.report.page_data import Readings, page_data
+    from allaboard.report.reading import job_of, read_run
+
+    run = outcome.seen.run
+    secrets = backend.secrets_of(run)
+    read = Readings(secrets=secrets)
+    if with_output:
+        hurried: Any = _Hurried(backend, seconds, time.monotonic)
+        read = read_run(hurried, outcome, secrets)
+    return page_data(outcome, read, now, job=job_of(backend, run), kind=kind, bounds=bounds)
+
+
+class _Hurried:
+    """A backend whose logs end with an error when their time is up."""
+
+    def __init__(self, backend: Backend, seconds: float, clock: Callable[[], float]) -> None:
+        self._backend, self._seconds, self._clock = backend, seconds, clock
+        self._end = clock() + seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def logs(self, *arguments: Any, **named: Any) -> Iterator[Any]:
+        for item in self._backend.logs(*arguments, **named):
+            if self._clock() > self._end:
+                raise BackendUnreachable(
+                    f"it is long, and reading it took more than {self._seconds:g} s; "
+                    "`allaboard report` on the command line reads all of it"
+                )
+            yield item
+
+
+def outcome_of(seen: Observation) -> Outcome:
+    """A run as far as it is seen, with why it waits or failed."""
+    from allaboard.diagnosis import diagnose
+    from allaboard.follow.loop import Outcome
+
+    return Outcome(seen, diagnose(seen))
+
+
+def pack(page: Mapping[str, Any]) -> dict[str, Any]:
+    """The XCom of a snapshot."""
+    text = json.dumps(page, ensure_ascii=False, separators=(",", ":"), default=str)
+    data = base64.b64encode(zlib.compress(text.encode("utf-8", "backslashreplace"), 6)).decode()
+    return {"version": VERSION, "run": page["run"], "state": page["state"], "data": data}
+
+
+def unpack(value: Any) -> dict[str, Any] | None:
+    """The value in a snapshot; None for one that is damaged, too large or of another release."""
+    from allaboard.report.page_data import VERSION as PAGE
+
+    if not isinstance(value, Mapping) or value.get("version") != VERSION:
+        return None
+    try:
+        reader = zlib.decompressobj()
+        text = reader.decompress(base64.b64decode(str(value.get("data")), validate=True), _LARGEST)
+        page = parse_json(text.decode()) if reader.eof else None
+    except (binascii.Error, zlib.error, ValueError):
+        return None
+    if not isinstance(page, dict) or page.get("version") != PAGE or page.get("run") != value.get("run"):
+        return None
+    return page if all(isinstance(page.get(name), kind) for name, kind in _FIELDS.items()) else None
+
+
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "state": str, "headline": str, "zero": (int, float), "is_final": bool, "curves": list, "members": list,
+    "timeline": dict, "checkpoints": list, "diagnoses": list, "progress": dict, "metrics": list,
+}  # fmt: skip
+
+
+class Snapshots:
+    """When the next snapshot of a run is due. ``clock``: seconds that never go back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._next, self._failed = clock, 0.0, 0
+        self._state: str | None = None
+
+    def is_due(self, state: str) -> bool:
+        """Whether to leave one now. A new state is due sooner; after three failures none is."""
+        if self._failed >= 3:
+            return False
+        now = self._clock()
+        return now >= self._next or (state != self._state and now >= self._next - EVERY / 2)
+
+    def left(self, state: str, took: float) -> None:
+        """One was left, which took so many seconds."""
+        self._state, self._failed = state, 0
+        self._next = self._clock() + max(EVERY, _SHARE * took)
+
+    def failed(self) -> None:
+        self._failed += 1
+        self._next = self._clock() + EVERY
+
+
+def snapshot(backend: Backend, outcome: Outcome, now: float, **how: Any) -> dict[str, Any]:
+    """The packed snapshot of a run; ``how``: as for `told`. Blocks. Raises AllaboardError."""
+    from allaboard.report.page_data import SNAPSHOT
+
+    return pack(told(backend, outcome, now, bounds=SNAPSHOT, **how))
+
+
+def words_of(error: BaseException) -> str:
+    """An error in one short line without secrets."""
+    text = " ".join(redact_text(str(error) or type(error).__name__).split())
+    return text if len(text) <= 300 else text[:300] + " …"
+
+
+_MOST_PROMOTIONS = 50
+
+
+def promotions(
+    store: str, history: Any, decision: Mapping[str, Any], metric: str | None, now: float
+) -> dict[str, Any]:
+    """The XCom of a task that promotes: what it decided, and the newest promotions of its store, rollbacks
+    among them. ``now``: when they were read, in epoch seconds.
+    """
+    rows = [
+        {
+            "number": one.number,
+            "at": one.at,
+            "run": one.run,
+            "step": one.step,
+            "checkpoint": redact_text(one.checkpoint),
+            "by": one.by,
+            "restores": one.restores,
+            "metric": None if metric is None else one.metrics.get(metric),
+        }
+        for one in history.promotions[:_MOST_PROMOTIONS]
+    ]
+    return {
+        "version": VERSION,
+        "store": redact_text(store),
+        "read_at": now,
+        "metric": metric,
+        "promoted": decision["promoted"],
+        "reason": redact_text(str((decision["verdict"] or {}).get("reason") or ""))[:500],
+        "promotions": rows,
+        "more": max(0, len(history.promotions) - len(rows)),
+    }

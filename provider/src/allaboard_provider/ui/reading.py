@@ -1,0 +1,245 @@
+"""What is told of a task's run: read where it lives, else from the snapshot that the task left.
+
+A task may name any run in its XCom, also that of a DAG whose readers are others. So a run is told only if its
+own record says that it belongs to this very task instance.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from allaboard.backends.base import Backend
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError, UnknownRun
+from allaboard.names import why_not_an_object_name
+from allaboard.observation import Observation
+from allaboard.report import words
+from allaboard.report.page_data import PAGE
+from allaboard.status import state_of
+from allaboard.units import rfc3339
+from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment
+from allaboard_provider.identity import is_of_task
+from allaboard_provider.pages import outcome_of, told, unpack, words_of
+from allaboard_provider.places import place_of
+from allaboard_provider.ui.database import Task, Where, named_run
+
+VERSION = 1
+_READING = 6.0
+"""Seconds that reading the output of a run may take for a page that somebody waits for."""
+_FRESH, _KEPT = 2.0, 60.0
+"""Seconds for which what was read of a run that goes on, and of one that ended, is told again."""
+_SHARE = 5
+"""A page that took a second to read is told again for so many."""
+NOT_OURS = (
+    "This task started no run of allaboard. A task of TrainingJobOperator or EvaluateOperator shows here how "
+    "its training goes: its phases, curves, members and checkpoints, and why it waits or failed."
+)
+
+
+class Cache:
+    """Values for a while, at most ``size``; a value is made once, whoever asks meanwhile."""
+
+    def __init__(self, size: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+        self._size, self._clock = size, clock
+        self._held: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+        self._lock, self._locks = threading.Lock(), [threading.Lock() for _ in range(16)]
+
+    def get(self, key: Any, make: Callable[[], tuple[Any, float]]) -> Any:
+        """The value of ``key``; ``make`` gives one, and for how many seconds it is good."""
+        with self._locks[hash(key) % len(self._locks)]:
+            with self._lock:
+                until, value = self._held.get(key, (0.0, None))
+                if self._clock() < until:
+                    return value
+            value, seconds = make()
+            with self._lock:
+                self._held[key] = (self._clock() + seconds, value)
+                self._held.move_to_end(key)
+                while len(self._held) > self._size:
+                    self._held.popitem(last=False)
+            return value
+
+
+def page_of(task: Task, now: float, cache: Cache) -> dict[str, Any]:
+    """``source``: live, snapshot or none; ``run``: a value of `page_data`; ``note``: why it is not live;
+    ``empty``: what to say where there is no run.
+    """
+    about = {
+        "version": VERSION,
+        "task": {
+            "dag_id": task.where.dag_id,
+            "run_id": task.where.run_id,
+            "task_id": task.where.task_id,
+            "map_index": task.where.map_index,
+            "state": task.state,
+            "try_number": task.try_number,
+        },
+    }
+    named = named_run(task.named)
+    if named is None:
+        return {**about, "source": "none", "run": None, "note": None, "empty": _why_none(task)}
+    source, run, note = cache.get(
+        (task.where, named["run"], named.get("uid"), task.state), lambda: _read(task, named, now)
+    )
+    empty = None if run is not None else f"Run {named['run']} cannot be shown: {note}."
+    return {**about, "source": source, "run": run, "note": note if run is not None else None, "empty": empty}
+
+
+def _why_none(task: Task) -> str:
+    if task.state in (None, "scheduled", "queued"):
+        return "This task has not begun. Once it starts a training, this page shows how it goes."
+    if task.state in ("running", "deferred", "restarting") and _is_ours(task):
+        return "The run of this task is about to start."
+    if _is_ours(task):
+        return "This try ended before there was a run; the log of the task says why."
+    return NOT_OURS
+
+
+def _is_ours(task: Task) -> bool:
+    return task.operator in ("TrainingJobOperator", "EvaluateOperator")
+
+
+def _read(
+    task: Task, named: Mapping[str, Any], now: float
+) -> tuple[tuple[str, dict[str, Any] | None, str | None], float]:
+    left = unpack(task.left)
+    if left is not None and left["run"] != named["run"]:
+        left = None
+    if left is not None and left.get("is_final") and named.get("cluster"):
+        # It has all that the cluster might have deleted since.
+        return ("snapshot", left, None), _KEPT
+    began = time.monotonic()
+    try:
+        run = _live(task, named, now)
+    except Exception as error:
+        why = words_of(error).rstrip(".")
+        if left is None:
+            return ("none", None, why), _FRESH
+        since = left.get("looked_at")
+        when = rfc3339(left["zero"] + (since if isinstance(since, (int, float)) else 0.0))
+        note = f"As it was at {when}; it cannot be read from here now: {why}"
+        return ("snapshot", left, note), _FRESH
+    seconds = _KEPT if run["is_final"] else max(_FRESH, _SHARE * (time.monotonic() - began))
+    return ("live", run, None), seconds
+
+
+def _live(task: Task, named: Mapping[str, Any], now: float) -> dict[str, Any]:
+    kind = "evaluation" if "evaluat" in (task.operator or "").lower() else "training"
+    with _backend(named) as backend:
+        seen = seen_of(backend, named, task.where, evidence=True)
+        return told(backend, outcome_of(seen), now, bounds=PAGE, kind=kind, seconds=_READING)
+
+
+@contextmanager
+def _backend(named: Mapping[str, Any]) -> Iterator[Backend]:
+    """Of the place that a task names: this machine, or the cluster of a connection. Raises AllaboardError."""
+    if not named.get("cluster"):
+        yield LocalBackend(callers_environment())
+        return
+    place = place_of(AllaboardHook(str(named.get("connection"))))
+    try:
+        yield place.backend
+    finally:
+        place.close()
+
+
+def seen_of(backend: Backend, named: Mapping[str, Any], where: Where, *, evidence: bool) -> Observation:
+    """The run that a task names. Raises UnknownRun also for a run of somebody else."""
+    run = str(named["run"])
+    host = f"it is on {named['host']}" if isinstance(named.get("host"), str) else "it is elsewhere"
+    elsewhere = UnknownRun(f"{host}, or was deleted, and this web server sees no such run")
+    if why_not_an_object_name(run) is not None:
+        raise elsewhere
+    try:
+        seen = backend.observe(run, evidence)
+    except UnknownRun:
+        raise elsewhere from None
+    if seen.run != run or not is_of_task(
+        seen.key, where.dag_id, where.run_id, where.task_id, where.map_index
+    ):
+        raise elsewhere
+    return seen
+
+
+# --- the card
+
+_LOOKING = 4.0
+"""Seconds that looking at all runs of a card may take."""
+
+
+def now_of(tasks: list[Task], now: float) -> dict[str, Any]:
+    """What these task instances train now: a line for each, those that wait first; and the slots of this
+    machine, where one of them is on it.
+    """
+    end, rows, is_here = time.monotonic() + _LOOKING, [], False
+    by_place: dict[Any, list[Task]] = {}
+    for task in tasks:
+        named = named_run(task.named)
+        if named is not None:
+            by_place.setdefault(named.get("connection") if named.get("cluster") else None, []).append(task)
+    for connection, those in by_place.items():
+        found = _look(those, end, now)
+        is_here = is_here or (connection is None and any(row["state"] is not None for row in found))
+        rows += found
+    rows.sort(key=lambda row: (row["held_by"] is None, row["dag_id"], row["run_id"], row["task_id"]))
+    return {"version": VERSION, "looked_at": now, "runs": rows, "slots": _slots() if is_here else None}
+
+
+def _look(tasks: list[Task], end: float, now: float) -> list[dict[str, Any]]:
+    """One look at each run of one place; what cannot be seen has a state of None and says why."""
+    rows: list[dict[str, Any]] = []
+    why = "there was no time to look"
+    try:
+        with _backend(named_run(tasks[0].named) or {}) as backend:
+            for task in tasks:
+                if time.monotonic() > end:
+                    break
+                try:
+                    seen = seen_of(backend, named_run(task.named) or {}, task.where, evidence=False)
+                    rows.append(_row(task, seen, now))
+                except UnknownRun as error:
+                    rows.append(_row(task, None, now, words_of(error)))
+    except Exception as error:
+        why = words_of(error)
+    return [*rows, *(_row(task, None, now, why) for task in tasks[len(rows) :])]
+
+
+def _row(task: Task, seen: Observation | None, now: float, note: str | None = None) -> dict[str, Any]:
+    where, named = task.where, named_run(task.named) or {}
+    row = {
+        "dag_id": where.dag_id, "run_id": where.run_id, "task_id": where.task_id,
+        "map_index": where.map_index, "run": str(named.get("run")), "task_state": task.state, "note": note,
+    }  # fmt: skip
+    if seen is None:
+        return {**row, "job": None, "state": None, "held_by": None, "step": None, "total": None,
+                "share": None, "seconds": None, "seconds_left": None}  # fmt: skip
+    state = state_of(seen)
+    return {
+        **row,
+        "job": seen.job,
+        "state": str(state),
+        "held_by": None if state.is_final else seen.held_by,
+        "step": seen.progress.step,
+        "total": seen.progress.total,
+        "share": words.share_done(seen),
+        "seconds": words.duration(seen, now),
+        "seconds_left": None if state.is_final else words.seconds_left(seen),
+    }
+
+
+def _slots() -> dict[str, Any] | None:
+    """The slots of this machine: amounts alone, for who holds them may be others' business."""
+    from allaboard.backends.local.queues import read_queue
+
+    try:
+        queue = read_queue(os.environ)
+    except (AllaboardError, OSError):
+        return None
+    amounts = [{"resource": a.resource, "used": a.used, "limit": a.quota} for a in queue.amounts]
+    return {"amounts": amounts, "running": queue.running, "waiting": queue.waiting}

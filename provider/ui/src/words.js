@@ -1,0 +1,45 @@
+// Numbers, times and states in the words of the pages that `allaboard report` writes. Values in, text out.
+export const NONE = "–";
+
+export const number = (value) => {
+  if (value === null || value === undefined) return NONE;
+  if (typeof value !== "number") return String(value);
+  const a = Math.abs(value);
+  if (value && a < 1e-3) return value.toExponential(1).replace(".0e", "e");
+  for (const [limit, by, letter] of [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]])
+    if (a >= limit) return String(+(value / by).toPrecision(4)) + letter;
+  return String(+value.toPrecision(4));
+};
+
+const two = (value) => String(value).padStart(2, "0");
+
+export const seconds = (value) => {
+  if (value === null || value === undefined) return NONE;
+  if (value < 10) return `${value.toFixed(1)} s`;
+  const whole = Math.round(value);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}m ${two(whole % 60)}s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)}h ${two(Math.floor((whole % 3600) / 60))}m`;
+  return `${Math.floor(whole / 86400)}d ${two(Math.floor((whole % 86400) / 3600))}h`;
+};
+
+export const bytes = (value) => {
+  if (value === null || value === undefined) return NONE;
+  let left = value;
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (left < 1024) return unit === "B" ? `${left} B` : `${left.toFixed(1)} ${unit}`;
+    left /= 1024;
+  }
+  return `${left.toFixed(1)} TiB`;
+};
+
+export const percent = (share) => `${Math.round(share * 100)}%`;
+export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+export const spaced = (name) => String(name).replaceAll("_", " ");
+export const isLoss = (name) => name.toLowerCase().includes("loss");
+/** An epoch as UTC: 2026-11-25 14:05:09. */
+export const moment = (epoch) =>
+  epoch === null || epoch === undefined ? NONE : new Date(epoch * 1000).toISOString().slice(0, 19).replace("T", " ");
+
+const TONES = { succeeded: "good", success: "good", failed: "bad", timed_out: "bad", lost: "bad", queued: "warning", suspended: "warning", restarting: "warning" };
+export const tone = (state) => TONES[state] ?? "calm";

@@ -1,0 +1,513 @@
+"""The app behind the tabs, without a server: who may ask, what is told of a run and of one that cannot be
+read, and what becomes of hostile ids and XComs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
+from airflow.models.dag import DagModel
+from airflow.sdk.execution_time.xcom import XCom
+from fastapi.testclient import TestClient
+
+from allaboard import TrainingJob
+from allaboard.backends.base import Plan
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.host.machine import cpus
+from allaboard.follow.loop import Outcome
+from allaboard.observation import Owner, State
+from allaboard.report.page_data import SNAPSHOT, Readings, page_data
+from allaboard.status import state_of
+from allaboard.testing import seen
+from allaboard.testing.cluster import FakeCluster
+from allaboard_provider import pages, plugin
+from allaboard_provider.identity import key_of
+from allaboard_provider.links import tab_of
+from allaboard_provider.operators import (
+    CollectCheckpointOperator,
+    PromoteOperator,
+    TrainingJobOperator,
+)
+from allaboard_provider.pages import PROMOTION_KEY, RUN_KEY, SNAPSHOT_KEY, Snapshots, pack, unpack
+from allaboard_provider.ui import reading
+from allaboard_provider.ui.app import build
+from allaboard_provider.ui.database import Database, Task, Where
+from allaboard_provider.ui.models import models_of
+from tests.provider.building import TaskInstance, a_context
+from tests.provider.runs import wait
+from tests.provider.test_cluster import an_operator, deferred, running
+from tests.provider.test_triggers import HANGS, a_run, a_trigger
+
+SCRIPT = """
+from allaboard.inside import report, result
+from allaboard.inside import Checkpointer
+saves = Checkpointer(every=10)
+for step in range(1, 31):
+    report(step, 30, loss=1 / step)
+    saves.step(step, lambda: b"x", metrics={"val_loss": 1 / step})
+print("api_key=hush-hush-hush")
+result(accuracy=0.9)
+"""
+
+
+class Rows(Database):
+    """Task instances in memory."""
+
+    def __init__(self, *tasks: Task) -> None:
+        self.tasks = {task.where: task for task in tasks}
+
+    def task(self, where: Where) -> Task | None:
+        return self.tasks.get(where)
+
+    def tasks_of(self, dag_id: str) -> tuple[list[Task], int]:
+        found = [task for task in self.tasks.values() if task.where.dag_id == dag_id]
+        return found, len(found)
+
+    def unfinished(self, dag_ids: Collection[str]) -> list[Task]:
+        return [task for task in self.tasks.values() if task.where.dag_id in dag_ids]
+
+
+@pytest.fixture(autouse=True)
+def auth(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Airflow's own guard, and the simple manager of users; no DAG has a team."""
+    monkeypatch.setattr(DagModel, "get_team_name", staticmethod(lambda dag_id, **_: None))
+    manager = create_auth_manager()
+    monkeypatch.setattr(type(manager), "get_authorized_dag_ids", lambda *_, **__: {"nightly"})
+    yield manager
+    purge_cached_app()
+
+
+def client(*tasks: Task, role: str | None = "VIEWER", signed_in: bool = True) -> TestClient:
+    app = build(Rows(*tasks))
+    if signed_in:
+        app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ann", role=role)
+    return TestClient(app, raise_server_exceptions=True)
+
+
+def trained(ti: TaskInstance | None = None, **fields: Any) -> tuple[Task, dict[str, Any]]:
+    """A task that has trained on this machine, as Airflow's database has it; and what it returned."""
+    context = a_context(ti or TaskInstance())
+    job = {"name": "small", "command": ["python", "-c", SCRIPT], "policy": {"restart": "never"},
+           "checkpoints": {"uri": "store://small", "best": {"metric": "val_loss", "mode": "min"}},
+           **fields}  # fmt: skip
+    operator = TrainingJobOperator(task_id="train", job=job, allaboard_conn_id=None, deferrable=False)
+    result = operator.execute(context)
+    return a_task(context["ti"], state="success", result=result), result
+
+
+def a_task(ti: TaskInstance, **fields: Any) -> Task:
+    left = {"named": ti.xcoms.get(RUN_KEY), "left": ti.xcoms.get(SNAPSHOT_KEY)}
+    where = Where(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
+    return Task(
+        where, operator="TrainingJobOperator", try_number=1, **{"state": "deferred", **left, **fields}
+    )
+
+
+def path_of(task: Task, kind: str = "api/task") -> str:
+    where = task.where
+    return f"/{kind}/{where.dag_id}/{where.run_id}/{where.task_id}/{where.map_index}"
+
+
+OTHERS = ("/api/now", "/api/dag/nightly/models", "/page/nightly/manual__1/train")
+
+
+# --- who may ask
+
+
+@pytest.mark.parametrize("path", ["/api/task/nightly/manual__1/train/-1", *OTHERS])
+def test_nobody_is_told_anything_without_a_token_or_with_a_wrong_one(path: str) -> None:
+    task = Task(Where("nightly", "manual__1", "train"))
+    asks = client(task, signed_in=False)
+    assert asks.get(path).status_code == 401
+    assert asks.get(path, headers={"Authorization": "Bearer nonsense"}).status_code in (401, 403)
+
+
+@pytest.mark.parametrize("path", ["/api/task/nightly/manual__1/train/-1", *OTHERS[1:]])
+def test_a_user_who_may_not_see_the_dag_is_told_nothing(path: str) -> None:
+    asks = client(Task(Where("nightly", "manual__1", "train")), role=None)
+    assert asks.get(path).status_code == 403
+
+
+def test_the_card_holds_the_dags_alone_that_the_user_may_see() -> None:
+    mine, _ = trained()
+    others = replace(mine, where=replace(mine.where, dag_id="secret"))
+    told = client(mine, others).get("/api/now").json()
+    assert [row["dag_id"] for row in told["runs"]] == ["nightly"]
+    assert client(mine, role=None).get("/api/now").json()["runs"] == []
+
+
+def test_the_code_of_the_browser_is_for_everybody_and_asked_for_anew_only_if_it_changed() -> None:
+    asks = client(signed_in=False)
+    answer = asks.get("/bundle.js")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/javascript")
+    again = asks.get("/bundle.js", headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+# --- a run
+
+
+def test_a_run_of_this_machine_is_read_where_it_lives() -> None:
+    task, result = trained()
+    answer = client(task).get(path_of(task))
+    told = answer.json()
+    assert (told["source"], told["run"]["run"], told["run"]["state"]) == ("live", result["run"], "succeeded")
+    assert {curve["name"] for curve in told["run"]["curves"]} >= {"loss", "val_loss"}
+    assert (told["run"]["best"]["step"], len(told["run"]["checkpoints"])) == (30, 3)
+    assert answer.headers["cache-control"] == "private, no-cache"
+    assert "hush-hush-hush" not in answer.text
+
+
+def test_a_run_that_is_gone_from_here_is_told_from_the_snapshot_its_task_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    task, result = trained()
+    monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "another machine"))
+    told = client(task).get(path_of(task)).json()
+    assert (told["source"], told["run"]["run"], told["run"]["is_final"]) == ("snapshot", result["run"], True)
+    assert "cannot be read from here now" in told["note"]
+    assert told["run"]["curves"] and "hush-hush-hush" not in json.dumps(task.left)
+    empty = client(replace(task, left=None)).get(path_of(task)).json()
+    assert (empty["source"], empty["run"]) == ("none", None) and "cannot be shown" in empty["empty"]
+
+
+def test_a_trigger_leaves_a_snapshot_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ti = TaskInstance()
+    left: list[tuple[str, Any, dict[str, Any]]] = []
+
+    async def aset(key: str, value: Any, **whose: Any) -> None:
+        left.append((key, value, whose))
+
+    monkeypatch.setattr(XCom, "aset", aset)
+    trigger = a_trigger(ti, a_run(ti, HANGS))
+
+    async def watch() -> None:
+        waiting = asyncio.create_task(anext(trigger.run()))  # type: ignore[arg-type]
+        while not left:
+            assert not waiting.done()
+            await asyncio.sleep(0.05)
+        waiting.cancel()
+
+    asyncio.run(asyncio.wait_for(watch(), 60))
+    key, value, whose = left[0]
+    page = unpack(value)
+    assert key == SNAPSHOT_KEY and page is not None and not page["is_final"]
+    assert page["run"] == trigger.run_name
+    assert (whose["dag_id"], whose["task_id"], whose["map_index"]) == (ti.dag_id, ti.task_id, -1)
+
+
+def test_a_trigger_outlives_an_airflow_that_takes_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def aset(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the API server is away")
+
+    monkeypatch.setattr(XCom, "aset", aset)
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti))
+
+    async def ended() -> Any:
+        return [event.payload["status"] async for event in trigger.run()]
+
+    assert asyncio.run(ended()) == ["ended"]
+
+
+def test_a_run_on_a_cluster_is_read_with_the_connection_and_else_from_the_snapshot(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = a_context()
+    deferred(an_operator(), context)
+    run = running(cluster)
+    task = a_task(context["ti"])
+    told = client(task).get(path_of(task)).json()
+    assert (told["source"], told["run"]["run"], told["run"]["state"]) == ("live", run, "running")
+    assert len(told["run"]["members"]) == 2
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "allaboard", "extra": {"backend": "nowhere"}}')
+    told = client(task).get(path_of(task)).json()
+    assert (told["source"], told["run"]["run"]) == ("snapshot", run)
+    assert "nowhere" in told["note"]
+
+
+def test_a_task_sees_no_run_of_another_task_whatever_its_xcom_names() -> None:
+    task, _ = trained()
+    thief = Task(Where("nightly", "manual__1", "peek"), "success", named=task.named, left=None)
+    told = client(task, thief).get(path_of(thief)).json()
+    assert (told["source"], told["run"]) == ("none", None)
+    row = client(thief).get("/api/now").json()["runs"][0]
+    assert (row["state"], row["job"]) == (None, None)
+
+
+HOSTILE: tuple[Any, ...] = (
+    {"run": "../../../etc/passwd"}, {"run": ""}, {"run": "x" * 5000}, {"run": "a\x00b"}, {"run": 7}, {}, [],
+    "run", None, 3.5, {"run": "small", "cluster": "https://x", "connection": "no_such_connection"},
+    {"run": "small", "cluster": {"a": 1}, "connection": None},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("named", HOSTILE, ids=lambda named: repr(named)[:40])
+def test_an_xcom_that_names_nonsense_names_no_run(named: Any) -> None:
+    task = Task(Where("nightly", "manual__1", "train"), "success", "TrainingJobOperator", named=named)
+    asks = client(task)
+    told = asks.get(path_of(task))
+    assert told.status_code == 200 and told.json()["run"] is None and told.json()["empty"]
+    assert asks.get(path_of(task, "page")).status_code == 200
+    assert asks.get("/api/now").status_code == 200
+    assert asks.get("/api/dag/nightly/models").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/task/nightly/manual__1/train/x", "/api/task/nightly/manual__1/train/-2",
+        "/api/task/nightly/manual__1/other/-1", "/api/task/~/~/~/-1",
+        "/api/task/nightly/%2e%2e%2f%2e%2e/train/-1", f"/api/task/nightly/{'r' * 300}/train/-1",
+        "/api/task/nightly/%3Cscript%3E/train/-1", "/page/nightly/%00/train", "/api/dag/%2F/models",
+    ],
+)  # fmt: skip
+def test_an_address_that_means_no_task_is_refused_and_not_repeated(path: str) -> None:
+    answer = client(Task(Where("nightly", "manual__1", "train"))).get(path)
+    assert answer.status_code in (404, 422) or (path.endswith("models") and answer.status_code == 200)
+    assert "<script>" not in answer.text or answer.headers["content-type"] == "application/json"
+
+
+def test_a_task_of_others_has_a_polite_nothing() -> None:
+    task = Task(Where("nightly", "manual__1", "greet"), "success", "PythonOperator")
+    asks = client(task)
+    assert "started no run of allaboard" in asks.get(path_of(task)).json()["empty"]
+    page = asks.get(path_of(task, "page"))
+    # The address of a frame for a task that is not mapped, as Airflow writes it.
+    assert asks.get("/page/nightly/manual__1/greet/%7BMAP_INDEX%7D").text == page.text
+    assert page.status_code == 200 and "started no run of allaboard" in page.text
+    early = replace(task, state="queued", operator="TrainingJobOperator")
+    assert "has not begun" in client(early).get(path_of(early)).json()["empty"]
+
+
+def test_the_page_of_a_frame_is_the_page_of_the_command_line_and_asks_again_while_the_run_goes_on() -> None:
+    task, result = trained()
+    answer = client(task).get(path_of(task, "page"))
+    assert result["run"] in answer.text and 'class="plot"' in answer.text
+    assert "frame-ancestors" in answer.headers["content-security-policy"]
+    assert "refresh" not in answer.headers
+    waiting = Task(Where("nightly", "manual__1", "train"), "running", "TrainingJobOperator")
+    assert client(waiting).get("/page/nightly/manual__1/train").headers["refresh"]
+
+
+def test_the_same_answer_is_not_sent_twice() -> None:
+    task, _ = trained()
+    asks = client(task)
+    tag = asks.get(path_of(task)).headers["etag"]
+    assert asks.get(path_of(task), headers={"If-None-Match": tag}).status_code == 304
+
+
+# --- snapshots
+
+
+def a_page(**fields: Any) -> dict[str, Any]:
+    return {**page_data(Outcome(seen(State.RUNNING)), Readings(), 10.0, bounds=SNAPSHOT), **fields}
+
+
+def test_a_snapshot_comes_back_as_it_was() -> None:
+    assert unpack(pack(a_page())) == json.loads(json.dumps(a_page()))
+
+
+BOMB = base64.b64encode(zlib.compress(b" " * (64 << 20))).decode()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, "text", {"version": 2}, {"version": 1, "data": "%%%"}, {"version": 1, "data": "AAAA"},
+        {"version": 1, "run": "x", "data": BOMB}, {**pack(a_page()), "run": "another"},
+        pack(a_page(version=99)), {**pack(a_page()), "data": pack(a_page())["data"][:-40]},
+        pack({"version": 1, "run": "x", "state": "running"}),
+    ],
+)  # fmt: skip
+def test_a_snapshot_that_is_damaged_or_of_another_release_is_none(value: Any) -> None:
+    assert unpack(value) is None
+
+
+@pytest.mark.parametrize("field", ["curves", "members", "checkpoints", "diagnoses", "metrics"])
+def test_a_snapshot_that_a_task_made_up_ends_in_no_traceback(field: str) -> None:
+    page = a_page(**{field: [7, {"name": None}, None, "text"]})
+    named = {"run": page["run"], "host": "elsewhere"}
+    task = Task(Where("nightly", "manual__1", "train"), "failed", named=named, left=pack(page))
+    asks = client(task)
+    for path in (path_of(task), path_of(task, "page"), "/api/dag/nightly/models", "/api/now"):
+        assert asks.get(path).status_code == 200
+
+
+def test_snapshots_are_as_rare_as_they_are_dear() -> None:
+    now = [0.0]
+    snapshots = Snapshots(lambda: now[0])
+    assert snapshots.is_due("running")
+    snapshots.left("running", took=2.0)
+    now[0] = 59.0
+    assert not snapshots.is_due("running")
+    now[0] = 60.0
+    assert snapshots.is_due("running")
+    snapshots.left("running", took=0.0)
+    now[0] += pages.EVERY / 2
+    assert snapshots.is_due("restarting") and not snapshots.is_due("running")
+
+
+def test_after_three_failures_no_snapshot_is_tried() -> None:
+    now = [0.0]
+    snapshots = Snapshots(lambda: now[0])
+    for _ in range(3):
+        assert snapshots.is_due("running")
+        snapshots.failed()
+        now[0] += 1000
+    assert not snapshots.is_due("running")
+
+
+# --- the card and the models
+
+
+def test_the_card_says_what_trains_and_what_waits_and_why() -> None:
+    ti = TaskInstance()
+    backend = LocalBackend()
+    tasks = []
+    for name in ("first", "second"):
+        each = replace(ti, task_id=name, xcoms={})
+        job = TrainingJob(name=name, command=["python", "-c", HANGS], resources={"cpu": int(cpus())})
+        handle = backend.launch(Plan(job, key_of(a_context(each))), Owner(str(ti.id), "worker", "attached"))
+        each.xcom_push(RUN_KEY, {"run": handle.run, "uid": handle.uid, "host": "here"})
+        tasks.append(a_task(each))
+        wait(lambda run=handle.run, word="running" if name == "first" else "queued": _state(run) == word)  # type: ignore[misc]
+    told = client(*tasks).get("/api/now").json()
+    assert [(row["task_id"], row["state"]) for row in told["runs"]] == [
+        ("second", "queued"),
+        ("first", "running"),
+    ]
+    assert told["runs"][0]["held_by"]
+    cpu = next(a for a in told["slots"]["amounts"] if a["resource"] == "cpu")
+    assert (cpu["used"], told["slots"]["waiting"]) == (cpu["limit"], 1)
+
+
+def _state(run: str) -> str:
+    return state_of(LocalBackend().observe(run)).value
+
+
+def test_the_models_of_a_dag_are_the_metrics_of_its_runs_and_what_was_promoted(tmp_path: Path) -> None:
+    task, result = trained()
+    collected = CollectCheckpointOperator(
+        task_id="collect", source=result, into="store://models", allaboard_conn_id=None
+    ).execute(a_context())
+    promoter = TaskInstance(task_id="promote")
+    PromoteOperator(
+        task_id="promote", checkpoint=collected, metrics={"accuracy": 0.9}, metric="accuracy",
+        store="store://champions", allaboard_conn_id=None,
+    ).execute(a_context(promoter))  # fmt: skip
+    promoted = Task(Where("nightly", "manual__1", "promote"), "success", "PromoteOperator",
+                    promotion=promoter.xcoms[PROMOTION_KEY])  # fmt: skip
+    told = client(task, promoted).get("/api/dag/nightly/models").json()
+    (run,) = told["runs"]
+    assert (run["run"], run["metrics"]["accuracy"], run["promotion"]) == (result["run"], 0.9, 1)
+    (champion,) = told["champions"]
+    assert (champion["run"], champion["number"], champion["metric"]) == (result["run"], 1, 0.9)
+    assert any("when a task of this DAG last promoted there" in note for note in told["notes"])
+
+
+def a_promotion(number: int, run: str, restores: int | None = None) -> dict[str, Any]:
+    return {"number": number, "run": run, "step": 1, "checkpoint": "c", "at": None, "by": "ann",
+            "restores": restores, "metric": 0.5}  # fmt: skip
+
+
+def test_the_newest_reading_of_a_store_tells_its_promotions_and_rollbacks() -> None:
+    def told(at: float, *rows: dict[str, Any]) -> dict[str, Any]:
+        return {"version": 1, "store": "s3://m", "read_at": at, "metric": "a", "promotions": list(rows)}
+
+    first, second = a_promotion(1, "r1"), a_promotion(2, "r2")
+    tasks = [
+        Task(Where("d", "1", "p"), promotion=told(1.0, first)),
+        Task(Where("d", "2", "p"), promotion=told(2.0, a_promotion(3, "r1", restores=1), second, first)),
+    ]
+    found = models_of("d", tasks, 2, 3.0)
+    assert [(one["number"], one["restores"]) for one in found["promotions"]] == [(3, 1), (2, None), (1, None)]
+    assert found["champions"][0]["number"] == 3
+
+
+@pytest.mark.parametrize(
+    "promotion",
+    [
+        None,
+        3,
+        {"version": 9},
+        {"version": 1},
+        {"version": 1, "read_at": 1, "promotions": [3, {}, {"number": "x"}]},
+    ],
+)
+def test_a_promotion_that_is_none_of_ours_is_passed_over(promotion: Any) -> None:
+    assert models_of("d", [Task(Where("d", "1", "p"), promotion=promotion)], 1, 3.0)["promotions"] == []
+
+
+# --- how it is registered
+
+
+def test_an_airflow_without_react_plugins_shows_the_page_in_a_frame_and_an_older_one_nothing() -> None:
+    assert set(plugin.web_pages("tabs", ["fastapi_apps", "external_views", "react_apps"])) == {
+        "fastapi_apps",
+        "react_apps",
+    }
+    for ui, knows in (
+        ("tabs", ["fastapi_apps", "external_views"]),
+        ("page", ["fastapi_apps", "external_views", "react_apps"]),
+    ):
+        (view,) = plugin.web_pages(ui, knows)["external_views"]
+        assert view["destination"] == "task_instance" and "{RUN_ID}" in view["href"]
+    assert plugin.web_pages("tabs", []) == plugin.web_pages("off", ["fastapi_apps", "react_apps"]) == {}
+
+
+def test_the_plugin_imports_nothing_of_a_web_server_before_the_first_request() -> None:
+    heavy = ("fastapi", "starlette", "airflow.api_fastapi")
+    code = f"import sys, allaboard_provider.plugin; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_the_link_of_a_task_leads_to_its_tab() -> None:
+    assert tab_of("a b", "manual__2026-01-01T00:00:00+00:00", "x.y") == (
+        "/dags/a%20b/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/x.y/plugin/allaboard"
+    )
+    assert tab_of("d", "r", "t", 3).endswith("/tasks/t/mapped/3/plugin/allaboard")
+
+
+def test_a_value_is_made_once_for_all_who_ask_meanwhile_and_again_when_it_is_old() -> None:
+    now = [0.0]
+    cache = reading.Cache(2, lambda: now[0])
+    made: list[int] = []
+
+    def make() -> tuple[int, float]:
+        made.append(1)
+        return len(made), 5.0
+
+    assert [cache.get("a", make), cache.get("a", make)] == [1, 1]
+    now[0] = 6.0
+    assert cache.get("a", make) == 2
+    assert [cache.get(key, make) for key in "bca"] == [3, 4, 5]  # the oldest had to go
+
+
+def test_reading_a_long_output_ends_in_time_and_says_so() -> None:
+    class Endless:
+        def logs(self, *_: Any, **__: Any) -> Iterator[int]:
+            yield from iter(int, 1)
+
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1
+        return now[0]
+
+    with pytest.raises(Exception, match="took more than 5 s"):
+        list(pages._Hurried(Endless(), 5.0, clock).logs())  # type: ignore[arg-type]

@@ -1,0 +1,330 @@
+"""The tabs and the card in a real browser, on a real Airflow: what people see of a training that ended,
+failed, goes on, waits, and of a task of others, in light and dark. The pictures are kept for people to look
+at: ``.allaboard/pictures/airflow``, or the folder that PICTURES names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dags_examples.own_airflow import end_family, free_port
+from tests.provider.live import HERE, Live, Run, until
+from tests.provider.ui.browser import BROWSER, Page, browser
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.airflow_live,
+    pytest.mark.thorough,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
+]
+ROOT = HERE.parents[1]
+PICTURES = Path(os.environ.get("PICTURES") or ROOT / ".allaboard/pictures/airflow")
+DRAWN = "!!document.querySelector('.allaboard article, .allaboard .nothing')"
+
+
+@dataclass
+class Site:
+    """A whole Airflow with runs of each kind."""
+
+    live: Live
+    runs: dict[str, Run]
+
+    def tab(self, name: str, task: str = "train") -> str:
+        run = self.runs[name]
+        return f"{self.live.airflow.url}/dags/{run.dag}/runs/{run.name}/tasks/{task}/plugin/allaboard"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    live = Live(tmp_path_factory.mktemp("site"), HERE / "ui/dags")
+    live.gates.mkdir(parents=True)
+    try:
+        live.airflow.start()
+        live.airflow.wait_until_ready(400)
+        first = live.start("digits", seed=1)
+        runs = {name: live.start(name) for name in ("broken", "foreign")}
+        ends(live, first)
+        runs["digits"] = live.start("digits", seed=2)
+        for run in runs.values():
+            ends(live, run)
+        runs["long"] = live.start("long")
+        until("the long one runs", lambda: now(live).get("long") == "running")
+        runs["waiting"] = live.start("waiting")
+        until("the other one waits for it", lambda: now(live).get("waiting") == "queued")
+        yield Site(live, runs)
+    finally:
+        live.stop()
+
+
+def ends(live: Live, run: Run) -> str:
+    """The state of a DAG run, once it has ended."""
+    path = f"/dags/{run.dag}/dagRuns/{run.name}"
+    return str(
+        until(
+            f"{run.name} ends",
+            lambda: (s := live.airflow.api("GET", path)["state"]) in ("success", "failed") and s,
+        )
+    )
+
+
+def ask(url: str, token: str = "") -> tuple[int, Any]:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def now(live: Live) -> dict[str, Any]:
+    """What the card tells: the state of the training of each DAG."""
+    return {row["dag_id"]: row["state"] for row in ask(f"{live.airflow.url}/allaboard/api/now")[1]["runs"]}
+
+
+@pytest.fixture(scope="module")
+def window(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(window: Page) -> Iterator[Page]:
+    """The browser, light and of the usual size."""
+    window.size(1360, 900)
+    window.errors.clear()
+    yield window
+    assert window.errors == []
+
+
+def shown(page: Page, url: str, picture: str, height: int = 900) -> str:
+    """The text of our part of a page, once it is drawn; kept as a picture of that height."""
+    page.open(url)
+    page.until(DRAWN)
+    page.size(1360, height)
+    page.until("document.fonts.ready && !document.querySelector('.chakra-skeleton')")
+    page.picture(PICTURES / f"{picture}.png")
+    return str(page.ask("document.querySelector('.allaboard').innerText"))
+
+
+def test_a_training_that_ended_shows_its_curves_phases_members_and_checkpoints(
+    site: Site, page: Page
+) -> None:
+    text = shown(page, site.tab("digits"), "training", 2400)
+    for words in (
+        "succeeded",
+        "240/240",
+        "Curves",
+        "Where the time went",
+        "Members",
+        "Checkpoints",
+        "★ best",
+    ):
+        assert words in text
+    assert page.ask("document.querySelectorAll('.allaboard .plot svg path.line').length") >= 4
+    assert page.ask("document.querySelectorAll('.allaboard .lane b.save').length") == 6
+    assert page.ask("document.querySelectorAll('.allaboard table tbody tr').length") >= 8
+
+
+def test_curves_are_drawn_over_time_and_zoomed_by_a_drag(site: Site, page: Page) -> None:
+    shown(page, site.tab("digits"), "training-steps")
+    box = page.ask(
+        "(() => { const b = document.querySelector('.allaboard .big svg').getBoundingClientRect();"
+        " return [b.left, b.top, b.width, b.height]; })()"
+    )
+    units = "[...document.querySelectorAll('.allaboard .unit')].map((u) => u.textContent).join(' ')"
+    steps = "[...document.querySelectorAll('.allaboard .big .plot i.x')].map((u) => u.textContent).join(' ')"
+    assert page.ask(steps).startswith("0 ")
+    for kind, share in (("mousePressed", 0.5), ("mouseMoved", 0.7), ("mouseReleased", 0.7)):
+        place = {"x": box[0] + share * box[2], "y": box[1] + box[3] / 2}
+        page.do("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **place)
+    page.until("!!document.querySelector('.allaboard .plot.zoomed')")
+    assert not page.ask(steps).startswith("0 ")
+    buttons = "[...document.querySelectorAll('.allaboard .tools button')]"
+    button = buttons + ".find((b) => b.textContent === '{}').click()"
+    page.ask(button.format("Show all"))
+    page.until("!document.querySelector('.allaboard .plot.zoomed')")
+    page.ask(button.format("Time"))
+    page.until(f"{units}.includes('seconds')")
+
+
+def test_a_training_that_failed_says_what_went_wrong_and_how_to_mend_it(site: Site, page: Page) -> None:
+    text = shown(page, site.tab("broken"), "failed", 1900)
+    assert "What went wrong" in text and "illegal memory access" in text and "python_exception" in text
+    assert page.ask("document.querySelector('.allaboard article').dataset.state") == "failed"
+    assert "Traceback" in page.ask("document.querySelector('.allaboard details.lines pre').textContent")
+
+
+def test_a_training_that_goes_on_is_shown_anew(site: Site, page: Page) -> None:
+    text = shown(page, site.tab("long"), "running")
+    assert "LIVE" in text and "running" in text
+    tiles = "[...document.querySelectorAll('.allaboard .tiles div')]"
+    step = f"{tiles}.find((d) => d.innerText.startsWith('steps')).innerText"
+    before = page.ask(step)
+    page.until(f"({step}) !== {json.dumps(before)}")
+
+
+def test_a_training_that_waits_says_why(site: Site, page: Page) -> None:
+    text = shown(page, site.tab("waiting"), "waiting")
+    assert "Why it waits" in text and "which run long-" in text and "queued" in text
+
+
+def test_a_task_of_others_is_told_politely_that_nothing_is_here(site: Site, page: Page) -> None:
+    text = shown(page, site.tab("foreign", "greet"), "foreign")
+    assert "No training here" in text and "started no run of allaboard" in text
+
+
+def test_a_task_that_names_the_run_of_another_dag_shows_nothing_of_it(site: Site) -> None:
+    run = site.runs["digits"].xcom("allaboard_run")["run"]
+    thief = site.live.run("borrowed", site.live.start("borrowed", run=run).name)
+    ends(site.live, thief)
+    url = f"{site.live.airflow.url}/allaboard/api/task/borrowed/{thief.name}/peek/-1"
+    status, told = ask(url)
+    assert status == 200 and told["run"] is None
+    assert ask(f"{site.live.airflow.url}/allaboard/api/task/digits/{site.runs['digits'].name}/train/-1")[1][
+        "run"
+    ]
+
+
+def test_the_tabs_follow_the_colours_of_airflow(site: Site, page: Page) -> None:
+    colour = "getComputedStyle(document.querySelector('.allaboard')).color"
+    shown(page, site.tab("digits"), "light")
+    light = page.ask(colour)
+    page.ask("localStorage.setItem('theme', 'dark')")
+    try:
+        shown(page, site.tab("digits"), "dark", 1500)
+        dark = page.ask(colour)
+    finally:
+        page.ask("localStorage.setItem('theme', 'light')")
+    assert brightness(light) < 100 < brightness(dark)
+
+
+def brightness(colour: str) -> float:
+    """Of ``rgb(28, 36, 48)``."""
+    parts = [float(part) for part in colour.partition("(")[2].rstrip(")").split(",")[:3]]
+    return sum(parts) / 3
+
+
+def test_a_narrow_window_cuts_nothing_off(site: Site, page: Page) -> None:
+    page.open(site.tab("digits"))
+    page.size(860, 900)
+    page.until(DRAWN)
+    page.picture(PICTURES / "narrow.png")
+    parts = "[...document.querySelectorAll('.allaboard article > *')]"
+    wider = f"{parts}.filter((e) => e.scrollWidth > e.clientWidth + 1)"
+    assert page.ask(f"{wider}.map((e) => e.className || e.tagName).join(' ')") == ""
+
+
+def test_the_models_of_a_dag_show_metrics_from_run_to_run_and_the_champion(site: Site, page: Page) -> None:
+    text = shown(page, f"{site.live.airflow.url}/dags/digits/plugin/allaboard-models", "models", 1500)
+    assert "The champion" in text and "promotion 2 of" in text and "accuracy" in text
+    assert page.ask("document.querySelectorAll('.allaboard .plot path.star').length") >= 2
+    assert (
+        page.ask("document.querySelectorAll('.allaboard table')[0].querySelectorAll('tbody tr').length") == 2
+    )
+
+
+def test_the_dashboard_has_a_card_of_what_trains_and_what_waits(site: Site, page: Page) -> None:
+    page.open(site.live.airflow.url + "/")
+    page.until("document.querySelectorAll('.allaboard .card .row').length === 2")
+    page.until_text("Pool Slots")
+    page.picture(PICTURES / "dashboard.png")
+    text = page.ask("document.querySelector('.allaboard .card').innerText")
+    assert "1 running, 1 waiting" in text and "which run long-" in text and "This machine: cpu" in text
+    page.ask("document.querySelector('.allaboard .card .row').click()")
+    page.until_text("Why it waits")
+
+
+def test_the_details_of_a_task_link_to_its_tab(site: Site, page: Page) -> None:
+    page.open(site.tab("digits").removesuffix("/plugin/allaboard") + "/details")
+    link = "[...document.querySelectorAll('a[target=_self]')].find((a) => a.textContent === 'Training')"
+    page.until(f"!!{link}")
+    page.ask(f"{link}.scrollIntoView()")
+    page.picture(PICTURES / "link.png")
+    page.ask(f"{link}.click()")
+    page.until(DRAWN)
+
+
+# --- a server on another machine, which shows the page in a frame and knows its users
+
+
+@pytest.fixture(scope="module")
+def other(site: Site) -> Iterator[str]:
+    """The address of a second API server of the same Airflow, which has none of the local runs."""
+    airflow, port = site.live.airflow, free_port()
+    environ = {
+        **airflow.environ,
+        "ALLABOARD_HOME": str(airflow.home / "elsewhere"),
+        "AIRFLOW__ALLABOARD__UI": "page",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+    }
+    with airflow.log.open("ab") as log:
+        process = subprocess.Popen(
+            ["airflow", "api-server"], env=environ, cwd=airflow.home, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, start_new_session=True, executable=str(airflow.home / "bin/airflow"),
+        )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, "it ended at once"
+        try:
+            return ask(f"{url}/api/v2/monitor/health")[0] == 200
+        except OSError:
+            return False
+
+    try:
+        until("the second API server answers", answers)
+        yield url
+    finally:
+        end_family(process.pid)
+        process.wait()
+
+
+def test_nobody_sees_a_training_without_signing_in(site: Site, other: str) -> None:
+    run = site.runs["digits"]
+    for path in (
+        f"/allaboard/api/task/digits/{run.name}/train/-1", f"/allaboard/page/digits/{run.name}/train",
+        "/allaboard/api/dag/digits/models", "/allaboard/api/now",
+    ):  # fmt: skip
+        assert ask(other + path)[0] == 401
+
+
+def test_a_server_that_cannot_read_a_run_shows_the_snapshot_that_the_trigger_left(
+    site: Site, other: str
+) -> None:
+    token = ask(f"{site.live.airflow.url}/auth/token")[1]["access_token"]
+    path = f"/allaboard/api/task/long/{site.runs['long'].name}/train/-1"
+
+    def told() -> Any:
+        status, found = ask(other + path, token)
+        assert status == 200, found
+        return found if found["run"] and found["run"]["progress"]["step"] else None
+
+    found = until("the trigger left a snapshot", told)
+    assert found["source"] == "snapshot" and found["run"]["state"] == "running" and found["run"]["curves"]
+    assert "cannot be read from here now" in found["note"]
+
+
+def test_without_react_plugins_the_tab_holds_the_page_in_a_frame(site: Site, other: str, page: Page) -> None:
+    token = ask(f"{site.live.airflow.url}/auth/token")[1]["access_token"]
+    page.do("Network.setCookie", name="_token", value=token, url=other, httpOnly=False)
+    run = site.runs["digits"]
+    page.open(f"{other}/dags/digits/runs/{run.name}/tasks/train/plugin/allaboard")
+    inside = "document.querySelector('iframe')?.contentDocument"
+    page.until(f"!!{inside}?.querySelector('.plot svg')")
+    page.size(1360, 1500)
+    page.picture(PICTURES / "frame.png")
+    assert "succeeded" in page.ask(f"{inside}.body.innerText")
+    assert page.ask(f"getComputedStyle({inside}.querySelector('.tools button') ?? {inside}.body).display")
