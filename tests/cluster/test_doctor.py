@@ -64,8 +64,8 @@ class Shell(Terminal):
 
         try:
             return until(f"the cause {code}", look, timeout=patience)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; the last cause was {json.dumps(last)}") from None
+        except TimeoutError as error:
+            raise AssertionError(f"{error}; the first cause was {json.dumps(last)}") from None
 
 
 @pytest.fixture

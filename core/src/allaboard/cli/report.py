@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from allaboard.backends.base import Backend
 from allaboard.cli.place import Place, json_option, place_options, resolved, store_option
 from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, UnknownRun
