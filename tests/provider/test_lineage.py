@@ -45,7 +45,8 @@ def test_a_training_that_has_not_begun_tells_what_it_will_read_and_where_it_will
 
 def test_what_the_work_noted_is_told_at_its_end_also_when_it_failed() -> None:
     operator = TrainingJobOperator(task_id="train", job={"name": "a"}, allaboard_conn_id=None)
-    operator.lineage = Lineage((), (Dataset("/a", "7", rows=3),), {"run": "a-1", "metrics": {"loss": 0.5}})
+    made = Lineage((), (Dataset("/a", "7", rows=3),), {"run": "a-1", "metrics": {"loss": 0.5}})
+    operator.lineage = lambda: made
     for told in (
         operator.get_openlineage_facets_on_complete(None),
         operator.get_openlineage_facets_on_failure(None),

@@ -85,6 +85,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             folder,
             DAGS,
             NOTES=str(folder),
+            AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT="60",
             AIRFLOW__METRICS__STATSD_ON="True",
             AIRFLOW__METRICS__STATSD_PORT=str(metrics.port),
             AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED="True",
@@ -112,7 +113,7 @@ def worse(world: World, first: Run) -> Run:
 
 
 def test_events_of_a_deferred_training_carry_what_came_of_it(world: World, first: Run) -> None:
-    assert first.at("train").log().count("Pausing task as DEFERRED") == 1
+    assert "Pausing task as DEFERRED" in first.at("train").log()
     told = world.extra(first, "weights")
     uri = first.at("train").xcom()["checkpoints"]["latest"]
     assert told == {
@@ -124,7 +125,7 @@ def test_events_of_a_deferred_training_carry_what_came_of_it(world: World, first
     }
 
 
-def test_events_of_a_training_that_does_not_defer_carry_the_same(world: World) -> None:
+def test_events_of_a_training_that_does_not_defer_carry_the_same(world: World, first: Run) -> None:
     run = world.succeeds("waits_here", "train", accuracy=0.7)
     told = world.extra(run, "weights")
     assert (told["step"], told["metrics"]) == (10, {"accuracy": 0.7})
@@ -179,7 +180,7 @@ def test_a_champion_whose_worker_died_before_airflow_heard_is_announced(world: W
     assert world.extra(run, "other")["promotion"] == 1
 
 
-def test_a_failed_training_has_no_event(world: World) -> None:
+def test_a_failed_training_has_no_event(world: World, first: Run) -> None:
     run = world.live.start("waits_here", accuracy=-1)
     run.wait_task("failed")
     assert world.events(run) == []
@@ -219,7 +220,7 @@ def test_openlineage_hears_of_inputs_outputs_and_metrics(world: World, first: Ru
     assert made["name"] == shards["name"] and made["outputFacets"]["outputStatistics"]["rowCount"] == 1
 
 
-def test_openlineage_hears_why_a_training_failed(world: World) -> None:
+def test_openlineage_hears_why_a_training_failed(world: World, first: Run) -> None:
     run = world.live.start("waits_here", accuracy=-2)
     run.wait_task("failed")
     facet = world.lineage(run, "train", "FAIL")["run"]["facets"]["allaboard"]

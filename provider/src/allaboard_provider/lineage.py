@@ -9,7 +9,7 @@ and without secrets as the extra of Assets is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -44,9 +44,11 @@ class Lineage:
 
 
 class TellsLineage:
-    """For operators: `expected_lineage` before the work, and ``lineage``, which the work sets."""
+    """For operators: `expected_lineage` before the work, and ``lineage``, which the work sets: a function,
+    for who asks pays, and without OpenLineage nobody does.
+    """
 
-    lineage: Lineage | None = None
+    lineage: Callable[[], Lineage] | None = None
 
     def expected_lineage(self) -> Lineage:
         """What the task will read and make, as far as its fields say. May raise; then nothing is told."""
@@ -56,7 +58,7 @@ class TellsLineage:
         return for_openlineage(self.expected_lineage())
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        return for_openlineage(self.lineage or self.expected_lineage())
+        return for_openlineage((self.lineage or self.expected_lineage)())
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         return self.get_openlineage_facets_on_complete(task_instance)

@@ -31,6 +31,9 @@ def test_stop_waits_until_nothing_runs_and_says_who_and_why(ab: Terminal) -> Non
     assert stop is not None and stop.reason == "a better idea" and "@" in stop.by
     page = ab("status", run).out
     assert "stopped" in page and "a better idea" in page
+    [found] = ab("doctor", run, "--json").json["diagnoses"]
+    assert found["code"] == "killed_externally" and found["blame"] == stop.by
+    assert found["summary"] == f"it was stopped by {stop.by}: a better idea"
 
 
 def test_stop_now_gives_no_time(ab: Terminal) -> None:

@@ -38,7 +38,9 @@ def samples() -> Any:
     yield {"__key__": "0", "txt": "a"}
 
 
-with DAG("chain", schedule=None, params={"accuracy": Param(0.5, type="number")}):
+AGAIN = {"retries": 2, "retry_delay": timedelta(seconds=1)}  # a busy machine may lose a worker
+
+with DAG("chain", schedule=None, params={"accuracy": Param(0.5, type="number")}, default_args=AGAIN):
     prepare = PrepareShardsOperator(
         task_id="prepare", source=samples, into="store://shards", outlets=[SHARDS]
     )

@@ -9,7 +9,8 @@ from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, po
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.reading import SECONDARY, author, from_logs, log_evidence, readings
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import Condition, PodSeen, Try
+from allaboard.observation import Condition, PodSeen, State, Try
+from allaboard.status import state_of
 
 _NEEDS = (Need.PODS, Need.EVENTS)
 _LOG_NEEDS = (Need.PODS, Need.LOGS)
@@ -744,6 +745,18 @@ def _is_torn_down(case: Case, pod: PodSeen) -> bool:
     retryable=True,
 )
 def killed_externally(case: Case) -> Iterator[Finding]:
+    stop = case.seen.stop
+    if stop is not None and stop.code is None and state_of(case.seen) in (State.STOPPING, State.STOPPED):
+        yield Finding(
+            "killed_externally",
+            f"it was stopped by {quote(stop.by)}: {quote(stop.reason)}",
+            (Evidence(f"run/{case.seen.run}", "record.stop", quote(stop.reason)),),
+            quote(stop.by),
+            stop.at,
+            confidence=0.95,
+            fix="start it again under its key: it resumes from its newest checkpoint",
+        )
+        return
     for pod in case.pods:
         code = exit_code(pod)
         one: Try | None = pod.main.ended_try if pod.main is not None else None

@@ -21,6 +21,7 @@ _OURS = (
     r"kubeflow|training-operator|trainer\.|trainjob|pytorchjob|tfjob|xgboostjob|paddlejob|jaxjob|"
     r"mpijob|mpi-operator|jobset"
 )
+_OVER_LIMIT = "must be less than or equal to"
 WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (code, re.compile(pattern, re.IGNORECASE | re.DOTALL))
     for code, pattern in (
@@ -45,7 +46,9 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("resource_quota_exceeded", r"exceeded quota|failed quota:|insufficient quota to match these scopes"),
         (
             "limitrange_denied",
-            r"(maximum|minimum) \S+ usage per (Container|Pod|PersistentVolumeClaim)|limit to request ratio",
+            r"(maximum|minimum) \S+ usage per (Container|Pod|PersistentVolumeClaim)|limit to request ratio|"
+            # A limit that the job does not state is that of the LimitRange.
+            rf"{_OVER_LIMIT} \S+ limit of",
         ),
         (
             "pod_reference_missing",
@@ -106,6 +109,8 @@ def _refusals(case: Case) -> Iterator[tuple[str, Said]]:
         if code is None or _came_true(case, said):
             continue
         kind = said.field.partition(".")[2]
+        if code == "limitrange_denied" and _OVER_LIMIT in said.text and case.spec(r"limits\.\w+$"):
+            code = "job_spec_invalid"  # the limit is the job's own
         if code == "job_spec_invalid" and not _REFUSING.search(kind):
             continue
         yield code, said
@@ -441,6 +446,9 @@ def openshift_scc_denied(case: Case) -> Iterator[Finding]:
 def limitrange_denied(case: Case) -> Iterator[Finding]:
     text = _text(case, "limitrange_denied")
     what = _group(r"((?:maximum|minimum) \S+ usage per \w+ is [^,]+, but \w+ is [^.,\]]+)", text)
+    what = what or _group(
+        r'(Invalid value: "[^"]+": must be less than or equal to \S+ limit of [^,\s]+)', text
+    )
     blame = f"{case.job_name} pod spec: resources"
     yield from _told(
         case, "limitrange_denied", f"a LimitRange refuses its pods: {what or 'resources'}", blame

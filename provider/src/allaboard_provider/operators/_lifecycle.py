@@ -15,12 +15,11 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.sdk import conf
@@ -87,7 +86,7 @@ class TrainingTask(Protocol):
     backstop: float
     executor: str | None
     execution_timeout: timedelta | None
-    lineage: Lineage | None
+    lineage: Callable[[], Lineage] | None
 
     @property
     def hook(self) -> AllaboardHook: ...
@@ -538,7 +537,7 @@ class TaskTry:
         if line := last_good_line(self.backend, outcome.seen):
             self.log.error("%s", redact_text(line, self.secrets))
         self._measure(outcome.seen)
-        self._note_lineage(outcome)
+        self.operator.lineage = lambda: self._lineage_of(outcome)
         self._leave_snapshot(outcome)
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
@@ -560,16 +559,9 @@ class TaskTry:
         except Exception as error:  # whatever a site has set up, the training has ended as it has
             self.log.warning("the metrics of run %s were not sent: %s", seen.run, error)
 
-    def _note_lineage(self, outcome: Outcome) -> None:
-        """Only where Airflow's OpenLineage provider is there to ask for it: it reads manifests."""
-        if find_spec("airflow.providers.openlineage") is None:
-            return
-        try:
-            noted = self.operator.made(outcome)
-            facts = redact_texts(dict(noted.facts), self.secrets)
-            self.operator.lineage = replace(noted, facts=facts)
-        except (AllaboardError, OSError) as error:
-            self.log.info("run %s has no lineage: %s", outcome.run, error)
+    def _lineage_of(self, outcome: Outcome) -> Lineage:
+        made = self.operator.made(outcome)
+        return replace(made, facts=redact_texts(dict(made.facts), self.secrets))
 
     def _tell_outlets(self, result: Mapping[str, Any]) -> None:
         """Only a worker can: a trigger that ended the task itself would leave its outlets without events."""

@@ -67,11 +67,12 @@ class CollectCheckpointOperator(StoreOperator):
             copy.uri,
         )
         result = copy.to_dict()
-        self.lineage = Lineage(
+        made = Lineage(
             inputs=(Dataset(copy.source, result["fingerprint"]),),
             outputs=(Dataset(copy.uri, result["fingerprint"], size=copy.bytes),),
             facts={"run": result["run"], "step": result["step"], "metrics": result["metrics"]},
         )
+        self.lineage = lambda: made
         if self.outlets:
             told = {name: result[name] for name in ("uri", "step", "metrics", "run", "fingerprint")}
             outlets.announce(self, context, outlets.extra_of(told), into)

@@ -104,7 +104,7 @@ class PromoteOperator(StoreOperator):
             self.log.info(
                 "the champion is promotion %d: %s", decision.champion.number, decision.champion.checkpoint
             )
-        self.lineage = self._made(decision, store)
+        self.lineage = lambda: self._made(decision, store)
         if self.outlets:
             self._tell_outlets(context, decision, store, by)
         self._tell_promotions(context, open_store(store), decision.to_dict())

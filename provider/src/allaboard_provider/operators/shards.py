@@ -86,7 +86,7 @@ class PrepareShardsOperator(StoreOperator):
             "fingerprint": index.fingerprint,
         }
         made = Dataset(into, index.fingerprint, index.samples, index.size, len(index.shards))
-        self.lineage = replace(self.expected_lineage(), outputs=(made,))
+        self.lineage = lambda: replace(self.expected_lineage(), outputs=(made,))
         if self.outlets:
             outlets.announce(self, context, outlets.extra_of(result), into)
         return result

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
+from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
+from allaboard.checking import require_valid
 from allaboard.cli.render import to_yaml
 from allaboard.errors import BadInput
 from allaboard.names import attempt_name, run_name
 from allaboard.render import labels
-from allaboard.render.cluster_facts import ASSUMED
+from allaboard.render.cluster_facts import ASSUMED, assumed_facts
 from allaboard.render.manifests import Rendered
 from allaboard.spec.job import TrainingJob
+from allaboard.spec.site import Site
 from tests.core.backends.kubernetes.golden import CODE, FILE, KEY, WHOLE, made, whole
 
 
@@ -398,3 +402,26 @@ def test_places_inside_a_pod_are_refused_or_warned_of() -> None:
     (note,) = made(checkpoints={"uri": "/out/x"}).notes
     assert "below no mount of storage" in note
     assert made(checkpoints={"uri": "/out/x"}, storage=[{"mount": "/out", "pvc": "p"}]).notes == ()
+
+
+def test_what_a_client_adds_to_the_environment_is_in_every_member_and_in_no_spec() -> None:
+    fields = {
+        "name": "a",
+        "command": ["python"],
+        "workers": 2,
+        "image": "lab/train:1",
+        "engine": "pytorchjob",
+    }
+    plan = Plan(require_valid(TrainingJob(**fields)), "k")
+    traced = replace(plan, environment={"TRACEPARENT": "00-1-2-01"})
+    facts = assumed_facts({}, "default")
+    made = prepare_attempt(traced, 1, 1, Site("s3://bucket"), facts, {})
+    containers = [
+        spec["template"]["spec"]["containers"][0]
+        for manifest in made.manifests
+        if manifest["kind"] == "PyTorchJob"
+        for spec in manifest["spec"]["pytorchReplicaSpecs"].values()
+    ]
+    assert len(containers) == 2
+    assert all({"name": "TRACEPARENT", "value": "00-1-2-01"} in one["env"] for one in containers)
+    assert (traced.spec, traced.spec_hash) == (plan.spec, plan.spec_hash)

@@ -102,7 +102,7 @@ class Watched:
 
 def watch(backend: LocalBackend, folder: Path, seconds: float) -> list[Watched]:
     """Gangs of all kinds, watched for so long, and then stopped."""
-    owner, watched = Owner("test"), []
+    owner, watched = Owner("test", "detached", "detached"), []
     cpus = os.cpu_count() or 1
     for kind in (*KINDS, "queue"):
         own = folder / kind
