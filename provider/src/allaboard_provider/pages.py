@@ -32,7 +32,7 @@ PROMOTION_KEY = "allaboard_promotion"
 VERSION = 1
 EVERY = 20.0
 """Least seconds between two snapshots of a run that goes on."""
-_SHARE = 30
+_SHARE = 100
 """A snapshot that took a second is followed by the next one after so many."""
 _LARGEST = 4 << 20
 """Bytes of a snapshot as JSON that are read."""

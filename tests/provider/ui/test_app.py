@@ -352,9 +352,9 @@ def test_snapshots_are_as_rare_as_they_are_dear() -> None:
     snapshots = Snapshots(lambda: now[0])
     assert snapshots.is_due("running")
     snapshots.left("running", took=2.0)
-    now[0] = 59.0
+    now[0] = 199.0
     assert not snapshots.is_due("running")
-    now[0] = 60.0
+    now[0] = 200.0
     assert snapshots.is_due("running")
     snapshots.left("running", took=0.0)
     now[0] += pages.EVERY / 2

@@ -54,10 +54,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         live.airflow.wait_until_ready(400)
         first = live.start("digits", seed=1)
         runs = {name: live.start(name) for name in ("broken", "foreign")}
-        ends(live, first)
+        assert ends(live, first) == "success", first.log()
         runs["digits"] = live.start("digits", seed=2)
-        for run in runs.values():
-            ends(live, run)
+        for name, run in runs.items():
+            assert ends(live, run) == ("failed" if name == "broken" else "success"), run.log()
         runs["long"] = live.start("long")
         until("the long one runs", lambda: now(live).get("long") == "running")
         runs["waiting"] = live.start("waiting")

@@ -13,9 +13,6 @@ import time
 from importlib import resources
 from typing import Annotated, Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Path, Request, Response
 
 from allaboard.report.html import head, page
@@ -31,11 +28,14 @@ MapIndex = Annotated[int, Path(ge=-1, le=1_000_000)]
 #: Airflow leaves the placeholder in the address for a task that is not mapped.
 FramedIndex = Annotated[str, Path(pattern=r"^(-1|\d{1,6}|\{MAP_INDEX\})$")]
 Name = Annotated[str, Path(min_length=1, max_length=250)]
-_may_see = requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)
 
 
 def build(database: Database | None = None) -> FastAPI:
     """The app. ``database``: for tests."""
+    # Airflow's API is imported with the first app: what it is made of warns and is slow to load.
+    from airflow.api_fastapi.core_api.security import get_user
+
+    may_see, signed_in = [Depends(_guard())], Depends(get_user)
     app = FastAPI(title="allaboard", docs_url=None, redoc_url=None, openapi_url=None)
     rows, pages = database or Database(), Cache()
 
@@ -45,29 +45,29 @@ def build(database: Database | None = None) -> FastAPI:
             raise HTTPException(404, "there is no such task instance")
         return task
 
-    @app.get("/api/task/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=[Depends(_may_see)])
+    @app.get("/api/task/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=may_see)
     def task(request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: MapIndex) -> Response:
         where = Where(dag_id, run_id, task_id, map_index)
         return _json(request, page_of(task_at(where), time.time(), pages))
 
-    @app.get("/page/{dag_id}/{run_id}/{task_id}", dependencies=[Depends(_may_see)])
+    @app.get("/page/{dag_id}/{run_id}/{task_id}", dependencies=may_see)
     def plain_page(request: Request, dag_id: Name, run_id: Name, task_id: Name) -> Response:
         return _html(request, page_of(task_at(Where(dag_id, run_id, task_id)), time.time(), pages))
 
-    @app.get("/page/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=[Depends(_may_see)])
+    @app.get("/page/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=may_see)
     def page_in_frame(
         request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: FramedIndex
     ) -> Response:
         where = Where(dag_id, run_id, task_id, int(map_index) if map_index.isdigit() else -1)
         return _html(request, page_of(task_at(where), time.time(), pages))
 
-    @app.get("/api/dag/{dag_id}/models", dependencies=[Depends(_may_see)])
+    @app.get("/api/dag/{dag_id}/models", dependencies=may_see)
     def models(request: Request, dag_id: Name) -> Response:
         tasks, dag_runs = rows.tasks_of(dag_id)
         return _json(request, models_of(dag_id, tasks, dag_runs, time.time()))
 
     @app.get("/api/now")
-    def now(request: Request, user: GetUserDep) -> Response:
+    def now(request: Request, user: Any = signed_in) -> Response:
         found = rows.unfinished(_dags_of(user))
         seen = {dag for dag in {task.where.dag_id for task in found} if _may_see_tasks(request, dag, user)}
         tasks = [task for task in found if task.where.dag_id in seen]
@@ -81,14 +81,24 @@ def build(database: Database | None = None) -> FastAPI:
     return app
 
 
+def _guard(dag_id: str | None = None) -> Any:
+    """Whether a user may see the task instances of a DAG, by default of the one in the address."""
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+    from airflow.api_fastapi.core_api.security import requires_access_dag
+
+    return requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE, dag_id)
+
+
 def _dags_of(user: Any) -> set[str]:
+    from airflow.api_fastapi.app import get_auth_manager
+
     return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
 def _may_see_tasks(request: Request, dag_id: str, user: Any) -> bool:
     """The question of the guard of the other routes, about a DAG that no address names."""
     try:
-        requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE, dag_id)(request, user)
+        _guard(dag_id)(request, user)
     except HTTPException:
         return False
     return True
