@@ -46,8 +46,8 @@ def page() -> str:
 def losses(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each of ours that took longer than one that is not, by more than a twentieth."""
     return [
-        f"- {one['title']}: *{ours}* took {statistics.median(mine) / statistics.median(its):.2f} times as long "
-        f"as *{peer}*."
+        f"- {one['title']}: *{ours}* took {statistics.median(mine) / statistics.median(its):.2f} times "
+        f"as long as *{peer}*."
         for one in tables
         for ours, mine in one["seconds"].items()
         if _is_ours(ours)
