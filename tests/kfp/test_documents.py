@@ -11,7 +11,7 @@ from kfp.dsl.graph_component import GraphComponent
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DOCUMENTS = [ROOT / "README.md", ROOT / "kfp_components" / "README.md", *(ROOT / "core/docs").rglob("*.md")]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "core/docs").rglob("*.md")]
 BLOCKS = [
     (path, code)
     for path in DOCUMENTS

@@ -101,15 +101,15 @@ def commands(document: Path) -> Iterator[list[str]]:
     for block in SHELL.finditer(document.read_text()):
         text = re.sub(r"\\\n", " ", re.sub(r"(?m)(?:^|\s)#.*$", "", block["code"]))
         lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
-        lexer.whitespace, lexer.commenters = " \t", ""
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
         words: list[str] = []
         for token in [*lexer, "\n"]:
             if not set(token) <= set(";|&\n()"):
                 words.append(token)
                 continue
-            ours = [n for n, word in enumerate(words) if word.rpartition("/")[2] == "allaboard"]
-            if ours and words[ours[0] + 1 :]:
-                yield [word for word in _without_redirections(words[ours[0] :]) if word not in ("...", "-")]
+            first = next((n for n, word in enumerate(words) if not re.match(r"[A-Z_]+=|export$", word)), 0)
+            if words[first + 1 :] and words[first].rpartition("/")[2] == "allaboard":
+                yield [word for word in _without_redirections(words[first:]) if word != "..."]
             words = []
 
 

@@ -48,7 +48,8 @@ def installed(into: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not UV.exists(), reason="make env brings uv")
 def test_from_the_wheel_to_a_promoted_model(tmp_path: Path) -> None:
     try:

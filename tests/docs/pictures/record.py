@@ -9,6 +9,7 @@ times at which it wrote them; the worker gets SIGKILL from beside it, as when a 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import pty
 import select
@@ -35,7 +36,6 @@ from tests.docs.pictures.screen import Screen
 COLUMNS, ROWS = 100, 30
 EVERY, IDLE, END = 0.25, 0.75, 5.0
 """Seconds: between two frames; of a stretch in which only clocks move; of the last frame."""
-NOTE = 6.0
 LIMIT = 240.0
 """Seconds after which a recording has failed."""
 
@@ -161,7 +161,7 @@ def main(target: Path) -> None:
 def draw(made: Recording) -> str:
     """The recording as SVG."""
     note = f"{made.killed:.1f} s, another terminal: kill -9 {VICTIM}"
-    frames = with_notes(thinned(made.frames, EVERY), [(made.killed, made.killed + NOTE, note)])
+    frames = with_notes(thinned(made.frames, EVERY), [(made.killed, math.inf, note)])
     film = shots(frames, idle=IDLE, end=END)
     seconds = sum(shot.lasts for shot in film[:-1])
     return svg(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.docs.site.markdown import fenced, table
@@ -39,7 +39,25 @@ def page() -> str:
     lines = [HEAD.format(where=where)]
     for one in raw["tables"]:
         lines += [f"## {one['title']}", "", *_table(one)]
+    lines += ["## Where we lose", "", *losses(raw["tables"]), ""]
     return "\n".join([*lines, MISSING, "## Raw seconds", "", *fenced(json.dumps(raw, indent=1), "json")])
+
+
+def losses(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each of ours that took longer than one that is not, by more than a twentieth."""
+    return [
+        f"- {one['title']}: *{ours}* took {statistics.median(mine) / statistics.median(its):.2f} times "
+        f"as long as *{peer}*."
+        for one in tables
+        for ours, mine in one["seconds"].items()
+        if _is_ours(ours)
+        for peer, its in one["seconds"].items()
+        if not _is_ours(peer) and statistics.median(mine) > 1.05 * statistics.median(its)
+    ]
+
+
+def _is_ours(name: str) -> bool:
+    return any(word in name for word in ("allaboard", "TrainingJob", "retrain_digits"))
 
 
 def _table(one: Mapping[str, Any]) -> Iterator[str]:

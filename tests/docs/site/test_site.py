@@ -112,6 +112,9 @@ def test_the_figures_are_the_raw_ones() -> None:
         assert f"## {one['title']}\n" in page
         assert [name for name in one["seconds"] if f"| {name} |" not in page] == []
     assert json.dumps(raw, indent=1) in page
+    assert benchmarks.losses(
+        [{"title": "t", "seconds": {"allaboard run": [2.0, 4.0], "a peer": [1.0, 1.0], "slow": [9.0, 9.0]}}]
+    ) == ["- t: *allaboard run* took 3.00 times as long as *a peer*."]
 
 
 @pytest.fixture(scope="module")
