@@ -74,15 +74,28 @@ def ab(plane: ControlPlane, namespace: str, nodes: OwnNodes, tmp_path: Path) -> 
     return Shell.on(plane.kubeconfig, namespace, tmp_path)
 
 
-def test_an_operator_that_is_away(ab: Shell, plane: ControlPlane) -> None:
+def test_an_operator_whose_webhook_went_with_it(ab: Shell, plane: ControlPlane) -> None:
+    file = ab.job(engine="pytorchjob")
     plane.halt("training-operator", signal.SIGKILL)
     try:
-        run = ab.submit(engine="pytorchjob")
-        found = ab.cause(run, "operator_not_running", 120)
-        assert "no operator has taken up the PyTorchJob" in found["summary"], found
+        said = ab("run", file, "--key", "nightly", "--detach", code=5)
     finally:
         plane.launch("training-operator")
-    ab.running(run)
+    assert "failed calling webhook" in said.err and "--key nightly" in said.err, said
+    ab("run", file, "--key", "nightly", "--detach")
+    ab.running(ab.run_of())
+
+
+@pytest.mark.needs("mpi-operator")
+def test_an_operator_that_is_away(ab: Shell, plane: ControlPlane) -> None:
+    """That of MPIJobs has no webhook: the job is taken, and nobody takes it up."""
+    plane.halt("mpi-operator", signal.SIGKILL)
+    try:
+        run = ab.submit(framework="mpi", engine="mpijob")
+        found = ab.cause(run, "operator_not_running", 120)
+        assert "no operator has taken up the MPIJob" in found["summary"], found
+    finally:
+        plane.launch("mpi-operator")
 
 
 def test_a_member_that_is_drained_from_its_node(ab: Shell, nodes: OwnNodes) -> None:
