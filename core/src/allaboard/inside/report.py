@@ -28,6 +28,10 @@ from allaboard.reportline import LONGEST, encode
 EVERY = 0.1  # seconds between two progress lines
 _SPEED_OVER = 10.0  # seconds
 MOST_VERSIONS = 50
+_FRAMEWORKS = (
+    "torch", "tensorflow", "jax", "paddle", "xgboost", "lightgbm", "numpy", "transformers", "accelerate",
+    "deepspeed", "lightning", "datasets", "allaboard",
+)  # fmt: skip
 _TERMINATION_LOG, _MOST_OF_A_STATUS = "/dev/termination-log", 4096
 _RESERVED = ("v", "kind", "nonfinite", "steps_per_second")
 
@@ -48,10 +52,12 @@ def report(step: int, total: int | None = None, loss: Any = None, **numbers: Any
 
 def loaded_versions() -> dict[str, str]:
     """Python's version and those of the packages that this process has imported so far, by their names for
-    ``import``: what has a ``__version__``, `MOST_VERSIONS` at most. Nothing is imported for it.
+    ``import``: what has a ``__version__``, `MOST_VERSIONS` at most, frameworks first. Nothing is imported for
+    it.
     """
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name, module in sorted(sys.modules.items()):
+    for name in [*(name for name in _FRAMEWORKS if name in sys.modules), *sorted(sys.modules)]:
+        module = sys.modules.get(name)
         if "." in name or name.startswith("_") or name in sys.stdlib_module_names:
             continue
         if len(found) >= MOST_VERSIONS:
