@@ -75,6 +75,16 @@ def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, m
     return task_id is None or known[2:] == [task_id, -1 if map_index is None else map_index]
 
 
+def are_of_one_dag(key: str, other: str) -> bool:
+    """Whether two runs' keys are of tasks of the same DAG of the same installation."""
+    try:
+        kind, *known = parse_json(key)
+        other_kind, *others = parse_json(other)
+    except (ValueError, TypeError):  # a key that a person chose
+        return False
+    return kind == other_kind == "airflow" and len(known) >= 2 and known[:2] == others[:2]
+
+
 def in_triggerer(ti_id: Any) -> Owner:
     """The same try, while a triggerer follows. A triggerer that restarts or is away stops no run."""
     return Owner(str(ti_id), "deferred", "orchestrated")

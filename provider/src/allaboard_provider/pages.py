@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from allaboard.errors import BackendUnreachable
 from allaboard.redaction import redact_text
 from allaboard.untrusted import parse_json
+from allaboard_provider.identity import are_of_one_dag
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
@@ -51,18 +52,22 @@ def told(
     with_output: bool = True,
 ) -> dict[str, Any]:
     """The value of `page_data` for a run. ``seconds``: how long its output may be read; what is not read by
-    then is a gap of the page. ``with_output``: False where there can be none yet. Raises AllaboardError.
+    then is a gap of the page. ``with_output``: False where there can be none yet. A failed run is compared
+    with the last good one of the same DAG: who sees the page need not see other DAGs. Raises AllaboardError.
     """
+    from allaboard.report.last_good import since_last_good
     from allaboard.report.page_data import Readings, page_data
     from allaboard.report.reading import job_of, read_run
 
-    run = outcome.seen.run
+    seen = outcome.seen
+    run = seen.run
     secrets = backend.secrets_of(run)
-    read = Readings(secrets=secrets)
+    read, since = Readings(secrets=secrets), None
     if with_output:
         hurried: Any = _Hurried(backend, seconds, time.monotonic)
         read = read_run(hurried, outcome, secrets)
-    return page_data(outcome, read, now, job=job_of(backend, run), kind=kind, bounds=bounds)
+        since = since_last_good(hurried, seen, lambda good: are_of_one_dag(good.key or "", seen.key or ""))
+    return page_data(outcome, read, now, job=job_of(backend, run), kind=kind, since=since, bounds=bounds)
 
 
 class _Hurried:

@@ -20,6 +20,7 @@ from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
+from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.execution_time.xcom import XCom
 from fastapi.testclient import TestClient
 
@@ -169,6 +170,22 @@ def test_a_run_of_this_machine_is_read_where_it_lives() -> None:
     assert (told["run"]["best"]["step"], len(told["run"]["checkpoints"])) == (30, 3)
     assert answer.headers["cache-control"] == "private, no-cache"
     assert "hush-hush-hush" not in answer.text
+
+
+def test_a_failed_run_is_compared_with_the_last_good_one_of_its_own_dag_alone() -> None:
+    trained(TaskInstance(dag_id="others"))
+    bad = TaskInstance(run_id="manual__2")
+    with pytest.raises(AirflowException):
+        trained(bad, environment={"LR": "3"}, command=["python", "-c", "raise SystemExit(3)"])
+    task = a_task(bad, state="failed")
+    assert client(task).get(path_of(task)).json()["run"]["since_last_good"] is None
+    _, good = trained()
+    worse = TaskInstance(run_id="manual__3")
+    with pytest.raises(AirflowException):
+        trained(worse, environment={"LR": "3"}, command=["python", "-c", "raise SystemExit(3)"])
+    task = a_task(worse, state="failed")
+    since = client(task).get(path_of(task)).json()["run"]["since_last_good"]
+    assert since["run"] == good["run"] and 'environment: absent -> {"LR": "3"}' in since["changes"]
 
 
 def test_a_run_that_is_gone_from_here_is_told_from_the_snapshot_its_task_left(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,11 +17,14 @@ MOST_LOG_LINES = 20_000
 _BAD = (State.FAILED, State.LOST, State.TIMED_OUT)
 
 
-def since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None:
+def since_last_good(
+    backend: Backend, seen: Observation, among: Callable[[Observation], bool] = lambda run: True
+) -> SinceLastGood | None:
     """What differs since the last run of the same job that succeeded; None: this one does well, there is no
-    such run, or it cannot be read any more.
+    such run, or it cannot be read any more. ``among``: which runs may be compared with, for readers who may
+    not see all.
     """
-    since = changes_since_last_good(backend, seen)
+    since = changes_since_last_good(backend, seen, among)
     if since is None:
         return None
     with suppress(AllaboardError):  # its logs may be gone
@@ -31,14 +35,17 @@ def since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None
     return since
 
 
-def changes_since_last_good(backend: Backend, seen: Observation) -> SinceLastGood | None:
+def changes_since_last_good(
+    backend: Backend, seen: Observation, among: Callable[[Observation], bool] = lambda run: True
+) -> SinceLastGood | None:
     """The same without the lines: no log is read."""
     if not seen.job or state_of(seen) not in _BAD:
         return None
     begun = seen.created or 0.0
     try:
         runs = [r for r in backend.list() if r.job == seen.job and state_of(r) is State.SUCCEEDED]
-        earlier = [r for r in runs if r.run != seen.run and (r.finished or r.created or 0.0) <= begun]
+        others = [r for r in runs if r.run != seen.run and among(r)]
+        earlier = [r for r in others if (r.finished or r.created or 0.0) <= begun]
         if not earlier:
             return None
         good = max(earlier, key=lambda r: r.finished or r.created or 0.0)
