@@ -3,7 +3,7 @@
     python tests/run.py [--all | --cluster] [pytest arguments]
 
 Without the thorough ones; with --all every test that needs no cluster (`make test-all`), with --cluster those
-that need one (`make cluster-test`).
+that need one (`make cluster-test`). Those of endurance only where ``-m`` names them.
 
 Exit code 0 when every test of both passed; 1 otherwise, which takes in: no tests were found, pytest itself
 broke, the time limit was reached, or a test left a process behind. What is left behind is named and killed:
@@ -68,6 +68,7 @@ SUITES = (
         "airflow",
         ("tests/core", "tests/provider", "tests/meta", "tests/docs", *SIDE_BY_SIDE),
         ROOT / ".venv/airflow/bin",
+        without=("endurance",),
     ),
     # The pure core once more, beside the other versions of what it stands on.
     Suite(
@@ -78,7 +79,7 @@ SUITES = (
             *("tests/meta/test_imports.py", *SIDE_BY_SIDE),
         ),
         ROOT / ".venv/kfp/bin",
-        without=("slow",),
+        without=("slow", "endurance"),
     ),
 )
 CLUSTER = Suite("cluster", ("tests/cluster", "--e2e"), ROOT / ".venv/airflow/bin")

@@ -20,7 +20,7 @@ def test_a_slow_rank_is_told_by_the_run_itself(backend: LocalBackend, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.endurance
 @pytest.mark.timeout(900)
 def test_slow_ranks_at_random_places_are_told_and_nothing_else_is(
     backend: LocalBackend, tmp_path: Path
