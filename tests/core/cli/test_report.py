@@ -32,7 +32,10 @@ if first:
 result(accuracy=0.9)
 """
 FAILS = """
+import os, time
 from allaboard.inside import report
+if os.environ["RANK"] != "0":
+    time.sleep(60)  # it is taken along
 report(step=1, total=10, loss=0.5)
 print("one batch", flush=True)
 raise ValueError("odd </style><script>alert(2)</script>")

@@ -218,9 +218,9 @@ def test_the_network_of_nodes_is_not_for_the_restricted() -> None:
 # What `pod` changes.
 
 
-def test_the_readme_appends_replaces_and_deletes() -> None:
-    text = Path(__file__).parents[3].joinpath("README.md").read_text(encoding="utf-8")
-    block = text.partition("### What `pod` changes")[2].partition("```yaml runnable\n")[2].partition("```")[0]
+def test_the_page_about_pods_appends_replaces_and_deletes() -> None:
+    text = Path(__file__).parents[3].joinpath("core/docs/how-to/pod.md").read_text(encoding="utf-8")
+    block = text.partition("```yaml runnable\n")[2].partition("```")[0]
     found = template(role="master", **yaml.safe_load(block))
     spec, [trains] = found["spec"], found["spec"]["containers"]
     assert "karpenter.sh/do-not-disrupt" not in found["metadata"]["annotations"]

@@ -122,9 +122,9 @@ def watch(backend: LocalBackend, folder: Path, seconds: float) -> list[Watched]:
     try:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
+            time.sleep(EVERY)
             for one in watched:
                 one.look(backend)
-            time.sleep(EVERY)
     finally:
         for one in watched:
             backend.stop(one.handle, owner, "test", "it was watched", kill=True)
