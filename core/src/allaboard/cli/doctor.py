@@ -117,17 +117,9 @@ def _why_it_stands(backend: Backend, seen: Observation) -> tuple[Diagnosis | Non
     """
     from allaboard.diagnosis.stacks import SILENT, diagnose_stacks
 
-    if state_of(seen) is not State.RUNNING:
+    if state_of(seen) is not State.RUNNING or not hasattr(backend, "standing"):  # a job of others
         return None, None
-    if backend.name == "local":
-        here = cast("LocalBackend", backend)
-        silent = here.silent_for(seen, time.time())
-        if silent < SILENT:
-            return None, None
-        return diagnose_stacks(here.stacks(seen.run), silent, restarted=seen.restarts > 0), None
-    if not hasattr(backend, "standing"):  # a job of others
-        return None, None
-    stands = cast("KubernetesBackend", backend).standing(seen.run, SILENT)
+    stands = cast("LocalBackend | KubernetesBackend", backend).standing(seen.run, SILENT)
     found = diagnose_stacks(stands.told.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
     return found, None if found is not None else stands.told.why
 
@@ -137,6 +129,7 @@ def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:
     ranks say now.
     """
     from allaboard.backends.local.host.machine import load_words
+    from allaboard.backends.local.supervisor.slowness import BETWEEN, LOOKS
     from allaboard.diagnosis.stragglers import slow_of, slow_rank
 
     if state_of(seen) is not State.RUNNING or seen.slow is not None:
@@ -144,7 +137,7 @@ def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:
     found = slow_rank(backend.arrivals(seen.run))
     if found is None:
         return seen
-    looks = [backend.stacks(seen.run, between=0.3) for _ in range(5)]
+    looks = [backend.stacks(seen.run, BETWEEN) for _ in range(LOOKS)]
     return replace(seen, slow=slow_of(found, looks, None, load_words()))
 
 

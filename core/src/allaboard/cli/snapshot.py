@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -80,16 +79,12 @@ def _stacks(backend: Backend, seen: Observation) -> dict[str, Any]:
     """Where its processes are, and for how many seconds no member has written; nothing of jobs of others."""
     from allaboard.diagnosis.stacks import to_dicts
 
-    silent: float | None
-    if backend.name == "local":
-        here = cast("LocalBackend", backend)
-        looks, silent = here.stacks(seen.run), here.silent_for(seen, time.time())
-    elif hasattr(backend, "standing"):
-        stands = cast("KubernetesBackend", backend).standing(seen.run)
-        looks, silent = stands.told.looks, stands.silent
-    else:
+    if not hasattr(backend, "standing"):
         return {}
-    return {} if silent is None else {"stacks": to_dicts(looks), "silent": round(silent, 1)}
+    stands = cast("LocalBackend | KubernetesBackend", backend).standing(seen.run)
+    if stands.silent is None:
+        return {}
+    return {"stacks": to_dicts(stands.told.looks), "silent": round(stands.silent, 1)}
 
 
 def _logs(seen: Observation) -> dict[str, str]:

@@ -70,6 +70,24 @@ class ProcessLook:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What members told. ``why``: of the first that told nothing, the rest of a sentence; None: all told."""
+
+    looks: tuple[ProcessLook, ...] = ()
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """``silent``: seconds since any member of a run wrote a line, or began; None where that is not known.
+    ``told``: where its processes are.
+    """
+
+    silent: float | None
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
 class RankPosition:
     """Where a rank is. ``operation``: the collective in which it waits for the others, or None: it is about
     something of its own; ``own``: the innermost frame of the script, or the innermost one at all.

@@ -7,7 +7,7 @@ decision; the backend carries it out under compare-and-swap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -117,6 +117,19 @@ class RunRecord:
         """The record of a run that trains again from scratch."""
         fresh = self.next_attempt(uid, owner, spec, spec_hash)
         return replace(fresh, attempt=1, interruptions=0, generation=self.generation + 1)
+
+
+def last_good(own: RunRecord, records: Iterable[RunRecord]) -> RunRecord | None:
+    """The last of these records of the same job whose run succeeded; None: there is none but its own."""
+    good = (
+        (record.outcome.at, record)
+        for record in records
+        if record.run != own.run
+        and record.job == own.job
+        and record.outcome is not None
+        and record.outcome.state == State.SUCCEEDED.value
+    )
+    return max(good, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def _read_value(kind: Any, data: Mapping[str, Any] | None) -> Any:

@@ -41,7 +41,6 @@ from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.observe.lookup import takes_rank_0
 from allaboard.backends.kubernetes.operations import foreign, logs, observe, runs, snapshot
 from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
-from allaboard.backends.kubernetes.operations.observe import Standing
 from allaboard.backends.kubernetes.operations.queues import read_queues
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.preflight.at_launch import Asking
@@ -62,6 +61,7 @@ from allaboard.backends.kubernetes.watch.informer import (
     hub_of,
 )
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
+from allaboard.diagnosis.stacks import Standing
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import FollowPolicy

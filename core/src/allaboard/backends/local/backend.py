@@ -69,7 +69,7 @@ from allaboard.backends.local.state.paths import (
 from allaboard.backends.local.supervisor.environment import inherited_environment, why_not_startable
 from allaboard.backends.local.supervisor.probes import tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_variables
-from allaboard.diagnosis.stacks import ProcessLook
+from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
 from allaboard.diagnosis.stragglers import Arrival
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
@@ -642,13 +642,20 @@ class LocalBackend:
         """Rank -> its last collectives over gloo; empty unless every rank of the run tells them."""
         return arrivals_in(self._read_record(self.find(run)).uid)
 
-    def silent_for(self, seen: Observation, now: float) -> float:
+    def _silent_for(self, seen: Observation, now: float) -> float:
         """Seconds since any of its members wrote a line, or began; 0 where none has a log."""
         times = [m.started for m in seen.members if m.started is not None]
         for member in seen.members:
             with suppress(OSError):
                 times += [Path(member.log).stat().st_mtime] if member.log else []
         return max(0.0, now - max(times)) if times else 0.0
+
+    def standing(self, run: str, at_least: float = 0.0) -> Standing:
+        """For how long no member of a run has written, and where its processes are, unless one has written in
+        the last ``at_least`` seconds.
+        """
+        silent = self._silent_for(self.observe(run), time.time())
+        return Standing(silent, Told(self.stacks(run) if silent >= at_least else ()))
 
     @_translate_disk_errors
     def events(self, run: str) -> list[Event]:

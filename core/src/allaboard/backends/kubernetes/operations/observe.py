@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
@@ -43,13 +43,13 @@ from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.session import CachedObservation, FollowSession
-from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, Told, aask_stacks, ask_stacks
+from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, aask_stacks, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.diagnosis.stacks import positions
+from allaboard.diagnosis.stacks import Standing, Told, positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
-from allaboard.follow.run_record import RunRecord
+from allaboard.follow.run_record import RunRecord, last_good
 from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Stall, State
@@ -289,14 +289,9 @@ def _longest_pause_of_last_good(own: RunRecord) -> Operation[float]:
         bodies = yield from effects.list_all(CONFIGMAPS, labels=selector(own.job), at_most=MOST_RECORDS)
     except Forbidden:
         return 0.0
-    ended = [
-        (stored.record.outcome.at, progress.from_dict(stored.report).progress.longest_pause)
-        for stored in parse_records(bodies)
-        if stored.record.run != own.run
-        and stored.record.outcome is not None
-        and stored.record.outcome.state == State.SUCCEEDED.value
-    ]
-    return max(ended, default=(0.0, 0.0))[1]
+    stored = {one.record.run: one for one in parse_records(bodies)}
+    good = last_good(own, (one.record for one in stored.values()))
+    return 0.0 if good is None else progress.from_dict(stored[good.run].report).progress.longest_pause
 
 
 def _stall_of(told: Told, last: Mapping[int, float], *, sure: bool) -> Stall | None:
@@ -322,16 +317,6 @@ def _last_times(tries: Sequence[ContainerRun]) -> Operation[dict[int, float]]:
         lambda api: silence.read_last_times(api, tries), lambda api: silence.aread_last_times(api, tries)
     )
     return last
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """``silent``: seconds since any member wrote a line, or began; None where no node tells. ``told``: where
-    its processes are.
-    """
-
-    silent: float | None
-    told: Told
 
 
 def look_standing(workspace: Workspace, run: str, at_least: float = 0.0) -> Operation[Standing]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Executed
 from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, run_within
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
-from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collective
+from allaboard.diagnosis.stacks import ProcessLook, Told, main_thread, pending_collective
 from allaboard.errors import AllaboardError
 from allaboard.printable import visible
 from allaboard.untrusted import Limits, Unreadable, parse_json
@@ -36,14 +36,6 @@ FORBIDDEN = (
     "their stacks may not be asked for, which takes get and create on pods/exec: "
     "allaboard cluster --rbac stacks -n {} | kubectl apply -f -"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What members told. ``why``: of the first that told nothing, the rest of a sentence; None: all told."""
-
-    looks: tuple[ProcessLook, ...] = ()
-    why: str | None = None
 
 
 @cache

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
-from allaboard.backends.local.state.paths import AttemptFolder, RunFolder, read_json
+from allaboard.backends.local.state.paths import RunFolder, read_json
 from allaboard.backends.local.state.records import read_record
 from allaboard.errors import SiteError
 from allaboard.follow.progress import progress_of
-from allaboard.follow.run_record import RunRecord
-from allaboard.observation import State
+from allaboard.follow.run_record import RunRecord, last_good
 
 MOST_RUNS = 2000
 
@@ -20,28 +21,19 @@ def longest_pause_of_last_good(run: RunFolder) -> float:
     """
     with suppress(SiteError, OSError):
         own = read_record(run)
-        good = _last_good(run, own) if own is not None else None
+        good = last_good(own, _records(run.path.parent)) if own is not None else None
         if good is not None:
-            record, folder = good
-            state = read_json(AttemptFolder(folder.attempt(record.generation, record.attempt).path).state)
+            folder = RunFolder(run.path.with_name(good.run))
+            state = read_json(folder.attempt(good.generation, good.attempt).state)
             seen = state.get("seen") if isinstance(state, dict) else None
             return progress_of(seen.get("progress") if isinstance(seen, dict) else None).longest_pause
     return 0.0
 
 
-def _last_good(run: RunFolder, own: RunRecord) -> tuple[RunRecord, RunFolder] | None:
-    found: tuple[RunRecord, RunFolder] | None = None
-    for path in [*run.path.parent.iterdir()][:MOST_RUNS]:
+def _records(runs: Path) -> Iterator[RunRecord]:
+    """Those that can be read."""
+    for path in [*runs.iterdir()][:MOST_RUNS]:
         with suppress(SiteError, OSError):
-            folder = RunFolder(path)
-            record = read_record(folder) if path.name != run.name else None
-            if record is None or record.outcome is None or record.job != own.job:
-                continue
-            succeeded = record.outcome.state == State.SUCCEEDED.value
-            if succeeded and (found is None or record.outcome.at > _ended(found[0])):
-                found = record, folder
-    return found
-
-
-def _ended(record: RunRecord) -> float:
-    return record.outcome.at if record.outcome is not None else 0.0
+            record = read_record(RunFolder(path))
+            if record is not None:
+                yield record
