@@ -100,6 +100,48 @@ def test_the_doctor_says_which_rank_never_entered_and_where_it_sleeps(
     assert "--rbac stacks" in half.get("no_stacks", ""), "a server that asks for get alone"
 
 
+def test_where_exec_is_not_allowed_members_answer_in_their_logs(
+    plane: ControlPlane, namespace: str, nodes: OwnNodes, tmp_path: Path
+) -> None:
+    """By a submitter alone, from the start to the sentence in `status`."""
+    pytest.importorskip("torch")
+    nodes.serve(namespace)
+    plane.api.apply([*yaml.safe_load_all(rbac.manifest("submitter", namespace))])
+    submitter = Terminal.on(
+        plane.kubeconfig_for_account(namespace, "allaboard-submitter"), namespace, tmp_path
+    )
+    (tmp_path / "hang.py").write_text(HANG)
+    job = {
+        "name": "hang",
+        "command": ["python", "hang.py"],
+        "code": ["hang.py"],
+        "groups": {"master": 1, "worker": 2},
+        "policy": {"hang": {"after": 40, "ask": "file"}},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    submitter("run", "job.yaml", "--detach")
+    run = submitter.run_of()
+    until(
+        "all ranks to be at step 3", lambda: submitter("logs", run, code=None).out.count("step 3") == 3, LONG
+    )
+    assert not _may_exec(plane, namespace, "create")
+
+    def found() -> dict[str, object] | None:
+        first: dict[str, object] = submitter("doctor", run, "--json").json["diagnoses"][0]
+        return first if first["code"] == "rank_stalled" else None
+
+    first = until("it to be silent for long enough", found, 120)
+    where = "it waits at hang.py:6 `load`; ranks 0, 1 wait for it at hang.py:13"
+    assert str(first["summary"]).startswith(f"rank 2 has not entered all_reduce number 4: {where}")
+    with submitter.start("follow", run) as follower:
+        try:
+            assert follower.stdout is not None
+            said = next(line for line in follower.stdout if "rank 2 has not entered" in line)
+        finally:
+            follower.kill()
+    assert where in said
+
+
 def _may_exec(plane: ControlPlane, namespace: str, verb: str) -> bool:
     asked = {"namespace": namespace, "resource": "pods", "subresource": "exec", "verb": verb}
     review = {

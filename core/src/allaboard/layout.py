@@ -87,7 +87,7 @@ class Elastic:
 class Policy:
     """``restart`` never|on_failure|always|exit_code; ``backoff_limit``: restarts of members in all, or
     UNLIMITED; times in seconds. ``hang_after``: how long a run may make no progress, None: by its own
-    history; ``hang_then`` tell|restart|fail, or off.
+    history; ``hang_then`` tell|restart|fail, or off; ``hang_ask`` exec|file.
     """
 
     restart: str
@@ -100,6 +100,7 @@ class Policy:
     clocks: Mapping[str, float] = field(default_factory=dict)
     hang_after: float | None = None
     hang_then: str = "tell"
+    hang_ask: str = "exec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +310,7 @@ def _policy(policy: Mapping[str, Any], default_restart: str) -> Policy:
         clocks={k: units.seconds(v) for k, v in policy.get("clocks", {}).items()},
         hang_after=None if after in ("auto", "off") else units.seconds(after),
         hang_then="off" if after == "off" else hang.get("then", "tell"),
+        hang_ask=hang.get("ask", "exec"),
     )
 
 

@@ -7,7 +7,8 @@ version 1:
 
 ``progress`` step, total, loss and any other number · ``resumed`` step, source · ``checkpoint`` step, uri,
 metrics, bytes · ``result`` metrics · ``flag`` code, text · ``inputs`` versions (package -> version), data
-(uri -> what identifies what it holds).
+(uri -> what identifies what it holds) · ``stacks`` asked, and look or told: what a member answers whom
+`allaboard.backends.kubernetes.stacks` asks by a file; no sign of progress.
 
 Unknown kinds and fields are kept; a line of a newer version is read as far as it is understood. JSON has no
 NaN: a number that is not finite is written as null and its name listed in ``nonfinite``.
@@ -29,6 +30,7 @@ from allaboard.untrusted import Limits, Unreadable, parse_json
 
 PREFIX = "[allaboard] "
 VERSION = 1
+STACKS = "stacks"
 LONGEST = 1 << 16
 """Characters of a report, its prefix left out; what is longer is output."""
 MOST_STEPS = 10**15
@@ -85,6 +87,11 @@ def decode(line: str) -> Report | None:
     return Report(kind, fields, tuple(names), version)
 
 
+def is_answer(line: str) -> bool:
+    """Whether a line only answers a question, so that who wrote it may stand still all the same."""
+    return f'{PREFIX}{{"v":{VERSION},"kind":"{STACKS}",' in line[:200]
+
+
 def whole(value: Any) -> int | None:
     """A number of steps: 4 for 4 and 4.0; None for anything that cannot be one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -115,6 +122,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "checkpoint": {"step": _is_whole, "uri": _is_text},
     "result": {"metrics": lambda value: isinstance(value, Mapping)},
     "inputs": {"versions": _is_texts, "data": _is_texts},
+    STACKS: {"asked": _is_text, "look": _is_text, "told": _is_whole},
     "flag": {"code": lambda value: isinstance(value, str) and bool(_CODE.fullmatch(value)), "text": _is_text},
 }
 """What the fields of a kind must be for a line to be a report."""

@@ -395,8 +395,8 @@ def _placed(
     "in a loader, a lock, a download, a computation of its own. Nothing fails before the collective does.",
     looks="All members run, none writes a line any more, and the stacks of the waiting ranks end in "
     "torch.distributed while that of one does not. A run that makes no progress is asked for them by itself, "
-    "on a cluster by exec (`allaboard cluster --rbac stacks`); where they cannot be had it says which ranks "
-    "are silent since when (`policy.hang`).",
+    "on a cluster by exec (`allaboard cluster --rbac stacks`) or by a file (`policy.hang.ask`); where they "
+    "cannot be had it says which ranks are silent since when (`policy.hang`).",
     fix="look at the line where that rank is; give what it waits for a time limit; policy.hang.then: restart "
     "starts all members again by itself",
     needs=(Need.STACKS,),

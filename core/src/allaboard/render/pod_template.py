@@ -27,6 +27,8 @@ What is chosen where Kubernetes leaves a choice:
   (`allaboard.pod_defaults`).
 - security: the securityContext of the level restricted where the job says it, and where the namespace
   enforces it, which would take no member without it (`allaboard.render.security`).
+- ``policy.hang.ask: file``: one key of the run's record, which is there once somebody asks the members for
+  their stacks. The kubelet shows it to running pods within a minute or two.
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
 `pod`, the job's and then the group's, is merged over all of this last, by the rules of a strategic merge
@@ -59,7 +61,7 @@ from allaboard.pod_defaults import (
     PULL_POLICIES,
     RESTRICTED_POD,
 )
-from allaboard.render import devices, security, spot
+from allaboard.render import devices, labels, security, spot
 from allaboard.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
@@ -68,6 +70,8 @@ if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
     from allaboard.spec.job import TrainingJob
 
 CODE_FOLDER = "/allaboard/code"
+ASKED_FOLDER = "/allaboard/asked"
+"""Where members see what they are asked, of jobs with ``policy.hang.ask: file``."""
 SHM = "/dev/shm"
 GPU = "nvidia.com/gpu"
 ELASTIC = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -247,6 +251,8 @@ def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, 
     else:
         index["valueFrom"] = {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}
     own["ALLABOARD_MEMBER"] = ""
+    if layout.policy.hang_ask == "file":
+        own["ALLABOARD_ASKED"] = f"{ASKED_FOLDER}/{labels.ASKED}"
     chosen = {**(ELASTIC if layout.elastic is not None else {}), **group.environment}
     stated = [{"name": n, "value": v} for n, v in chosen.items() if n not in own]
     # The kubelet would expand $(NAME); in our own values that is text.
@@ -289,7 +295,9 @@ def _resources(needs: Needs) -> dict[str, Any]:
 def _volumes(
     job: TrainingJob, layout: Layout, needs: Needs, code: str | None, files: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts, in one order: what the job mounts, its secrets, its code, /dev/shm."""
+    """Volumes and mounts, in one order: what the job mounts, its secrets, its code, where it is asked,
+    /dev/shm.
+    """
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
 
@@ -317,6 +325,11 @@ def _volumes(
         items = [{"key": key, "path": path} for key, path in files.items()]
         volumes.append({"name": "code", "configMap": {"name": code, "items": items}})
         mount("code", CODE_FOLDER, True)
+    if layout.policy.hang_ask == "file":
+        items = [{"key": labels.ASKED, "path": labels.ASKED}]
+        source = {"name": labels.record_name(layout.run), "items": items, "optional": True}
+        volumes.append({"name": "asked", "configMap": source})
+        mount("asked", ASKED_FOLDER, True)
     if SHM not in [m["mountPath"].rstrip("/") for m in mounts]:
         volumes.append({"name": "shm", "emptyDir": _shm(needs)})
         mount("shm", SHM)

@@ -23,6 +23,7 @@ from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, si
 Framework = Literal["pytorch", "tensorflow", "mpi", "xgboost", "paddle", "jax", "mxnet"]
 RestartWord = Literal["never", "on_failure", "always", "exit_code"]
 HangWord = Literal["tell", "restart", "fail"]
+AskWord = Literal["exec", "file"]
 CleanWord = Literal["none", "running", "all"]
 FitWord = Literal["shrink", "strict"]
 PullWord = Literal["always", "if_not_present", "never"]
@@ -181,6 +182,15 @@ class Hang(TypedDict, total=False):
         "backoff_limit allows; fail ends the run",
         "restart",
         "tell",
+    ]
+    ask: Annotated[
+        AskWord,
+        "choice",
+        "how members on a cluster are asked where they are: exec runs a script in their containers; file, "
+        "where exec is not allowed, has them read a file of their pod and answer in their logs, within two "
+        "minutes",
+        "file",
+        "exec",
     ]
 
 

@@ -68,7 +68,7 @@ def test_where_a_node_does_not_answer_nothing_is_said(
     backend = cluster.backend()
     run = stands(cluster, backend, after="5m", then="fail")
     whole = silence.read_last_times
-    monkeypatch.setattr(silence, "read_last_times", lambda api, tries: whole(api, tries[:1]))
+    monkeypatch.setattr(silence, "read_last_times", lambda api, tries, **how: whole(api, tries[:1], **how))
     assert later(cluster, backend, run, 400).stall is None
     monkeypatch.undo()
     assert later(cluster, backend, run, HANG_EVERY + 1).stall is not None

@@ -8,6 +8,9 @@ interpreter's help: also while C code, such as a collective, holds the main thre
 costs one open file. `allaboard.backends.local.host.stacks` asks, and in pods
 `allaboard.backends.kubernetes.stacks`.
 
+Where nobody may run anything in the container (``policy.hang.ask: file``), the first Python of it starts
+the process that asks the others when a file says so (`allaboard.backends.kubernetes.stacks.script`).
+
 A rank of a gang that imports torch.distributed tells the number of its last collective, too, or when it
 entered each of the last ones: a thread that sleeps until a byte comes through a pipe, which others open
 through ``/proc``, as torch's own signals and sockets are not touched.
@@ -16,7 +19,7 @@ It stands alone: the interpreter of a script need not have allaboard. It never f
 sitecustomize the environment has besides is imported as if this one were not there. Linux only.
 """
 
-# ruff: noqa: PTH100, PTH120, SIM105  (no package; pathlib, contextlib are slow to import)
+# ruff: noqa: PTH100, PTH110, PTH118, PTH120, SIM105  (no package; pathlib, contextlib are slow to import)
 
 import _thread
 import faulthandler
@@ -35,6 +38,8 @@ ALL = b"!"
 """Asks for the last collectives themselves. To write the 2,000 that torch keeps holds the interpreter for
 some 50 ms; any other byte asks for their number, which takes some microseconds.
 """
+ASKED = "ALLABOARD_ASKED"
+"""Environment variable: the file by which members are asked, where nobody may run anything beside them."""
 _BEGUN = "_allaboard_answers"
 """Of `sys`: the process answers already."""
 _file: "tuple[int, int] | None" = None
@@ -102,6 +107,27 @@ def _write_at(file: int, answer: bytes, start: int) -> None:
         answer, start = answer[written:], start + written
 
 
+def _start_listener(path: str) -> None:
+    """Start the process that sees what the file asks. It is nobody's child: a script may wait for its own."""
+    here = os.path.abspath(__file__)
+    for _ in range(3):  # of allaboard/inside/startup
+        here = os.path.dirname(here)
+    script = os.path.join(here, "backends", "kubernetes", "stacks", "script.py")
+    # Other threads may hold locks that a forked process waits for.
+    if not sys.executable or not os.path.exists(script) or _thread._count():
+        return
+    starter = os.getpid()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        if os.fork() == 0:
+            os.execv(sys.executable, [sys.executable, "-I", "-S", script, str(starter), path])
+    finally:
+        os._exit(0)
+
+
 def _import_next() -> None:
     """Import the sitecustomize that the environment would have without this one."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -121,6 +147,8 @@ def _begin() -> None:
     if sys.platform != "linux" or not hasattr(os, "memfd_create") or hasattr(sys, _BEGUN):
         return
     try:
+        if asked := os.environ.pop(ASKED, ""):  # once is enough: what this process starts sees it no more
+            _start_listener(asked)
         _answer()
         setattr(sys, _BEGUN, True)
         os.register_at_fork(after_in_child=_answer_in_child)

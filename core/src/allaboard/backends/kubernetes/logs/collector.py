@@ -52,6 +52,7 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRo
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.errors import AllaboardError
 from allaboard.follow.stall import Movement
+from allaboard.reportline import is_answer
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
@@ -248,7 +249,7 @@ class EvidenceCollector:
         if read_pass.wants():
             self._progress_at = now
         lines = [line for entry in entries if (line := self.positions.give_out(entry)) is not None]
-        written = [(line.time, line.text) for line in lines if line.gap is None]
+        written = [(line.time, line.text) for line in lines if line.gap is None and not is_answer(line.text)]
         for at, _ in written:
             if at is not None and at > self.movement.since:
                 self.movement = self.movement.moved(at)

@@ -27,7 +27,8 @@ class AttemptHistory:
     whether what other processes have read is known here. ``stall``: that it makes no progress, as of
     ``asked``, when its members were asked for their last lines (server's time); ``stacks_due``: when they are
     asked for their stacks again, ``pause``: seconds from then to the next time; ``knows_last_good``: whether
-    the last good run of its job was asked how long it was silent.
+    the last good run of its job was asked how long it was silent. ``word``: what its members are asked by a
+    file and have time to answer, "" for nothing; ``word_at``: since when.
     """
 
     memory: Memory
@@ -39,10 +40,12 @@ class AttemptHistory:
     stacks_due: float = 0.0
     pause: float = STACKS_AGAIN
     knows_last_good: bool = False
+    word: str = ""
+    word_at: float = 0.0
 
     def moves(self) -> None:
         """It makes progress, or does not run."""
-        self.stall, self.stacks_due, self.pause = None, 0.0, STACKS_AGAIN
+        self.stall, self.stacks_due, self.pause, self.word = None, 0.0, STACKS_AGAIN, ""
 
     def take_turn(self, now: float) -> bool:
         """Whether its members are to be asked for their stacks now; each time later than the last."""

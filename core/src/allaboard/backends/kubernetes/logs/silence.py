@@ -14,12 +14,15 @@ from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, SECONDS, parse
 from allaboard.backends.kubernetes.logs.parsing import SECOND
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.errors import AllaboardError
+from allaboard.reportline import is_answer
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 MOST = 32
 """Members that are asked, the first ones by rank."""
+ANSWERS, ANSWERS_SIZE = 300, 2 << 20
+"""Lines that are asked for of a log whose last ones may be answers, one for each process; and their bytes."""
 _TIME = 64
 """Bytes that hold the time of a line."""
 
@@ -29,15 +32,17 @@ def to_ask(tries: Sequence[ContainerRun]) -> list[ContainerRun]:
     return [one for one in tries if one.running and not one.init and not one.previous][:MOST]
 
 
-def read_last_times(api: Api, tries: Sequence[ContainerRun]) -> dict[int, float]:
+def read_last_times(api: Api, tries: Sequence[ContainerRun], *, answers: bool = False) -> dict[int, float]:
     """Rank -> when it wrote its last line, or began where it wrote none. Whose node does not answer is left
-    out; returns within some 10 s.
+    out; returns within some 10 s. ``answers``: its last lines may be answers (`reportline.is_answer`), which
+    do not count.
     """
     times: dict[int, float] = {}
+    tail, size = (ANSWERS, ANSWERS_SIZE) if answers else (1, _TIME)
 
     def read(one: ContainerRun) -> None:
         try:
-            with api.log(one.pod, container=one.container, tail=1, limit_bytes=_TIME) as stream:
+            with api.log(one.pod, container=one.container, tail=tail, limit_bytes=size) as stream:
                 _note(times, one, b"".join(stream))
         except AllaboardError:
             return
@@ -46,15 +51,18 @@ def read_last_times(api: Api, tries: Sequence[ContainerRun]) -> dict[int, float]
     return dict(times)
 
 
-async def aread_last_times(api: AsyncApi, tries: Sequence[ContainerRun]) -> dict[int, float]:
+async def aread_last_times(
+    api: AsyncApi, tries: Sequence[ContainerRun], *, answers: bool = False
+) -> dict[int, float]:
     """`read_last_times` in a loop."""
     times: dict[int, float] = {}
+    tail, size = (ANSWERS, ANSWERS_SIZE) if answers else (1, _TIME)
     turn = asyncio.Semaphore(AT_A_TIME)
 
     async def read(one: ContainerRun) -> None:
         async with turn:
             try:
-                lines = api.log(one.pod, container=one.container, tail=1, limit_bytes=_TIME)
+                lines = api.log(one.pod, container=one.container, tail=tail, limit_bytes=size)
                 async with aclosing(lines) as stream:
                     _note(times, one, b"".join([piece async for piece in stream]))
             except AllaboardError:
@@ -69,7 +77,7 @@ async def aread_last_times(api: AsyncApi, tries: Sequence[ContainerRun]) -> dict
 
 
 def _note(times: dict[int, float], one: ContainerRun, data: bytes) -> None:
-    lines = parse_tail(data)
+    lines = [line for line in parse_tail(data) or () if not is_answer(line.text)]
     at = lines[-1].at / SECOND if lines else one.begun
     if at is not None:
         times[one.rank] = max(at, one.begun or at)

@@ -43,10 +43,11 @@ from allaboard.backends.kubernetes.observe.obstacles import is_unschedulable
 from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.session import CachedObservation, FollowSession
+from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, aask_stacks, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.diagnosis.stacks import Standing, Told, positions
+from allaboard.diagnosis.stacks import SILENT, Standing, Told, positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.follow.run_record import RunRecord, last_good
@@ -262,7 +263,8 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
     if collector.is_behind or objects.now - history.asked < HANG_EVERY:
         return
     history.asked = objects.now
-    last = yield from _last_times(asked)
+    by_word = policy.hang_ask == "file"
+    last = yield from _last_times(asked, answers=by_word)
     newest = max(last.values(), default=objects.now)
     if newest > movement.since:
         movement = collector.movement = movement.moved(newest)
@@ -276,9 +278,35 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
         overdue = is_overdue(None, movement, objects.now)
     if not overdue:
         history.moves()
+        return
+    told: Told | None = None
+    if by_word:
+        told = yield from _what_they_answer(history, objects, asked)
     elif history.take_turn(objects.now):
         told = yield from where_they_are(asked)
+    if told is not None:
         history.stall = _stall_of(told, last, sure=policy.hang_after is not None)
+
+
+def _what_they_answer(
+    history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun]
+) -> Operation[Told | None]:
+    """What members answer to a word in a file, over several looks; None: they are not asked now, or still
+    have time.
+    """
+    if not history.word:
+        if not history.take_turn(objects.now):
+            return None
+        try:
+            history.word = yield from by_file.ask(objects.stored, objects.now)
+        except Forbidden:
+            return Told(why=by_file.FORBIDDEN.format(objects.stored.body["metadata"]["namespace"]))
+        history.word_at = objects.now
+    told, all_answered = yield from by_file.answers(history.word, tries)
+    if not all_answered and objects.now - history.word_at < by_file.WAIT:
+        return None
+    history.word = ""
+    return told
 
 
 def _longest_pause_of_last_good(own: RunRecord) -> Operation[float]:
@@ -312,9 +340,10 @@ def where_they_are(tries: Sequence[ContainerRun]) -> Operation[Told]:
     return told
 
 
-def _last_times(tries: Sequence[ContainerRun]) -> Operation[dict[int, float]]:
+def _last_times(tries: Sequence[ContainerRun], *, answers: bool) -> Operation[dict[int, float]]:
     last: dict[int, float] = yield effects.StreamIO(
-        lambda api: silence.read_last_times(api, tries), lambda api: silence.aread_last_times(api, tries)
+        lambda api: silence.read_last_times(api, tries, answers=answers),
+        lambda api: silence.aread_last_times(api, tries, answers=answers),
     )
     return last
 
@@ -322,11 +351,16 @@ def _last_times(tries: Sequence[ContainerRun]) -> Operation[dict[int, float]]:
 def look_standing(workspace: Workspace, run: str, at_least: float = 0.0) -> Operation[Standing]:
     """Where the processes of a run are, unless a member has written in the last ``at_least`` seconds."""
     objects = yield from read_objects((yield from find_run(workspace, run)))
-    tries = silence.to_ask(container_runs(Layout.from_dict(objects.stored.layout), objects.pods))
-    last = yield from _last_times(tries)
+    layout = Layout.from_dict(objects.stored.layout)
+    tries = silence.to_ask(container_runs(layout, objects.pods))
+    by_word = layout.policy.hang_ask == "file"
+    last = yield from _last_times(tries, answers=by_word)
     silent = max(0.0, objects.now - max(last.values())) if last else None
-    if silent is None or silent < at_least:
+    # A file is not worth its wait where nothing stands.
+    if silent is None or silent < max(at_least, SILENT if by_word else 0.0):
         return Standing(silent, Told())
+    if by_word:
+        return Standing(silent, (yield from by_file.ask_and_wait(objects.stored, tries, workspace.namespace)))
     return Standing(silent, (yield from where_they_are(tries)))
 
 

@@ -16,7 +16,7 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.diagnosis.stacks import ProcessLook, Told, main_thread, pending_collective
 from allaboard.errors import AllaboardError
 from allaboard.printable import visible
-from allaboard.untrusted import Limits, Unreadable, parse_json
+from allaboard.untrusted import Limits, parse_json
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
@@ -34,7 +34,8 @@ NO_ALLABOARD = (
 )
 FORBIDDEN = (
     "their stacks may not be asked for, which takes get and create on pods/exec: "
-    "allaboard cluster --rbac stacks -n {} | kubectl apply -f -"
+    "allaboard cluster --rbac stacks -n {} | kubectl apply -f -; where exec is not allowed, "
+    "policy.hang.ask: file in the job has members answer in their logs"
 )
 
 
@@ -101,31 +102,35 @@ def read(ended: Executed, number: int, one: ContainerRun) -> Told:
         return Told(why=f"{where} did not tell its stacks: {visible(said, most=200)}")
     try:
         looks = parse_json(ended.out, PRINTED, spelling=False, any_text=True)["looks"]
-        found = [_look(entry, number, one.member) for entry in looks]
-    except (Unreadable, TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        found = [look_of(entry, number, one.member) for entry in looks]
+    except (ValueError, TypeError, KeyError):
         return Told(why=f"{where} did not tell its stacks in words that are understood")
-    return Told(_with_rank(found, one.rank), None if found else NO_ALLABOARD)
+    return Told(with_rank(found, one.rank), None if found else NO_ALLABOARD)
 
 
-def _look(entry: Any, number: int, member: str) -> ProcessLook:
-    rank = entry["rank"]
-    return ProcessLook(
-        _unique(entry["pid"], number),
-        _unique(entry["parent"], number),
-        None if rank is None else int(rank),
-        member,
-        main_thread(str(entry["text"])),
-        str(entry["state"])[:1],
-        float(entry["busy"]),
-        pending_collective(str(entry["collectives"])),
-    )
+def look_of(entry: Any, number: int, member: str) -> ProcessLook:
+    """What the script tells of one process. ``number``: of the member. Raises ValueError for what is none."""
+    try:
+        rank = entry["rank"]
+        return ProcessLook(
+            _unique(entry["pid"], number),
+            _unique(entry["parent"], number),
+            None if rank is None else int(rank),
+            member,
+            main_thread(str(entry["text"])),
+            str(entry["state"])[:1],
+            float(entry["busy"]),
+            pending_collective(str(entry["collectives"])),
+        )
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError("no look at a process") from error
 
 
 def _unique(pid: Any, number: int) -> int:
     return (number << _PIDS) + (int(pid) & (1 << _PIDS) - 1)
 
 
-def _with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...]:
+def with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...]:
     """Where no process knows its rank, as in a JAXJob, it is that of the member."""
     looks = tuple(looks)
     if any(look.rank is not None for look in looks):

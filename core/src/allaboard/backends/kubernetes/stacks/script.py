@@ -1,20 +1,33 @@
-"""Runs in the container of a member, by its own python3, and prints where the Python processes of a run are.
+"""Runs in the container of a member, by its own python3: where the Python processes of a run are.
+
+By exec it is sent as text, and prints one JSON object of bounded size, ``{"looks": [...]}``. Where exec is
+not allowed (``policy.hang.ask: file``) `allaboard.inside.startup` starts it beside the first Python of the
+container, with its pid and the path of a file: it looks into that file now and then, and when there is a
+new word in it, it writes one report line for each process into the log of the container, and one with their
+number. `asking` and `by_file` read what it writes.
 
 A process answers if it began with `allaboard.inside.startup`: a signal makes it write its stacks into an
 anonymous file, which is read through ``/proc``. One that does not catch that signal is never sent it, because
 it would end. All are asked twice: how much they have computed in between tells who waits.
 
-It is sent as text, stands alone, and works with Python 3.6. What it prints is one JSON object of bounded
-size, ``{"looks": [...]}``, which `asking` reads.
+It stands alone, and works with Python 3.6.
 """
 
 # ruff: noqa: PTH115, PTH116, PTH123, PTH208, SIM105  (/proc; an old Python)
 
+import base64
 import json
 import os
+import select
 import signal
+import socket
 import sys
 import time
+import zlib
+
+TYPE_CHECKING = False  # an old Python has no such names
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
@@ -25,9 +38,119 @@ BETWEEN, PATIENCE, SETTLED = 1.0, 1.5, 0.05
 """Seconds between the two rounds, for the answers of one, and between two looks at them."""
 MOST_PROCESSES, MOST_TEXT, MOST_PRINTED = 256, 1 << 15, 3 << 20
 """Processes that are asked; bytes of one answer, whose end is the main thread; bytes of all answers."""
+EVERY = 2.0
+"""Seconds between two looks into the file."""
+MOST_WORD, MOST_LINE = 40, 3900
+"""Characters of the word; bytes of a line, which a pipe takes as a whole, whoever writes besides."""
 
 
 def main() -> None:
+    sys.stdout.write(json.dumps({"looks": _looks()}))
+
+
+def listen(starter: int, path: str) -> None:
+    """Answer what the file asks, for as long as the first process of the run in this container lives."""
+    first, ended = _first_process(starter)
+    if not _is_alone():
+        return
+    log = _log_of(first, starter)
+    if log is None:
+        return
+    # Whoever waits for the end of what the starter writes must not wait for this process.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    answered = ""
+    while not ended(EVERY):
+        word = _word(path)
+        if word and word != answered:
+            answered = word
+            for line in answer_lines(word, _looks()):
+                os.write(log, line)
+
+
+def answer_lines(word: str, looks: "list[dict[str, object]]") -> "Iterator[bytes]":
+    """What is written into the log: each line whole, and short enough that it stays so."""
+    head = f'[allaboard] {{"v":1,"kind":"stacks","asked":"{word}",'
+    for look in looks:
+        yield f'{head}"look":"{_packed(look, MOST_LINE - len(head) - 12)}"}}\n'.encode()
+    yield f'{head}"told":{len(looks)}}}\n'.encode()
+
+
+def _packed(look: "dict[str, object]", most: int) -> str:
+    """A look as text of so many characters at most: its main thread, and of that the innermost frames."""
+    text = str(look["text"])
+    start = max(text.rfind("Thread 0x"), text.rfind("Current thread 0x"))
+    lines = text[max(start, 0) :].splitlines()
+    collectives = look["collectives"]
+    while True:
+        whole = json.dumps(dict(look, text="\n".join(lines), collectives=collectives)).encode()
+        packed = base64.b64encode(zlib.compress(whole, 9)).decode()
+        if len(packed) <= most or not (lines or collectives):
+            return packed
+        if len(lines) > 8 or not collectives:
+            lines = lines[: len(lines) * 3 // 4]
+        else:
+            collectives = ""
+
+
+def _word(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            word = file.read(MOST_WORD + 1).decode("ascii", "replace").strip()
+    except OSError:
+        return ""  # nobody has asked yet
+    return word if word.isalnum() and len(word) <= MOST_WORD else ""
+
+
+def _first_process(starter: int) -> "tuple[int, Callable[[float], bool]]":
+    """The uppermost process of the run in this container, from which its log comes, and what waits for its
+    end.
+    """
+    run, pid = os.environ.get(RUN, ""), starter
+    while True:
+        parent = _parent(pid)
+        if parent <= 0 or _environment(parent).get(RUN) != run:
+            break
+        pid = parent
+    try:
+        # It may hold descriptors for as long as it is read: pidfd_open is of Python 3.9 and Linux 5.3.
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        began = _began(pid)
+
+        def ended(seconds: float) -> bool:
+            if began:
+                time.sleep(seconds)
+            return not began or _began(pid) != began
+
+        return pid, ended
+    return pid, lambda seconds: bool(select.select([handle], [], [], seconds)[0])
+
+
+def _is_alone() -> bool:
+    """Whether no other process listens for this member. The lock is a name that goes with this process."""
+    name = f"allaboard-asked-{os.environ.get(RUN, '')}-{os.environ.get('ALLABOARD_MEMBER', '')}"
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind("\0" + name[-100:])
+    except OSError:
+        return False
+    lock.detach()
+    return True
+
+
+def _log_of(first: int, starter: int) -> "int | None":
+    """Where the first process of the container writes, which is its log."""
+    try:
+        if first == starter:
+            return os.dup(1)
+        return os.open(f"/proc/{first}/fd/1", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+    except OSError:
+        return None  # a socket, or another user's
+
+
+def _looks() -> "list[dict[str, object]]":
     pids = _processes(os.environ.get(RUN, ""))
     first = _round(pids)
     time.sleep(BETWEEN if first else 0)
@@ -39,7 +162,7 @@ def main() -> None:
         if printed > MOST_PRINTED:
             break
         looks.append(look)
-    sys.stdout.write(json.dumps({"looks": looks}))
+    return looks
 
 
 def _look(pid: int, before: "dict[str, object]", now: "dict[str, object]") -> "dict[str, object]":
@@ -112,9 +235,7 @@ def _answer(pid: int, path: str, before: int) -> "dict[str, object]":
         size = os.fstat(file.fileno()).st_size
         file.seek(max(before, size - MOST_TEXT))
         text = file.read(MOST_TEXT).decode("utf-8", "replace")
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        # The name, in parentheses, may hold anything.
-        fields = file.read(4096).rpartition(b")")[2].split()
+    fields = _stat(pid)
     return {
         "text": text,
         "state": fields[0].decode("ascii", "replace"),
@@ -122,6 +243,29 @@ def _answer(pid: int, path: str, before: int) -> "dict[str, object]":
         "cpu": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         "at": time.monotonic(),
     }
+
+
+def _stat(pid: int) -> "list[bytes]":
+    """What the kernel tells of a process, from its state on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        # The name, in parentheses, may hold anything.
+        return file.read(4096).rpartition(b")")[2].split()
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(_stat(pid)[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _began(pid: int) -> bytes:
+    """When a process began, by which it is told from a later one of its number; nothing of one that ended."""
+    try:
+        fields = _stat(pid)
+        return b"" if fields[0] in (b"Z", b"X") else fields[19]
+    except (OSError, IndexError):
+        return b""
 
 
 def _open_file(pid: int, name: str) -> str:
@@ -195,4 +339,7 @@ def _ask_collectives(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 3:  # by exec it has one argument: how many bytes of it come by stdin
+        listen(int(sys.argv[1]), sys.argv[2])
+    else:
+        main()
