@@ -1587,6 +1587,26 @@ case(
     "master_unreachable_network",
 )
 case(
+    "rendezvous_timeout",
+    "of the store, before the master says how many came",
+    True,
+    "net-worker-1",
+    snapshot(
+        RUNNING,
+        pod("master-0", begun=1),
+        pod("worker-0", begun=1.2, waiting="CrashLoopBackOff", last=1, restarts=1),
+        pod("worker-1", begun=19),
+        logs={
+            "worker-0": traceback(
+                "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/0",
+                library="torch/distributed/distributed_c10d.py",
+            )
+        },
+    ),
+    "python_exception",
+    "unknown",
+)
+case(
     "image_pull_auth",
     "peers wait in the rendezvous",
     False,

@@ -43,8 +43,8 @@ _REFUSED = words(
 )
 _RENDEZVOUS = words(
     r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|\d+/\d+ clients joined|"
-    r"DEADLINE_EXCEEDED.{0,200}[Bb]arrier|Barrier timed out|client socket has timed out|timed out "
-    r"waiting for .{0,40}(nodes|workers|peers|participants)|"
+    r"DEADLINE_EXCEEDED.{0,200}[Bb]arrier|Barrier timed out|client socket has timed out|"
+    r"wait timeout after \d+ ?ms, keys:|timed out waiting for .{0,40}(nodes|workers|peers|participants)|"
     r"Wait(ing)? for .{0,40}(members|workers|nodes) timed out|RendezvousConnectionError|"
     r"rendezvous.{0,80}timed? ?out"
 )
@@ -204,8 +204,9 @@ def _joined_late(case: Case, name: str) -> bool:
     means="Those that were there waited for others until the rendezvous gave up. If any member never "
     "ran, its own trouble "
     "is the cause.",
-    looks="RendezvousTimeoutError, `Timed out after N seconds waiting for clients. a/b clients joined`, JAX "
-    "`DEADLINE_EXCEEDED: Barrier timed out`, and all pods run in the end.",
+    looks="RendezvousTimeoutError, `Timed out after N seconds waiting for clients. a/b clients joined`, "
+    "`wait timeout after N ms, keys: ...`, JAX `DEADLINE_EXCEEDED: Barrier timed out`, and all pods run in "
+    "the end.",
     fix="every member must call init_process_group; raise the timeout, pre-pull images, start them as a gang",
     needs=_NEEDS,
     retryable=True,
