@@ -32,7 +32,7 @@ const Run = ({ run, note, error, live }) => {
       h("p", { className: "lead" }, headline(run))),
     error && h("p", { className: "fine warning" }, `It could not be read again: ${error}.`),
     note && h("p", { className: "fine warning" }, `${note}.`),
-    run.message && h("pre", null, run.message),
+    run.message && !isSaid(run, run.message) && h("pre", null, run.message),
     h(Tiles, { run }),
     h(Reasons, { run }),
     h(SinceLastGood, { since: run.since_last_good }),
@@ -46,6 +46,9 @@ const Run = ({ run, note, error, live }) => {
 };
 
 const headline = (run) => run.headline.replace(/, when it was looked at: .*$/, "");
+
+/** Whether the headline has this sentence, which need not stand there twice. */
+const isSaid = (run, text) => headline(run).includes(text.trim());
 
 const Tiles = ({ run }) => {
   const { progress } = run;
@@ -75,7 +78,7 @@ const Reasons = ({ run }) => {
   return h(Section, { title },
     held && h("div", { className: "reason warning" }, h("h3", null, run.held_by)),
     run.diagnoses.map((d, n) => h("div", { key: n, className: `reason ${n === 0 && badly ? "bad" : "warning"}` },
-      h("h3", null, d.summary),
+      !isSaid(run, d.summary) && h("h3", null, d.summary),
       told(d).length > 0 && h("ul", null, told(d).map((e, m) => h("li", { key: m }, h("code", null, `${e.object} ${e.field}`), " ", h("q", null, e.text)))),
       h("p", null, `${d.fix.slice(0, 1).toUpperCase()}${d.fix.slice(1)}. `, h("span", { className: "code" }, d.code)))),
     h(LeftOut, { count: run.diagnoses_left_out, noun: "more finding" }));

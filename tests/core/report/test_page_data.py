@@ -153,6 +153,13 @@ def test_attempts_and_marks_are_on_one_scale_of_time() -> None:
         assert words in found, words
 
 
+def test_what_is_saved_last_is_not_behind_the_end() -> None:
+    history = trained(9)
+    history.add(Report("checkpoint", {"step": 9, "uri": "u"}), ZERO + 100.02)
+    timeline = told(history)["timeline"]
+    assert [m["at"] for m in timeline["marks"]] == [timeline["end"]] == [100]
+
+
 def test_a_member_says_where_it_ran_and_what_it_wrote_last() -> None:
     members = (a_member("master-0", rank=0), a_member("worker-0", "failed", exit_code=1, rank=1))
     pods = (PodSeen("worker-0", "x-worker-0", member="worker-0", node="gpu-07"),)

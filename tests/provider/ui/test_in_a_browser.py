@@ -161,6 +161,8 @@ def test_curves_are_drawn_over_time_and_zoomed_by_a_drag(site: Site, page: Page)
 def test_a_training_that_failed_says_what_went_wrong_and_how_to_mend_it(site: Site, page: Page) -> None:
     text = shown(page, site.tab("broken"), "failed", 1900)
     assert "What went wrong" in text and "illegal memory access" in text and "python_exception" in text
+    reason = page.ask("document.querySelector('.allaboard .lead').innerText").partition(": ")[2]
+    assert reason and text.count(reason) == 1
     assert page.ask("document.querySelector('.allaboard article').dataset.state") == "failed"
     assert "Traceback" in page.ask("document.querySelector('.allaboard details.lines pre').textContent")
 
@@ -204,6 +206,12 @@ def test_the_tabs_follow_the_colours_of_airflow(site: Site, page: Page) -> None:
     try:
         shown(page, site.tab("digits"), "dark", 1500)
         dark = page.ask(colour)
+        shown(page, f"{site.live.airflow.url}/dags/digits/plugin/allaboard-models", "models-dark", 1500)
+        assert page.ask(colour) == dark
+        page.open(site.live.airflow.url + "/")
+        page.until("document.querySelectorAll('.allaboard .card .row').length === 2")
+        page.picture(PICTURES / "dashboard-dark.png")
+        assert page.ask(colour) == dark
     finally:
         page.ask("localStorage.setItem('theme', 'light')")
     assert brightness(light) < 100 < brightness(dark)

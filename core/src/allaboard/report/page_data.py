@@ -377,13 +377,19 @@ def _timeline(
     edges = [begin]
     for _, seconds in spans:
         edges.append(edges[-1] + seconds)
+
+    def place(time: float) -> float:
+        """Not behind the end: what a member writes last may come a moment later than its end is dated."""
+        at = time - zero
+        return round(at if window is not None else min(at, edges[-1]), 3)
+
     marks: list[dict[str, Any]] = [
-        {"at": round(saved.at - zero, 3), "kind": "save", "text": f"step {saved.step}"}
+        {"at": place(saved.at), "kind": "save", "text": f"step {saved.step}"}
         for saved in read.history.saved
         if saved.at is not None
     ]
     marks += [
-        {"at": round(event.time - zero, 3), "kind": kind, "text": f"{event.object}: {event.message}"[:300]}
+        {"at": place(event.time), "kind": kind, "text": f"{event.object}: {event.message}"[:300]}
         for event in read.events
         if event.time is not None and (kind := _mark_kind(event))
     ]
