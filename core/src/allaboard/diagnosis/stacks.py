@@ -32,6 +32,7 @@ _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 _AGENT = ("torch/distributed/run.py", "torch/distributed/elastic/agent/")
 _LOADER = ("torch/utils/data/dataloader.py", "multiprocessing/")
 _COUNTED = Limits(size=1 << 18, depth=8, values=20_000, digits=20)
+_SPIED = Limits(size=1 << 20, depth=8, values=100_000, digits=20)
 COMPUTES = 0.2
 """Share of the time between two looks that a process computes which does not merely wait."""
 
@@ -162,6 +163,19 @@ def main_thread(text: str) -> tuple[Frame, ...]:
         Frame(found["file"], int(found["line"]), found["function"].strip())
         for found, _ in zip(_FRAME.finditer(parts[-1]), range(MOST_FRAMES), strict=False)
     )
+
+
+def spied_stack(printed: bytes | str, pid: int) -> str:
+    """The main thread of what ``py-spy dump --json`` prints (py-spy 0.4), as faulthandler would write it; ""
+    where there is none. What a program of another user's choice prints is not trusted.
+    """
+    try:
+        threads = parse_json(printed, _SPIED, spelling=False, unique=False, any_text=True)
+        [frames] = [thread["frames"] for thread in threads if thread["os_thread_id"] == pid]
+        lines = [f'  File "{f["filename"]}", line {int(f["line"])} in {f["name"]}' for f in frames]
+    except (Unreadable, TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return ""
+    return "\n".join(["Thread 0x0 (most recent call first):", *lines]) if lines else ""
 
 
 def positions(looks: Iterable[ProcessLook]) -> list[RankPosition]:

@@ -95,9 +95,10 @@ def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
-def run_script(run: str = RUN) -> Executed:
+def run_script(run: str = RUN, path: str = os.defpath) -> Executed:
+    """``path``: where the image has its programs."""
     words = [sys.executable, *command()[1:]]
-    environ = {"PATH": os.environ["PATH"], **({"ALLABOARD_RUN": run} if run else {})}
+    environ = {"PATH": path, **({"ALLABOARD_RUN": run} if run else {})}
     done = subprocess.run(words, input=_script(), env=environ, capture_output=True, timeout=60)
     return Executed(done.returncode, done.stdout, done.stderr)
 
@@ -138,6 +139,28 @@ def test_the_number_of_a_collective_is_told_also_by_who_began_to_answer_late(tmp
         assert process.stdout is not None and process.stdout.readline() == "here\n"
         [one] = read(run_script(), 0, a_member(1)).looks
         assert (one.rank, one.pending) == (1, 5)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@LINUX
+def test_py_spy_of_the_image_reads_who_was_not_started_to_answer(tmp_path: Path) -> None:
+    (tmp_path / "load.py").write_text(WAITS.format("load", "load"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(
+        [sys.executable, "-I", "load.py"],
+        cwd=tmp_path,
+        env={"PATH": path, "ALLABOARD_RUN": RUN, "RANK": "2"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        [one] = read(run_script(path=path), 0, a_member(2)).looks
+        assert (one.rank, one.frames[0].place, one.frames[0].function) == (2, "load.py:4", "load")
+        assert process.poll() is None
     finally:
         process.kill()
         process.communicate()

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.host import stacks
 from allaboard.backends.local.host.processes import children, identity
 from allaboard.backends.local.host.stacks import SIGNAL, ProcessStacks, ask
 from allaboard.backends.local.supervisor.environment import STARTUP
-from allaboard.diagnosis.stacks import cause_of_hang, main_thread
+from allaboard.diagnosis.stacks import cause_of_hang, main_thread, spied_stack
 from allaboard.observation import Owner
 from tests.core.backends.local.helpers import a_plan, wait_for
 
@@ -23,6 +24,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="stacks are read
 
 Start = Callable[..., "Started"]
 SAYS = "import sys; print('here', flush=True); sys.stdin.read()"
+
+
+SPY = stacks._py_spy
+
+
+@pytest.fixture(autouse=True)
+def no_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where ``allaboard[stacks]`` is not installed."""
+    monkeypatch.setattr(stacks, "_py_spy", lambda: None)
 
 
 class Started:
@@ -65,6 +75,34 @@ def test_a_process_says_where_it_is_while_a_system_call_holds_it(start: Start) -
     frames = main_thread(answer.text or "")
     assert [frame.function for frame in frames] == ["load", "<module>"]
     assert answer.state == "S"
+
+
+def test_py_spy_reads_a_python_that_was_not_started_to_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "_py_spy", SPY)
+    (tmp_path / "script.py").write_text(f"def load():\n    {SAYS}\nload()\n")
+    words = [[sys.executable, "-I", "script.py"], ["sh", "-c", "echo here; read line"]]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    made = [subprocess.Popen(each, cwd=tmp_path, **pipes) for each in words]
+    try:
+        assert all(each.stdout is not None and each.stdout.readline() == b"here\n" for each in made)
+        [answer] = ask([who for each in made if (who := identity(each.pid)) is not None], 30.0)
+        assert [(f.place, f.function) for f in main_thread(answer.text or "")] == [
+            ("script.py:2", "load"),
+            ("script.py:3", "<module>"),
+        ]
+        assert (answer.who.pid, answer.state) == (made[0].pid, "S")
+        assert all(each.poll() is None for each in made)
+    finally:
+        for each in made:
+            each.kill()
+            each.communicate()
+
+
+@pytest.mark.parametrize("printed", ["", "null", "[]", '[{"frames": 5, "os_thread_id": 7}]', "[" * 9999])
+def test_what_py_spy_prints_is_not_trusted(printed: str) -> None:
+    assert spied_stack(printed, 7) == ""
 
 
 def test_a_second_answer_holds_nothing_of_the_first(start: Start) -> None:

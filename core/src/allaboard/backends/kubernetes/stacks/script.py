@@ -8,12 +8,13 @@ number. `asking` and `by_file` read what it writes.
 
 A process answers if it began with `allaboard.inside.startup`: a signal makes it write its stacks into an
 anonymous file, which is read through ``/proc``. One that does not catch that signal is never sent it, because
-it would end. All are asked twice: how much they have computed in between tells who waits.
+it would end: its stacks are read by py-spy, where the image has that. All are asked twice: how much they have
+computed in between tells who waits.
 
 It stands alone, and works with Python 3.6.
 """
 
-# ruff: noqa: PTH115, PTH116, PTH123, PTH208, SIM105  (/proc; an old Python)
+# ruff: noqa: PTH115, PTH116, PTH119, PTH123, PTH208, RUF005, SIM105  (/proc; an old Python)
 
 import base64
 import json
@@ -38,6 +39,8 @@ BETWEEN, PATIENCE, SETTLED = 1.0, 1.5, 0.05
 """Seconds between the two rounds, for the answers of one, and between two looks at them."""
 MOST_PROCESSES, MOST_TEXT, MOST_PRINTED = 256, 1 << 15, 3 << 20
 """Processes that are asked; bytes of one answer, whose end is the main thread; bytes of all answers."""
+MOST_SPIED = 32
+"""Processes that py-spy reads."""
 EVERY = 2.0
 """Seconds between two looks into the file."""
 MOST_WORD, MOST_LINE = 40, 3900
@@ -224,17 +227,49 @@ def _round(pids: "list[int]") -> "dict[int, dict[str, object]]":
     found = {}
     for pid, (path, before) in asked.items():
         try:
-            found[pid] = _answer(pid, path, before)
+            found[pid] = _now(pid, _answer(path, before))
+        except (OSError, IndexError, ValueError):
+            pass
+    for pid, text in _spied([pid for pid in pids if pid not in asked]):
+        try:
+            found[pid] = _now(pid, text)
         except (OSError, IndexError, ValueError):
             pass
     return found
 
 
-def _answer(pid: int, path: str, before: int) -> "dict[str, object]":
+def _spied(pids: "list[int]") -> "Iterator[tuple[int, str]]":
+    """The stacks of these processes, those of Python, by py-spy, as faulthandler would write them."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    program = next((p for f in folders for p in [f + "/py-spy"] if os.access(p, os.X_OK)), "")
+    if not program:
+        return
+    import subprocess  # slow to import
+
+    for pid in pids[:MOST_SPIED]:
+        try:
+            if not os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
+                continue
+            words = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+            printed = subprocess.run(
+                words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE
+            )
+            [frames] = [t["frames"] for t in json.loads(printed.stdout.decode()) if t["os_thread_id"] == pid]
+            lines = ['  File "{filename}", line {line} in {name}'.format(**frame) for frame in frames]
+            yield pid, "\n".join(["Thread 0x0 (most recent call first):"] + lines)[:MOST_TEXT]
+        except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
+            pass
+
+
+def _answer(path: str, before: int) -> str:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(before, size - MOST_TEXT))
-        text = file.read(MOST_TEXT).decode("utf-8", "replace")
+        return file.read(MOST_TEXT).decode("utf-8", "replace")
+
+
+def _now(pid: int, text: str) -> "dict[str, object]":
+    """The stacks of a process, with what the kernel tells of it."""
     fields = _stat(pid)
     return {
         "text": text,

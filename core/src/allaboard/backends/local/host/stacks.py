@@ -2,19 +2,25 @@
 
 A process answers if it began with `allaboard.inside.startup`: a signal makes it write its stacks into an
 anonymous file, which is read through ``/proc``. One that does not catch that signal is never sent it, because
-it would end. Linux only: elsewhere nobody answers.
+it would end: its stacks are read by py-spy, where that is installed (``allaboard[stacks]``). Linux only:
+elsewhere nobody answers.
 """
 
-# ruff: noqa: PTH115, PTH116, PTH123, PTH208  (/proc)
+# ruff: noqa: PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, SIM115  (/proc)
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from typing import IO
 
 from allaboard.backends.local.host.processes import (
     MEMBER,
@@ -24,7 +30,7 @@ from allaboard.backends.local.host.processes import (
     process_of,
     send_signal,
 )
-from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collective
+from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collective, spied_stack
 
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
@@ -34,6 +40,8 @@ MOST = 1 << 18
 BETWEEN = 1.0
 PATIENCE = 3.0
 """Seconds that a process has to answer; one in an uninterruptible wait of the kernel does not."""
+MOST_SPIED = 64
+"""Processes that py-spy reads at once."""
 _SETTLED = 0.05
 
 
@@ -59,6 +67,15 @@ class _Asked:
     file: str
     before: int
     size: int
+
+
+@dataclass(slots=True)
+class _Spied:
+    """One process that py-spy reads."""
+
+    who: Identity
+    spy: subprocess.Popen[bytes]
+    printed: IO[bytes]
 
 
 def look_twice(
@@ -131,20 +148,61 @@ class _Round:
     """One round of asking: everybody is asked at once, and has ``patience`` seconds."""
 
     def __init__(self, members: Iterable[Identity], patience: float = PATIENCE) -> None:
-        linux = sys.platform.startswith("linux")
         self.until = time.monotonic() + patience
-        asked = [
-            _ask_one(who, path) for who in members if linux and (path := _answers_in(who.pid)) is not None
-        ]
+        those = [*members] if sys.platform.startswith("linux") else []
+        asked = [_ask_one(who, path) for who in those if (path := _answers_in(who.pid)) is not None]
         self.asked = [each for each in asked if each is not None]
         self.waiting = self.asked
+        answering = {each.who for each in self.asked}
+        self.spied = [*_spies(who for who in those if who not in answering)]
 
     def is_over(self) -> bool:
         self.waiting = [each for each in self.waiting if not _has_settled(each)]
-        return not self.waiting or time.monotonic() >= self.until
+        busy = self.waiting or any(each.spy.poll() is None for each in self.spied)
+        return not busy or time.monotonic() >= self.until
 
     def answers(self) -> list[ProcessStacks]:
-        return [answer for each in self.asked if (answer := _answer(each))]
+        spied = [answer for each in self.spied if (answer := _seen_by(each))]
+        return [*(answer for each in self.asked if (answer := _answer(each))), *spied]
+
+
+def _spies(members: Iterable[Identity]) -> Iterator[_Spied]:
+    """Have py-spy read these processes, those of Python; nothing where it is not installed."""
+    program = _py_spy()
+    if program is None:
+        return
+    for who in islice((who for who in members if _is_python(who.pid)), MOST_SPIED):
+        printed = tempfile.TemporaryFile()
+        words = [program, "dump", "--nonblocking", "--json", "--pid", str(who.pid)]
+        try:
+            spy = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.DEVNULL)
+        except OSError:
+            printed.close()
+            return
+        yield _Spied(who, spy, printed)
+
+
+def _py_spy() -> str | None:
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:
+        return False
+
+
+def _seen_by(spied: _Spied) -> ProcessStacks | None:
+    """What py-spy has read; None where that is nothing: a process of which nothing is known is no member."""
+    if spied.spy.poll() is None:
+        spied.spy.kill()
+    spied.spy.wait()
+    with spied.printed as file:
+        file.seek(0)
+        text = spied_stack(file.read(MOST), spied.who.pid)
+    return _stacks_of(spied.who, text) if text else None
 
 
 def _answers_in(pid: int) -> str | None:
@@ -230,19 +288,24 @@ def _has_settled(asked: _Asked) -> bool:
 
 
 def _answer(asked: _Asked) -> ProcessStacks | None:
-    pid = asked.who.pid
-    process = process_of(pid)
-    if process is None or process.identity != asked.who:
-        return None
     text: str | None = None
     with suppress(OSError), open(asked.file, "rb") as file:
         file.seek(asked.before)
         text = file.read(MOST).decode("utf-8", "replace") or None
+    return _stacks_of(asked.who, text)
+
+
+def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
+    """With what the kernel tells of it; None: it is gone."""
+    pid = who.pid
+    process = process_of(pid)
+    if process is None or process.identity != who:
+        return None
     try:
         state = _status(pid).get("State", "?")[:1]
     except OSError:
         return None
-    return ProcessStacks(asked.who, process.parent, text, state, _cpu_seconds(pid), time.monotonic())
+    return ProcessStacks(who, process.parent, text, state, _cpu_seconds(pid), time.monotonic())
 
 
 def _cpu_seconds(pid: int) -> float:
