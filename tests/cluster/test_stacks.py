@@ -142,6 +142,44 @@ def test_where_exec_is_not_allowed_members_answer_in_their_logs(
     assert where in said
 
 
+SLOW = """\
+import time
+
+import torch
+import torch.distributed as dist
+def work():
+    time.sleep(0.3 if dist.get_rank() == 1 else 0.1)
+dist.init_process_group("gloo")
+for step in range(100000):
+    work()
+    dist.all_reduce(torch.ones(1))
+    if step % 20 == 0:
+        print("step", step, flush=True)
+"""
+
+
+def test_the_doctor_names_a_slow_rank_by_many_looks(
+    ab: Terminal, plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "slow.py").write_text(SLOW)
+    job = {
+        "name": "slow",
+        "command": ["python", "slow.py"],
+        "code": ["slow.py"],
+        "groups": {"master": 1, "worker": 2},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    ab("run", "job.yaml", "--detach")
+    run = ab.run_of()
+    until("all ranks to train", lambda: ab("logs", run, code=None).out.count("step 20\n") == 3, LONG)
+    first = ab("doctor", run, "--json").json["diagnoses"][0]
+    print(ab("doctor", run).out)
+    assert (first["code"], first["blame"]) == ("slow_rank", "rank 1"), first
+    assert "it waits at slow.py:6 `work`" in json.dumps(first) and "its node is" in json.dumps(first)
+    ab("stop", run)
+
+
 def _may_exec(plane: ControlPlane, namespace: str, verb: str) -> bool:
     asked = {"namespace": namespace, "resource": "pods", "subresource": "exec", "verb": verb}
     review = {

@@ -14,7 +14,15 @@ import pytest
 
 from allaboard.diagnosis import diagnose
 from allaboard.diagnosis.stacks import ProcessLook
-from allaboard.diagnosis.stragglers import Arrival, SlowRank, arrivals_of, slow_of, slow_rank
+from allaboard.diagnosis.stragglers import (
+    LOOKS,
+    Arrival,
+    SlowRank,
+    arrivals_of,
+    slow_by_looks,
+    slow_of,
+    slow_rank,
+)  # fmt: skip
 from allaboard.observation import Condition, Observation, Slow
 from tests.core.diagnosis.test_stacks import ALL_REDUCE, LOAD, look
 
@@ -217,3 +225,64 @@ def test_it_is_a_diagnosis_while_the_run_goes_on(thorough: bool) -> None:
 def test_it_stays_what_it_is_in_a_snapshot() -> None:
     seen = running(slow=Slow(3, 1.9, "rank 3", 1.0, 400, "worker-3", "shows"))
     assert Observation.from_dict(json.loads(json.dumps(seen.to_dict()))) == seen
+
+
+# --- by looks, where clocks are not compared
+
+
+def looked_at(
+    came: Mapping[int, Sequence[Arrival]], seed: int, looks: int = LOOKS
+) -> list[list[ProcessLook]]:
+    """Looks at a gang that waits in each collective, at random moments, of each rank at another one."""
+    chance = random.Random(seed)
+    leaves = [max(each) for each in zip(*([a.at for a in mine] for mine in came.values()), strict=True)]
+    found = []
+    for _ in range(looks):
+        moment = chance.uniform(leaves[50], leaves[-1])
+        seen = []
+        for rank, mine in came.items():
+            at = moment + chance.uniform(0, 0.2)
+            number = next((n for n, left in enumerate(leaves) if left > at), len(leaves) - 1)
+            waits = mine[number].at <= at
+            seen.append(look(rank, ALL_REDUCE if waits else LOAD, pending=number + 1 if waits else None))
+        found.append(seen)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_slow_rank_is_told_by_looks_whatever_the_clocks_of_its_nodes_say(seed: int) -> None:
+    chance = random.Random(seed)
+    ranks, factor = chance.choice((2, 3, 4, 8)), chance.uniform(1.8, 3.0)
+    wanted = chance.randrange(ranks)
+    came = played(
+        seed,
+        "one collective",
+        lambda rank, *_: 0.05 * (factor - 1) * (rank == wanted),
+        ranks=ranks,
+        steps=400,
+    )
+    found = slow_by_looks(looked_at(came, seed), {"worker-0": "its node is gpu-7"})
+    assert found is not None and (found.rank, found.member) == (wanted, "worker-0")
+    assert factor / 2 < found.factor < factor * 2
+    assert found.text.startswith(f"rank {wanted} takes {found.factor:.1f} times as long as the others")
+    assert "data.py:6 `load`" in found.shows and "its node is gpu-7" in found.shows
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranks_that_are_alike_are_told_by_no_look(seed: int) -> None:
+    came = played(seed, "one collective", steps=400)
+    assert slow_by_looks(looked_at(came, seed), {}) is None
+
+
+def test_what_one_rank_does_now_and_then_is_no_slowness_to_looks() -> None:
+    """Rank 0 evaluates while all others wait in one collective, for all of the looks."""
+    evaluates = [[look(0, LOAD), *(look(n, ALL_REDUCE, pending=7) for n in (1, 2, 3))] for _ in range(LOOKS)]
+    assert slow_by_looks(evaluates, {}) is None
+
+
+def test_few_looks_tell_nothing() -> None:
+    slow = [[look(0, LOAD), look(1, ALL_REDUCE, pending=n)] for n in range(LOOKS)]
+    assert slow_by_looks(slow, {}) is not None
+    assert slow_by_looks(slow[:10], {}) is None
+    assert slow_by_looks([one[:1] for one in slow], {}) is None
+    assert slow_by_looks([], {}) is None

@@ -66,7 +66,9 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         backend, seen = at.open_to_watch(run or "", evidence=True)
         name = seen.run
         stalled, no_stacks = _why_it_stands(backend, seen)
-        if stalled is None and not at.is_cluster:
+        if stalled is None and at.is_cluster:
+            seen = _with_slow_rank_of_pods(cast("KubernetesBackend", backend), seen)
+        elif stalled is None:
             seen = _with_slow_rank(cast("LocalBackend", backend), seen)
     since = None
     if file is None:
@@ -139,6 +141,18 @@ def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:
         return seen
     looks = [backend.stacks(seen.run, BETWEEN) for _ in range(LOOKS)]
     return replace(seen, slow=slow_of(found, looks, None, load_words()))
+
+
+def _with_slow_rank_of_pods(backend: KubernetesBackend, seen: Observation) -> Observation:
+    """The same of ranks on several nodes, at which it looks for some 10 seconds."""
+    from allaboard.diagnosis.stragglers import LOOKS, slow_by_looks
+
+    if state_of(seen) is not State.RUNNING or not hasattr(backend, "look_often"):  # a job of others
+        return seen
+    pods = seen.objects.pods if seen.objects is not None else ()
+    machines = {pod.member: f"its node is {pod.node}" for pod in pods if pod.member and pod.node}
+    slow = slow_by_looks(backend.look_often(seen.run, LOOKS), machines)
+    return seen if slow is None else replace(seen, slow=slow)
 
 
 def _why_it_stood(snapshot: Mapping[str, Any]) -> Diagnosis | None:

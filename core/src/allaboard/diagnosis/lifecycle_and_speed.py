@@ -414,7 +414,7 @@ def rank_stalled(case: Case) -> Iterator[Finding]:
     "CPU or GPU is shared, throttled or broken, or it does something that the others do not.",
     looks="In step after step all other ranks wait in a collective for the same one. On one machine the "
     "ranks of gloo are asked for it every half minute to two minutes while they train, and by `allaboard "
-    "doctor`. "
+    "doctor`; on a cluster `allaboard doctor` looks at all of them 40 times. "
     "What happens in a few steps, such as an evaluation on rank 0, is not told.",
     fix="look at the line where that rank is, and at what else its machine and its device do",
     needs=(Need.STACKS,),

@@ -11,7 +11,11 @@ Own times are added up over one step of the training, the period after which the
 and compared by medians: what happens in a few steps, such as an evaluation or a checkpoint on rank 0, is not
 slowness.
 
-Arrivals are by the clock of one machine. They are read from what torch 2.15's flight recorder tells of gloo
+Arrivals are by the clock of one machine. Of ranks on several nodes, whose clocks are not compared, many looks
+at all of them tell it (`slow_by_looks`): a rank that is seen about something of its own in all of them, while
+the others wait in collective after collective, takes as much longer as it is seen more often.
+
+Arrivals are read from what torch 2.15's flight recorder tells of gloo
 (torch/csrc/distributed/c10d/FlightRecorder.hpp); of NCCL it tells when a collective was enqueued, which is
 not when its GPU was there.
 """
@@ -22,11 +26,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import exp
+from math import comb, exp
 from statistics import median
 
 from allaboard.diagnosis.rule import Diagnosis, Evidence
-from allaboard.diagnosis.stacks import ProcessLook, positions, where_it_is
+from allaboard.diagnosis.stacks import ProcessLook, RankPosition, positions, where_it_is
 from allaboard.observation import Slow
 from allaboard.units import rfc3339
 from allaboard.untrusted import Limits, Unreadable, parse_json
@@ -36,6 +40,10 @@ FACTOR = 1.25
 """
 LEAST_STEPS, LEAST_SECONDS, LEAST_EXCESS = 20, 3.0, 0.005
 """Steps and seconds for which it was slow, and seconds that it takes longer in each step: less is not told.
+"""
+LOOKS, ENOUGH_LOOKS, ENOUGH_COLLECTIVES = 40, 20, 8
+"""Looks at ranks on several nodes; how many must have seen all of them, and how many collectives went by in
+them: what happens in a few steps, such as an evaluation on rank 0, is not told.
 """
 CONFIDENCE = 0.8
 STEADY = 0.7
@@ -123,6 +131,58 @@ def slow_rank(ranks: Mapping[int, Sequence[Arrival]]) -> SlowRank | None:
         return None
     found = [slow for rank in steps.own if (slow := _judge(rank, steps)) is not None]
     return max(found, key=lambda slow: slow.own - slow.others, default=None)
+
+
+def slow_by_looks(looks: Sequence[Sequence[ProcessLook]], machines: Mapping[str, str]) -> Slow | None:
+    """The rank for which the others wait, by looks at all of them a moment apart, at the moment itself (their
+    ``state``, not how ``busy`` they were in between). ``machines``: member -> what its machine says. None:
+    there is none, or too little is known.
+    """
+    seen = [{each.rank: each for each in positions(look)} for look in looks]
+    ranks = sorted({rank for each in seen for rank in each})
+    whole = [each for each in seen if len(each) == len(ranks)]
+    if len(ranks) < 2 or len(whole) < ENOUGH_LOOKS:
+        return None
+    own = {rank: sum(not _waits(each[rank]) for each in whole) for rank in ranks}
+    slow = max(ranks, key=lambda rank: own[rank])
+    rest = [own[rank] for rank in ranks if rank != slow]
+    usual = max(median(rest), 1.0)
+    numbers = {
+        each[rank].look.pending for each in whole for rank in ranks if rank != slow and _waits(each[rank])
+    }
+    factor = round(own[slow] / usual, 2)
+    sure = _differ(own[slow], max(rest), len(whole))
+    if factor < FACTOR or not sure or len(numbers - {None}) < ENOUGH_COLLECTIVES:
+        return None
+    waited = [len(whole) - each for each in rest]
+    text = (
+        f"rank {slow} takes {factor:.1f} times as long as the others for each step: in {len(whole)} looks it "
+        f"waited for them {len(whole) - own[slow]} times, they {_range(waited)} times"
+    )
+    mine = [(each[slow], looks[n]) for n, each in enumerate(seen) if slow in each and not _waits(each[slow])]
+    places = Counter(where_it_is(*one) for one in mine)
+    member = whole[-1][slow].look.member or None
+    shows = [f"it {where} ({times} of {len(mine)} looks)" for where, times in places.most_common(2)]
+    shows += [machines[member]] if member is not None and member in machines else []
+    return Slow(slow, factor, text, None, None, member, "; ".join(shows))
+
+
+def _waits(position: RankPosition) -> bool:
+    return position.operation is not None and position.look.state == "S"
+
+
+def _differ(one: int, other: int, of: int) -> bool:
+    """Whether two shares of as many looks differ by more than chance (Fisher's exact test, one-sided)."""
+    all_of_them = one + other
+    most = min(of, all_of_them)
+    ways = [comb(of, k) * comb(of, all_of_them - k) for k in range(max(0, all_of_them - of), most + 1)]
+    more = ways[one - max(0, all_of_them - of) :]
+    return sum(more) <= _CHANCE * sum(ways)
+
+
+def _range(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def slow_of(found: SlowRank, looks: Sequence[Sequence[ProcessLook]], step: int | None, machine: str) -> Slow:

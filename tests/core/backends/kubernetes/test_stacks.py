@@ -28,11 +28,13 @@ from allaboard.backends.kubernetes.stacks.asking import (
     ask_stacks,
     command,
     read,
+    read_rounds,
 )
 from allaboard.backends.local.supervisor.environment import STARTUP
 from allaboard.cli import app
 from allaboard.cli.place import Place
 from allaboard.diagnosis.stacks import cause_of_hang
+from allaboard.diagnosis.stragglers import LOOKS
 from allaboard.testing import FakeCluster
 from tests.core.backends.kubernetes.test_backend import cluster as cluster_of
 from tests.core.backends.kubernetes.test_hang import later, stands
@@ -95,9 +97,9 @@ def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
-def run_script(run: str = RUN, path: str = os.defpath) -> Executed:
+def run_script(run: str = RUN, path: str = os.defpath, rounds: int = 0) -> Executed:
     """``path``: where the image has its programs."""
-    words = [sys.executable, *command()[1:]]
+    words = [sys.executable, *command(rounds)[1:]]
     environ = {"PATH": path, **({"ALLABOARD_RUN": run} if run else {})}
     done = subprocess.run(words, input=_script(), env=environ, capture_output=True, timeout=60)
     return Executed(done.returncode, done.stdout, done.stderr)
@@ -113,6 +115,23 @@ def test_the_script_says_where_the_processes_of_its_run_are(started: list[subpro
     ]
     assert [one.pid - (3 << 22) for one in told.looks] == [process.pid for process in started]
     assert all(process.poll() is None for process in started)
+
+
+@LINUX
+def test_it_looks_often_at_the_moment_itself(started: list[subprocess.Popen[str]]) -> None:
+    rounds = read_rounds(run_script(rounds=6), 3, a_member())
+    assert len(rounds) == 6
+    for looks in rounds:
+        assert {(one.rank, one.frames[0].place, one.state, one.busy) for one in looks} == {
+            (0, "load.py:4", "S", 0.0),
+            (1, "step.py:4", "S", 0.0),
+        }
+    assert all(process.poll() is None for process in started)
+
+
+def test_who_prints_anything_for_many_looks_told_nothing() -> None:
+    for out in (*HOSTILE, b'{"rounds": 5}', b'{"rounds": [5]}', b'{"rounds": [[5]]}'):
+        assert read_rounds(Executed(0, out), 0, a_member()) == []
 
 
 LATE = """
@@ -334,6 +353,20 @@ def test_the_doctor_and_its_file_name_the_rank(
     verbs("snapshot", run, "-o", str(case))
     again = json.loads(verbs("doctor", "--snapshot", str(case), "--json"))["diagnoses"][0]
     assert (again["code"], again["blame"]) == ("rank_stalled", "rank 1")
+
+
+def test_the_doctor_names_a_rank_that_others_wait_for_in_each_step(
+    cluster: FakeCluster, verbs: Callable[..., str]
+) -> None:
+    run = stands(cluster, cluster.backend())
+    own = {"rounds": [[look(rank=1)]] * LOOKS}
+    counts = '{{"pg_status": {{"0": {{"last_enqueued_collective": {}, "last_completed_collective": {}}}}}}}'
+    waits = [[look(rank=0, text=REDUCES, collectives=counts.format(n + 1, n))] for n in range(LOOKS)]
+    cluster.executed[f"{run}-worker-0"] = Executed(0, json.dumps(own).encode())
+    cluster.executed[f"{run}-master-0"] = Executed(0, json.dumps({"rounds": waits}).encode())
+    first = json.loads(verbs("doctor", run, "--json"))["diagnoses"][0]
+    assert (first["code"], first["blame"]) == ("slow_rank", "rank 1")
+    assert "it waited for them 0 times, they 40 times" in first["summary"]
 
 
 def test_the_doctor_says_what_to_grant(cluster: FakeCluster, verbs: Callable[..., str]) -> None:

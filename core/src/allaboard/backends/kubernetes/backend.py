@@ -45,6 +45,7 @@ from allaboard.backends.kubernetes.operations.queues import read_queues
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.preflight.at_launch import Asking
 from allaboard.backends.kubernetes.session import FollowSession
+from allaboard.backends.kubernetes.stacks.asking import look_often
 from allaboard.backends.kubernetes.state.leases import (
     AsyncKeeper,
     Keeper,
@@ -61,7 +62,7 @@ from allaboard.backends.kubernetes.watch.informer import (
     hub_of,
 )
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.diagnosis.stacks import Standing
+from allaboard.diagnosis.stacks import ProcessLook, Standing
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import FollowPolicy
@@ -205,6 +206,11 @@ class KubernetesBackend:
         the last ``at_least`` seconds.
         """
         return self._do(observe.look_standing(self.workspace, run, at_least))
+
+    def look_often(self, run: str, rounds: int) -> list[tuple[ProcessLook, ...]]:
+        """So many looks at the processes of a run, a moment apart; none where they may not be asked so."""
+        tries = self._do(observe.tries_to_ask(self.workspace, run))
+        return look_often(self.api, tries, rounds)
 
     def saving(self, run: str) -> str | None:
         return self._do(runs.saving_uri(self.workspace, run))

@@ -364,6 +364,13 @@ def look_standing(workspace: Workspace, run: str, at_least: float = 0.0) -> Oper
     return Standing(silent, (yield from where_they_are(tries)))
 
 
+def tries_to_ask(workspace: Workspace, run: str) -> Operation[list[ContainerRun]]:
+    """The containers of a run in which something may be run; none where it asks by a file."""
+    objects = yield from read_objects((yield from find_run(workspace, run)))
+    layout = Layout.from_dict(objects.stored.layout)
+    return [] if layout.policy.hang_ask == "file" else silence.to_ask(container_runs(layout, objects.pods))
+
+
 def _with_report(movement: Movement, seen: Observation) -> Movement:
     """A step may be reported otherwise than in the log: by the status of a TrainJob."""
     heartbeat = seen.progress.heartbeat

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from importlib import resources
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.kubernetes.client.errors import Forbidden
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 SECONDS = 20.0
 """For all members together; one is asked twice, with a second in between."""
-PRINTED = Limits(size=4 << 20, depth=4, values=4000, digits=20)
+PRINTED = Limits(size=4 << 20, depth=5, values=100_000, digits=20)
 """What is read of the script's output."""
 _PIDS = 22
 """Bits of a pid, which counts in its pod alone: members' are made different by what stands above."""
@@ -44,9 +46,12 @@ def _script() -> bytes:
     return resources.files(__package__).joinpath("script.py").read_bytes()
 
 
-def command() -> list[str]:
-    """What runs in the container. The script comes by stdin: what a command says stands in audit logs."""
-    return ["python3", "-I", "-S", "-c", _READS, str(len(_script()))]
+def command(rounds: int = 0) -> list[str]:
+    """What runs in the container. The script comes by stdin: what a command says stands in audit logs.
+    ``rounds``: how often it looks, a moment apart; 0: once, as `read` has it.
+    """
+    often = [str(rounds)] if rounds else []
+    return ["python3", "-I", "-S", "-c", _READS, str(len(_script())), *often]
 
 
 def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> Told:
@@ -89,6 +94,35 @@ async def aask_stacks(api: AsyncApi, tries: Sequence[ContainerRun]) -> Told:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
     return _together(answers, len(tries))
+
+
+def look_often(api: Api, tries: Sequence[ContainerRun], rounds: int) -> list[tuple[ProcessLook, ...]]:
+    """So many looks at the processes of these containers, a moment apart, if all of them answer. Raises
+    nothing; returns within `SECONDS`.
+    """
+    answers: dict[int, list[tuple[ProcessLook, ...]]] = {}
+
+    def ask(number: int, one: ContainerRun) -> None:
+        with suppress(AllaboardError):
+            ended = api.execute(
+                one.pod, command(rounds), container=one.container, given=_script(), most=PRINTED.size
+            )
+            answers[number] = read_rounds(ended, number, one)
+
+    run_within(SECONDS, [partial(ask, number, one) for number, one in enumerate(tries)])
+    if len(answers) < len(tries):
+        return []
+    return [tuple(chain(*same)) for same in zip(*answers.values(), strict=False)]
+
+
+def read_rounds(ended: Executed, number: int, one: ContainerRun) -> list[tuple[ProcessLook, ...]]:
+    """What the script printed of many looks; nothing where it is not understood."""
+    try:
+        rounds = parse_json(ended.out, PRINTED, spelling=False, any_text=True)["rounds"]
+        looks = [[look_of(entry, number, one.member) for entry in each] for each in rounds]
+    except (ValueError, TypeError, KeyError):
+        return []
+    return [with_rank(each, one.rank) for each in looks]
 
 
 def read(ended: Executed, number: int, one: ContainerRun) -> Told:

@@ -1,6 +1,7 @@
 """Runs in the container of a member, by its own python3: where the Python processes of a run are.
 
-By exec it is sent as text, and prints one JSON object of bounded size, ``{"looks": [...]}``. Where exec is
+By exec it is sent as text, and prints one JSON object of bounded size, ``{"looks": [...]}``; with a number as
+its second argument it looks as often, and prints ``{"rounds": [[...], ...]}``. Where exec is
 not allowed (``policy.hang.ask: file``) `allaboard.inside.startup` starts it beside the first Python of the
 container, with its pid and the path of a file: it looks into that file now and then, and when there is a
 new word in it, it writes one report line for each process into the log of the container, and one with their
@@ -41,14 +42,42 @@ MOST_PROCESSES, MOST_TEXT, MOST_PRINTED = 256, 1 << 15, 3 << 20
 """Processes that are asked; bytes of one answer, whose end is the main thread; bytes of all answers."""
 MOST_SPIED = 32
 """Processes that py-spy reads."""
+MOST_FRAMES_TEXT, APART = 4000, 0.2
+"""Characters of a stack, and seconds between two looks, where there are many."""
 EVERY = 2.0
 """Seconds between two looks into the file."""
 MOST_WORD, MOST_LINE = 40, 3900
 """Characters of the word; bytes of a line, which a pipe takes as a whole, whoever writes besides."""
 
 
-def main() -> None:
-    sys.stdout.write(json.dumps({"looks": _looks()}))
+def main(rounds: int) -> None:
+    sys.stdout.write(json.dumps({"rounds": _often(rounds)} if rounds else {"looks": _looks()}))
+
+
+def _often(rounds: int) -> "list[list[dict[str, object]]]":
+    """Looks a moment apart, of those that answer, each with its main thread's innermost frames alone."""
+    found: list[list[dict[str, object]]] = []
+    pids, printed = _processes(os.environ.get(RUN, "")), 0
+    for _ in range(rounds):
+        begun = time.monotonic()
+        seen = _round(pids, spies=False)
+        looks = [
+            _look(pid, now, dict(now, text=_main_thread(now["text"])[:MOST_FRAMES_TEXT]))
+            for pid, now in seen.items()
+        ]
+        printed += len(json.dumps(looks))
+        if not seen or printed > MOST_PRINTED:
+            break
+        found.append(looks)
+        pids = list(seen)
+        time.sleep(max(0.0, APART - (time.monotonic() - begun)))
+    return found
+
+
+def _main_thread(text: object) -> str:
+    """It is the last that faulthandler writes."""
+    text = str(text)
+    return text[max(text.rfind("Thread 0x"), text.rfind("Current thread 0x"), 0) :]
 
 
 def listen(starter: int, path: str) -> None:
@@ -82,9 +111,7 @@ def answer_lines(word: str, looks: "list[dict[str, object]]") -> "Iterator[bytes
 
 def _packed(look: "dict[str, object]", most: int) -> str:
     """A look as text of so many characters at most: its main thread, and of that the innermost frames."""
-    text = str(look["text"])
-    start = max(text.rfind("Thread 0x"), text.rfind("Current thread 0x"))
-    lines = text[max(start, 0) :].splitlines()
+    lines = _main_thread(look["text"]).splitlines()
     collectives = look["collectives"]
     while True:
         whole = json.dumps(dict(look, text="\n".join(lines), collectives=collectives)).encode()
@@ -199,17 +226,20 @@ def _environment(pid: int) -> "dict[str, str]":
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _round(pids: "list[int]") -> "dict[int, dict[str, object]]":
-    """Ask everybody at once; pid -> what it told and what the kernel tells of it."""
-    asked = {}
+def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object]]":
+    """Ask everybody at once; pid -> what it told and what the kernel tells of it. ``spies``: with those that
+    do not answer, if they can be read.
+    """
+    asked, states = {}, {}
     for pid in pids:
         try:
             path = _open_file(pid, FILE)
             size = os.stat(path).st_size if path else 0
+            states[pid] = _stat(pid)[0].decode("ascii", "replace")
             if path and _send(pid):
                 asked[pid] = (path, size)
                 _ask_collectives(pid)
-        except OSError:
+        except (OSError, IndexError):
             pass  # gone, or another user's
     end, sizes = time.monotonic() + PATIENCE, {pid: size for pid, (_, size) in asked.items()}
     waiting = set(asked)
@@ -227,10 +257,10 @@ def _round(pids: "list[int]") -> "dict[int, dict[str, object]]":
     found = {}
     for pid, (path, before) in asked.items():
         try:
-            found[pid] = _now(pid, _answer(path, before))
+            found[pid] = dict(_now(pid, _answer(path, before)), state=states[pid])
         except (OSError, IndexError, ValueError):
             pass
-    for pid, text in _spied([pid for pid in pids if pid not in asked]):
+    for pid, text in _spied([pid for pid in pids if pid not in asked]) if spies else ():
         try:
             found[pid] = _now(pid, text)
         except (OSError, IndexError, ValueError):
@@ -374,7 +404,7 @@ def _ask_collectives(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:  # by exec it has one argument: how many bytes of it come by stdin
+    if sys.argv[0] != "-c":
         listen(int(sys.argv[1]), sys.argv[2])
-    else:
-        main()
+    else:  # the first argument tells how many bytes of it come by stdin
+        main(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
