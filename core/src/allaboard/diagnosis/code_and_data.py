@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, is_running, pod_object, quote
 from allaboard.diagnosis.logs import words
-from allaboard.diagnosis.reading import MEETING, SECONDARY, author, from_logs, log_evidence, readings, went_on
+from allaboard.diagnosis.reading import (
+    GOES_ON,
+    MEETING,
+    SECONDARY,
+    author,
+    from_logs,
+    log_evidence,
+    readings,
+    went_on,
+)
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
 from allaboard.observation import PodSeen
 
@@ -128,7 +137,8 @@ def cuda_driver_mismatch(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"driver version is insufficient|driver on your system is too old|forward compatibility was "
         r"attempted|cudaErrorInsufficientDriver|CUDA driver version|unsatisfied condition: cuda|PTX "
-        r"(was compiled with|JIT).{0,60}(unsupported|newer)|CUDA_ERROR_UNSUPPORTED_PTX"
+        r"(was compiled with|JIT).{0,60}(unsupported|newer)|CUDA_ERROR_UNSUPPORTED_PTX|"
+        r"unsupported display driver / cuda driver|cudaErrorSystemDriverMismatch"
     )
 
     def blame(pod: PodSeen, text: str) -> str:
@@ -214,7 +224,8 @@ def nan_loss(case: Case) -> Iterator[Finding]:
         r"loss (is|was|became|=|:) ?(nan|inf)\b|Minimum loss scale|FloatingPointError|(nan|NaN|inf) "
         r"(loss|detected|encountered|found|in (loss|grad))|non-?finite (loss|grad)|Loss is (nan|"
         r"infinite)|not finite|Gradient overflow.{0,80}loss scale.{0,40}(0\.0|1e-)|loss "
-        r"scale.{0,40}(too small|already at minimum)|contains? (nan|inf)|input contains NaN"
+        r"scale.{0,40}(too small|already at minimum)|contains? (nan|inf)|input contains NaN|"
+        r"(found|got|has|have) (nan|inf)s?\b"
     )
     yield from from_logs(case, "nan_loss", pattern, "the loss is not a number", confidence=0.88)
     rows = words(r"loss['\"]?\s*[=: ]\s*['\"]?(nan|inf)\b")
@@ -284,7 +295,8 @@ def checkpoint_mismatch(case: Case) -> Iterator[Finding]:
         r"Error\(s\) in loading state_dict|loaded state dict (contains|has)|doesn't match the size "
         r"of optimizer|(checkpoint|state).{0,80}(different|another|other) (world size|number of)|"
         r"shape .{0,60}checkpoint.{0,60}(match|differ)|partition count.{0,40}(mismatch|does not "
-        r"match)|only support.{0,60}same (world size|dp)"
+        r"match)|only support.{0,60}same (world size|dp)|"
+        r"checkpoint.{0,60}world size of \d+ but"
     )
     yield from from_logs(case, "checkpoint_mismatch", pattern, "the checkpoint does not fit the model")
 
@@ -326,6 +338,7 @@ _SAVING = re.compile(
     r"checkpoint.{0,40}\b(saving|sav(e|ing) (start|began|begun))",
     re.IGNORECASE,
 )
+_NFS_SERVER = re.compile(r"nfs: server \S+ not responding", re.IGNORECASE)
 _SAVED = re.compile(r"\b(saved|done|finished|complete|wrote)\b", re.IGNORECASE)
 
 
@@ -336,14 +349,32 @@ def _silent_save(case: Case) -> Iterator[Finding]:
         for c in case.objects.claims or ()
     )
     nfs = shared or any(".nfs." in path for pod in case.objects.pods for path in pod.facts)
-    if not nfs or case.is_over:
+    server = next((e for e in case.events if _NFS_SERVER.search(e.message)), None)
+    if server is None and (not nfs or case.is_over):
         return
     saving = []
-    for one in readings(case):
+    live = [one for one in readings(case) if is_running(one.pod) or server is None]
+    for one in live:
         lines = [text for text in one.log.last_lines if not SECONDARY.pattern.search(text)]
         if is_running(one.pod) and lines and _SAVING.search(lines[-1]) and not _SAVED.search(lines[-1]):
             saving.append((one, lines[-1]))
-    if not saving or len(saving) < len(readings(case)):
+    if not saving or len(saving) < len(live):
+        return
+    if server is not None:
+        one, text = saving[0]
+        yield Finding(
+            "checkpoint_write_nfs_lock",
+            f"{one.pod.name} stands still since it began to save, and {quote(server.message)}",
+            (
+                *log_evidence(one.pod, text),
+                Evidence(f"{server.kind.lower()}/{server.name}", f"events.{server.reason}", server.message),
+            ),
+            one.pod.name,
+            one.log.last_time,
+            confidence=0.85,
+            from_object=False,
+            who=one.pod.name,
+        )
         return
     last = max((one.log.last_time or 0.0 for one, _ in saving), default=0.0)
     if last and case.is_younger(last, 300):
@@ -406,7 +437,7 @@ _STORE = (
 )
 def data_access_denied(case: Case) -> Iterator[Finding]:
     pattern = words(
-        r"AccessDenied|Access Denied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate "
+        r"Access[ _]?Denied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate "
         r"credentials|NoCredentialsError|StorageDenied.{0,200}s3://|"
         r"GatedRepo|gated repo|401 Client Error|403 Client Error|\b403 Forbidden|\b401 Unauthorized|"
         r"ExpiredToken|InvalidToken|"
@@ -524,6 +555,7 @@ def clock_skew(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"RequestTimeTooSkewed|difference between the request time|not yet valid|certificate is not "
         r"valid (yet|before)|Signature not yet current|clock skew|Token used too early|"
+        r"Invalid JWT.{0,120}reasonable timeframe|"
         r"InvalidSignature.{0,60}time"
     )
     yield from from_logs(
@@ -571,6 +603,8 @@ def python_exception(case: Case) -> Iterator[Finding]:
             raised = one.fatal
             if MEETING.pattern.search(raised.text):
                 continue
+            if _NCCL_ERROR.search(raised.text) and one.log.has(SECONDARY):
+                continue  # what it says beside tells that a peer is gone
             where = f" at {raised.where}" if raised.where is not None else ""
             yield Finding(
                 "python_exception",
@@ -593,6 +627,7 @@ def python_exception(case: Case) -> Iterator[Finding]:
             if _ERROR.match(text)
             and not SECONDARY.pattern.search(text)
             and not MEETING.pattern.search(text)
+            and not (_NCCL_ERROR.search(text) and one.log.has(SECONDARY))
             and not text.startswith(("torch.distributed.elastic", "ChildFailed"))
         ]
         text = usage.text if usage is not None else lines[-1] if lines else ""
@@ -611,6 +646,9 @@ def python_exception(case: Case) -> Iterator[Finding]:
     yield from _only_exit_codes(case)
 
 
+_NCCL_ERROR = re.compile(r"NCCL error in: .*(unhandled system error|remote process exited)")
+
+
 def _shorten(text: str) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
@@ -627,6 +665,8 @@ def _only_exit_codes(case: Case) -> Iterator[Finding]:
             continue
         if log is not None and (log.has(SECONDARY) or log.has(MEETING)):
             continue
+        if log is not None and is_running(pod) and log.has(GOES_ON):
+            continue  # that was before
         yield Finding(
             "python_exception",
             f"{pod.name} exited with {code}",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, has_run, is_running, pod_object, quote
 from allaboard.diagnosis.logs import words
-from allaboard.diagnosis.reading import SECONDARY, Reading, author, from_logs, log_evidence, readings
+from allaboard.diagnosis.reading import GOES_ON, SECONDARY, Reading, author, from_logs, log_evidence, readings
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
 from allaboard.observation import PodSeen
 
@@ -26,7 +26,7 @@ _DNS = words(
     r"Name or service not known|Temporary failure in name resolution|gai ?error|getaddrinfo|nodename "
     r"nor servname|"
     r"can't resolve|waiting for master|could not resolve|No address associated with hostname|server "
-    r"can't find|NXDOMAIN"
+    r"can't find|NXDOMAIN|DNS resolution failed|C-ares status"
 )
 _STORE_NAME = words(
     r"https?://|amazonaws|s3\.|storage\.googleapis|huggingface|blob\.core|endpoint|boto|Max retries|"
@@ -39,7 +39,7 @@ _REFUSED = words(
     r"client socket has (timed out|failed to connect)|Connection refused.{0,80}(master|MASTER|:23456|:29500)|"
     r"recvValue failed|failed to recv, got 0 bytes|ConnectionRefusedError|DistNetworkError|No route to host|"
     r"Connect(ion)? to .{1,80} (timed out|refused)|failed to connect to all addresses|connection "
-    r"attempts? failed"
+    r"attempts? failed|Socket Connect Error|connect to \(failed\)"
 )
 _RENDEZVOUS = words(
     r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|\d+/\d+ clients joined|"
@@ -164,7 +164,9 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
         running=True,
         secondary=True,
         confidence=0.8,
-        but=words(r"clients joined|Name or service|name resolution|gai ?error|https?://|port 22\b"),
+        but=words(
+            r"clients joined|Name or service|name resolution|gai ?error|DNS resolution|https?://|port 22\b"
+        ),
     ):
         log = case.logs.get(found.who or "")
         if log is None or (log.has(_DNS) and not log.has(words(r"recvValue|got 0 bytes"))):
@@ -195,7 +197,7 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
 def _joined_late(case: Case, name: str) -> bool:
     """Whether this member has trained: then its master was reached once."""
     log = case.logs.get(name)
-    return log is not None and log.has(words(r"\bstep\b[ =:#]*\d+|\bepoch\b[ =:#]*\d+"))
+    return log is not None and log.has(GOES_ON)
 
 
 @rule(
@@ -291,10 +293,18 @@ def world_size_mismatch(case: Case) -> Iterator[Finding]:
             fits = {size, size * (per or 1)} | (
                 {size * n for n in (1, 2, 4, 8, 16)} if per is None else set()
             )
-            if wanted not in fits and size > 0 and not never_ran(case) and joined <= wanted:
+            # One process of each member has come, and that is all who ever do.
+            alone = joined == size < wanted and per is None and not _launches(case)
+            if (wanted not in fits or alone) and size > 0 and not never_ran(case) and joined <= wanted:
                 yield _wrong_size(case, one, hit.text, f"it waits for {wanted}, and the job has {size}")
                 return
     yield from _said_size(case, size)
+
+
+def _launches(case: Case) -> bool:
+    """Whether a launcher starts several processes in a member."""
+    texts = [v for pod in case.objects.pods for k, v in pod.facts.items() if ".command" in k or ".args" in k]
+    return any(re.search(r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun", text) for text in texts)
 
 
 def _said_size(case: Case, size: int) -> Iterator[Finding]:
@@ -331,9 +341,16 @@ def _said_size(case: Case, size: int) -> Iterator[Finding]:
                 return
 
 
+_MEETS = words(r"Pending sync|Starting elastic_operator with launch configs")
+
+
 def _in_trouble(case: Case) -> bool:
     return any(
-        one.log.has(_RENDEZVOUS) or one.log.has(_REFUSED) or one.log.has(_WORLD) for one in readings(case)
+        one.log.has(_RENDEZVOUS)
+        or one.log.has(_REFUSED)
+        or one.log.has(_WORLD)
+        or (one.log.has(_MEETS) and not one.log.has(GOES_ON))
+        for one in readings(case)
     ) and not never_ran(case)
 
 
@@ -407,7 +424,7 @@ def port_in_use(case: Case) -> Iterator[Finding]:
 _NO_INTERFACE = words(
     r"no socket interface found|No interface found in the same subnet|Unable to find (network "
     r")?interface|Unable to find address for: |ifa != nullptr|unknown interface|"
-    r"makeDeviceForInterface"
+    r"makeDeviceForInterface|ncclSocketInit: .{0,60}neither AF_INET"
 )
 _WRONG_INTERFACE = words(
     r"(Bootstrap|NET/Socket|NET/IB)\s*:\s*Using.{0,40}?(docker0|virbr\d|\blo:|169\.254\.)|connect to "
@@ -675,7 +692,8 @@ def network_fabric_error(case: Case) -> Iterator[Finding]:
 _MISMATCH = words(
     r"Detected mismatch between collectives|Mismatched collective|mismatch(ed)? (between )?collective|"
     r"collective.{0,60}(shapes?|types?) (are )?(different|mismatch)|Collectives? (differ|do not "
-    r"match)|monitoredBarrier.{0,120}failed to pass|Ranks? .{0,60}failed to pass monitoredBarrier"
+    r"match)|monitoredBarrier.{0,120}failed to pass|Ranks? .{0,60}failed to pass monitoredBarrier|"
+    r"preamble\.length <= op\.nbytes"
 )
 
 
@@ -852,7 +870,7 @@ def partial_restart_hang(case: Case) -> Iterator[Finding]:
         pod.created is not None and pod.created - min((p.created or pod.created) for p in pods) > 60
     )
     log = case.log(pod)
-    goes_on = log is not None and log.has(words(r"\bstep\b[ =:#]*\d+|\bepoch\b[ =:#]*\d+"))
+    goes_on = log is not None and log.has(GOES_ON)
     others = [case.log(p) for p in pods if p is not pod]
     old_run = any(
         o is not None
@@ -861,6 +879,8 @@ def partial_restart_hang(case: Case) -> Iterator[Finding]:
     )
     if not again or goes_on or (log is None and not old_run):
         return
+    if log is not None and not old_run and (log.has(_DNS) or log.has(_REFUSED)):
+        return  # it finds nobody, and the others have not begun either
     why = (
         f", {pod.main.restarts} restart{'s' if pod.main.restarts != 1 else ''}"
         if pod.main is not None and pod.main.restarts
@@ -988,7 +1008,8 @@ def mpi_ssh_auth(case: Case) -> Iterator[Finding]:
 )
 def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
     slots = words(
-        r"not enough slots available|no (free )?slots|more processes than .{0,40}slots|All nodes which "
+        r"not enough slots available|no (free )?slots|more processes than (the ppr|.{0,40}slots)|All nodes "
+        r"which "
         r"are allocated for this job are already filled"
     )
 
@@ -1008,7 +1029,8 @@ def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
 
 _TF = words(
     r"not found in cluster_spec|exceeds the maximum id|cluster_spec.{0,80}(invalid|must|missing)|"
-    r"TF_CONFIG.{0,120}(JSON|decod|Expecting|invalid|parse)|task_type .{0,80}(not|is not)|Invalid "
+    r"TF_CONFIG.{0,120}(JSON|decod|Expecting|invalid|parse)|task_type .{0,80}(not|is not)|"
+    r"not a valid task_type|Invalid "
     r"cluster spec|task type .{0,40}not in|Cluster spec should have"
 )
 

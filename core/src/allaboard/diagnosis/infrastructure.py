@@ -204,8 +204,9 @@ def _evictions(case: Case) -> Iterator[tuple[PodSeen, str, float | None]]:
         if told and pod.phase != "Running":
             yield pod, told[-1].message, told[-1].time
     known = {pod.pod or pod.name for pod in case.pods}
+    own = (case.job.name if case.job is not None else None) or case.seen.job or ""
     for e in case.events:
-        if e.reason == "Evicted" and e.kind == "Pod" and e.name not in known:
+        if e.reason == "Evicted" and e.kind == "Pod" and e.name not in known and e.name.startswith(own):
             yield PodSeen(e.name, e.name, reason="Evicted", message=e.message), e.message, e.time
 
 

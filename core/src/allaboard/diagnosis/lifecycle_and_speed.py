@@ -21,7 +21,9 @@ _DONE = words(
     r"called|wandb: (Run history|Waiting for|Synced|Run summary)|"
     r"training took|end of training|train_runtime|saved final|Job finished|exiting main|main\(\) returned"
 )
-_PROGRESS = words(r"\bstep\b[ =:#]*\d+|\biter(ation)?\b[ =:#]*\d+|\d+%\||it/s")
+_PROGRESS = words(
+    r"\bstep\b[ =:#\[(]*\d+|\biter(ation)?\b[ =:#\[(]*\d+|\d+%\||it/s|\bit \d+/\d+|\bepoch\b.{0,20}\[ *\d+/"
+)
 
 
 @rule(
@@ -257,8 +259,10 @@ def slow_socket_fallback(case: Case) -> Iterator[Finding]:
             "Socket" in h.text or "libibverbs" in h.text or "No device" in h.text for h in hits
         ):
             continue
-        node = case.nodes.get(one.pod.node)
-        rdma = _rdma_of(node.labels, node.allocatable) if node is not None else ""
+        # A launcher prints what its workers say, whose nodes count.
+        workers = case.objects.pods if one.pod.member == "launcher-0" else (one.pod,)
+        nodes = [node for pod in workers if (node := case.nodes.get(pod.node)) is not None]
+        rdma = next((said for node in nodes if (said := _rdma_of(node.labels, node.allocatable))), "")
         telling = any("libibverbs" in h.text or "No device" in h.text for h in hits)
         if case.nodes and not rdma:
             continue

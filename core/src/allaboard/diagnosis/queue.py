@@ -122,6 +122,36 @@ _PENDING = re.compile(
 )
 
 
+_PROVISIONING = re.compile(
+    r"provision|\bprov\b|prov-|\bdws\b|scal(e|ing).?up|not enough resources available|\bETA\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCheck:
+    """An admission check of Kueue that is not ready."""
+
+    object: str
+    name: str
+    state: str
+    message: str
+
+
+def open_checks(case: Case) -> list[OpenCheck]:
+    """The admission checks for which a job waits whose quota is reserved."""
+    workload = _workload(case)
+    reserved = workload.condition("QuotaReserved") if workload is not None else None
+    if workload is None or reserved is None or reserved.status != "True" or _admitted(case):
+        return []
+    found = []
+    for path, state in workload.facts.items():
+        match = re.fullmatch(r"(status\.admissionChecks\[\d+\])\.state", path)
+        if match is not None and state == "Pending":
+            name, said = (workload.facts.get(f"{match[1]}.{field}", "") for field in ("name", "message"))
+            found.append(OpenCheck(f"workload/{workload.name}", name, state, said))
+    return found
+
+
 def _queue_finding(case: Case, code: str, said: Queued, words: str, **more: object) -> Finding:
     name = queue_name(case)
     blame = f"queue {name}" if name else said.object
@@ -172,6 +202,14 @@ def job_suspended(case: Case) -> Iterator[Finding]:
 def queue_quota_pending(case: Case) -> Iterator[Finding]:
     texts = _queue_texts(case)
     if any(_is_never(case, s) or _MISCONFIGURED.search(f"{s.reason} {s.text}") for s in texts):
+        return
+    for check in open_checks(case):
+        if not _PROVISIONING.search(f"{check.name} {check.message}"):
+            said = Queued(check.object, f"admissionChecks[{check.name}]", check.state, check.message)
+            words = (
+                f"{_named(case)} has reserved its quota, and admission check {check.name} is not ready yet"
+            )
+            yield _queue_finding(case, "queue_quota_pending", said, words)
         return
     for said in texts:
         if _PENDING.search(f"{said.reason} {said.text}"):
@@ -411,6 +449,15 @@ _CONSTRAINT = re.compile(
     r"max volume count",
     re.IGNORECASE,
 )
+_AFTER_ROOM = re.compile(
+    r"volume node affinity|PersistentVolume's node affinity|available volume zone|topology spread|"
+    r"anti-affinity rules|max volume count",
+    re.IGNORECASE,
+)
+"""Reasons of filters that run after the one for resources (default plugins of kube-scheduler: VolumeBinding,
+VolumeZone, NodeVolumeLimits, PodTopologySpread and InterPodAffinity come after NodeResourcesFit): a node that
+is refused for one of these has room.
+"""
 _GPU = re.compile(
     r"Insufficient (\S*(?:gpu|mig-|npu|tpu|neuron|gaudi|hccl|mlu|dcu|xpu|habana|ascend)\S*)", re.IGNORECASE
 )
@@ -774,6 +821,8 @@ def _constrained(case: Case, pod: PodSeen, text: str) -> bool:
     reasons = reasons_of(text)
     resource = _gpu_resource(text)
     closing = sum(n for reason, n in reasons.items() if _CONSTRAINT.search(reason))
+    if any(_AFTER_ROOM.search(reason) for reason in reasons):
+        return True
     if not reasons:
         return bool(_CONSTRAINT.search(text)) and resource is None
     if resource is None:
@@ -861,10 +910,18 @@ def unschedulable_constraints(case: Case) -> Iterator[Finding]:
                 "unschedulable_constraints",
                 f"{pod.name} is kept off the nodes: {quote('; '.join(closing[:3]))}",
                 (Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),),
-                f"{pod.name} pod spec",
+                _claim_of(pod, text) or f"{pod.name} pod spec",
                 confidence=0.85,
             )
             return
+
+
+def _claim_of(pod: PodSeen, text: str) -> str | None:
+    """The claim whose volume lies where the pod cannot run."""
+    if "volume" not in text or ("node affinity" not in text and "volume zone" not in text):
+        return None
+    claims = [v for k, v in pod.facts.items() if k.endswith("persistentVolumeClaim.claimName")]
+    return f"claim {', '.join(claims)} of {pod.name}" if claims else None
 
 
 @rule(
@@ -877,6 +934,16 @@ def unschedulable_constraints(case: Case) -> Iterator[Finding]:
     retryable=True,
 )
 def capacity_scaling_up(case: Case) -> Iterator[Finding]:
+    check = next((c for c in open_checks(case) if _PROVISIONING.search(f"{c.name} {c.message}")), None)
+    if check is not None:
+        yield Finding(
+            "capacity_scaling_up",
+            f"its quota is reserved, and nodes are being added for it: {quote(check.message or check.state)}",
+            (Evidence(check.object, f"admissionChecks[{check.name}]", quote(check.message or check.state)),),
+            f"admission check {check.name}",
+            confidence=0.9,
+        )
+        return
     scaling = _is_scaling(case)
     waits = unplaced(case)
     if scaling is None or not waits:

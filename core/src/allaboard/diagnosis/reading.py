@@ -48,7 +48,9 @@ MEETING = words(
     r"gai error|ConnectionRefusedError"
 )
 """What an exception says that ended a member which never met the others: a symptom, with rules of its own."""
-GOES_ON = words(r"\bstep\b[ =:#]*\d+|\bepoch\b[ =:#]*\d+|\biter(ation)?\b[ =:#]*\d+|\d+%\|")
+GOES_ON = words(
+    r"\bstep\b[ =:#\[(]*\d+|\bepoch\b[ =:#\[(]*\d+|\biter(ation)?\b[ =:#\[(]*\d+|\d+%\||\bit \d+/\d+"
+)
 """A line of a training that goes on."""
 NEAR = 6000
 """Characters around the end of a process that belong to its message."""

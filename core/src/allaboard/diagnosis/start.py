@@ -305,6 +305,9 @@ def bad_entrypoint(case: Case) -> Iterator[Finding]:
             yield from _missing_program(case, pod, container, one_try)
 
 
+_NO_LIBRARY = words(r"error while loading shared libraries|cannot open shared object")
+
+
 def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: Try) -> Iterator[Finding]:
     log = case.log(pod) if container.role == "main" else None
     hit = log.last(_NO_PROGRAM) if log is not None and ended.exit_code in (1, 2, 126, 127) else None
@@ -312,6 +315,8 @@ def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: 
         hit = None
     if hit is None and ended.exit_code not in (126, 127):
         return
+    if hit is None and log is not None and log.has(_NO_LIBRARY):
+        return  # the program is there
     told = hit.text if hit is not None else ended.message
     what = f": {quote(told)}" if told else ": a program in its command is not there or may not run"
     who = pod.name if container.role == "main" else f"container {container.name} of {pod.name}"

@@ -62,7 +62,10 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"no matches for kind|could not find the requested resource|resource mapping not found|"
             r"ensure CRDs are installed first|the server doesn't have a resource type",
         ),
-        ("rbac_forbidden", r"cannot \w+ resource|RBAC: |attempting to grant RBAC"),
+        (
+            "rbac_forbidden",
+            r"cannot \w+ resource|RBAC: |attempting to grant RBAC|cannot set blockOwnerDeletion",
+        ),
         (
             "admission_webhook_denied",
             r"ValidatingAdmissionPolicy .{0,200}denied|"
@@ -205,8 +208,8 @@ def operator_not_running(case: Case) -> Iterator[Finding]:
     told = any(k.startswith("status.") for k in job.facts)
     if managed or told or case.seen.waiting is not None or case.objects.refused is not None:
         return
-    if any(e.name == job.name and e.kind in (job.kind, "") for e in case.events):
-        return
+    if any(e.name == job.name for e in case.events) or refusals(case):
+        return  # a controller of this kind, or of what it is made of, was there
     if case.is_younger(job.created, SETTLED):
         return
     since = f" for {age:.0f} s" if age else ""
@@ -257,6 +260,11 @@ def rbac_forbidden(case: Case) -> Iterator[Finding]:
     space = _group(r'in the namespace "([^"]+)"', text)
     what = f"{verb} {resource}" + (f" in namespace {space}" if space else "")
     summary = f"{user or 'the account'} may not {what}" if verb else "the request was not authorized"
+    if "blockOwnerDeletion" in text and case.job is not None:
+        # OwnerReferencesPermissionEnforcement, which OpenShift has on: it is the operator that lacks a right.
+        kind = case.job.kind.lower()
+        user = f"{kind}-controller"
+        summary = f"the operator may not update {kind}s/finalizers, which its pods' owner reference takes"
     yield from _told(case, "rbac_forbidden", summary, user or None)
 
 
