@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.core.diagnosis.building import (
     FAILED,
+    at,
     condition,
     event,
     job,
@@ -2916,4 +2917,291 @@ case(
         "NCCL WARN Call to recv from 10.0.0.2<1> failed : Connection timed out\n"
         + traceback("torch.distributed.DistBackendError: NCCL error: unhandled system error")
     ),
+)
+
+
+# --- what others wrote who had not seen the rules -----------------------------------------------------------
+
+TRAINJOB = job(kind="TrainJob")
+case(
+    "webhook_unavailable",
+    "of a queue, when the JobSet of a TrainJob makes its Job",
+    True,
+    "kueue-webhook-service",
+    snapshot(
+        TRAINJOB,
+        events=[
+            event(
+                "JobCreationFailed",
+                'job "net-node-0" creation failed with error: Internal error occurred: failed calling webhook "mjob.kb.io": failed to call webhook: Post "https://kueue-webhook-service.kueue-system.svc:443/mutate-batch-v1-job?timeout=10s": no endpoints available for service "kueue-webhook-service"',
+                "jobset/net",
+            )
+        ],
+        taken=at(15),
+    ),
+    "operator_not_running",
+)
+case(
+    "job_spec_invalid",
+    "by the JobSet that it became",
+    False,
+    "containers[0].resources.limits",
+    snapshot(
+        TRAINJOB,
+        events=[
+            event(
+                "JobCreationFailed",
+                'job "net-node-0" creation failed with error: Job.batch "net-node-0" is invalid: spec.template.spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources',
+                "jobset/net",
+            )
+        ],
+        taken=at(15),
+    ),
+    "operator_not_running",
+)
+case(
+    "rbac_forbidden",
+    "of the operator, where owner references take a right",
+    False,
+    "paddlejob-controller",
+    snapshot(
+        job("Created", kind="PaddleJob"),
+        events=[
+            event(
+                "FailedCreatePod",
+                'Error creating: pods "net-worker-0" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can\'t set finalizers on: , <nil>',
+                "job/net",
+                kind="PaddleJob",
+            )
+        ],
+        taken=at(10),
+    ),
+    "unknown",
+)
+AZ = "0/5 nodes are available: 2 node(s) had volume node affinity conflict, 3 Insufficient nvidia.com/gpu. preemption: 0/5 nodes are available: 5 Preemption is not helpful for scheduling."
+case(
+    "unschedulable_constraints",
+    "the volume lies in another zone than the empty GPUs",
+    False,
+    "net-worker-0",
+    snapshot(
+        CREATED,
+        pod("worker-0", "Pending", node=None, unschedulable=AZ),
+        nodes=[node("g5-0", gpus=1), node("g5-1", gpus=1), *(node(f"m5-{n}", gpus=None) for n in range(3))],
+        taken=at(20),
+    ),
+    "insufficient_gpu",
+)
+LIBRARY = "/opt/py/bin/python: error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file: No such file or directory"
+case(
+    "missing_dependency",
+    "of the interpreter itself: exit 127",
+    False,
+    "net-worker-0",
+    failed(LIBRARY, exit_code=127),
+    "bad_entrypoint",
+)
+case(
+    "master_unreachable_dns",
+    "the only one that is started again, while the others wait for it",
+    True,
+    "net-worker-2",
+    snapshot(
+        RUNNING,
+        pod("master-0", begun=1),
+        pod("worker-0", begun=1),
+        pod("worker-2", begun=17, last=1, restarts=2),
+        logs={
+            "worker-2": "[W602 07:27:22.118 socket.cpp:697] [c10d] The IPv6 network addresses of (net-master-0, 23456) cannot be retrieved (gai error: -3 - Temporary failure in name resolution).",
+            "master-0": "07:11:01 | INFO | store listening, world size 3",
+            "worker-0": "07:10:52 | INFO | joining process group",
+        },
+    ),
+    "partial_restart_hang",
+)
+case(
+    "master_unreachable_dns",
+    "as gRPC says it",
+    True,
+    "net-worker-1",
+    snapshot(
+        job("Created", "Running", kind="JAXJob"),
+        pod("worker-0"),
+        pod("worker-1", waiting="CrashLoopBackOff", last=1, restarts=3),
+        logs={
+            "worker-1": traceback(
+                "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: failed to connect to all addresses; last error: UNAVAILABLE: DNS resolution failed for net-worker-0:6666: C-ares status is not ARES_SUCCESS qtype=AAAA name=net-worker-0 is_balancer=0: Domain name not found",
+                library="jax/_src/distributed.py",
+            )
+        },
+    ),
+    "master_unreachable_network",
+)
+case(
+    "master_unreachable_network",
+    "as Rabit says it",
+    False,
+    "net-worker-0",
+    snapshot(
+        job("Created", FAILED, kind="XGBoostJob"),
+        pod("master-0"),
+        pod("worker-0", "Failed", exit_code=255, ended=12),
+        logs={
+            "worker-0": "resolved net-master-0 -> 10.42.11.7\nretry connect to ip(retry time 4): [net-master-0]\nconnect to (failed): [net-master-0]\nSocket Connect Error:Connection timed out",
+            "master-0": "start listen on 0.0.0.0:9991",
+        },
+    ),
+    "unknown",
+)
+case(
+    "healthy",
+    "it was started again before, and trains since",
+    None,
+    "",
+    snapshot(
+        job("Created", "Running", workers=1),
+        pod("master-0"),
+        pod("worker-0", last=1, restarts=2, begun=6),
+        logs={
+            "worker-0": "Epoch: [3]  [ 420/1850]  eta: 0:14:15  lr: 0.000100  loss: 11.2201 (12.0217)  time: 0.5973"
+        },
+        taken=at(60),
+    ),
+    "python_exception",
+    "partial_restart_hang",
+)
+case(
+    "world_size_mismatch",
+    "one process of each member has come, and WORLD_SIZE counts GPUs",
+    False,
+    "net",
+    snapshot(
+        job("Created", FAILED, workers=1),
+        pod("master-0", "Failed", exit_code=1, ended=30),
+        pod("worker-0", "Failed", exit_code=1, ended=30),
+        logs={
+            "master-0": traceback(
+                "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 2/16 clients joined."
+            )
+        },
+    ),
+    "rendezvous_timeout",
+)
+case(
+    "nccl_interface",
+    "an interface that has no address",
+    False,
+    "NCCL_SOCKET_IFNAME",
+    failed(
+        "net-worker-0:88:88 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth2\n[rank8]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, internal error - please report this issue to the NCCL developers, NCCL version 2.27.7\nncclInternalError: Internal check failed.\nLast error:\nncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)"
+    ),
+    "python_exception",
+)
+case(
+    "checkpoint_write_nfs_lock",
+    "its server does not answer, and the others' watchdogs bark",
+    False,
+    "net-master-0",
+    snapshot(
+        job("Created", FAILED, workers=1),
+        pod("master-0"),
+        pod("worker-0", "Failed", exit_code=134, ended=40),
+        logs={
+            "master-0": "it 4000/90000 lm_loss 2.3912\nrank 0: saving checkpoint to /mnt/nfs/lm/iter_0004000 ...",
+            "worker-0": f"it 4000/90000 lm_loss 2.3912\n{watchdog(1)}",
+        },
+        events=[
+            event("KernelMessage", "nfs: server nas-02 not responding, still trying", "node/n1", when=35)
+        ],
+    ),
+    "nccl_timeout",
+    "native_crash",
+)
+case(
+    "collective_mismatch",
+    "gloo's own check of sizes",
+    False,
+    "net-worker-0",
+    failed(
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 8192 vs 4096",
+        exit_code=134,
+    ),
+    "native_crash",
+)
+case(
+    "tf_config_error",
+    "a task type that the cluster does not have",
+    False,
+    "TF_CONFIG",
+    snapshot(
+        job("Created", FAILED, kind="TFJob"),
+        pod("worker-0", "Failed", exit_code=1, ended=30),
+        logs={
+            "worker-0": traceback(
+                "ValueError: worker is not a valid task_type in the cluster_spec:\nClusterSpec({'chief': ['net-chief-0:2222']})",
+                library="tensorflow_estimator/python/estimator/run_config.py",
+            )
+        },
+    ),
+    "python_exception",
+)
+case(
+    "cuda_driver_mismatch",
+    "error 803",
+    False,
+    "net-worker-0",
+    failed(
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda driver combination"
+    ),
+    "python_exception",
+)
+case(
+    "nan_loss",
+    "as Megatron asserts it",
+    False,
+    "net-worker-0",
+    failed(
+        traceback(
+            "AssertionError: Rank 20: found NaN in local forward loss calculation. Device: 4, node: net-worker-0"
+        )
+    ),
+    "python_exception",
+)
+case(
+    "checkpoint_mismatch",
+    "of another world size, as DeepSpeed says it",
+    False,
+    "net-worker-0",
+    failed(
+        traceback(
+            "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 32 but the current world size is 16. Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported."
+        )
+    ),
+    "python_exception",
+    "world_size_mismatch",
+)
+case(
+    "data_access_denied",
+    "as Arrow says it",
+    False,
+    "net-worker-0",
+    failed(
+        traceback(
+            "OSError: When getting information for key 'ltv/part-0.parquet' in bucket 'acme': AWS Error ACCESS_DENIED during HeadObject operation: No response body."
+        )
+    ),
+    "python_exception",
+)
+case(
+    "clock_skew",
+    "a token that is not of this hour",
+    True,
+    "n1",
+    failed(
+        traceback(
+            "google.auth.exceptions.RefreshError: ('invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe. Check your iat and exp values in the JWT claim.', {})"
+        )
+    ),
+    "python_exception",
+    "data_access_denied",
 )
