@@ -156,7 +156,8 @@ _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY.*?(?:-----END [A-Z0-9
 _TOKENS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
     r"A(?:KIA|SIA|ROA|IDA)[A-Z0-9]{12,}+"  # AWS
-    r"|gh[opusr]_[A-Za-z0-9]{16,}+|github_pat_\w{16,}+|gl[a-z]{2,5}-[\w-]{16,}+"  # GitHub, GitLab
+    r"|gh[opusr]_[A-Za-z0-9]{16,}+|github_pat_\w{16,}+|"
+    r"gl(?:pat|oas|dt|rt|rtr|cbt|ptt|ft|imt|agent|soat|ffct|wt)-[\w-]{16,}+"  # GitHub, GitLab
     r"|hf_[A-Za-z0-9]{16,}+|sk-(?=[\w-]*?[0-9])[\w-]{16,}+|xox[a-z]-[\w-]{10,}+"  # models, Slack
     r"|AIza[\w-]{30,}+|ya29\.[\w-]{16,}+|npm_[A-Za-z0-9]{30,}+|pypi-[\w-]{16,}+|dckr_pat_[\w-]{16,}+"
     r"|sha256~[\w-]{16,}+|nvapi-[\w-]{16,}+|wandb_v1_\w{16,}+"

@@ -1192,7 +1192,7 @@ case(
     "oom_killed",
     "mpirun",
     False,
-    "net-launcher-0",
+    "net-worker-1",
     snapshot(
         job("Created", FAILED, kind="MPIJob"),
         pod("launcher-0", "Failed", exit_code=1, container="mpi"),
@@ -3204,4 +3204,36 @@ case(
     ),
     "python_exception",
     "data_access_denied",
+)
+
+MPI = job("Created", FAILED, kind="MPIJob")
+MPI["spec"]["slotsPerWorker"] = 8
+
+
+def launched(log: str) -> Json:
+    """What the launcher of an MPIJob printed when it ended."""
+    workers = [pod(f"worker-{n}", exit_code=None) for n in range(2)]
+    return snapshot(MPI, pod("launcher", "Failed", exit_code=1, ended=30), *workers, logs={"launcher": log})
+
+
+case(
+    "oom_killed",
+    "of the worker that mpirun names",
+    False,
+    "net-worker-1",
+    launched(
+        "Primary job  terminated normally, but 1 process returned\nmpirun noticed that process rank 13 with PID 0 on node net-worker-1 exited on signal 9 (Killed)."
+    ),
+    "backoff_limit_exceeded",
+    "killed_externally",
+)
+case(
+    "cuda_driver_mismatch",
+    "of the worker that has this rank",
+    False,
+    "net-worker-1",
+    launched(
+        "[1,9]<stderr>:RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda driver combination"
+    ),
+    "python_exception",
 )

@@ -110,6 +110,7 @@ def cuda_oom(case: Case) -> Iterator[Finding]:
         r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|"
         r"RESOURCE_EXHAUSTED: (Out of memory|Failed to allocate)|"
         r"OOM when allocating tensor|CUDNN_STATUS_ALLOC_FAILED|HIP out of memory|NPU out of memory|"
+        r"Out of memory error on GPU|memory::allocation::BadAlloc|"
         r"Failed to (allocate|CUDA malloc).{0,60}(GPU|device|CUDA)"
     )
     yield from from_logs(
@@ -183,7 +184,9 @@ def gpu_arch_mismatch(case: Case) -> Iterator[Finding]:
         "gpu_arch_mismatch",
         words(
             r"no kernel image is available|sm_\d+ is not compatible|cudaErrorNoKernelImageForDevice|not "
-            r"compiled (for|with) .{0,40}sm_|unsupported gpu architecture"
+            r"compiled (for|with) .{0,40}sm_|unsupported gpu architecture|only supports? \w+ GPUs or newer|"
+            r"sm_\w+' is not defined for option|ptxas.{0,80}(Unsupported|unknown).{0,20}sm_|"
+            r"(only|does not) supports? .{0,40}compute capability"
         ),
         "its program is not built for this GPU",
         anywhere=True,
@@ -225,7 +228,7 @@ def nan_loss(case: Case) -> Iterator[Finding]:
         r"(loss|detected|encountered|found|in (loss|grad))|non-?finite (loss|grad)|Loss is (nan|"
         r"infinite)|not finite|Gradient overflow.{0,80}loss scale.{0,40}(0\.0|1e-)|loss "
         r"scale.{0,40}(too small|already at minimum)|contains? (nan|inf)|input contains NaN|"
-        r"(found|got|has|have) (nan|inf)s?\b"
+        r"(found|got|has|have) (nan|inf)s?\b|nan (and|or|and/or) inf values?|(nan|inf) values? in\b"
     )
     yield from from_logs(case, "nan_loss", pattern, "the loss is not a number", confidence=0.88)
     rows = words(r"loss['\"]?\s*[=: ]\s*['\"]?(nan|inf)\b")
@@ -268,7 +271,7 @@ def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
         r"\.metadata'?.{0,60}(No such file|not found|missing|does not exist)|No such "
         r"file.{0,200}(\.metadata|\.distcp)|corrupt(ed)? checkpoint|checkpoint.{0,80}(corrupt|"
         r"truncated|incomplete)|"
-        r"Unable to (open|read) .{0,80}truncated file|BadZipFile|DataLoss|EOFError"
+        r"Unable to (open|read) .{0,80}truncated file|BadZipFile|DataLoss|DATA_LOSS|truncated file|EOFError"
     )
     yield from from_logs(
         case,
@@ -296,7 +299,8 @@ def checkpoint_mismatch(case: Case) -> Iterator[Finding]:
         r"of optimizer|(checkpoint|state).{0,80}(different|another|other) (world size|number of)|"
         r"shape .{0,60}checkpoint.{0,60}(match|differ)|partition count.{0,40}(mismatch|does not "
         r"match)|only support.{0,60}same (world size|dp)|"
-        r"checkpoint.{0,60}world size of \d+ but"
+        r"checkpoint.{0,60}world size of \d+ but|tree structures do not match|objects could not be loaded|"
+        r"value from checkpoint \(|from checkpoint .{0,60}(is not equal to|differs from)"
     )
     yield from from_logs(case, "checkpoint_mismatch", pattern, "the checkpoint does not fit the model")
 
@@ -407,7 +411,8 @@ def filesystem_permission_denied(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"PermissionError|Read-only file system|StorageDenied|Errno 13\b|Errno 30\b|cannot create "
         r"directory.{0,200}Permission denied|Permission denied: '?/|(mkdir|touch|open|cp|mv|"
-        r"tee).{0,200}: Permission denied|is not writable|EACCES"
+        r"tee).{0,200}: Permission denied|is not writable|EACCES|PermissionDeniedError|"
+        r"cannot cache function .{0,80}no locator available"
     )
     yield from from_logs(
         case,
@@ -453,7 +458,7 @@ def data_access_denied(case: Case) -> Iterator[Finding]:
         "data_access_denied",
         pattern,
         "the store refused the credentials",
-        but=words(r"RequestTimeTooSkewed|difference between the request time"),
+        but=words(r"RequestTimeTooSkewed|difference between the request time|date header too old"),
     )
 
 
@@ -555,7 +560,7 @@ def clock_skew(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"RequestTimeTooSkewed|difference between the request time|not yet valid|certificate is not "
         r"valid (yet|before)|Signature not yet current|clock skew|Token used too early|"
-        r"Invalid JWT.{0,120}reasonable timeframe|"
+        r"Invalid JWT.{0,120}reasonable timeframe|Request date header too old|"
         r"InvalidSignature.{0,60}time"
     )
     yield from from_logs(
@@ -656,6 +661,8 @@ def _shorten(text: str) -> str:
 def _only_exit_codes(case: Case) -> Iterator[Finding]:
     """Members that ended with a plain code and said nothing that is known."""
     looked_at = {one.pod.name for one in readings(case)}
+    if any((log := case.log(pod)) is not None and log.body.strip() for pod in case.pods):
+        return  # they have told something, and not that
     for pod in case.pods:
         code = exit_code(pod)
         if code is None or code > 125 or code <= 0 or not has_run(pod):

@@ -19,7 +19,8 @@ _NEEDS = (Need.PODS, Need.LOGS)
 
 _SSH = words(
     r"ssh: connect to host|ssh: Could not resolve hostname|ORTE was unable to reliably start|"
-    r"ORTE does not know how to route|port 22: (Connection|No route)|kex_exchange_identification|"
+    r"unable to run bstrap_proxy|ORTE does not know how to route|port 22: (Connection|No route)|"
+    r"kex_exchange_identification|"
     r"ssh_exchange_identification"
 )
 _DNS = words(
@@ -39,16 +40,21 @@ _REFUSED = words(
     r"client socket has (timed out|failed to connect)|Connection refused.{0,80}(master|MASTER|:23456|:29500)|"
     r"recvValue failed|failed to recv, got 0 bytes|ConnectionRefusedError|DistNetworkError|No route to host|"
     r"Connect(ion)? to .{1,80} (timed out|refused)|failed to connect to all addresses|connection "
-    r"attempts? failed|Socket Connect Error|connect to \(failed\)"
+    r"attempts? failed|Socket Connect Error|connect to \(failed\)|"
+    r"Failed to connect to (the tracker|remote host|\S+:\d+)|Failed to bootstrap the communication"
 )
 _RENDEZVOUS = words(
     r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|\d+/\d+ clients joined|"
     r"DEADLINE_EXCEEDED.{0,200}[Bb]arrier|Barrier timed out|client socket has timed out|"
     r"wait timeout after \d+ ?ms, keys:|timed out waiting for .{0,40}(nodes|workers|peers|participants)|"
     r"Wait(ing)? for .{0,40}(members|workers|nodes) timed out|RendezvousConnectionError|"
-    r"rendezvous.{0,80}timed? ?out"
+    r"rendezvous.{0,80}timed? ?out|Timed out initializing process group in store based barrier"
 )
-_CLIENTS = re.compile(r"(\d{1,6})/(\d{1,6}) clients joined")
+_CLIENTS = re.compile(r"(\d{1,6})/(\d{1,6}) clients joined|reached the barrier: (\d{1,6})/(\d{1,6})")
+
+
+_MESHES = words(r"connectFullMesh")
+"""What all ranks write, the master too, where they meet and do not reach each other."""
 
 
 def _is_master(case: Case, pod: PodSeen) -> bool:
@@ -151,10 +157,13 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
         master is not None
         and (exit_code(master) is not None or master.phase in ("Failed", "Pending"))
         and not is_running(master)
+        and not ((log := case.log(master)) is not None and log.has(_MESHES))
     ):
         return
     mesh = _has_mesh(case)
-    alive = master is None or is_running(master)
+    alive = (
+        master is None or is_running(master) or ((log := case.log(master)) is not None and log.has(_MESHES))
+    )
     for found in from_logs(
         case,
         "master_unreachable_network",
@@ -171,7 +180,7 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
         log = case.logs.get(found.who or "")
         if log is None or (log.has(_DNS) and not log.has(words(r"recvValue|got 0 bytes"))):
             continue
-        if master is not None and found.who == master.name and not mesh:
+        if master is not None and found.who == master.name and not mesh and not log.has(_MESHES):
             continue
         if _joined_late(case, found.who or ""):
             continue
@@ -256,7 +265,8 @@ def _last_to_start(case: Case) -> PodSeen | None:
 
 
 _WORLD = words(
-    r"rank .{0,30}>= ?(the )?world[_ ]size|invalid rank|world[_ ]size.{0,60}(mismatch|does not match|"
+    r"rank .{0,30}>= ?(the )?world[_ ]size|invalid rank|mismatch in rank count|"
+    r"world[_ ]size.{0,60}(mismatch|does not match|"
     r"doesn't match|not equal|!=|expected)|"
     r"rank \d+ .{0,40}out of range|expected (world size|\d+ (nodes|workers|ranks|processes)).{0,60}(got|"
     r"but|found)|"
@@ -285,11 +295,11 @@ def world_size_mismatch(case: Case) -> Iterator[Finding]:
     members = [m for m in case.seen.members if m.group != "launcher"]
     size, per = len(members), _procs(case)
     for one in readings(case):
-        for hit in one.log.hits(words(r"\d+/\d+ clients joined")):
+        for hit in one.log.hits(words(r"\d+/\d+ clients joined|reached the barrier: \d+/\d+")):
             match = _CLIENTS.search(hit.text)
             if match is None:
                 continue
-            joined, wanted = int(match[1]), int(match[2])
+            joined, wanted = int(match[1] or match[3]), int(match[2] or match[4])
             fits = {size, size * (per or 1)} | (
                 {size * n for n in (1, 2, 4, 8, 16)} if per is None else set()
             )
@@ -612,7 +622,7 @@ def nccl_init_mismatch(case: Case) -> Iterator[Finding]:
                 evidence,
                 odd,
                 None,
-                Level.CAUSE,
+                Level.CAUSE if stuck else Level.SYMPTOM,
                 0.85 if stuck else 0.7,
             )
             return
@@ -644,7 +654,7 @@ _FABRIC = words(
     r"NET/IB.{0,200}(completion|Got async event|error)|vendor err(or)? \d+|ibv_\w+ (failed|call failed|"
     r"error)|ibv_poll_cq|NET/OFI.{0,120}(fail|error|warn)|"
     r"Call to (recv|send|connect).{0,80}(Connection timed out|No route)|IBV_WC_\w*(ERR|EXC)|transport "
-    r"retry counter exceeded|"
+    r"retry count(er)? exceeded|"
     r"local QP operation err|\bRoCE\b.{0,40}(error|timeout)|port (down|error).{0,40}mlx|"
     r"mlx5_\S+.{0,60}link (is )?down"
 )
@@ -673,7 +683,7 @@ def network_fabric_error(case: Case) -> Iterator[Finding]:
 
     fine = words(
         r"No device found|Failed to open libibverbs|Using \[|NCCL INFO NET/IB\s*: Using|status=5\b|"
-        r"vendor err 249|status=0\b"
+        r"vendor err 249|status=0\b|collective mismatch"
     )
     yield from from_logs(
         case,
@@ -693,7 +703,8 @@ _MISMATCH = words(
     r"Detected mismatch between collectives|Mismatched collective|mismatch(ed)? (between )?collective|"
     r"collective.{0,60}(shapes?|types?) (are )?(different|mismatch)|Collectives? (differ|do not "
     r"match)|monitoredBarrier.{0,120}failed to pass|Ranks? .{0,60}failed to pass monitoredBarrier|"
-    r"preamble\.length <= op\.nbytes"
+    r"preamble\.length <= op\.nbytes|collective mismatch error|waiting for remainder of ranks|"
+    r"submitted .{0,60}by subset of ranks"
 )
 
 
@@ -765,7 +776,8 @@ def duplicate_gpu_mapping(case: Case) -> Iterator[Finding]:
         case,
         "duplicate_gpu_mapping",
         words(
-            r"Duplicate GPU detected|invalid device ordinal|device ordinal .{0,40}out of range|multiple "
+            r"Duplicate GPU detected|invalid device ordinal|running on same CUDA device|"
+            r"[Dd]evice id must be less than GPU count|device ordinal .{0,40}out of range|multiple "
             r"ranks? .{0,40}same (GPU|device)"
         ),
         "two ranks use one GPU, or one that is not there",
@@ -870,7 +882,7 @@ def partial_restart_hang(case: Case) -> Iterator[Finding]:
         pod.created is not None and pod.created - min((p.created or pod.created) for p in pods) > 60
     )
     log = case.log(pod)
-    goes_on = log is not None and log.has(GOES_ON)
+    goes_on = log is not None and log.has(words(r"\b(step|epoch|iter(ation)?)\b[ =:#\[(]*[1-9]\d*"))
     others = [case.log(p) for p in pods if p is not pod]
     old_run = any(
         o is not None
@@ -976,7 +988,8 @@ def mpi_ssh_unreachable(case: Case) -> Iterator[Finding]:
 
 
 _AUTH = words(
-    r"Permission denied \(publickey|UNPROTECTED PRIVATE KEY FILE|bad permissions|bad ownership or modes|"
+    r"Permission denied \((publickey|password|keyboard)|Invalid user \S+ from|UNPROTECTED PRIVATE KEY FILE|"
+    r"bad permissions|bad ownership or modes|"
     r"Host key verification failed|Too many authentication failures|Load key .{0,80}(invalid format|"
     r"Permission denied)|no matching host key"
 )
@@ -993,6 +1006,8 @@ _AUTH = words(
     needs=_NEEDS,
 )
 def mpi_ssh_auth(case: Case) -> Iterator[Finding]:
+    if any(one.log.has(words(r"Bind to port \d+ .{0,80}Address already in use")) for one in readings(case)):
+        return  # who answers is the sshd of the node
     yield from from_logs(
         case, "mpi_ssh_auth", _AUTH, "ssh refuses the launcher", secondary=True, anywhere=True, running=True
     )
@@ -1008,7 +1023,8 @@ def mpi_ssh_auth(case: Case) -> Iterator[Finding]:
 )
 def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
     slots = words(
-        r"not enough slots available|no (free )?slots|more processes than (the ppr|.{0,40}slots)|All nodes "
+        r"not enough slots available|no (free )?slots|than there are available slots|"
+        r"more processes than (the ppr|.{0,40}slots)|All nodes "
         r"which "
         r"are allocated for this job are already filled"
     )
@@ -1030,7 +1046,7 @@ def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
 _TF = words(
     r"not found in cluster_spec|exceeds the maximum id|cluster_spec.{0,80}(invalid|must|missing)|"
     r"TF_CONFIG.{0,120}(JSON|decod|Expecting|invalid|parse)|task_type .{0,80}(not|is not)|"
-    r"not a valid task_type|Invalid "
+    r"not a valid task_type|No such job in cluster: |is set in TF_CONFIG, it must|Invalid "
     r"cluster spec|task type .{0,40}not in|Cluster spec should have"
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote
 from allaboard.diagnosis.logs import words
-from allaboard.diagnosis.reading import SECONDARY, author, from_logs, log_evidence, readings
+from allaboard.diagnosis.reading import SECONDARY, author, from_logs, log_evidence, readings, told_of
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
 from allaboard.observation import Condition, PodSeen, State, Try
 from allaboard.status import state_of
@@ -60,7 +60,8 @@ def _disrupted(
 # --- memory ------------------------------------------------------------------------------------------------
 
 _KILLED_LOG = words(
-    r"exitcode\s*: -9|exited on signal 9|DataLoader worker \(pid.{0,60}\) (exited unexpectedly|is killed "
+    r"exitcode\s*: -9|exited on signal 9|exits with return code = -9|\boom_kill [1-9]|"
+    r"DataLoader worker \(pid.{0,60}\) (exited unexpectedly|is killed "
     r"by signal: Killed)|"
     r"worker process .{0,60}terminated.{0,40}out of memory|Out of memory: Killed process|Memory cgroup "
     r"out of memory|"
@@ -136,13 +137,14 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
         hit = hits[0]
         node = next((e for e in on_node if e.name == pod.node), None)
         more = (Evidence(f"node/{pod.node}", f"events.{node.reason}", quote(node.message)),) if node else ()
-        who = _banner_rank(one.log.body, hit.position)
+        who = hit.rank if hit.rank is not None else _banner_rank(one.log.body, hit.position)
+        killed = told_of(case, pod, hit.text, who)
         yield Finding(
             "oom_killed",
-            f"a process of {author(case, pod, hit.rank if hit.rank is not None else who)} was killed "
+            f"a process of {author(case, killed, who)} was killed "
             f"(SIGKILL), most likely for its memory: {quote(hit.text)}",
             (*log_evidence(pod, hit.text), *more),
-            pod.name,
+            killed.name,
             hit.time or case.went_bad(pod),
             confidence=0.85 if more else 0.75,
             from_object=False,
@@ -629,7 +631,7 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
                 text, at, where = f"{c.type}: {c.message or c.reason}", c.since, f"conditions.{c.type}"
         for e in case.events:
             if e.kind == "Node" and e.name == pod.node:
-                match = _XID_EVENT.search(f"{e.reason} {e.message}")
+                match = _XID_EVENT.search(re.sub(r"\([^)]*\)", "", f"{e.reason} {e.message}"))
                 if (match is not None and int(match[1]) in HARDWARE_XID) or _HARDWARE.pattern.search(
                     e.message
                 ):

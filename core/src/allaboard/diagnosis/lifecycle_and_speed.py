@@ -19,6 +19,7 @@ _DONE = words(
     r"saved to|all epochs (done|finished|completed)|"
     r"`?max_(steps|epochs)\S* (reached|=\S+ reached)|done training|destroy_process_group\(\) was not "
     r"called|wandb: (Run history|Waiting for|Synced|Run summary)|"
+    r"\ball done\b.{0,20}(time|took|total)|"
     r"training took|end of training|train_runtime|saved final|Job finished|exiting main|main\(\) returned"
 )
 _PROGRESS = words(
@@ -251,12 +252,13 @@ def slow_socket_fallback(case: Case) -> Iterator[Finding]:
         return
     pattern = words(
         r"NET/IB\s*: No device found|Using network Socket|Failed to open libibverbs|"
-        r"NET/OFI.{0,80}(unable|no provider|not found)"
+        r"NET/OFI.{0,80}(unable|no provider|not found)|Initialized NET plugin Socket|via NET/Socket|"
+        r"NET/Socket\s*: Using|NCCL_IB_DISABLE set by environment to 1"
     )
     for one in readings(case):
         hits = one.log.hits(pattern)
         if not hits or not any(
-            "Socket" in h.text or "libibverbs" in h.text or "No device" in h.text for h in hits
+            any(word in h.text for word in ("Socket", "libibverbs", "No device", "IB_DISABLE")) for h in hits
         ):
             continue
         # A launcher prints what its workers say, whose nodes count.

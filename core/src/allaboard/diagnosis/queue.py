@@ -96,11 +96,21 @@ def _read_queue_texts(case: Case) -> Iterator[Queued]:
     for e in case.events:
         if e.kind in ("Workload", "PodGroup") or e.reason in ("Pending", "ErrWorkloadCompose"):
             yield Queued(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", e.reason, e.message, e.time)
+    for pod, text in unplaced(case):
+        if _BY_QUEUE.search(text):
+            yield Queued(pod_object(pod), "conditions.PodScheduled", "Unschedulable", text)
+            break
     for c in case.conditions:
         if c.type == "Suspended" or "queue" in c.message.lower():
             yield Queued(case.job_name, f"conditions.{c.type}", c.reason, c.message, c.since)
 
 
+_BY_QUEUE = re.compile(
+    r"over quota|quota has reached the allowable limit|does not fit in queue|exceeds .{0,40}quota",
+    re.IGNORECASE,
+)
+"""What a scheduler with queues of its own (KAI, YuniKorn) writes on the pods that it holds back."""
+_OVER_LIMIT = re.compile(r"[Ll]imit is ([\d.]+) .{0,80}requested ([\d.]+)")
 _IMPOSSIBLE = re.compile(
     r"insufficient quota (for|in)|> maximum capacity|exceeds? (the )?max(imum)? (capacity|quota)|"
     r"unavailable in ClusterQueue|ExceedsMaxQuota|NoMatchingFlavor|"
@@ -117,7 +127,8 @@ _MISCONFIGURED = re.compile(
 _PENDING = re.compile(
     r"insufficient unused quota|queue resource quota insufficient|WaitingForQuota|couldn't assign flavors|"
     r"waiting for quota|Pending the preemption|not enough quota|overused|Workload is waiting|"
-    r"waiting for .{0,40}(other workloads|admission)|not admitted|AdmissionCheck",
+    r"waiting for .{0,40}(other workloads|admission)|not admitted|AdmissionCheck|over quota|"
+    r"quota has reached the allowable limit|does not fit in queue",
     re.IGNORECASE,
 )
 
@@ -236,6 +247,9 @@ def queue_quota_pending(case: Case) -> Iterator[Finding]:
 
 def _is_never(case: Case, said: Queued) -> bool:
     text = f"{said.reason} {said.text}"
+    over = _OVER_LIMIT.search(text)
+    if over is not None:
+        return float(over[2].rstrip(".")) > float(over[1].rstrip("."))
     return _IMPOSSIBLE.search(text) is not None and "insufficient unused" not in text
 
 
@@ -535,7 +549,8 @@ def _is_scaling(case: Case) -> EventLike | None:
     failed = [
         e
         for e in case.events
-        if e.reason in ("NotTriggerScaleUp", "ScaleUpFailed", "FailedToScaleUpGroup", "ScaleUpTimedOut")
+        if e.reason
+        in ("NotTriggerScaleUp", "ScaleUpFailed", "FailedScaleUp", "FailedToScaleUpGroup", "ScaleUpTimedOut")
     ]
     if any((e.time or 0) > (newest.time or 0) for e in failed):
         return None
@@ -622,7 +637,7 @@ def gang_unschedulable(case: Case) -> Iterator[Finding]:
     )
     gang = re.compile(
         r"in gang unschedulable|pod group is not ready|PodGroup \S+ gets rejected|NotEnoughResources|"
-        r"gang.{0,40}unschedulable|minAvailable",
+        r"gang.{0,40}unschedulable|minAvailable|Resources were found for \d+ pods while \d+ are required",
         re.IGNORECASE,
     )
     for object_, where, text, time in _gang_texts(case):
@@ -723,6 +738,8 @@ def _lacks_gpu_altogether(case: Case, text: str) -> str | None:
     resource = _gpu_resource(text)
     if resource is None or not case.nodes:
         return None
+    if any(e.reason in ("TriggeredScaleUp", "FailedScaleUp") for e in case.events):
+        return None  # its autoscaler knows nodes that have it
     most = max((int(amount(n.allocatable.get(resource, "0")) or 0) for n in case.nodes.values()), default=0)
     return resource if most == 0 else None
 

@@ -35,7 +35,7 @@ OPAQUE = re.compile(
     r"(^|\.)(RuntimeError|DistBackendError|DistNetworkError|DistStoreError|DistError|"
     r"HorovodInternalError|UnavailableError|"
     r"ChildFailedError|CalledProcessError|SignalException|InternalError|XlaRuntimeError|"
-    r"AcceleratorError|SystemExit|"
+    r"AcceleratorError|SystemExit|XGBoostError|SystemError|CheckpointException|"
     r"ProcessExitedException|ProcessRaisedException|OSError|Exception|TimeoutError|ClientError|"
     r"S3UploadFailedError)$"
 )
@@ -124,6 +124,24 @@ def author(case: Case, pod: PodSeen, rank: int | None, local: int | None = None)
     return f"{pod.name}, rank {own}" if own is not None and len(case.seen.members) > 1 else pod.name
 
 
+def told_of(case: Case, pod: PodSeen, text: str, rank: int | None) -> PodSeen:
+    """The member that a line of a log is about: a launcher of MPI writes what its workers say, with their
+    ranks or names.
+    """
+    if "launcher" not in (pod.member or pod.name):
+        return pod
+    others = [one for one in case.pods if one is not pod]
+    named = [one for one in others if re.search(rf"\b{re.escape(one.pod or one.name)}\b", text)]
+    if named:
+        return max(named, key=lambda one: len(one.pod or one.name))
+    slots = next((int(v[:6]) for v in case.spec(r"slotsPerWorker$").values() if v.isdigit()), 1)
+    workers = sorted(others, key=lambda one: (len(one.name), one.name))
+    if rank is None:
+        return pod
+    place = rank // max(slots, 1) - ("true" in case.spec(r"runLauncherAsWorker$").values())
+    return workers[place] if 0 <= place < len(workers) else pod
+
+
 def log_evidence(pod: PodSeen, text: str, where: RaisedException | None = None) -> tuple[Evidence, ...]:
     place = (
         (Evidence(f"log/{pod.name}", "traceback", str(where.where)),)
@@ -159,11 +177,12 @@ def from_logs(
         text, exception, hit = found
         rank = exception.rank if exception is not None else hit.rank if hit is not None else None
         local = exception.local if exception is not None else None
+        pod = told_of(case, one.pod, text, rank)
         yield Finding(
             code,
-            f"{summary} ({author(case, one.pod, rank, local)}): {quote(text)}",
+            f"{summary} ({author(case, pod, rank, local)}): {quote(text)}",
             log_evidence(one.pod, text, exception),
-            blame(one.pod, text) if blame is not None else one.pod.name,
+            blame(pod, text) if blame is not None else pod.name,
             _when(case, one, hit),
             level,
             confidence if exception is not None or one.ended else confidence - 0.1,

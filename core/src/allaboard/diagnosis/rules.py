@@ -183,11 +183,25 @@ def _told(case: Case, found: Sequence[Finding]) -> list[Diagnosis]:
     return [_diagnosis(top, rest), *(_diagnosis(f, ()) for f in beside)]
 
 
+_OF_OTHER_IMAGES = (
+    "nccl_init_mismatch", "nccl_timeout", "native_crash", "python_exception", "rendezvous_timeout",
+    "network_fabric_error", "nccl_interface",
+)  # fmt: skip
+"""What may come of members that run other images; with any other cause they are beside the point."""
+_MEETINGS = ("master_unreachable_dns", "master_unreachable_network", "rendezvous_timeout")
+
+
 def _without_explained(found: Sequence[Finding]) -> list[Finding]:
     """Without what another finding explains: a neighbour of the same trouble, or the generic word for it."""
     codes = {f.code for f in found if f.level in (Level.REFUSED, Level.CAUSE)}
     explained = {loser for code in codes for loser in _EXPLAINS.get(code, ())}
+    if any(f.level is Level.CAUSE and f.code not in _OF_OTHER_IMAGES for f in found):
+        explained.add("nccl_init_mismatch")
     specific = {f.who or f.blame for f in found if f.level is Level.CAUSE and not f.generic}
+    # Of an exception that says only that it did not meet the others.
+    specific |= {
+        f.who for f in found if f.level is Level.SYMPTOM and f.code in _MEETINGS and f.who is not None
+    }
     return [
         f for f in found if f.code not in explained and not (f.generic and (f.who or f.blame) in specific)
     ]
@@ -242,6 +256,9 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
         text, evidence = "nothing that was looked at explains it", ()
     if (first := _first_that_failed(case)) is not None:
         blame, evidence = first.name, (*evidence, *exit_evidence(first))
+        said = case.log(first)
+        if refused is None and said is not None and said.body.strip():
+            text = f"{first.name} exited with {exit_code(first)}, and nothing that it wrote says why"
     also = tuple(
         dict.fromkeys(
             f"{f.code}: {quote(f.evidence[0].text)} ({f.evidence[0].object})" for f in others if f.evidence

@@ -26,7 +26,9 @@ TRANSIENT = 2
 
 # --- images ------------------------------------------------------------------------------------------------
 
-_LIMITED = re.compile(r"\b429\b|toomanyrequests|too many requests|pull rate limit", re.IGNORECASE)
+_LIMITED = re.compile(
+    r"\b429\b|toomanyrequests|too many requests|pull rate limit|pull QPS exceeded", re.IGNORECASE
+)
 _DENIED = re.compile(
     r"\b401\b|\b403\b|unauthorized|forbidden|access denied|authorization failed|no basic auth|"
     r"authentication required|may require authorization|insufficient_scope|denied: |invalid username|"
@@ -305,13 +307,15 @@ def bad_entrypoint(case: Case) -> Iterator[Finding]:
             yield from _missing_program(case, pod, container, one_try)
 
 
+_RAISED = re.compile(r"\b[\w.]+(Error|Exception)\b: ")
 _NO_LIBRARY = words(r"error while loading shared libraries|cannot open shared object")
 
 
 def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: Try) -> Iterator[Finding]:
     log = case.log(pod) if container.role == "main" else None
     hit = log.last(_NO_PROGRAM) if log is not None and ended.exit_code in (1, 2, 126, 127) else None
-    if ended.exit_code in (1,) and hit is not None and (log is None or log.fatal):
+    raised = log is not None and (log.fatal or (hit is not None and _RAISED.search(hit.text)))
+    if ended.exit_code == 1 and hit is not None and raised:
         hit = None
     if hit is None and ended.exit_code not in (126, 127):
         return
@@ -491,6 +495,7 @@ def pvc_not_bound(case: Case) -> Iterator[Finding]:
         if (
             absent is None
             and "unbound immediate" not in text
+            and "bound to non-existent persistentvolume" not in text
             and "unbound PersistentVolumeClaims" not in text
         ):
             continue
@@ -511,7 +516,7 @@ def pvc_not_bound(case: Case) -> Iterator[Finding]:
     for event in case.events:
         if (
             event.kind == "PersistentVolumeClaim"
-            and event.reason in ("ProvisioningFailed", "FailedBinding")
+            and event.reason in ("ProvisioningFailed", "FailedBinding", "ClaimLost")
             and not case.running
         ):
             claim_seen = next((c for c in case.objects.claims or () if c.name == event.name), None)
@@ -544,6 +549,13 @@ def _provisioning(case: Case, claim: str) -> Iterator[Evidence]:
             return
 
 
+_ELSEWHERE = re.compile(
+    r"Multi-Attach|already (exclusively )?attached|already being used by|RESOURCE_IN_USE_BY_ANOTHER_RESOURCE|"
+    r"attached to (another|a different) (node|instance|VM)|VolumeInUse",
+    re.IGNORECASE,
+)
+
+
 @rule(
     "volume_multi_attach",
     "A volume is attached to another node",
@@ -559,7 +571,7 @@ def _provisioning(case: Case, claim: str) -> Iterator[Evidence]:
 def volume_multi_attach(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
         for e in _mount_events(case, pod):
-            if "Multi-Attach" not in e.message and "already exclusively attached" not in e.message:
+            if not _ELSEWHERE.search(e.message):
                 continue
             by = re.search(r"used by pod\(s\) (.+?)(?:$|\.|\n)", e.message)
             holders = [name for name in re.split(r"[,\s]+", by[1]) if name] if by else []

@@ -60,7 +60,7 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "crd_missing",
             r"no matches for kind|could not find the requested resource|resource mapping not found|"
-            r"ensure CRDs are installed first|the server doesn't have a resource type",
+            r"ensure CRDs are installed first|the server doesn't have a resource type|404 page not found",
         ),
         (
             "rbac_forbidden",
@@ -75,7 +75,8 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "job_spec_invalid",
             r"denied the request| is invalid:|Invalid value|Required value|Unsupported value|Forbidden: "
             r".{0,80}immutable|"
-            r"strict decoding error|unknown field|must be specified|is not valid|validation (failed|error)|"
+            r"strict decoding error|unknown field|must be specified|"
+            r"must not be provided in pod spec|is not valid|validation (failed|error)|"
             r"ValidationError|field is immutable|cannot be handled as a|DNS-?1(035|123)",
         ),
     )
@@ -186,7 +187,9 @@ def crd_missing(case: Case) -> Iterator[Finding]:
     kind = _group(r'no matches for kind "([^"]+)"', text) or case.job_name.partition("/")[0]
     version = _group(r'in version "([^"]+)"', text)
     where = f" in version {version}" if version else ""
-    yield from _told(case, "crd_missing", f"the cluster does not serve {kind}{where}", "API server")
+    yield from _told(
+        case, "crd_missing", f"the cluster does not serve {kind}{where}", f"API server: {kind}{where}"
+    )
 
 
 @rule(
@@ -302,7 +305,8 @@ _INJECTED = re.compile(
     r"PROCESS_ID)'|"
     r"environment variable (WORLD_SIZE|RANK|MASTER_ADDR|MASTER_PORT) expected|"
     r"(TF_CONFIG|WORLD_SIZE|MASTER_ADDR|RANK|COORDINATOR_ADDRESS)\S* .{0,30}(not set|is missing|not "
-    r"found|not defined|unset|is None)",
+    r"found|not defined|unset|is None)|"
+    r"coordinator_address should be defined",
     re.IGNORECASE,
 )
 
@@ -569,9 +573,10 @@ def pod_reference_missing(case: Case) -> Iterator[Finding]:
     text = _text(case, "pod_reference_missing")
     account = _group(r"service ?accounts? \"?([\w./-]+)\"?", text)
     priority = _group(r"PriorityClass with name (\S+)", text)
-    what = (
-        f"PriorityClass {priority}" if priority else f"service account {account}" if account else "an object"
-    )
+    other = re.search(r"(\w+)(?:es|s)?(?:\.[\w.]+)? \"([^\"]+)\" not found", text)
+    what = f"{other[1]} {other[2]}" if other is not None else "an object"
+    if priority or account:
+        what = f"PriorityClass {priority}" if priority else f"service account {account}"
     yield from _told(
         case,
         "pod_reference_missing",

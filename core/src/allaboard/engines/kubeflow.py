@@ -456,6 +456,10 @@ def role_of_pod(pod: Mapping[str, Any]) -> tuple[str, int] | None:
     return (str(role).lower(), int(index)) if role and index is not None and str(index).isdecimal() else None
 
 
+MOST_MEMBERS = 100_000
+"""Members of a role that are looked for, whatever number a job says: nobody has trained with so many."""
+
+
 def seen_members(
     replicas: Mapping[str, int],
     by_index: Mapping[tuple[str, int], Mapping[str, Any]],
@@ -468,7 +472,7 @@ def seen_members(
 
     before = 0
     for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in by_index)) if r not in roles})):
-        count = replicas.get(role, 0)
+        count = min(replicas.get(role, 0), MOST_MEMBERS)
         indices = sorted({*range(count), *(index for r, index in by_index if r == role)})
         for index in indices:
             pod = by_index.get((role, index))
