@@ -582,7 +582,7 @@ def clock_skew(case: Case) -> Iterator[Finding]:
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b(?!\w)(: .*)?$")
 _USAGE = words(
     r"error: (unrecognized arguments|the following arguments are required|argument |invalid choice|"
-    r"ambiguous option)"
+    r"ambiguous option)|Could not override '|Error executing job with overrides|' is not in struct"
 )
 
 
