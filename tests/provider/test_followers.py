@@ -56,7 +56,14 @@ def test_the_last_try_killed_with_its_worker_leaves_nothing_running(live: Live) 
     assert stop is not None and "no client followed" in stop.reason
 
 
-@pytest.mark.parametrize("what", ["the task failed", "the DAG run failed", "the DAG run success"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "the DAG run failed",
+        pytest.param("the task failed", marks=pytest.mark.endurance),
+        pytest.param("the DAG run success", marks=pytest.mark.endurance),
+    ],
+)
 def test_a_next_try_that_a_person_forbids_leaves_nothing_running(live: Live, what: str) -> None:
     """By marking it while its killed first try has left the run to the second."""
     run = live.start("left_alone")
