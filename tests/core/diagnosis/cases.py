@@ -3237,3 +3237,244 @@ case(
     ),
     "python_exception",
 )
+
+case(
+    "crd_missing",
+    "a page of the API server that is not there",
+    False,
+    "API server",
+    {
+        "job": job(kind="TFJob"),
+        **refused("(404)\nReason: Not Found\nHTTP response body: 404 page not found", 404, "NotFound"),
+    },
+    "unknown",
+    "operator_not_running",
+)
+case(
+    "job_spec_invalid",
+    "a priority beside its class",
+    False,
+    "net",
+    snapshot(
+        CREATED,
+        events=[
+            event(
+                "FailedCreatePod",
+                'Error creating: pods "net-worker-0" is forbidden: the integer value of priority (0) must not be provided in pod spec; priority admission controller computed 100000 from the given PriorityClass name',
+                "job/net",
+            )
+        ],
+    ),
+    "pod_reference_missing",
+    "unknown",
+)
+case(
+    "queue_quota_pending",
+    "over the quota of a queue of KAI",
+    True,
+    "net",
+    snapshot(
+        CREATED,
+        pod(
+            "worker-0",
+            "Pending",
+            node=None,
+            unschedulable="Non-preemptible workload is over quota. Workload requested 16 GPUs, but nlp quota is 16 GPUs, while 16 GPUs are already allocated for non-preemptible pods.",
+        ),
+        taken=at(20),
+    ),
+    "insufficient_gpu",
+    "unknown",
+)
+case(
+    "queue_quota_impossible",
+    "above the limit of a queue of KAI",
+    False,
+    "net",
+    snapshot(
+        CREATED,
+        pod(
+            "worker-0",
+            "Pending",
+            node=None,
+            unschedulable="nlp-dev quota has reached the allowable limit of GPUs. Limit is 16 GPUs, currently 0 GPUs allocated and workload requested 24 GPUs",
+        ),
+        taken=at(20),
+    ),
+    "queue_quota_pending",
+)
+case(
+    "queue_quota_pending",
+    "in a queue of YuniKorn",
+    True,
+    "net",
+    snapshot(
+        CREATED,
+        pod(
+            "worker-0",
+            "Pending",
+            node=None,
+            unschedulable="Request '8c9c4ab3' does not fit in queue 'root.ads' (requested map[nvidia.com/gpu:4 pods:1], available map[nvidia.com/gpu:0 pods:96])",
+        ),
+        taken=at(20),
+    ),
+    "insufficient_gpu",
+    "unknown",
+)
+case(
+    "gang_unschedulable",
+    "as KAI says it",
+    True,
+    "net",
+    snapshot(
+        CREATED,
+        pod(
+            "worker-0",
+            "Pending",
+            node=None,
+            unschedulable="Resources were found for 3 pods while 4 are required for gang scheduling. Additional pods cannot be scheduled due to: No nodes with enough resources were found: 6 node(s) didn't have enough resources: GPUs.",
+        ),
+        taken=at(20),
+    ),
+    "insufficient_gpu",
+    "unknown",
+)
+case(
+    "pvc_not_bound",
+    "its volume is gone",
+    False,
+    "esm-data",
+    snapshot(
+        CREATED,
+        pod(
+            "worker-0",
+            "Pending",
+            node=None,
+            unschedulable='0/12 nodes are available: persistentvolumeclaim "esm-data" bound to non-existent persistentvolume "pv-nfs-esm".',
+        ),
+        taken=at(20),
+    ),
+    "unschedulable_constraints",
+    "unknown",
+)
+case(
+    "master_unreachable_dns",
+    "as XGBoost says it",
+    True,
+    "net-worker-0",
+    failed(
+        traceback(
+            "xgboost.core.XGBoostError: [09:12:52] /workspace/src/collective/socket.cc:31: Failed to get addr info for: net-master-0, error: Temporary failure in name resolution"
+        )
+    ),
+    "python_exception",
+)
+case(
+    "rendezvous_timeout",
+    "of an older torch's barrier",
+    True,
+    "net-worker-0",
+    failed(
+        traceback(
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)"
+        )
+    ),
+    "python_exception",
+)
+case(
+    "world_size_mismatch",
+    "NCCL counts ranks",
+    False,
+    "net-worker-0",
+    failed(
+        "b200-0:201:880 [0] bootstrap.cc:351 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 24\n[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a network error"
+    ),
+    "python_exception",
+    "network_fabric_error",
+)
+case(
+    "collective_mismatch",
+    "NCCL's net plugin compares sizes",
+    False,
+    "net-worker-0",
+    failed(
+        "ib-21:1307367:1307586 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.70.23.6<58683> collective mismatch error, local size 496640 remote size 65536"
+    ),
+    "network_fabric_error",
+)
+case(
+    "mpi_ssh_unreachable",
+    "as Intel MPI says it",
+    True,
+    "net-worker-1",
+    launched(
+        "[mpiexec@net-launcher] check_exit_codes (hydra_demux_poll.c:117): unable to run bstrap_proxy on net-worker-1.net.hpc.svc (pid 247, exit code 65280)"
+    ),
+    "unknown",
+    "backoff_limit_exceeded",
+)
+case(
+    "cuda_oom",
+    "as Paddle says it",
+    False,
+    "net-worker-0",
+    failed(
+        traceback(
+            "SystemError: (Fatal) Operator conv2d_grad raises an paddle::memory::allocation::BadAlloc exception.\nThe exception content is\n:ResourceExhaustedError:\n\nOut of memory error on GPU 2. Cannot allocate 1.318359GB memory on GPU 2"
+        )
+    ),
+    "python_exception",
+)
+case(
+    "gpu_arch_mismatch",
+    "as ptxas says it",
+    False,
+    "net-worker-0",
+    failed(
+        traceback(
+            "torch._inductor.exc.InductorError: CalledProcessError: Command ptxas returned non-zero exit status 255.\n`ptxas` stderr:\nptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"
+        )
+    ),
+    "python_exception",
+)
+case(
+    "checkpoint_mismatch",
+    "as Orbax says it",
+    False,
+    "net-worker-0",
+    failed(
+        traceback(
+            "ValueError: User-provided restore item and on-disk value metadata tree structures do not match: Diff:"
+        )
+    ),
+    "python_exception",
+)
+case(
+    "data_not_found",
+    "a bucket's key, behind an error of its client",
+    False,
+    "net-worker-0",
+    failed(
+        "botocore.exceptions.ClientError: An error occurred (404) when calling the HeadObject operation: Not Found\nThe above exception was the direct cause of the following exception:\nFileNotFoundError: Object s3://mds/index.json not found! Either check the bucket path or the bucket permission."
+    ),
+    "bad_entrypoint",
+    "python_exception",
+)
+case(
+    "clock_skew",
+    "as Azure says it",
+    True,
+    "n1",
+    failed(
+        "azure.core.exceptions.ClientAuthenticationError: Server failed to authenticate the request.\nErrorCode:AuthenticationFailed\nauthenticationerrordetail:Request date header too old: 'Fri, 27 Mar 2026 09:22:07 GMT'"
+    ),
+    "data_access_denied",
+)
+case(
+    "unknown",
+    "it ended once, and says nothing of it",
+    False,
+    "net-worker-0",
+    failed("Starting run 5f1", exit_code=3),
+    "python_exception",
+)
