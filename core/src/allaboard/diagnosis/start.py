@@ -477,6 +477,9 @@ def _long(case: Case, pod: PodSeen) -> bool:
 _CLAIM = re.compile(r"persistentvolumeclaim \"?([\w.-]+)\"? (not found|is being deleted)", re.IGNORECASE)
 
 
+_LOST_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume')
+
+
 @rule(
     "pvc_not_bound",
     "A claim has no volume",
@@ -491,16 +494,15 @@ _CLAIM = re.compile(r"persistentvolumeclaim \"?([\w.-]+)\"? (not found|is being 
 )
 def pvc_not_bound(case: Case) -> Iterator[Finding]:
     for pod, text in unplaced(case):
-        absent = _CLAIM.search(text)
-        if (
-            absent is None
-            and "unbound immediate" not in text
-            and "bound to non-existent persistentvolume" not in text
-            and "unbound PersistentVolumeClaims" not in text
-        ):
+        absent, lost = _CLAIM.search(text), _LOST_CLAIM.search(text)
+        unbound = "unbound immediate" in text or "unbound PersistentVolumeClaims" in text
+        if absent is None and lost is None and not unbound:
             continue
-        claim = absent[1] if absent else _pending_claim(case, pod)
+        named = absent or lost
+        claim = named[1] if named else _pending_claim(case, pod)
         words_ = f"claim {claim} does not exist" if absent else f"claim {claim or 'of it'} has no volume"
+        if lost is not None:
+            words_ = f"the volume of claim {claim} is gone"
         evidence = [
             Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),
             *_provisioning(case, claim),
