@@ -44,7 +44,7 @@ def missing_dependency(case: Case) -> Iterator[Finding]:
         "missing_dependency",
         pattern,
         "a module is not installed",
-        but=words(r"libcuda\.so|libnvidia-ml|TF-TRT|Could not load dynamic library"),
+        but=words(r"/torch_extensions/|libcuda\.so|libnvidia-ml|TF-TRT|Could not load dynamic library"),
     )
 
 
@@ -206,7 +206,7 @@ def device_side_assert(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case,
         "device_side_assert",
-        words(r"device-side assert|\.cu:\d+: .{0,200}Assertion .{0,200} failed|cudaErrorAssert"),
+        words(r"device-side assert|\.cu:\d+:? .{0,200}Assertion .{0,200} failed|cudaErrorAssert"),
         "a CUDA kernel's check failed",
         anywhere=True,
         secondary=True,
@@ -228,7 +228,8 @@ def nan_loss(case: Case) -> Iterator[Finding]:
         r"(loss|detected|encountered|found|in (loss|grad))|non-?finite (loss|grad)|Loss is (nan|"
         r"infinite)|not finite|Gradient overflow.{0,80}loss scale.{0,40}(0\.0|1e-)|loss "
         r"scale.{0,40}(too small|already at minimum)|contains? (nan|inf)|input contains NaN|"
-        r"(found|got|has|have) (nan|inf)s?\b|nan (and|or|and/or) inf values?|(nan|inf) values? in\b"
+        r"(found|got|has|have) (nan|inf)s?\b|nan (and|or|and/or) inf values?|(nan|inf) values? in\b|"
+        r"loss contains a nan"
     )
     yield from from_logs(case, "nan_loss", pattern, "the loss is not a number", confidence=0.88)
     rows = words(r"loss['\"]?\s*[=: ]\s*['\"]?(nan|inf)\b")
@@ -321,6 +322,7 @@ def checkpoint_write_nfs_lock(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"No locks available|Stale (NFS )?file handle|Failed to acquire lock|unable to lock file|"
         r"flock.{0,80}(Function not implemented|not supported)|Function not implemented|Errno 37\b|"
+        r"Errno 524\b|"
         r"Errno 116\b|Resource temporarily unavailable.{0,60}lock|can't lock file"
     )
     found = [
@@ -477,7 +479,8 @@ def data_not_found(case: Case) -> Iterator[Finding]:
         r"\(404\) when calling|404 Not Found|DatasetNotFound|doesn't exist on the Hub|"
         r"NotADirectoryError|The specified (key|bucket|blob|container) does not exist|"
         r"(dataset|data|file|shard|path|directory).{0,120}(does not exist|not found|doesn't exist)|No "
-        r"such file or directory|No (files|samples|shards|images).{0,40}found|BlobNotFound|Couldn't "
+        r"such file or directory|No (files|samples|shards|images).{0,40}found|BlobNotFound|"
+        r"DataFilesNotFound|No \(supported\) data files found|Couldn't "
         r"find (a )?dataset|NotFound: 404|Path does not exist"
     )
     yield from from_logs(
@@ -529,7 +532,7 @@ def data_endpoint_unreachable(case: Case) -> Iterator[Finding]:
         r"service not known|Temporary failure|unreachable|refused|getaddrinfo)|"
         r"(Name or service not known|Temporary failure).{0,200}(s3|storage\.googleapis|huggingface|"
         r"amazonaws)|Connection to .{1,200} timed out|OfflineModeIsEnabled|urlopen error|Could not "
-        r"reach .{0,40}(endpoint|hub|store)"
+        r"reach .{0,40}(endpoint|hub|store)|AWS Error NETWORK_CONNECTION|curlCode: (6|7|28|35|56)\b"
     )
     yield from from_logs(
         case,
@@ -537,7 +540,7 @@ def data_endpoint_unreachable(case: Case) -> Iterator[Finding]:
         pattern,
         "the store does not answer",
         but=words(
-            r"c10d|TCPStore|socket\.cpp|rendezvous|\b429\b|\b503\b|too many|TimeTooSkewed|"
+            r"c10d|TCPStore|tcp_utils|socket\.cpp|rendezvous|\b429\b|\b503\b|too many|TimeTooSkewed|"
             r"RemoteDisconnected|port 22|not yet valid|wandb"
         ),
     )
@@ -610,6 +613,8 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 continue
             if _NCCL_ERROR.search(raised.text) and one.log.has(SECONDARY):
                 continue  # what it says beside tells that a peer is gone
+            if "XGBoostError" in raised.type and _met_nobody(one.log.body, raised.text):
+                continue
             where = f" at {raised.where}" if raised.where is not None else ""
             yield Finding(
                 "python_exception",
@@ -633,6 +638,7 @@ def python_exception(case: Case) -> Iterator[Finding]:
             and not SECONDARY.pattern.search(text)
             and not MEETING.pattern.search(text)
             and not (_NCCL_ERROR.search(text) and one.log.has(SECONDARY))
+            and not ("XGBoostError" in text and _met_nobody(one.log.body, text))
             and not text.startswith(("torch.distributed.elastic", "ChildFailed"))
         ]
         text = usage.text if usage is not None else lines[-1] if lines else ""
@@ -649,6 +655,14 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 who=pod.name,
             )
     yield from _only_exit_codes(case)
+
+
+_NOBODY = re.compile(r"bootstrap the communication|connect to the tracker|Failed to recv|Connection refused")
+
+
+def _met_nobody(log: str, text: str) -> bool:
+    """Whether the lines below an error of xgboost, which writes the outermost one first, are about peers."""
+    return _NOBODY.search(log[log.rfind(text[:60]) :][:600]) is not None
 
 
 _NCCL_ERROR = re.compile(r"NCCL error in: .*(unhandled system error|remote process exited)")

@@ -41,14 +41,16 @@ _REFUSED = words(
     r"recvValue failed|failed to recv, got 0 bytes|ConnectionRefusedError|DistNetworkError|No route to host|"
     r"Connect(ion)? to .{1,80} (timed out|refused)|failed to connect to all addresses|connection "
     r"attempts? failed|Socket Connect Error|connect to \(failed\)|"
-    r"Failed to connect to (the tracker|remote host|\S+:\d+)|Failed to bootstrap the communication"
+    r"Failed to connect to (the tracker|remote host|\S+:\d+)|Failed to bootstrap the communication|"
+    r"TCP connect timeout|got_connected == true"
 )
 _RENDEZVOUS = words(
     r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|\d+/\d+ clients joined|"
     r"DEADLINE_EXCEEDED.{0,200}[Bb]arrier|Barrier timed out|client socket has timed out|"
     r"wait timeout after \d+ ?ms, keys:|timed out waiting for .{0,40}(nodes|workers|peers|participants)|"
     r"Wait(ing)? for .{0,40}(members|workers|nodes) timed out|RendezvousConnectionError|"
-    r"rendezvous.{0,80}timed? ?out|Timed out initializing process group in store based barrier"
+    r"rendezvous.{0,80}timed? ?out|Timed out initializing process group in store based barrier|"
+    r"Failed to accept connection|Poll timeout:\d+ milliseconds"
 )
 _CLIENTS = re.compile(r"(\d{1,6})/(\d{1,6}) clients joined|reached the barrier: (\d{1,6})/(\d{1,6})")
 
@@ -266,6 +268,7 @@ def _last_to_start(case: Case) -> PodSeen | None:
 
 _WORLD = words(
     r"rank .{0,30}>= ?(the )?world[_ ]size|invalid rank|mismatch in rank count|"
+    r"Unexpected task request with task_name|"
     r"world[_ ]size.{0,60}(mismatch|does not match|"
     r"doesn't match|not equal|!=|expected)|"
     r"rank \d+ .{0,40}out of range|expected (world size|\d+ (nodes|workers|ranks|processes)).{0,60}(got|"
@@ -404,7 +407,7 @@ def port_in_use(case: Case) -> Iterator[Finding]:
     for found in from_logs(
         case,
         "port_in_use",
-        words(r"EADDRINUSE|Address already in use|errno: 98\b|failed to bind to"),
+        words(r"Binding port \d+ failed|EADDRINUSE|Address already in use|errno: 98\b|failed to bind to"),
         "the rendezvous port is taken",
         secondary=True,
         running=True,
@@ -777,7 +780,8 @@ def duplicate_gpu_mapping(case: Case) -> Iterator[Finding]:
         "duplicate_gpu_mapping",
         words(
             r"Duplicate GPU detected|invalid device ordinal|running on same CUDA device|"
-            r"[Dd]evice id must be less than GPU count|device ordinal .{0,40}out of range|multiple "
+            r"[Dd]evice id must be less than GPU count|listed an invalid Device id|"
+            r"device ordinal .{0,40}out of range|multiple "
             r"ranks? .{0,40}same (GPU|device)"
         ),
         "two ranks use one GPU, or one that is not there",
@@ -1046,7 +1050,8 @@ def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
 _TF = words(
     r"not found in cluster_spec|exceeds the maximum id|cluster_spec.{0,80}(invalid|must|missing)|"
     r"TF_CONFIG.{0,120}(JSON|decod|Expecting|invalid|parse)|task_type .{0,80}(not|is not)|"
-    r"not a valid task_type|No such job in cluster: |is set in TF_CONFIG, it must|Invalid "
+    r"not a valid task_type|No such job in cluster: |is set in TF_CONFIG, it must|"
+    r"must be at most one 'chief' job|Invalid "
     r"cluster spec|task type .{0,40}not in|Cluster spec should have"
 )
 

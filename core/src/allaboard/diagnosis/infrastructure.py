@@ -658,7 +658,10 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
             )
 
 
-_NVML = words(r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown")
+_NVML = words(
+    r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown|nvmlInit\S* failed: Unknown Error|"
+    r"/dev/nvidia\S*: Operation not permitted"
+)
 
 
 @rule(

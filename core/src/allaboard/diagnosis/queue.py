@@ -106,7 +106,8 @@ def _read_queue_texts(case: Case) -> Iterator[Queued]:
 
 
 _BY_QUEUE = re.compile(
-    r"over quota|quota has reached the allowable limit|does not fit in queue|exceeds .{0,40}quota",
+    r"over quota|Insufficient quotas|quota has reached the allowable limit|does not fit in queue|"
+    r"exceeds .{0,40}quota",
     re.IGNORECASE,
 )
 """What a scheduler with queues of its own (KAI, YuniKorn) writes on the pods that it holds back."""
@@ -128,7 +129,7 @@ _PENDING = re.compile(
     r"insufficient unused quota|queue resource quota insufficient|WaitingForQuota|couldn't assign flavors|"
     r"waiting for quota|Pending the preemption|not enough quota|overused|Workload is waiting|"
     r"waiting for .{0,40}(other workloads|admission)|not admitted|AdmissionCheck|over quota|"
-    r"quota has reached the allowable limit|does not fit in queue",
+    r"quota has reached the allowable limit|does not fit in queue|Insufficient quotas",
     re.IGNORECASE,
 )
 
@@ -636,7 +637,7 @@ def gang_unschedulable(case: Case) -> Iterator[Finding]:
         re.IGNORECASE,
     )
     gang = re.compile(
-        r"in gang unschedulable|pod group is not ready|PodGroup \S+ gets rejected|NotEnoughResources|"
+        r"in gang unschedulable|pod group is not ready|(PodGroup|Gang) \S+ gets rejected|NotEnoughResources|"
         r"gang.{0,40}unschedulable|minAvailable|Resources were found for \d+ pods while \d+ are required",
         re.IGNORECASE,
     )
@@ -786,7 +787,7 @@ def insufficient_gpu(case: Case) -> Iterator[Finding]:
 
 
 _GANG_ONLY = re.compile(
-    r"in gang unschedulable|pod group is not ready|PodGroup \S+ gets rejected|sibling pods"
+    r"in gang unschedulable|pod group is not ready|(PodGroup|Gang) \S+ gets rejected|sibling pods"
 )
 
 

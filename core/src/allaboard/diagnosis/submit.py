@@ -60,7 +60,8 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "crd_missing",
             r"no matches for kind|could not find the requested resource|resource mapping not found|"
-            r"ensure CRDs are installed first|the server doesn't have a resource type|404 page not found",
+            r"ensure CRDs are installed first|the server doesn't have a resource type|404 page not found|"
+            r"API could not find \S+ for requested resource|CRD is installed on",
         ),
         (
             "rbac_forbidden",
@@ -306,7 +307,8 @@ _INJECTED = re.compile(
     r"environment variable (WORLD_SIZE|RANK|MASTER_ADDR|MASTER_PORT) expected|"
     r"(TF_CONFIG|WORLD_SIZE|MASTER_ADDR|RANK|COORDINATOR_ADDRESS)\S* .{0,30}(not set|is missing|not "
     r"found|not defined|unset|is None)|"
-    r"coordinator_address should be defined",
+    r"coordinator_address should be defined|"
+    r"Not using the DeepSpeed or dist launchers, attempting to detect MPI",
     re.IGNORECASE,
 )
 
