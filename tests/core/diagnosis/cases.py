@@ -3272,7 +3272,7 @@ case(
     "queue_quota_pending",
     "over the quota of a queue of KAI",
     True,
-    "net",
+    "nlp",
     snapshot(
         CREATED,
         pod(
@@ -3290,7 +3290,7 @@ case(
     "queue_quota_impossible",
     "above the limit of a queue of KAI",
     False,
-    "net",
+    "nlp-dev",
     snapshot(
         CREATED,
         pod(
@@ -3307,7 +3307,7 @@ case(
     "queue_quota_pending",
     "in a queue of YuniKorn",
     True,
-    "net",
+    "root.ads",
     snapshot(
         CREATED,
         pod(

@@ -1034,7 +1034,7 @@ def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
     )
 
     def blame(pod: PodSeen, text: str) -> str:
-        return f"{case.job_name} spec: slots and -np ({pod.name})"
+        return f"{case.job_name} spec: slotsPerWorker and -np ({pod.name})"
 
     yield from from_logs(
         case,

@@ -277,7 +277,7 @@ def slow_socket_fallback(case: Case) -> Iterator[Finding]:
             "slow_socket_fallback",
             f"NCCL uses plain TCP{' though the nodes have RDMA' if rdma else ''}: {quote(hits[0].text)}",
             (*log_evidence(one.pod, hits[0].text), *more),
-            f"CR spec ({case.job_name}): no RDMA for {one.pod.name}",
+            f"CR spec ({case.job_name}): no {rdma.partition('=')[0] or 'RDMA'} for {one.pod.name}",
             hits[0].time,
             Level.CAUSE,
             0.85 if rdma else 0.65,

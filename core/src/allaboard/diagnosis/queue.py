@@ -164,9 +164,17 @@ def open_checks(case: Case) -> list[OpenCheck]:
     return found
 
 
+_QUEUE_IN_WORDS = re.compile(r"in queue '([^']+)'|quotaName: ([\w.-]+)|([\w.-]+) quota (?:is|has)")
+
+
 def _queue_finding(case: Case, code: str, said: Queued, words: str, **more: object) -> Finding:
-    name = queue_name(case)
-    blame = f"queue {name}" if name else said.object
+    local, whole = queue_name(case), ""
+    for queue in case.objects.queues or ():
+        if queue.name == local:
+            whole = queue.facts.get("spec.clusterQueue", "")
+    told = _QUEUE_IN_WORDS.search(said.text)
+    name = local or (next(filter(None, told.groups())) if told is not None else "")
+    blame = f"queue {name}" + (f" (ClusterQueue {whole})" if whole else "") if name else said.object
     return Finding(code, words, said.evidence, blame, said.time, confidence=0.9, **more)  # type: ignore[arg-type]
 
 
@@ -928,10 +936,24 @@ def unschedulable_constraints(case: Case) -> Iterator[Finding]:
                 "unschedulable_constraints",
                 f"{pod.name} is kept off the nodes: {quote('; '.join(closing[:3]))}",
                 (Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),),
-                _claim_of(pod, text) or f"{pod.name} pod spec",
+                _claim_of(pod, text) or f"{pod.name} pod spec{_kept_off_by(pod, text)}",
                 confidence=0.85,
             )
             return
+
+
+def _kept_off_by(pod: PodSeen, text: str) -> str:
+    """The part of the spec that the words are about."""
+    if (taint := re.search(r"taint\(?s?\)? \{([^:}]+)", text)) is not None:
+        return f": no toleration of {taint[1]}"
+    if "topology spread" in text:
+        return ": topologySpreadConstraints"
+    if "anti-affinity" in text:
+        return ": podAntiAffinity"
+    if "node affinity/selector" in text or "node selector" in text:
+        keys = [k.removeprefix("nodeSelector.") for k in pod.facts if k.startswith("nodeSelector.")]
+        return f": nodeSelector {', '.join(keys)}" if keys else ": nodeAffinity"
+    return ""
 
 
 def _claim_of(pod: PodSeen, text: str) -> str | None:
@@ -970,7 +992,7 @@ def capacity_scaling_up(case: Case) -> Iterator[Finding]:
         "capacity_scaling_up",
         f"nodes are being added for {waits[0][0].name}",
         (Evidence(scaling.object, f"events.{scaling.reason}", quote(scaling.message)),),
-        "autoscaler",
+        "karpenter (autoscaler)" if scaling.reason == "Nominated" else "cluster-autoscaler",
         scaling.time,
         confidence=0.9,
     )

@@ -52,7 +52,8 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "pod_reference_missing",
-            r"error looking up service account|no PriorityClass with name|serviceaccounts? \"[^\"]+\" "
+            r"error looking up service account|service account \S+ was not found|"
+            r"no PriorityClass with name|serviceaccounts? \"[^\"]+\" "
             r"not found|"
             r"priorityclass(es)?(\.\S+)? \"[^\"]+\" not found|(runtimeclass|resourceclaimtemplate)\S* "
             r"\"[^\"]+\" not found",
@@ -333,7 +334,7 @@ def _not_injected(case: Case, blame: str) -> Iterator[Finding]:
                     Evidence(f"pod/{pod.pod}", "spec.containers", ", ".join(names)),
                     Evidence(f"log/{pod.name}", "text", quote(line)),
                 ),
-                blame,
+                f"{blame} {', '.join(names)}",
                 case.went_bad(pod),
                 confidence=0.9,
             )
@@ -381,6 +382,7 @@ def runtime_ref_not_found(case: Case) -> Iterator[Finding]:
 def job_spec_invalid(case: Case) -> Iterator[Finding]:
     text = _text(case, "job_spec_invalid")
     path = _group(r"\b((?:spec|metadata)\.[\w.\[\]\"/-]+)", text).rstrip(".:")
+    path = path or _group(r"value of (priority) ", text)
     summary = f"the job is not valid: {quote(_core(text))}"
     blame = f"{case.job_name} spec" + (f": {path}" if path else "")
     yield from _told(case, "job_spec_invalid", summary, blame)
@@ -463,7 +465,8 @@ def limitrange_denied(case: Case) -> Iterator[Finding]:
     what = what or _group(
         r'(Invalid value: "[^"]+": must be less than or equal to \S+ limit of [^,\s]+)', text
     )
-    blame = f"{case.job_name} pod spec: resources"
+    named = _group(r"(?:maximum|minimum) (\S+) usage per", text) or _group(r"equal to (\S+) limit of", text)
+    blame = f"{case.job_name} pod spec: resources {named}".rstrip()
     yield from _told(
         case, "limitrange_denied", f"a LimitRange refuses its pods: {what or 'resources'}", blame
     )
