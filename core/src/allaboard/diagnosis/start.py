@@ -102,7 +102,7 @@ def _pull_findings(case: Case, code: str, why: str) -> Iterator[Finding]:
     who = f"init container {container.name} of {pod.name}" if container.role == "init" else pod.name
     names = "/".join(dict.fromkeys(p.name for _, p, _, _ in every[:4]))
     blame = f"{container.name} on {names}" if container.role != "main" else names.split("/")[0]
-    blame += f", image {container.image}" if container.image else ""
+    blame += f" (image {container.image})" if container.image else ""
     yield Finding(
         code,
         f"{who} cannot start: its image {container.image} cannot be pulled, {why}{others}",
