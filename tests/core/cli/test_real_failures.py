@@ -90,7 +90,7 @@ BREAKS = {
     ),
     "a rank that is killed": Break("killed_externally", "SIGKILL", True, "os.kill(os.getpid(), 9)"),
     "a crash in native code": Break("native_crash", "SIGSEGV", False, "import ctypes; ctypes.string_at(0)"),
-    "a rank that exits without a word": Break("python_exception", "exited with 3", False, "os._exit(3)"),
+    "a rank that exits without a word": Break("unknown", "exited with 3", False, "os._exit(3)"),
     "a data loader whose process is killed": Break(
         "oom_killed",
         "DataLoader worker",

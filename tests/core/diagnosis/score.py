@@ -1,18 +1,20 @@
 """How often the doctor is right over a folder of snapshots that say what is expected of it.
 
-    python -m tests.core.diagnosis.score FOLDER
+    python -m tests.core.diagnosis.score FOLDER|FILE
 
-A file is a snapshot with `expected`: `cause`, and as far as it matters `also_accept`, `must_not`, `blame`,
-`retryable`. Printed are the shares, each miss with what was said instead, and how well the confidence was
-meant.
+FOLDER holds a file for each, FILE (``.jsonl.xz``) a line for each: a snapshot with `expected`, which has
+`cause`, and as far as it matters `also_accept`, `must_not`, `blame`, `retryable`. Printed are the shares, each
+miss with what was said instead, and how well the confidence was meant.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +51,18 @@ def judge(name: str, sample: dict[str, Any]) -> Verdict:
     )
 
 
+def samples(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and snapshot of each."""
+    if place.is_dir():
+        for file in sorted(place.glob("*.json")):
+            yield file.stem, json.loads(file.read_text())
+        return
+    with lzma.open(place, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            sample = json.loads(line)
+            yield sample["id"], sample
+
+
 def names_the_same(wanted: str | None, said: str | None) -> bool:
     """Whether what is blamed names what should be: one of its words that are names, or all of its words."""
     if wanted in (None, "", "-", "none"):
@@ -59,8 +73,7 @@ def names_the_same(wanted: str | None, said: str | None) -> bool:
 
 
 def main(folder: str) -> int:
-    files = sorted(Path(folder).glob("*.json"))
-    verdicts = [judge(f.stem, json.loads(f.read_text())) for f in files]
+    verdicts = [judge(name, sample) for name, sample in samples(Path(folder))]
     if not verdicts:
         print(f"{folder} holds no snapshots")
         return 2

@@ -183,7 +183,8 @@ def gpu_arch_mismatch(case: Case) -> Iterator[Finding]:
         case,
         "gpu_arch_mismatch",
         words(
-            r"no kernel image is available|sm_\d+ is not compatible|cudaErrorNoKernelImageForDevice|not "
+            r"no kernel image is available|invalid device function|Missing CO for these ISAs|"
+            r"sm_\d+ is not compatible|cudaErrorNoKernelImageForDevice|not "
             r"compiled (for|with) .{0,40}sm_|unsupported gpu architecture|only supports? \w+ GPUs or newer|"
             r"sm_\w+' is not defined for option|ptxas.{0,80}(Unsupported|unknown).{0,20}sm_|"
             r"(only|does not) supports? .{0,40}compute capability"
@@ -206,7 +207,7 @@ def device_side_assert(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case,
         "device_side_assert",
-        words(r"device-side assert|\.cu:\d+:? .{0,200}Assertion .{0,200} failed|cudaErrorAssert"),
+        words(r"device-side assert(?!ions)|\.cu:\d+:? .{0,200}Assertion .{0,200} failed|cudaErrorAssert"),
         "a CUDA kernel's check failed",
         anywhere=True,
         secondary=True,
@@ -229,7 +230,7 @@ def nan_loss(case: Case) -> Iterator[Finding]:
         r"infinite)|not finite|Gradient overflow.{0,80}loss scale.{0,40}(0\.0|1e-)|loss "
         r"scale.{0,40}(too small|already at minimum)|contains? (nan|inf)|input contains NaN|"
         r"(found|got|has|have) (nan|inf)s?\b|nan (and|or|and/or) inf values?|(nan|inf) values? in\b|"
-        r"loss contains a nan"
+        r"loss contains a nan|Invalid loss, terminating|TerminateOnNaN"
     )
     yield from from_logs(case, "nan_loss", pattern, "the loss is not a number", confidence=0.88)
     rows = words(r"loss['\"]?\s*[=: ]\s*['\"]?(nan|inf)\b")
@@ -272,7 +273,8 @@ def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
         r"\.metadata'?.{0,60}(No such file|not found|missing|does not exist)|No such "
         r"file.{0,200}(\.metadata|\.distcp)|corrupt(ed)? checkpoint|checkpoint.{0,80}(corrupt|"
         r"truncated|incomplete)|"
-        r"Unable to (open|read) .{0,80}truncated file|BadZipFile|DataLoss|DATA_LOSS|truncated file|EOFError"
+        r"Unable to (open|read) .{0,80}truncated file|BadZipFile|DataLoss|DATA_LOSS|truncated file|"
+        r"Unpack failed: incomplete|EOFError"
     )
     yield from from_logs(
         case,
@@ -295,7 +297,8 @@ def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
 )
 def checkpoint_mismatch(case: Case) -> Iterator[Finding]:
     pattern = words(
-        r"(Missing|Unexpected) key\(s\) in state_dict|size mismatch for|Weights only load failed|"
+        r"(Missing|Unexpected) key(\(s\))? in (checkpoint )?state_dict|size mismatch for|"
+        r"Weights only load failed|"
         r"Error\(s\) in loading state_dict|loaded state dict (contains|has)|doesn't match the size "
         r"of optimizer|(checkpoint|state).{0,80}(different|another|other) (world size|number of)|"
         r"shape .{0,60}checkpoint.{0,60}(match|differ)|partition count.{0,40}(mismatch|does not "
@@ -322,7 +325,7 @@ def checkpoint_write_nfs_lock(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"No locks available|Stale (NFS )?file handle|Failed to acquire lock|unable to lock file|"
         r"flock.{0,80}(Function not implemented|not supported)|Function not implemented|Errno 37\b|"
-        r"Errno 524\b|"
+        r"Errno 524\b|not appear to support flock|"
         r"Errno 116\b|Resource temporarily unavailable.{0,60}lock|can't lock file"
     )
     found = [
@@ -414,6 +417,7 @@ def filesystem_permission_denied(case: Case) -> Iterator[Finding]:
         r"PermissionError|Read-only file system|StorageDenied|Errno 13\b|Errno 30\b|cannot create "
         r"directory.{0,200}Permission denied|Permission denied: '?/|(mkdir|touch|open|cp|mv|"
         r"tee).{0,200}: Permission denied|is not writable|EACCES|PermissionDeniedError|"
+        r"No usable temporary directory|"
         r"cannot cache function .{0,80}no locator available"
     )
     yield from from_logs(
@@ -444,7 +448,7 @@ _STORE = (
 )
 def data_access_denied(case: Case) -> Iterator[Finding]:
     pattern = words(
-        r"Access[ _]?Denied|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate "
+        r"Access[ _]?Denied|AccessControlException|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate "
         r"credentials|NoCredentialsError|StorageDenied.{0,200}s3://|"
         r"GatedRepo|gated repo|401 Client Error|403 Client Error|\b403 Forbidden|\b401 Unauthorized|"
         r"ExpiredToken|InvalidToken|"
@@ -480,7 +484,7 @@ def data_not_found(case: Case) -> Iterator[Finding]:
         r"NotADirectoryError|The specified (key|bucket|blob|container) does not exist|"
         r"(dataset|data|file|shard|path|directory).{0,120}(does not exist|not found|doesn't exist)|No "
         r"such file or directory|No (files|samples|shards|images).{0,40}found|BlobNotFound|"
-        r"DataFilesNotFound|No \(supported\) data files found|Couldn't "
+        r"DataFilesNotFound|No files matched pattern|No \(supported\) data files found|Couldn't "
         r"find (a )?dataset|NotFound: 404|Path does not exist"
     )
     yield from from_logs(
@@ -488,7 +492,10 @@ def data_not_found(case: Case) -> Iterator[Finding]:
         "data_not_found",
         pattern,
         "a file or object that the script reads is not there",
-        but=words(r"torchrun|\.metadata|\.distcp|can't open file|\.so\b|exec |sh: |command"),
+        but=words(
+            r"torchrun|No usable temporary directory|\.metadata|\.distcp|can't open file|\.so\b|"
+            r"exec |sh: |command"
+        ),
         confidence=0.88,
     )
 
@@ -532,7 +539,8 @@ def data_endpoint_unreachable(case: Case) -> Iterator[Finding]:
         r"service not known|Temporary failure|unreachable|refused|getaddrinfo)|"
         r"(Name or service not known|Temporary failure).{0,200}(s3|storage\.googleapis|huggingface|"
         r"amazonaws)|Connection to .{1,200} timed out|OfflineModeIsEnabled|urlopen error|Could not "
-        r"reach .{0,40}(endpoint|hub|store)|AWS Error NETWORK_CONNECTION|curlCode: (6|7|28|35|56)\b"
+        r"reach .{0,40}(endpoint|hub|store)|AWS Error NETWORK_CONNECTION|NoRouteToHostException|"
+        r"hadoop\.net\.ConnectTimeout|curlCode: (6|7|28|35|56)\b"
     )
     yield from from_logs(
         case,

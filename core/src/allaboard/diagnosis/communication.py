@@ -42,7 +42,7 @@ _REFUSED = words(
     r"Connect(ion)? to .{1,80} (timed out|refused)|failed to connect to all addresses|connection "
     r"attempts? failed|Socket Connect Error|connect to \(failed\)|"
     r"Failed to connect to (the tracker|remote host|\S+:\d+)|Failed to bootstrap the communication|"
-    r"TCP connect timeout|got_connected == true"
+    r"TCP connect timeout|got_connected == true|upstream connect error or disconnect"
 )
 _RENDEZVOUS = words(
     r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|\d+/\d+ clients joined|"
@@ -332,7 +332,7 @@ def _said_size(case: Case, size: int) -> Iterator[Finding]:
             if re.search(r"containers\[\d+\]\.(command|args)\[\d+\]$|trainer\.(command|args)\[\d+\]$", k)
         }
         for path, text in texts.items():
-            match = re.search(r"--nnodes[= ](\d{1,5})(?!\d*:)", text)
+            match = _NODES.search(text)
             if match is not None and int(match[1]) != size and _in_trouble(case):
                 yield _spec_size(case, path, match[0], size)
                 return
@@ -354,7 +354,10 @@ def _said_size(case: Case, size: int) -> Iterator[Finding]:
                 return
 
 
-_MEETS = words(r"Pending sync|Starting elastic_operator with launch configs")
+_NODES = re.compile(r"--(?:[\w.]+\.)?(?:nnodes|num[_-](?:nodes|machines))[= ](\d{1,5})(?!\d*:)")
+_MEETS = words(
+    r"Pending sync|Starting elastic_operator with launch configs|Initializing distributed: GLOBAL_RANK"
+)
 
 
 def _in_trouble(case: Case) -> bool:
@@ -707,6 +710,7 @@ _MISMATCH = words(
     r"collective.{0,60}(shapes?|types?) (are )?(different|mismatch)|Collectives? (differ|do not "
     r"match)|monitoredBarrier.{0,120}failed to pass|Ranks? .{0,60}failed to pass monitoredBarrier|"
     r"preamble\.length <= op\.nbytes|collective mismatch error|waiting for remainder of ranks|"
+    r"MPI_ERR_TRUNCATE|"
     r"submitted .{0,60}by subset of ranks"
 )
 
@@ -780,7 +784,7 @@ def duplicate_gpu_mapping(case: Case) -> Iterator[Finding]:
         "duplicate_gpu_mapping",
         words(
             r"Duplicate GPU detected|invalid device ordinal|running on same CUDA device|"
-            r"[Dd]evice id must be less than GPU count|listed an invalid Device id|"
+            r"[Dd]evice id must be less than GPU count|listed an invalid Device id|You requested gpu: |"
             r"device ordinal .{0,40}out of range|multiple "
             r"ranks? .{0,40}same (GPU|device)"
         ),
@@ -827,7 +831,7 @@ def shm_too_small(case: Case) -> Iterator[Finding]:
     yield from found
     disk = words(r"No space left on device")
     for one in readings(case):
-        if not found and one.log.has(words(r"/dev/shm|nccl-shm")) and one.log.has(disk):
+        if not found and one.log.has(words(r"/dev/shm|nccl-shm|file </torch_")) and one.log.has(disk):
             hit = one.log.hits(disk, 1)[0]
             yield Finding(
                 "shm_too_small",
@@ -1028,6 +1032,7 @@ def mpi_ssh_auth(case: Case) -> Iterator[Finding]:
 def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
     slots = words(
         r"not enough slots available|no (free )?slots|than there are available slots|"
+        r"No slot '\d+' specified on host|"
         r"more processes than (the ppr|.{0,40}slots)|All nodes "
         r"which "
         r"are allocated for this job are already filled"
@@ -1051,7 +1056,7 @@ _TF = words(
     r"not found in cluster_spec|exceeds the maximum id|cluster_spec.{0,80}(invalid|must|missing)|"
     r"TF_CONFIG.{0,120}(JSON|decod|Expecting|invalid|parse)|task_type .{0,80}(not|is not)|"
     r"not a valid task_type|No such job in cluster: |is set in TF_CONFIG, it must|"
-    r"must be at most one 'chief' job|Invalid "
+    r"must be at most one 'chief' job|Cluster spec must be non-empty|Invalid "
     r"cluster spec|task type .{0,40}not in|Cluster spec should have"
 )
 

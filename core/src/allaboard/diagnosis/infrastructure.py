@@ -60,7 +60,8 @@ def _disrupted(
 # --- memory ------------------------------------------------------------------------------------------------
 
 _KILLED_LOG = words(
-    r"exitcode\s*: -9|exited on signal 9|exits with return code = -9|\boom_kill [1-9]|"
+    r"exitcode\s*: -9|exited on signal 9|exits with return code = -9|\b(Exit code|code) -9\b|"
+    r"\boom_kill [1-9]|"
     r"DataLoader worker \(pid.{0,60}\) (exited unexpectedly|is killed "
     r"by signal: Killed)|"
     r"worker process .{0,60}terminated.{0,40}out of memory|Out of memory: Killed process|Memory cgroup "

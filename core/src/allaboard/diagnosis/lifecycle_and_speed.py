@@ -253,12 +253,17 @@ def slow_socket_fallback(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"NET/IB\s*: No device found|Using network Socket|Failed to open libibverbs|"
         r"NET/OFI.{0,80}(unable|no provider|not found)|Initialized NET plugin Socket|via NET/Socket|"
-        r"NET/Socket\s*: Using|NCCL_IB_DISABLE set by environment to 1"
+        r"NET/Socket\s*: Using|NCCL_IB_DISABLE set by environment to 1|"
+        r"network device '\S+' is not available, please use"
     )
     for one in readings(case):
         hits = one.log.hits(pattern)
         if not hits or not any(
-            any(word in h.text for word in ("Socket", "libibverbs", "No device", "IB_DISABLE")) for h in hits
+            any(
+                word in h.text
+                for word in ("Socket", "libibverbs", "No device", "IB_DISABLE", "network device")
+            )
+            for h in hits
         ):
             continue
         # A launcher prints what its workers say, whose nodes count.

@@ -172,6 +172,8 @@ def _told(case: Case, found: Sequence[Finding]) -> list[Diagnosis]:
             [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_unknown(case, bad)]
         )
     order = sorted(causes, key=lambda f: _rank(case, f))
+    if all(f.level is Level.WRAPPER for f in causes) and _says_nothing(case):
+        return [_unknown(case, bad), *(_diagnosis(f, ()) for f in order[:1])]
     firsts: dict[str, Finding] = {}
     for finding in order:
         firsts.setdefault(finding.code, finding)
@@ -267,6 +269,14 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
     run = case.seen.run
     fix = "`allaboard logs` and `allaboard events` show what was seen" if run else RULES["unknown"].cause.fix
     return Diagnosis("unknown", quote(text), evidence, blame, False, fix, 0.5, also[:MOST_ALSO])
+
+
+def _says_nothing(case: Case) -> bool:
+    """Whether the first that failed, once, has written something, which no rule knows."""
+    first = _first_that_failed(case)
+    log = case.log(first) if first is not None else None
+    again = case.seen.restarts or any(c.restarts for pod in case.pods for c in pod.containers)
+    return log is not None and bool(log.body.strip()) and not again
 
 
 def _first_that_failed(case: Case) -> PodSeen | None:
