@@ -3,8 +3,8 @@
     python -m tests.core.diagnosis.score FOLDER|FILE
 
 FOLDER holds a file for each, FILE (``.jsonl.xz``) a line for each: a snapshot with `expected`, which has
-`cause`, and as far as it matters `also_accept`, `must_not`, `blame`, `retryable`. Printed are the shares, each
-miss with what was said instead, and how well the confidence was meant.
+`cause`, and as far as it matters `also_accept`, `must_not`, `blame`, `retryable`. Printed are the shares,
+each miss with what was said instead, and how well the confidence was meant.
 """
 
 from __future__ import annotations

@@ -213,8 +213,11 @@ def operator_not_running(case: Case) -> Iterator[Finding]:
     told = any(k.startswith("status.") for k in job.facts)
     if managed or told or case.seen.waiting is not None or case.objects.refused is not None:
         return
-    if any(e.name == job.name for e in case.events) or refusals(case):
-        return  # a controller of this kind, or of what it is made of, was there
+    # A gang's object may have the name of the job, and a scheduler that is there.
+    if any(e.name == job.name and e.kind in (job.kind, "", "JobSet", "Job") for e in case.events):
+        return
+    if refusals(case):
+        return  # by a controller of what it became
     if case.is_younger(job.created, SETTLED):
         return
     since = f" for {age:.0f} s" if age else ""
