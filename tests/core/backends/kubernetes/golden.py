@@ -111,7 +111,7 @@ EVERY: dict[str, Any] = {
             "admitted": "12h", "scheduled": "1h", "image": "20m", "rendezvous": "10m", "first_step": "30m",
             "training": "10h",
         },
-        "hang": {"after": "20m", "then": "restart"},
+        "hang": {"after": "20m", "then": "restart", "ask": "file"},
     },
     "checkpoints": {
         **WHOLE["checkpoints"],
