@@ -30,6 +30,7 @@ from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.components import s3
 from tests.cluster.plane import ControlPlane
 from tests.provider.live import Live, Run, Start, until
+from tests.provider.ui.test_in_a_browser import ask
 
 pytest.importorskip("boto3")
 pytest.importorskip("airflow")
@@ -216,6 +217,31 @@ def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnC
     told = [line for line in lines if "rank 0 works at step" in line]
     assert len(told) == len(set(told)) and not [line for line in lines if "rank 1 works" in line]
     assert run.xcom()["metrics"]["steps"] >= len(told)
+
+
+@pytest.mark.thorough
+def test_the_tab_and_the_card_read_a_run_from_the_cluster(live: OnCluster) -> None:
+    """By the API server of Airflow, with the rights of the connection."""
+    run = live.start("held")
+    run.wait_watched()
+    tab = f"{live.airflow.url}/allaboard/api/task/held/{run.name}/train/-1"
+
+    def told() -> Any:
+        status, found = ask(tab)
+        assert status == 200, found
+        return found if found["run"] and found["run"]["state"] == "running" else None
+
+    found = until("the tab shows it", told)
+    assert found["source"] == "live"
+    assert {member["phase"] for member in found["run"]["members"]} == {"running"}
+    assert all(member["node"] for member in found["run"]["members"])
+    rows = ask(f"{live.airflow.url}/allaboard/api/now")[1]["runs"]
+    assert [(row["dag_id"], row["state"]) for row in rows if row["dag_id"] == "held"] == [("held", "running")]
+    run.finish()
+    run.wait_task("success")
+    ended = ask(tab)[1]["run"]
+    assert (ended["state"], ended["is_final"]) == ("succeeded", True)
+    assert any("works at step" in line for member in ended["members"] for line in member["lines"])
 
 
 OTHERS = ("trainjob", "jobset", "mpijob")
