@@ -54,18 +54,7 @@ def ab(plane: ControlPlane, namespace: str, nodes: OwnNodes, tmp_path: Path) -> 
 def test_the_doctor_says_which_rank_never_entered_and_where_it_sleeps(
     ab: Terminal, plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "hang.py").write_text(HANG)
-    job = {
-        "name": "hang",
-        "command": ["python", "hang.py"],
-        "code": ["hang.py"],
-        "groups": {"master": 1, "worker": 2},
-    }
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    ab("run", "job.yaml", "--detach")
-    run = ab.run_of()
-    until("all ranks to be at step 3", lambda: ab("logs", run, code=None).out.count("step 3") == 3, LONG)
+    run = _until_all_write(ab, tmp_path, "step 3", "hang", HANG)
 
     def found() -> dict[str, object] | None:
         said = ab("doctor", run, "--json").json
@@ -104,26 +93,12 @@ def test_where_exec_is_not_allowed_members_answer_in_their_logs(
     plane: ControlPlane, namespace: str, nodes: OwnNodes, tmp_path: Path
 ) -> None:
     """By a submitter alone, from the start to the sentence in `status`."""
-    pytest.importorskip("torch")
     nodes.serve(namespace)
     plane.api.apply([*yaml.safe_load_all(rbac.manifest("submitter", namespace))])
     submitter = Terminal.on(
         plane.kubeconfig_for_account(namespace, "allaboard-submitter"), namespace, tmp_path
     )
-    (tmp_path / "hang.py").write_text(HANG)
-    job = {
-        "name": "hang",
-        "command": ["python", "hang.py"],
-        "code": ["hang.py"],
-        "groups": {"master": 1, "worker": 2},
-        "policy": {"hang": {"after": 40, "ask": "file"}},
-    }
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    submitter("run", "job.yaml", "--detach")
-    run = submitter.run_of()
-    until(
-        "all ranks to be at step 3", lambda: submitter("logs", run, code=None).out.count("step 3") == 3, LONG
-    )
+    run = _until_all_write(submitter, tmp_path, "step 3", "hang", HANG, hang={"after": 40, "ask": "file"})
     assert not _may_exec(plane, namespace, "create")
 
     def found() -> dict[str, object] | None:
@@ -161,23 +136,30 @@ for step in range(100000):
 def test_the_doctor_names_a_slow_rank_by_many_looks(
     ab: Terminal, plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "slow.py").write_text(SLOW)
-    job = {
-        "name": "slow",
-        "command": ["python", "slow.py"],
-        "code": ["slow.py"],
-        "groups": {"master": 1, "worker": 2},
-    }
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    ab("run", "job.yaml", "--detach")
-    run = ab.run_of()
-    until("all ranks to train", lambda: ab("logs", run, code=None).out.count("step 20\n") == 3, LONG)
+    run = _until_all_write(ab, tmp_path, "step 20\n", "slow", SLOW)
     first = ab("doctor", run, "--json").json["diagnoses"][0]
     print(ab("doctor", run).out)
     assert (first["code"], first["blame"]) == ("slow_rank", "rank 1"), first
     assert "it waits at slow.py:6 `work`" in json.dumps(first) and "its node is" in json.dumps(first)
     ab("stop", run)
+
+
+def _until_all_write(ab: Terminal, folder: Path, line: str, name: str, script: str, **policy: object) -> str:
+    """The run of three ranks of ``script``, each of which has written ``line``."""
+    pytest.importorskip("torch")
+    (folder / f"{name}.py").write_text(script)
+    job = {
+        "name": name,
+        "command": ["python", f"{name}.py"],
+        "code": [f"{name}.py"],
+        "groups": {"master": 1, "worker": 2},
+        "policy": policy,
+    }
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    ab("run", "job.yaml", "--detach")
+    run = ab.run_of()
+    until(f"all ranks to write {line!r}", lambda: ab("logs", run, code=None).out.count(line) == 3, LONG)
+    return run
 
 
 def _may_exec(plane: ControlPlane, namespace: str, verb: str) -> bool:

@@ -1567,22 +1567,27 @@ case(
     "master_unreachable_network",
     "rendezvous_timeout",
 )
+
+
+def last_started_late(error: str, library: str) -> Json:
+    """worker-1 starts 18 s after the others, and worker-0 waited for it until ``error``."""
+    return snapshot(
+        RUNNING,
+        pod("master-0", begun=1),
+        pod("worker-0", begun=1.2, waiting="CrashLoopBackOff", last=1, restarts=1),
+        pod("worker-1", begun=19),
+        logs={"worker-0": traceback(error, library=library)},
+    )
+
+
 case(
     "rendezvous_timeout",
     "all run now",
     True,
     "net-worker-1",
-    snapshot(
-        RUNNING,
-        pod("master-0", begun=1),
-        pod("worker-0", begun=1.2, waiting="CrashLoopBackOff", last=1, restarts=1),
-        pod("worker-1", begun=19),
-        logs={
-            "worker-0": traceback(
-                "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
-                library="torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
-            )
-        },
+    last_started_late(
+        "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+        "torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
     ),
     "python_exception",
     "master_unreachable_network",
@@ -1592,17 +1597,9 @@ case(
     "of the store, before the master says how many came",
     True,
     "net-worker-1",
-    snapshot(
-        RUNNING,
-        pod("master-0", begun=1),
-        pod("worker-0", begun=1.2, waiting="CrashLoopBackOff", last=1, restarts=1),
-        pod("worker-1", begun=19),
-        logs={
-            "worker-0": traceback(
-                "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/0",
-                library="torch/distributed/distributed_c10d.py",
-            )
-        },
+    last_started_late(
+        "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/0",
+        "torch/distributed/distributed_c10d.py",
     ),
     "python_exception",
     "unknown",

@@ -149,6 +149,11 @@ class Case:
     def log(self, pod: PodSeen) -> Log | None:
         return self.logs.get(pod.name)
 
+    def has_written(self, pod: PodSeen) -> bool:
+        """Whether its log is known and has something in it."""
+        log = self.log(pod)
+        return log is not None and bool(log.body.strip())
+
     @cached_property
     def now(self) -> float | None:
         """The time of the look; None where nothing tells a time."""
@@ -200,6 +205,11 @@ class Case:
     @cached_property
     def running(self) -> list[PodSeen]:
         return [pod for pod in self.pods if is_running(pod)]
+
+    @cached_property
+    def restarts(self) -> int:
+        """How often members were started again: as the run counts it, else as their containers do."""
+        return self.seen.restarts or sum(c.restarts for pod in self.pods for c in pod.containers)
 
     @cached_property
     def missing(self) -> int:

@@ -683,8 +683,7 @@ def _shorten(text: str) -> str:
 def _only_exit_codes(case: Case) -> Iterator[Finding]:
     """Members that ended with a plain code and said nothing that is known."""
     looked_at = {one.pod.name for one in readings(case)}
-    again = case.seen.restarts or any(c.restarts for pod in case.pods for c in pod.containers)
-    if not again and any((log := case.log(pod)) is not None and log.body.strip() for pod in case.pods):
+    if not case.restarts and any(case.has_written(pod) for pod in case.pods):
         return  # they ended once, and what they wrote says nothing of it
     for pod in case.pods:
         code = exit_code(pod)

@@ -155,17 +155,16 @@ def master_unreachable_dns(case: Case) -> Iterator[Finding]:
 )
 def master_unreachable_network(case: Case) -> Iterator[Finding]:
     master = master_of(case)
-    if (
-        master is not None
-        and (exit_code(master) is not None or master.phase in ("Failed", "Pending"))
-        and not is_running(master)
-        and not ((log := case.log(master)) is not None and log.has(_MESHES))
-    ):
-        return
-    mesh = _has_mesh(case)
     alive = (
         master is None or is_running(master) or ((log := case.log(master)) is not None and log.has(_MESHES))
     )
+    if (
+        master is not None
+        and not alive
+        and (exit_code(master) is not None or master.phase in ("Failed", "Pending"))
+    ):
+        return
+    mesh = _has_mesh(case)
     for found in from_logs(
         case,
         "master_unreachable_network",

@@ -136,10 +136,9 @@ _BACKOFF = re.compile(
 def backoff_limit_exceeded(case: Case) -> Iterator[Finding]:
     for c in case.conditions:
         if c.type in ("Failed",) and c.status == "True" and _BACKOFF.search(f"{c.reason} {c.message}"):
-            restarts = case.seen.restarts or sum(k.restarts for p in case.pods for k in p.containers)
             own = case.is_local or case.seen.key
             words_ = (
-                f"policy.backoff_limit is reached; restarts so far: {restarts}"
+                f"policy.backoff_limit is reached; restarts so far: {case.restarts}"
                 if own
                 else f"it used up its restarts: {quote(c.message or c.reason)}"
             )

@@ -148,6 +148,11 @@ class OpenCheck:
     state: str
     message: str
 
+    @property
+    def is_provisioning(self) -> bool:
+        """Whether it waits for nodes that are being added."""
+        return _PROVISIONING.search(f"{self.name} {self.message}") is not None
+
 
 def open_checks(case: Case) -> list[OpenCheck]:
     """The admission checks for which a job waits whose quota is reserved."""
@@ -224,7 +229,7 @@ def queue_quota_pending(case: Case) -> Iterator[Finding]:
     if any(_is_never(case, s) or _MISCONFIGURED.search(f"{s.reason} {s.text}") for s in texts):
         return
     for check in open_checks(case):
-        if not _PROVISIONING.search(f"{check.name} {check.message}"):
+        if not check.is_provisioning:
             said = Queued(check.object, f"admissionChecks[{check.name}]", check.state, check.message)
             words = (
                 f"{_named(case)} has reserved its quota, and admission check {check.name} is not ready yet"
@@ -974,7 +979,7 @@ def _claim_of(pod: PodSeen, text: str) -> str | None:
     retryable=True,
 )
 def capacity_scaling_up(case: Case) -> Iterator[Finding]:
-    check = next((c for c in open_checks(case) if _PROVISIONING.search(f"{c.name} {c.message}")), None)
+    check = next((c for c in open_checks(case) if c.is_provisioning), None)
     if check is not None:
         yield Finding(
             "capacity_scaling_up",

@@ -258,8 +258,7 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
         text, evidence = "nothing that was looked at explains it", ()
     if (first := _first_that_failed(case)) is not None:
         blame, evidence = first.name, (*evidence, *exit_evidence(first))
-        said = case.log(first)
-        if refused is None and said is not None and said.body.strip():
+        if refused is None and case.has_written(first):
             text = f"{first.name} exited with {exit_code(first)}, and nothing that it wrote says why"
     also = tuple(
         dict.fromkeys(
@@ -274,9 +273,7 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
 def _says_nothing(case: Case) -> bool:
     """Whether the first that failed, once, has written something, which no rule knows."""
     first = _first_that_failed(case)
-    log = case.log(first) if first is not None else None
-    again = case.seen.restarts or any(c.restarts for pod in case.pods for c in pod.containers)
-    return log is not None and bool(log.body.strip()) and not again
+    return first is not None and case.has_written(first) and not case.restarts
 
 
 def _first_that_failed(case: Case) -> PodSeen | None:
