@@ -1,9 +1,9 @@
-// The card on the dashboard: what trains, what waits and why, and the slots of the machine.
+// The card on the dashboard: what trains, what waits and why, and how full the queues of these places are.
 import { address, useAnswer } from "./data.js";
 import { page } from "./models.js";
 import { Badge } from "./parts.js";
 import { h } from "./react.js";
-import { bytes, number, percent, seconds, spaced, tone } from "./words.js";
+import { filled, isFull, origin, percent, seconds, spaced, tone } from "./words.js";
 
 export const Now = () => {
   const { value, error } = useAnswer(address("api", "now"), () => 10);
@@ -17,15 +17,21 @@ export const Now = () => {
       h(Badge, { tone: tone(row.state) }, spaced(row.state ?? row.task_state ?? "unknown")),
       h("span", { className: "how" }, row.held_by ?? row.note ?? how(row)),
       row.share !== null && h("span", { className: "progress" }, h("i", { style: { width: `${100 * Math.min(1, row.share)}%` } })))),
-    value.slots && h("p", { className: "slots fine" }, "This machine: ", value.slots.amounts.filter((a) => a.used || a.resource === "cpu").map(amount).join(", ")));
+    value.queues.map((queue) => h(Queue, { key: `${queue.server} ${queue.where} ${queue.kind} ${queue.name}`, ...queue })));
 };
+
+const Queue = (queue) =>
+  h("section", { className: "queue" },
+    h("div", { className: "title" },
+      h("span", { title: queue.server ?? undefined }, h("b", null, queue.kind === "machine" ? "This machine" : queue.name), queue.kind !== "machine" && h("span", { className: "fine" }, ` ${origin(queue)}`)),
+      h("span", { className: "fine" }, queue.running !== null && `${queue.running} running, ${queue.waiting ?? 0} waiting`)),
+    queue.closed && h("p", { className: "fine bad" }, `Closed: ${queue.closed}`),
+    h("div", { className: "meters" }, queue.amounts.map((amount) =>
+      h("div", { key: `${amount.resource} ${amount.flavor}`, className: "meter" },
+        h("span", null, amount.resource, amount.flavor && ` (${amount.flavor})`), h("span", null, amount.words),
+        amount.limit !== null && h("div", { className: "progress" }, h("i", { className: isFull(amount) ? "full" : "", style: { width: `${100 * filled(amount)}%` } }))))));
 
 const how = (row) => [
   row.step !== null && `step ${row.step}${row.total ? `/${row.total}` : ""}`, row.share >= 0.01 && percent(row.share),
   row.seconds !== null && `for ${seconds(row.seconds)}`, row.seconds_left !== null && `${seconds(row.seconds_left)} left`,
 ].filter(Boolean).join(", ");
-
-const amount = ({ resource, used, limit }) => {
-  const show = resource === "memory" ? bytes : number;
-  return `${resource} ${show(used)}${limit === null ? "" : ` of ${show(limit)}`}`;
-};

@@ -43,3 +43,12 @@ export const moment = (epoch) =>
 
 const TONES = { succeeded: "good", success: "good", failed: "bad", timed_out: "bad", lost: "bad", queued: "warning", suspended: "warning", restarting: "warning" };
 export const tone = (state) => TONES[state] ?? "calm";
+
+const OF = { LocalQueue: "queue of Kueue", Queue: "queue of Volcano", ResourceQuota: "quota" };
+const ABOVE = { LocalQueue: "ClusterQueue", Queue: "queue" };
+/** Whose queue it is and where: queue of Kueue, of ClusterQueue research, namespace team. */
+export const origin = ({ kind, parent, where }) =>
+  [OF[kind] ?? kind, parent && `of ${ABOVE[kind] ?? ""} ${parent}`, where].filter(Boolean).join(", ");
+/** How much of its limit is used, 0 to 1; borrowers use more than all of it. */
+export const filled = ({ used, limit }) => (limit > 0 ? Math.min(1, used / limit) : 1);
+export const isFull = ({ used, limit }) => used >= limit;

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { at, frame, path, stepsAxis, ticks, timeAxis, valueTicks } from "../src/scale.js";
-import { bytes, counted, isLoss, moment, number, percent, seconds, tone } from "../src/words.js";
+import { bytes, counted, filled, isFull, isLoss, moment, number, origin, percent, seconds, tone } from "../src/words.js";
 
 test("numbers are short", () => {
   assert.deepEqual([0, 0.1234567, 1200, 12345, 3e-6, 2.5e6, 7e9, null].map(number), ["0", "0.1235", "1200", "12.35k", "3e-6", "2.5M", "7G", "–"]);
@@ -18,6 +18,13 @@ test("times, sizes and shares read as on the pages of the command line", () => {
 test("a state has a tone, an unknown one is calm", () => {
   assert.deepEqual(["failed", "succeeded", "queued", "new word"].map(tone), ["bad", "good", "warning", "calm"]);
   assert.ok(isLoss("val_Loss") && !isLoss("accuracy"));
+});
+
+test("a queue says whose it is, and how full", () => {
+  assert.equal(origin({ kind: "LocalQueue", parent: "research", where: "namespace team" }), "queue of Kueue, of ClusterQueue research, namespace team");
+  assert.equal(origin({ kind: "ResourceQuota", parent: null, where: "namespace team" }), "quota, namespace team");
+  assert.deepEqual([{ used: 2, limit: 8 }, { used: 9, limit: 8 }, { used: 0, limit: 0 }].map(filled), [0.25, 1, 1]);
+  assert.deepEqual([{ used: 7, limit: 8 }, { used: 9, limit: 8 }].map(isFull), [false, true]);
 });
 
 test("ticks are round and lie within", () => {

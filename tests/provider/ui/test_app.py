@@ -26,10 +26,13 @@ from fastapi.testclient import TestClient
 
 from allaboard import TrainingJob
 from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import RESOURCEQUOTAS
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import cpus
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Owner, State
+from allaboard.queues import Amount, Queue
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
 from allaboard.status import state_of
 from allaboard.testing import seen
@@ -45,8 +48,10 @@ from allaboard_provider.operators import (
 from allaboard_provider.pages import PROMOTION_KEY, RUN_KEY, SNAPSHOT_KEY, Snapshots, pack, unpack
 from allaboard_provider.ui import reading
 from allaboard_provider.ui.app import build
+from allaboard_provider.ui.card import queues_shown
 from allaboard_provider.ui.database import Database, Task, Where
 from allaboard_provider.ui.models import models_of
+from tests.core.backends.kubernetes.operations.test_queues import put
 from tests.provider.building import TaskInstance, a_context
 from tests.provider.runs import wait
 from tests.provider.test_cluster import an_operator, deferred, running
@@ -408,8 +413,64 @@ def test_the_card_says_what_trains_and_what_waits_and_why() -> None:
         ("first", "running"),
     ]
     assert told["runs"][0]["held_by"]
-    cpu = next(a for a in told["slots"]["amounts"] if a["resource"] == "cpu")
-    assert (cpu["used"], told["slots"]["waiting"]) == (cpu["limit"], 1)
+    [queue] = told["queues"]
+    cpu = next(a for a in queue["amounts"] if a["resource"] == "cpu")
+    assert (cpu["used"], queue["waiting"]) == (cpu["limit"], 1)
+    assert (queue["kind"], queue["where"]) == ("machine", "this machine")
+
+
+def test_the_card_shows_how_full_the_queues_of_a_namespace_are_and_not_who_waits_there(
+    cluster: FakeCluster,
+) -> None:
+    context = a_context()
+    deferred(an_operator(), context)
+    running(cluster)
+    quota = {
+        "hard": {"cpu": "8", "pods": "4", "nvidia.com/gpu": "2"},
+        "used": {"cpu": "6", "nvidia.com/gpu": "2"},
+    }
+    put(cluster, RESOURCEQUOTAS, "team", status=quota)
+    put(cluster, RESOURCEQUOTAS, "unused", status={"hard": {"cpu": "8"}, "used": {"cpu": "0"}})
+    browser = client(a_task(context["ti"]))
+    [queue] = browser.get("/api/now").json()["queues"]
+    assert (queue["name"], queue["kind"], queue["where"]) == ("team", "ResourceQuota", "namespace default")
+    assert [(a["resource"], a["words"]) for a in queue["amounts"]] == [
+        ("nvidia.com/gpu", "2 of 2"),
+        ("cpu", "6 of 8"),
+    ]
+    assert "waiters" not in queue
+    asked = len(cluster.requests)
+    browser.get("/api/now")
+    again = cluster.requests[asked:]
+    assert not [each for each in again if "resourcequotas" in str(each)], "it was asked a moment ago"
+
+
+def test_queues_that_may_not_be_read_take_nothing_else_from_the_card(cluster: FakeCluster) -> None:
+    context = a_context()
+    deferred(an_operator(), context)
+    running(cluster)
+    cluster.refuse(RESOURCEQUOTAS, Forbidden("no quotas for you"))
+    told = client(a_task(context["ti"])).get("/api/now").json()
+    assert [row["state"] for row in told["runs"]] == ["running"] and told["queues"] == []
+
+
+def test_queues_are_told_only_to_those_who_see_a_run_there(cluster: FakeCluster) -> None:
+    context = a_context()
+    deferred(an_operator(), context)
+    running(cluster)
+    put(cluster, RESOURCEQUOTAS, "team", status={"hard": {"cpu": "8"}, "used": {"cpu": "6"}})
+    named = context["ti"].xcoms[RUN_KEY]
+    thief = Task(Where("nightly", "manual__1", "peek"), "running", named=named)
+    told = client(thief).get("/api/now").json()
+    assert [row["state"] for row in told["runs"]] == [None] and told["queues"] == []
+
+
+def test_the_fullest_queues_come_first_and_no_more_than_fit_a_card() -> None:
+    queues = [Queue(f"q{n}", "Queue", (Amount("cpu", n, 10.0),), running=1, waiting=0) for n in range(7)]
+    queues.append(Queue("held", "LocalQueue", parent="gpus", running=0, waiting=3, closed="it is stopped"))
+    told = queues_shown(queues, "namespace team", "https://x")
+    assert [queue["name"] for queue in told] == ["held", "q6", "q5", "q4", "q3"]
+    assert (told[0]["closed"], told[0]["amounts"]) == ("it is stopped", [])
 
 
 def _state(run: str) -> str:

@@ -17,9 +17,10 @@ from fastapi import Depends, FastAPI, HTTPException, Path, Request, Response
 
 from allaboard.report.html import head, page
 from allaboard.report.page import run_page
+from allaboard_provider.ui.card import now_of
 from allaboard_provider.ui.database import Database, Task, Where
 from allaboard_provider.ui.models import models_of
-from allaboard_provider.ui.reading import Cache, now_of, page_of
+from allaboard_provider.ui.reading import Cache, page_of
 
 _REFRESH = 15
 """Seconds after which a browser asks again for the HTML page of a run that goes on."""
@@ -71,7 +72,7 @@ def build(database: Database | None = None) -> FastAPI:
         found = rows.unfinished(_dags_of(user))
         seen = {dag for dag in {task.where.dag_id for task in found} if _may_see_tasks(request, dag, user)}
         tasks = [task for task in found if task.where.dag_id in seen]
-        return _json(request, now_of(tasks, time.time()))
+        return _json(request, now_of(tasks, time.time(), pages))
 
     @app.get("/bundle.js")
     def bundle(request: Request) -> Response:

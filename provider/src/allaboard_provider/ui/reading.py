@@ -6,7 +6,6 @@ own record says that it belongs to this very task instance.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -16,12 +15,10 @@ from typing import Any
 
 from allaboard.backends.base import Backend
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.errors import AllaboardError, UnknownRun
+from allaboard.errors import UnknownRun
 from allaboard.names import why_not_an_object_name
 from allaboard.observation import Observation
-from allaboard.report import words
 from allaboard.report.page_data import PAGE
-from allaboard.status import state_of
 from allaboard.units import rfc3339
 from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment
 from allaboard_provider.identity import is_of_task
@@ -34,7 +31,7 @@ _READING = 6.0
 """Seconds that reading the output of a run may take for a page that somebody waits for."""
 _FRESH, _KEPT = 2.0, 60.0
 """Seconds for which what was read of a run that goes on, and of one that ended, is told again."""
-_SHARE = 5
+SHARE = 5
 """A page that took a second to read is told again for so many."""
 NOT_OURS = (
     "This task started no run of allaboard. A task of TrainingJobOperator or EvaluateOperator shows here how "
@@ -125,19 +122,19 @@ def _read(
         when = rfc3339(left["zero"] + (since if isinstance(since, (int, float)) else 0.0))
         note = f"As it was at {when}; it cannot be read from here now: {why}"
         return ("snapshot", left, note), _FRESH
-    seconds = _KEPT if run["is_final"] else max(_FRESH, _SHARE * (time.monotonic() - began))
+    seconds = _KEPT if run["is_final"] else max(_FRESH, SHARE * (time.monotonic() - began))
     return ("live", run, None), seconds
 
 
 def _live(task: Task, named: Mapping[str, Any], now: float) -> dict[str, Any]:
     kind = "evaluation" if "evaluat" in (task.operator or "").lower() else "training"
-    with _backend(named) as backend:
+    with backend_of(named) as backend:
         seen = seen_of(backend, named, task.where, evidence=True)
         return told(backend, outcome_of(seen), now, bounds=PAGE, kind=kind, seconds=_READING)
 
 
 @contextmanager
-def _backend(named: Mapping[str, Any]) -> Iterator[Backend]:
+def backend_of(named: Mapping[str, Any]) -> Iterator[Backend]:
     """Of the place that a task names: this machine, or the cluster of a connection. Raises AllaboardError."""
     if not named.get("cluster"):
         yield LocalBackend(callers_environment())
@@ -165,81 +162,3 @@ def seen_of(backend: Backend, named: Mapping[str, Any], where: Where, *, evidenc
     ):
         raise elsewhere
     return seen
-
-
-# --- the card
-
-_LOOKING = 4.0
-"""Seconds that looking at all runs of a card may take."""
-
-
-def now_of(tasks: list[Task], now: float) -> dict[str, Any]:
-    """What these task instances train now: a line for each, those that wait first; and the slots of this
-    machine, where one of them is on it.
-    """
-    end, rows, is_here = time.monotonic() + _LOOKING, [], False
-    by_place: dict[Any, list[Task]] = {}
-    for task in tasks:
-        named = named_run(task.named)
-        if named is not None:
-            by_place.setdefault(named.get("connection") if named.get("cluster") else None, []).append(task)
-    for connection, those in by_place.items():
-        found = _look(those, end, now)
-        is_here = is_here or (connection is None and any(row["state"] is not None for row in found))
-        rows += found
-    rows.sort(key=lambda row: (row["held_by"] is None, row["dag_id"], row["run_id"], row["task_id"]))
-    return {"version": VERSION, "looked_at": now, "runs": rows, "slots": _slots() if is_here else None}
-
-
-def _look(tasks: list[Task], end: float, now: float) -> list[dict[str, Any]]:
-    """One look at each run of one place; what cannot be seen has a state of None and says why."""
-    rows: list[dict[str, Any]] = []
-    why = "there was no time to look"
-    try:
-        with _backend(named_run(tasks[0].named) or {}) as backend:
-            for task in tasks:
-                if time.monotonic() > end:
-                    break
-                try:
-                    seen = seen_of(backend, named_run(task.named) or {}, task.where, evidence=False)
-                    rows.append(_row(task, seen, now))
-                except UnknownRun as error:
-                    rows.append(_row(task, None, now, words_of(error)))
-    except Exception as error:
-        why = words_of(error)
-    return [*rows, *(_row(task, None, now, why) for task in tasks[len(rows) :])]
-
-
-def _row(task: Task, seen: Observation | None, now: float, note: str | None = None) -> dict[str, Any]:
-    where, named = task.where, named_run(task.named) or {}
-    row = {
-        "dag_id": where.dag_id, "run_id": where.run_id, "task_id": where.task_id,
-        "map_index": where.map_index, "run": str(named.get("run")), "task_state": task.state, "note": note,
-    }  # fmt: skip
-    if seen is None:
-        return {**row, "job": None, "state": None, "held_by": None, "step": None, "total": None,
-                "share": None, "seconds": None, "seconds_left": None}  # fmt: skip
-    state = state_of(seen)
-    return {
-        **row,
-        "job": seen.job,
-        "state": str(state),
-        "held_by": None if state.is_final else seen.held_by,
-        "step": seen.progress.step,
-        "total": seen.progress.total,
-        "share": words.share_done(seen),
-        "seconds": words.duration(seen, now),
-        "seconds_left": None if state.is_final else words.seconds_left(seen),
-    }
-
-
-def _slots() -> dict[str, Any] | None:
-    """The slots of this machine: amounts alone, for who holds them may be others' business."""
-    from allaboard.backends.local.queues import read_queue
-
-    try:
-        queue = read_queue(os.environ)
-    except (AllaboardError, OSError):
-        return None
-    amounts = [{"resource": a.resource, "used": a.used, "limit": a.quota} for a in queue.amounts]
-    return {"amounts": amounts, "running": queue.running, "waiting": queue.waiting}

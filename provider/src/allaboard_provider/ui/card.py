@@ -1,0 +1,176 @@
+"""The card on the dashboard: what trains now, what waits and why, and how full the queues there are."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from allaboard.backends.base import Backend
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError, UnknownRun
+from allaboard.observation import Observation
+from allaboard.queues import Amount, Queue
+from allaboard.report import words
+from allaboard.status import state_of
+from allaboard_provider.pages import words_of
+from allaboard_provider.ui.database import Task, named_run
+from allaboard_provider.ui.reading import SHARE, VERSION, Cache, backend_of, seen_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
+
+_LOOKING = 4.0
+"""Seconds that looking at all runs of a card may take."""
+_QUEUES = 15.0
+"""Seconds for which the queues of a namespace are told again, whoever asks."""
+_QUEUES_SHOWN, _AMOUNTS_SHOWN = 5, 5
+
+
+def now_of(tasks: list[Task], now: float, cache: Cache) -> dict[str, Any]:
+    """What these task instances train now: a line for each, those that wait first; and the queues of the
+    places where they do.
+    """
+    end = time.monotonic() + _LOOKING
+    rows: list[dict[str, Any]] = []
+    queues: list[dict[str, Any]] = []
+    by_place: dict[Any, list[Task]] = {}
+    for task in tasks:
+        named = named_run(task.named)
+        if named is not None:
+            by_place.setdefault(named.get("connection") if named.get("cluster") else None, []).append(task)
+    for those in by_place.values():
+        found, there = _look(those, end, now, cache)
+        rows += found
+        queues += there
+    rows.sort(key=lambda row: (row["held_by"] is None, row["dag_id"], row["run_id"], row["task_id"]))
+    # Two connections may lead to one namespace.
+    told = list({(q["server"], q["where"], q["kind"], q["name"]): q for q in queues}.values())
+    return {"version": VERSION, "looked_at": now, "runs": rows, "queues": told}
+
+
+def _look(
+    tasks: list[Task], end: float, now: float, cache: Cache
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """One look at each run of one place, and at the queues there; a run that cannot be seen has a state of
+    None and says why. Queues are told only to somebody who sees a run there.
+    """
+    rows: list[dict[str, Any]] = []
+    queues: list[dict[str, Any]] = []
+    why = "there was no time to look"
+    try:
+        with backend_of(named_run(tasks[0].named) or {}) as backend:
+            for task in tasks:
+                if time.monotonic() > end:
+                    break
+                try:
+                    seen = seen_of(backend, named_run(task.named) or {}, task.where, evidence=False)
+                    rows.append(_row(task, seen, now))
+                except UnknownRun as error:
+                    rows.append(_row(task, None, now, words_of(error)))
+            if any(row["state"] is not None for row in rows) and time.monotonic() < end:
+                queues = _queues(backend, cache)
+    except Exception as error:
+        why = words_of(error)
+    return [*rows, *(_row(task, None, now, why) for task in tasks[len(rows) :])], queues
+
+
+def _row(task: Task, seen: Observation | None, now: float, note: str | None = None) -> dict[str, Any]:
+    where, named = task.where, named_run(task.named) or {}
+    row = {
+        "dag_id": where.dag_id, "run_id": where.run_id, "task_id": where.task_id,
+        "map_index": where.map_index, "run": str(named.get("run")), "task_state": task.state, "note": note,
+    }  # fmt: skip
+    if seen is None:
+        return {**row, "job": None, "state": None, "held_by": None, "step": None, "total": None,
+                "share": None, "seconds": None, "seconds_left": None}  # fmt: skip
+    state = state_of(seen)
+    return {
+        **row,
+        "job": seen.job,
+        "state": str(state),
+        "held_by": None if state.is_final else seen.held_by,
+        "step": seen.progress.step,
+        "total": seen.progress.total,
+        "share": words.share_done(seen),
+        "seconds": words.duration(seen, now),
+        "seconds_left": None if state.is_final else words.seconds_left(seen),
+    }
+
+
+def _queues(backend: Backend, cache: Cache) -> list[dict[str, Any]]:
+    """The queues of a place in which something is; none where they cannot be read."""
+    if isinstance(backend, LocalBackend):
+        return queues_shown(_slots(), "this machine", None)
+    on_cluster = cast("KubernetesBackend", backend)
+    api = on_cluster.api
+
+    def read() -> tuple[list[dict[str, Any]], float]:
+        began = time.monotonic()
+        try:
+            found, _ = on_cluster.queues()
+        except AllaboardError:
+            found = []
+        told = queues_shown(found, f"namespace {api.namespace}", api.server)
+        return told, max(_QUEUES, SHARE * (time.monotonic() - began))
+
+    told: list[dict[str, Any]] = cache.get(("queues", api.server, api.namespace), read)
+    return told
+
+
+def _slots() -> list[Queue]:
+    from allaboard.backends.local.queues import read_queue
+
+    try:
+        return [read_queue(os.environ)]
+    except (AllaboardError, OSError):
+        return []
+
+
+def queues_shown(queues: Iterable[Queue], where: str, server: str | None) -> list[dict[str, Any]]:
+    """Those in which something is, the fullest first: amounts and counts alone, for who holds and who
+    waits may be others' business.
+    """
+    busy = [queue for queue in queues if _is_busy(queue)]
+    busy.sort(key=lambda queue: (-(queue.waiting or 0), -_fullness(queue), queue.name))
+    return [
+        {
+            "name": queue.name,
+            "kind": queue.kind,
+            "where": where,
+            "server": server,
+            "parent": queue.parent,
+            "closed": queue.closed,
+            "running": queue.running,
+            "waiting": queue.waiting,
+            "amounts": [_amount(amount) for amount in _most_telling(queue.amounts)],
+        }
+        for queue in busy[:_QUEUES_SHOWN]
+    ]
+
+
+def _is_busy(queue: Queue) -> bool:
+    return bool(queue.running or queue.waiting or any(amount.used for amount in queue.amounts))
+
+
+def _fullness(queue: Queue) -> float:
+    return max((amount.used / amount.quota for amount in queue.amounts if amount.quota), default=0.0)
+
+
+def _most_telling(amounts: Sequence[Amount]) -> list[Amount]:
+    """Devices before cores and memory, then what is used most; without what nobody uses."""
+    used = [amount for amount in amounts if amount.used]
+    used.sort(
+        key=lambda a: ("/" not in a.resource and a.resource != "gpus", -(a.used / (a.quota or math.inf)))
+    )
+    return used[:_AMOUNTS_SHOWN]
+
+
+def _amount(amount: Amount) -> dict[str, Any]:
+    limit = "" if amount.quota is None else f" of {amount.show(amount.quota)}"
+    return {
+        "resource": amount.resource, "flavor": amount.flavor, "used": amount.used, "limit": amount.quota,
+        "words": amount.show(amount.used) + limit,
+    }  # fmt: skip
