@@ -53,6 +53,14 @@ KUBERNETES = Build(
     stamped=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
     minutes=4.5,
 )
+KUBECTL = Build(
+    "kubectl",
+    "k8s.io/kubernetes",
+    (("kubectl", "k8s.io/kubernetes/cmd/kubectl"),),
+    stamped=KUBERNETES.stamped,
+    minutes=1.0,
+)
+"""For tests that type what documents show; no component needs it."""
 GATES = f"--feature-gates={RELEASE.gates}"
 
 
