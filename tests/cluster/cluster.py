@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from allaboard.backends.kubernetes.discovery import rbac
 from tests.cluster import components
 from tests.cluster.api import Api, Object, kubeconfig, until
 
@@ -118,6 +119,11 @@ class Cluster:
         answer = self.api.request("POST", f"{self.api.path(account)}/token", asked)
         text = self._kubeconfig_with({"token": answer["status"]["token"]}, namespace)
         return write(self._folder / "kubeconfigs", f"{namespace}-{name}.account", text)
+
+    def kubeconfig_for_role(self, namespace: str, role: str) -> Path:
+        """For the account that ``allaboard cluster --rbac ROLE`` makes in a namespace, its Role with it."""
+        self.api.apply([*yaml.safe_load_all(rbac.manifest(role, namespace))])
+        return self.kubeconfig_for_account(namespace, f"allaboard-{role}")
 
     def _kubeconfig_with(self, user: Object, namespace: str) -> str:
         """Ours, but for another user."""

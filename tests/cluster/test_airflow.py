@@ -1,117 +1,33 @@
 """A whole Airflow whose connection names a real cluster: the retraining DAG of the examples, unchanged, and
 what becomes of a training when people and signals interfere.
 
-The cluster is a plane of this module's own, with an S3 store that pods reach. Airflow may do there what the
-Role of submitters allows, and its connections are in its database, as people make them.
+The cluster is a plane of this module's own, with an S3 store that pods reach.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.loader import Access
-from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS
-from allaboard.backends.kubernetes.discovery import rbac
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES
 from allaboard.backends.kubernetes.state import records
-from allaboard.follow.run_record import RunRecord
 from allaboard.promotion.champion import history
 from allaboard.render import labels
-from allaboard.storage import Store, open_store
 from allaboard.testing.objects import PYTORCHJOBS
-from tests.cluster.components import s3
+from tests.cluster.on_airflow import STORE, OnCluster, airflow_on, prepare
 from tests.cluster.plane import ControlPlane
-from tests.provider.live import Live, Run, Start, until
+from tests.provider.live import Run, until
 from tests.provider.ui.test_in_a_browser import ask
 
 pytest.importorskip("boto3")
 pytest.importorskip("airflow")
 
 pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(900)]
-
-HERE = Path(__file__).resolve().parent
-TEAM, STORE = "team", "s3://lab/team"
-
-
-class OnCluster(Live):
-    """An Airflow of one's own, which trains on a plane."""
-
-    def __init__(self, folder: Path, dags: Path, plane: ControlPlane) -> None:
-        self.plane = plane
-        self.account = plane.kubeconfig_for_account(TEAM, "allaboard-submitter")
-        self.store_environ = s3.variables(plane)
-        super().__init__(folder, dags, **self.store_environ)
-        self._backend = KubernetesBackend(
-            Access(kubeconfig=str(plane.kubeconfig), namespace=TEAM).api(), environ=self.store_environ
-        )
-
-    @property
-    def backend(self) -> KubernetesBackend:
-        return self._backend
-
-    def records(self) -> list[RunRecord]:
-        found, _ = self.backend.api.list(CONFIGMAPS, labels=records.selector())
-        return [records.parse(body).record for body in found]
-
-    def connect(self) -> None:
-        """Make the connections, as an administrator does."""
-        place = {
-            "backend": "kubernetes", "kubernetes_conn_id": "lab", "namespace": TEAM,
-            "store": STORE, "image": "harness/python:3.12", "secrets": "store",
-        }  # fmt: skip
-        cluster = {"kube_config": self.account.read_text()}
-        for conn_id, conn_type, extra in (
-            ("allaboard_default", "allaboard", place),
-            ("lab", "kubernetes", cluster),
-        ):
-            body = {"connection_id": conn_id, "conn_type": conn_type, "extra": json.dumps(extra)}
-            self.airflow.api("POST", "/connections", body)
-
-    def run(self, dag: str, name: str) -> HeldRun:
-        return HeldRun(self, dag, name)
-
-    def open(self, place: str) -> Store:
-        return open_store(f"{STORE}/{place}", environ=self.store_environ)
-
-
-class HeldRun(Run):
-    """A DAG run and its training, which share no disk with us."""
-
-    live: OnCluster
-
-    def starts(self, gate: str = "") -> list[Start]:
-        store = self.live.open(f"gates/{self.name}")
-        found = [entry.key for entry in store.entries() if entry.key.startswith("start-")]
-        return [Start(**json.loads(store.read(key))) for key in found]
-
-    def finish(self, gate: str = "") -> None:
-        self.live.open(f"gates/{self.name}").write("finish", b"")
-
-    def wait_gone(self) -> None:
-        until("no member lives", lambda: not self.pods())
-
-    def pods(self) -> list[str]:
-        """Of its members that may still write something."""
-        api = self.live.backend.api
-        found, _ = api.list(PODS, labels=labels.selector(self.record().run))
-        return [pod["metadata"]["name"] for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
-
-    def jobs(self) -> list[str]:
-        found, _ = self.live.backend.api.list(PYTORCHJOBS, labels=labels.selector(self.record().run))
-        return [job["metadata"]["name"] for job in found]
-
-    def wait_watched(self) -> None:
-        """Deferred, and the triggerer says what rank 0 does."""
-        self.wait_task("deferred")
-        until("the trigger has told something", lambda: "rank 0 works at step" in self.log())
 
 
 @pytest.fixture(scope="module")
@@ -122,45 +38,14 @@ def plane(
     folder = tmp_path_factory.mktemp("plane")
     parts = ("training-operator", "jobset", "trainer", "s3", "nodes")
     with new_plane_in(folder, *parts, optional=["mpi-operator"]) as plane:
-        plane.make_namespace(TEAM)
-        for thing in rbac.objects("submitter"):
-            thing["metadata"]["namespace"] = TEAM
-            for subject in thing.get("subjects", ()):
-                subject["namespace"] = TEAM
-            plane.api.apply(thing)
-        plane.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "store", "namespace": TEAM},
-                "stringData": s3.variables(plane, "host.internal"),
-            }
-        )
-        s3.client(plane).create_bucket(Bucket="lab")
+        prepare(plane)
         yield plane
 
 
 @pytest.fixture(scope="module")
-def live(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[OnCluster]:
-    folder = tmp_path_factory.mktemp("airflow")
-    dags = folder / "dags"
-    dags.mkdir()
-    for source in (root / "dags_examples" / "retrain_digits.py", root / "dags_examples" / "digits"):
-        (dags / source.name).symlink_to(source)
-    for source in (HERE / "dags").glob("*.py"):
-        (dags / source.name).symlink_to(source)
-    (dags / ".airflowignore").write_text("digits/\ngated.*\n")
-    found = OnCluster(folder, dags, plane)
-    with pytest.MonkeyPatch.context() as patch:
-        # No other connection of whoever runs the tests.
-        for name in [n for n in os.environ if n.startswith("AIRFLOW_CONN_")]:
-            patch.delenv(name)
-        try:
-            with found.airflow:
-                found.connect()
-                yield found
-        finally:
-            found.stop()
+def live(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnCluster]:
+    with airflow_on(plane, tmp_path_factory.mktemp("airflow")) as found:
+        yield found
 
 
 def tasks(run: Run) -> dict[str, str]:

@@ -264,8 +264,7 @@ def test_users_cannot_boost_themselves(plane: ControlPlane, tmp_path: Path) -> N
     workload = until("its Workload", lambda: plane.api.list(KUEUE, "Workload", namespace), LONG)[0]
     named = {"apiVersion": KUEUE, "kind": "Workload", "metadata": workload["metadata"]}
     for role in ("submitter", "viewer"):
-        plane.api.apply([*yaml.safe_load_all(rbac.manifest(role, namespace))])
-        own = plane.kubeconfig_for_account(namespace, f"allaboard-{role}")
+        own = plane.kubeconfig_for_role(namespace, role)
         with pytest.raises(ApiError) as refused:
             Api.from_kubeconfig(own).patch(named, {"metadata": {"annotations": {BOOST: "100"}}})
         assert refused.value.status == 403

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from allaboard.backends.kubernetes.discovery import rbac
 from tests.cluster.build import Unavailable, ensure
 from tests.cluster.components import s3
 from tests.cluster.components.kubernetes import KUBECTL
@@ -52,11 +51,6 @@ def reader_of(plane: ControlPlane, folder: Path, programs: Path, kubeconfig: Pat
 def plane(new_plane_in: NewPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with new_plane_in(tmp_path_factory.mktemp("plane"), "training-operator", "s3", "nodes") as plane:
         plane.make_namespace(TEAM)
-        for thing in rbac.objects("submitter"):
-            thing["metadata"]["namespace"] = TEAM
-            for subject in thing.get("subjects", ()):
-                subject["namespace"] = TEAM
-            plane.api.apply(thing)
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store", "namespace": TEAM}}
         plane.api.create({**secret, "stringData": s3.variables(plane, "host.internal")})
         s3.client(plane).create_bucket(Bucket="bucket")
@@ -71,7 +65,7 @@ def plane(new_plane_in: NewPlane, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_a_reader_types_what_a_document_shows(
     plane: ControlPlane, programs: Path, tmp_path: Path, document: Path
 ) -> None:
-    account = plane.kubeconfig_for_account(TEAM, "allaboard-submitter")
+    account = plane.kubeconfig_for_role(TEAM, "submitter")
     reader = reader_of(plane, tmp_path, programs, account)
     # The job of the page itself, if it has one, on the nodes that are here.
     for found in JOB.finditer(document.read_text()):

@@ -26,7 +26,6 @@ from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.checking import require_valid
@@ -917,7 +916,9 @@ def test_operator_and_api_server_restart_and_etcd_forgets(
     with ExitStack() as stack:
         plane = stack.enter_context(new_plane_in(tmp_path / "plane", "training-operator", "coscheduling"))
         place = Place(plane, plane.make_namespace("faults"), jobs)
-        proxy = stack.enter_context(FaultProxy(a_submitter(place), tls=False))
+        proxy = stack.enter_context(
+            FaultProxy(place.cluster.kubeconfig_for_role(place.namespace, "submitter"), tls=False)
+        )
         members = stack.enter_context(Members(place))
         policy = {"restart": "never", "attempts": 1}
         runs = [Followed(place.plan(f"{n}", policy=policy), ["well", "badly"][n % 2]) for n in range(16)]
@@ -971,15 +972,6 @@ def test_operator_and_api_server_restart_and_etcd_forgets(
     tally.done["servers killed or restarted"] += 6
     seconds = time.monotonic() - began
     tally.lines.append(f"servers that go away: {len(runs)} runs followed, 6 restarts, {seconds:.0f} s")
-
-
-def a_submitter(place: Place) -> Path:
-    """The kubeconfig of an account that may do what the Role of submitters says."""
-    for thing in rbac.objects("submitter"):
-        subjects = [{**one, "namespace": place.namespace} for one in thing.get("subjects", ())]
-        own = {**thing, "metadata": {**thing["metadata"], "namespace": place.namespace}}
-        place.cluster.api.apply({**own, "subjects": subjects} if subjects else own)
-    return place.cluster.kubeconfig_for_account(place.namespace, "allaboard-submitter")
 
 
 @pytest.mark.thorough

@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
 
 from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
-from allaboard.backends.kubernetes.discovery import capacity, rbac
+from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import complete_facts
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of
 from allaboard.backends.kubernetes.preflight import budgets
@@ -138,9 +137,7 @@ def test_whoever_has_our_roles_knows_the_level_of_the_namespace(plane: ControlPl
     assert space is not None
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     plane.api.patch(space, {"metadata": {"labels": label}})
-    for document in yaml.safe_load_all(rbac.manifest("submitter", namespace)):
-        plane.api.apply([document])
-    account = plane.kubeconfig_for_account(namespace, "allaboard-submitter")
+    account = plane.kubeconfig_for_role(namespace, "submitter")
     with Access(str(account), None, namespace, environ={}).api(Patience(budget=5.0)) as api:
         facts = run_sync(complete_facts(replace(ASSUMED, namespace=namespace)), api)
     assert facts.pod_security == "restricted"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from allaboard.backends.base import Plan, Selection
 from allaboard.backends.check import Check
@@ -48,13 +47,6 @@ def checks(kubeconfig: Path, namespace: str, **job: Any) -> list[Check]:
 
 def stops(found: list[Check]) -> dict[str, str]:
     return {check.id: check.summary for check in found if check.stops}
-
-
-def apply_role(cluster: Cluster, role: str, namespace: str) -> Path:
-    """What we ship, applied; the kubeconfig of its account."""
-    for document in yaml.safe_load_all(rbac.manifest(role, namespace)):
-        cluster.api.apply([document])
-    return cluster.kubeconfig_for_account(namespace, f"allaboard-{role}")
 
 
 def test_a_job_that_can_run(cluster: Cluster, namespace: str) -> None:
@@ -172,7 +164,7 @@ def test_an_operator_that_is_away(new_plane_in: Callable[..., Any], tmp_path: Pa
 
 def test_a_submitter_may_do_all_that_is_done(cluster: Cluster, namespace: str) -> None:
     """A whole life of a run, by the account of the Role that we ship and nothing else."""
-    account = apply_role(cluster, "submitter", namespace)
+    account = cluster.kubeconfig_for_role(namespace, "submitter")
     found = checks(account, namespace)
     assert stops(found) == {}
     [allowed] = [c for c in found if c.id == "rbac"]
@@ -198,7 +190,7 @@ def test_a_submitter_may_do_all_that_is_done(cluster: Cluster, namespace: str) -
 
 @pytest.mark.needs("coscheduling")
 def test_a_submitter_may_make_gangs(cluster: Cluster, namespace: str) -> None:
-    account = apply_role(cluster, "submitter", namespace)
+    account = cluster.kubeconfig_for_role(namespace, "submitter")
     assert stops(checks(account, namespace, gang={"scheduler": "coscheduling"})) == {}
     with Access(str(account), None, namespace, environ={}).api() as api:
         backend = KubernetesBackend(api, facts=ClusterFacts(namespace=namespace))
@@ -211,7 +203,7 @@ def test_a_submitter_may_make_gangs(cluster: Cluster, namespace: str) -> None:
 
 
 def test_a_viewer_sees_everything_and_changes_nothing(cluster: Cluster, namespace: str) -> None:
-    submitter, viewer = (apply_role(cluster, role, namespace) for role in ("submitter", "viewer"))
+    submitter, viewer = (cluster.kubeconfig_for_role(namespace, role) for role in ("submitter", "viewer"))
     plan = Plan(require_valid(a_job(**JOB)), "k")
     owner = Owner("ada", "worker", "attached")
     with Access(str(submitter), None, namespace, environ={}).api() as api:

@@ -8,13 +8,11 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from allaboard.backends.kubernetes.client.resources import EVENTS
-from allaboard.backends.kubernetes.discovery import rbac
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
@@ -67,12 +65,7 @@ def waits(cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> 
     """Makes sensors on a connection to this namespace, as a viewer."""
     from allaboard_provider.triggers import polling
 
-    for thing in rbac.objects("viewer"):
-        thing["metadata"]["namespace"] = namespace
-        for subject in thing.get("subjects", ()):
-            subject["namespace"] = namespace
-        cluster.api.apply(thing)
-    viewer = Path(cluster.kubeconfig_for_account(namespace, "allaboard-viewer")).read_text()
+    viewer = cluster.kubeconfig_for_role(namespace, "viewer").read_text()
     place = {"backend": "kubernetes", "kubernetes_conn_id": "lab", "namespace": namespace}
     for conn_id, kind, extra in (
         ("PLACE", "allaboard", place),

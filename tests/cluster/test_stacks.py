@@ -74,8 +74,7 @@ def test_the_doctor_says_which_rank_never_entered_and_where_it_sleeps(
     assert again["code"] == "rank_stalled" and again["blame"] == "rank 2"
 
     # A submitter needs a right besides.
-    plane.api.apply([*yaml.safe_load_all(rbac.manifest("submitter", namespace))])
-    submitter = plane.kubeconfig_for_account(namespace, "allaboard-submitter")
+    submitter = plane.kubeconfig_for_role(namespace, "submitter")
     without = Terminal.on(submitter, namespace, tmp_path)
     said = without("doctor", run, "--json").json
     assert f"allaboard cluster --rbac stacks -n {namespace} | kubectl apply -f -" in said["no_stacks"]
@@ -94,10 +93,7 @@ def test_where_exec_is_not_allowed_members_answer_in_their_logs(
 ) -> None:
     """By a submitter alone, from the start to the sentence in `status`."""
     nodes.serve(namespace)
-    plane.api.apply([*yaml.safe_load_all(rbac.manifest("submitter", namespace))])
-    submitter = Terminal.on(
-        plane.kubeconfig_for_account(namespace, "allaboard-submitter"), namespace, tmp_path
-    )
+    submitter = Terminal.on(plane.kubeconfig_for_role(namespace, "submitter"), namespace, tmp_path)
     run = _until_all_write(submitter, tmp_path, "step 3", "hang", HANG, hang={"after": 40, "ask": "file"})
     assert not _may_exec(plane, namespace, "create")
 

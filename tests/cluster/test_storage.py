@@ -189,9 +189,7 @@ def test_a_bucket_by_a_secret_and_by_a_driver(ab: Shell, plane: ControlPlane, na
 def test_the_roles_are_enough_and_preflight_says_which_is_missing(
     ab: Shell, plane: ControlPlane, namespace: str
 ) -> None:
-    for document in yaml.safe_load_all(rbac.manifest("submitter", namespace)):
-        plane.api.apply([document])
-    account = plane.kubeconfig_for_account(namespace, "allaboard-submitter")
+    account = plane.kubeconfig_for_role(namespace, "submitter")
     found = checks(account, namespace, workers=1, storage=[CKPT])
     assert "create persistentvolumeclaims" in stops(found)["rbac"]
     assert any("--rbac claims" in str(check.fix) for check in found)

@@ -1,5 +1,5 @@
-"""DAGs whose training on a cluster goes on until it is told to end (`gated.py`); two that wait for it, as a
-run of ours and as a job object of anybody.
+"""DAGs whose training on a cluster goes on until it is told to end (`gated.py`), one of them from a queue of
+Kueue; two that wait for it, as a run of ours and as a job object of anybody.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
 
 MEMBERS = {"workers": 2}
+IN_QUEUE = {**MEMBERS, "resources": {"cpu": 1, "gpu": 1}, "gang": {"queue": "research"}}
 # The launcher is what trains, as with one rank; the worker waits for mpirun.
 MPI = {"framework": "mpi", "groups": {"launcher": 1, "worker": {"replicas": 1, "command": ["sleep", "600"]}}}
 for name, deferrable, engine, members in (
@@ -19,6 +20,7 @@ for name, deferrable, engine, members in (
     ("held_trainjob", True, "trainjob", MEMBERS),
     ("held_jobset", True, "jobset", MEMBERS),
     ("held_mpijob", True, "mpijob", MPI),
+    ("queued", True, "auto", IN_QUEUE),
 ):
     with DAG(name, schedule=None):
         TrainingJobOperator(

@@ -223,3 +223,5 @@ def test_roles_are_printed_without_a_cluster(ab: Terminal, role: str) -> None:
     assert said.code == 0 and said.out.startswith("# What whoever")
     documents = [d for d in yaml.safe_load_all(said.out) if d]
     assert {d["metadata"]["namespace"] for d in documents} == {"team-a"}
+    listed = ab("cluster", "--rbac", role, "-n", "team-a", "--json", KUBECONFIG="/nowhere")
+    assert listed.json["items"] == documents

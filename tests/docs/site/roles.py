@@ -21,6 +21,7 @@ WHO = {
     "mpi": "Beside the submitter's: SSH keys of jobs of MPI that run as JobSets.",
     "claims": "Beside the submitter's: volumes that are made for a run.",
     "stacks": "Beside the submitter's: asking members where they stand, when a run does not move.",
+    "capacity": "Beside the submitter's or viewer's: what nodes, queues and classes have.",
     "boost": "For the account of a platform that runs `allaboard boost`.",
 }
 

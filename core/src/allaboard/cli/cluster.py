@@ -34,10 +34,10 @@ whether its webhook answers.
 @cluster_options
 @click.option(
     "--rbac",
-    type=click.Choice(["submitter", "viewer", "mpi", "claims", "stacks", "boost"]),
+    type=click.Choice(["submitter", "viewer", "mpi", "claims", "stacks", "capacity", "boost"]),
     help="Print only the Role that submitters or viewers need, or what submitters need besides for jobs of "
-    "MPI as JobSets, for jobs with claims of their own, or to see where a run stands that does not move; or "
-    "what `allaboard boost` needs; no cluster is contacted.",
+    "MPI as JobSets, for jobs with claims of their own, to see where a run stands that does not move, or "
+    "what nodes and queues have; or what `allaboard boost` needs; no cluster is contacted.",
 )
 @click.option(
     "--facts",
@@ -57,14 +57,16 @@ def cluster(
     if rbac is not None and facts:
         raise click.UsageError("--rbac and --facts print one thing each; name one of them")
     if rbac is not None:
-        from allaboard.backends.kubernetes.discovery.rbac import manifest, objects
+        import yaml
 
+        from allaboard.backends.kubernetes.discovery.rbac import manifest
+
+        text = manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default")
         if as_json:
-            show_json({"apiVersion": "v1", "kind": "List", "items": objects(rbac)})
+            items = [document for document in yaml.safe_load_all(text) if document]
+            show_json({"apiVersion": "v1", "kind": "List", "items": items})
         else:
-            click.echo(
-                manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default"), nl=False
-            )
+            click.echo(text, nl=False)
         return 0
     from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access

@@ -155,6 +155,23 @@ def test_the_roles_of_pytorchjob_read_as_they_always_did(role: str, monkeypatch:
     assert rbac.text(role) == (GOLDEN / f"{role}.yaml").read_text(encoding="utf-8")
 
 
+def test_what_queues_tell_of_the_whole_cluster_is_allowed_by_a_role_of_its_own() -> None:
+    allowed = rbac.wanted_accesses("capacity")
+    assert {*OF_THE_CLUSTER} <= {*allowed}
+    assert {access.verb for access in allowed} == {"get", "list"}
+
+
+def test_a_second_namespace_takes_nothing_from_the_first() -> None:
+    """A binding of the cluster has one name for all namespaces, and whoever applies it again replaces it."""
+    import yaml
+
+    def bindings(namespace: str) -> set[str]:
+        made = yaml.safe_load_all(rbac.manifest("capacity", namespace))
+        return {one["metadata"]["name"] for one in made if one["kind"] == "ClusterRoleBinding"}
+
+    assert bindings("research") == {"allaboard-capacity-research"} != bindings("sales")
+
+
 def test_what_belongs_to_the_whole_cluster_is_given_no_namespace() -> None:
     import yaml
 

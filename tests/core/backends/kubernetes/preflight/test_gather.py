@@ -954,14 +954,17 @@ def test_roles_are_plain_objects_for_one_namespace() -> None:
 
     for role in rbac.ROLES:
         documents = [d for d in yaml.safe_load_all(rbac.manifest(role, "research")) if d]
-        # What `allaboard boost` does is the platform's: it may watch queues of all namespaces.
-        whole = {"ClusterRole", "ClusterRoleBinding"} if role == "boost" else set()
+        # What `allaboard boost` does is the platform's: it may watch queues of all namespaces. What nodes and
+        # queues have belongs to no namespace.
+        whole = {"ClusterRole", "ClusterRoleBinding"} if role in ("boost", "capacity") else set()
+        within = set() if role == "capacity" else {"Role", "RoleBinding"}
         own = [d for d in documents if d["kind"] not in whole]
-        assert {d["metadata"]["namespace"] for d in own} == {"research"}
+        assert {d["metadata"]["namespace"] for d in own} <= {"research"}
         bindings = [d for d in documents if d["kind"].endswith("RoleBinding")]
         assert all(s["namespace"] == "research" for d in bindings for s in d["subjects"])
-        account = set() if role in ("mpi", "claims", "stacks") else {"ServiceAccount"}  # that of submitters
-        assert {d["kind"] for d in documents} == {"Role", "RoleBinding"} | account | whole
+        # The others are for that of submitters.
+        account = {"ServiceAccount"} if role in ("submitter", "viewer", "boost") else set()
+        assert {d["kind"] for d in documents} == within | account | whole
         assert not any("*" in json.dumps(d) for d in documents), "least privilege names everything"
 
 

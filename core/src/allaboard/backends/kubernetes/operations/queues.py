@@ -99,10 +99,10 @@ def _cluster_queue(version: str, name: str, notes: list[str]) -> Operation[Json 
     except Missing:
         return None
     except Forbidden:
-        words = (
-            "what ClusterQueues have may not be read here (get clusterqueues.kueue.x-k8s.io): what is used "
+        note = (
+            "what ClusterQueues have may not be read here (get clusterqueues.kueue.x-k8s.io; `allaboard "
+            "cluster --rbac capacity` allows it): what is used is that of the LocalQueue alone"
         )
-        note = f"{words}is that of the LocalQueue alone"
         if note not in notes:
             notes.append(note)
         return None

@@ -100,6 +100,9 @@ def _is_well(id: str, summary: str) -> Check:
     return Check(id, True, summary)
 
 
+_ALLOWED = "`allaboard cluster --rbac capacity` allows it"
+
+
 def _unknown(id: str, summary: str) -> Check:
     return Check(id, None, summary, severity=WARNING)
 
@@ -541,7 +544,9 @@ def _admission(facts: Facts) -> Iterator[Check]:
     if facts.cluster_queue is None:
         return
     if facts.cluster_queue.body is None:
-        yield _unknown("queue_quota", "what the ClusterQueue has may not be read (get clusterqueues)")
+        yield _unknown(
+            "queue_quota", f"what the ClusterQueue has may not be read (get clusterqueues; {_ALLOWED})"
+        )
         return
     name = facts.cluster_queue.body["metadata"]["name"]
     flavors = {n: lookup.body for n, lookup in facts.flavors.items() if lookup.body is not None}
@@ -821,7 +826,9 @@ def nodes(facts: Facts) -> Iterator[Check]:
     """The members can run on the nodes that are there, were they empty."""
     known_nodes = facts.survey.nodes
     if known_nodes is None:
-        yield _unknown("nodes", "nodes may not be read; whether the members fit them cannot be told")
+        yield _unknown(
+            "nodes", f"nodes may not be read ({_ALLOWED}); whether the members fit them cannot be told"
+        )
         return
     if not known_nodes:
         fix = "an autoscaler may add some when members wait; where there is none, ask who runs the cluster"

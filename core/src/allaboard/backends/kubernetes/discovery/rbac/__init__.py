@@ -14,7 +14,7 @@ from typing import Any
 from allaboard.backends.kubernetes.client.resources import PVCS, SECRETS, extra_kinds, job_kinds, resource_of
 from allaboard.gangs import GANGS
 
-ROLES = ("submitter", "viewer", "mpi", "claims", "stacks", "boost")
+ROLES = ("submitter", "viewer", "mpi", "claims", "stacks", "capacity", "boost")
 PREFLIGHT = "allaboard-preflight"
 """The Role without which nothing fails: it lets preflight see more."""
 
@@ -70,7 +70,7 @@ def manifest(role: str, namespace: str) -> str:
     """The objects for one namespace, with the comments that explain them."""
     documents = []
     of_cluster = False
-    for line in text(role).splitlines():
+    for line in text(role).replace("$namespace", namespace).splitlines():
         documents.append(line)
         if line.startswith("kind: "):
             of_cluster = line.startswith("kind: Cluster")
