@@ -102,12 +102,14 @@ docs: $(AIRFLOW)/.made $(DOCS)/.locked ## the site, links checked: dist/docs/htm
 	@$(AIRFLOW)/bin/allaboard doctor --causes > core/docs/causes.md
 	@$(AIRFLOW)/bin/python -m tests.docs.site.build $(ARGS)
 
-pictures: $(AIRFLOW)/.made ## those of core/docs/pictures, from a real run in which a worker is killed, and from a real Airflow (Chromium; 4 minutes)
+pictures: $(AIRFLOW)/.made ## those of core/docs/pictures, from a real run in which a worker is killed, and from a real Airflow (Chromium; 4 minutes), on a cluster with KUEUE_TREE, too
 	@$(AIRFLOW)/bin/python -m tests.docs.pictures.record core/docs/pictures/run.svg
 	@$(AIRFLOW)/bin/python -m pytest -q -n0 tests/provider/ui/test_in_a_browser.py
 	@cp .allaboard/pictures/airflow/light.png core/docs/pictures/airflow-training.png
 	@cp .allaboard/pictures/airflow/waiting.png core/docs/pictures/airflow-waiting.png
 	@cp .allaboard/pictures/airflow/dashboard.png core/docs/pictures/airflow-card.png
+	@test -z "$$KUEUE_TREE" || $(AIRFLOW)/bin/python -m pytest -q -n0 --e2e tests/cluster/test_card.py
+	@test -z "$$KUEUE_TREE" || cp .allaboard/pictures/airflow/cluster-card-light.png core/docs/pictures/airflow-queue.png
 
 ui: ## build the browser code of the provider's tabs from provider/ui (npm, network the first time)
 	@test -x provider/ui/node_modules/.bin/esbuild || npm --prefix provider/ui ci --no-audit --no-fund
