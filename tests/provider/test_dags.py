@@ -19,6 +19,7 @@ from airflow.timetables.trigger import CronTriggerTimetable
 
 from allaboard.promotion.champion import history
 from allaboard.storage import open_store
+from allaboard_provider.hooks.allaboard import OF_CLUSTERS
 
 BROKEN = """
 from airflow.sdk import DAG
@@ -155,3 +156,39 @@ def test_airflow_dags_test_fails_when_the_training_does(tmp_path: Path, migrated
     answer = airflow(tmp_path, dags, "dags", "test", "broken")
     assert answer.returncode == 1
     assert "ValueError: not right" in answer.stdout and "allaboard logs broken-" in answer.stdout
+
+
+@pytest.mark.slow
+def test_the_connections_of_the_readme_are_what_a_hook_reads(
+    tmp_path: Path, root: Path, migrated: Path
+) -> None:
+    """Its lines are typed as they stand, with Airflow's own command line."""
+    [block] = re.findall(
+        r"^```sh\n(airflow connections .*?)^```$", (root / "provider/README.md").read_text(), re.M | re.S
+    )
+    shutil.copytree(migrated, tmp_path / "airflow")
+    environ = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW_")},
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow/airflow.db",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    say = (
+        "from airflow.models.connection import Connection\n"
+        "from airflow.utils.session import create_session\n"
+        "import json\n"
+        "with create_session() as session:\n"
+        "    found = {c.conn_id: [c.conn_type, c.extra_dejson] for c in session.query(Connection)}\n"
+        "print('FOUND ' + json.dumps(found))\n"
+    )
+    script = f'set -eu\n{block}\npython -c "$SAY"'
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ | {"SAY": say}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    found = json.loads(line.removeprefix("FOUND "))
+    assert found["gpu_cluster"] == ["kubernetes", {"kube_config_path": "/etc/kube/config"}]
+    kind, place = found["allaboard_default"]
+    assert kind == "allaboard" and place["kubernetes_conn_id"] == "gpu_cluster"
+    assert {*place} <= {"backend", "store", *OF_CLUSTERS}, "the hook knows each field"

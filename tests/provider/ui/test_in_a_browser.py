@@ -249,7 +249,12 @@ def test_the_dashboard_has_a_card_of_what_trains_and_what_waits(site: Site, page
     page.picture(PICTURES / "dashboard.png")
     text = page.ask("document.querySelector('.allaboard .card').innerText")
     assert "1 running, 1 waiting" in text and "which run long-" in text and "This machine" in text
-    assert page.ask("document.querySelector('.allaboard .meter').innerText").split() == ["cpu", "2", "of", "2"]
+    assert page.ask("document.querySelector('.allaboard .meter').innerText").split() == [
+        "cpu",
+        "2",
+        "of",
+        "2",
+    ]
     assert page.ask("!!document.querySelector('.allaboard .meter .progress i.full')")
     page.ask("document.querySelector('.allaboard .card .row').click()")
     page.until_text("Why it waits")
