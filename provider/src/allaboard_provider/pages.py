@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from allaboard.follow.loop import Outcome
     from allaboard.observation import Observation
     from allaboard.report.page_data import Bounds
+    from allaboard.report.reading import Rank0Output
 
 RUN_KEY = "allaboard_run"
 """The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
@@ -37,6 +39,8 @@ _SHARE = 100
 """A snapshot that took a second is followed by the next one after so many."""
 _LARGEST = 4 << 20
 """Bytes of a snapshot as JSON that are read."""
+_LAST_LINES = 50_000
+"""Of an output that is too long to be read whole."""
 _READING = 10.0
 """Seconds that reading the output of a run may take for a snapshot."""
 
@@ -50,10 +54,12 @@ def told(
     kind: str = "training",
     seconds: float = _READING,
     with_output: bool = True,
+    output: Output | None = None,
 ) -> dict[str, Any]:
-    """The value of `page_data` for a run. ``seconds``: how long its output may be read; what is not read by
-    then is a gap of the page. ``with_output``: False where there can be none yet. A failed run is compared
-    with the last good one of the same DAG: who sees the page need not see other DAGs. Raises AllaboardError.
+    """The value of `page_data` for a run. ``seconds``: how long its output may be read; where that takes
+    longer, only its end is told. ``with_output``: False where there can be none yet. ``output``: what was
+    read for an earlier page of the run. A failed run is compared with the last good one of the same DAG: who
+    sees the page need not see other DAGs. Raises AllaboardError.
     """
     from allaboard.report.last_good import since_last_good
     from allaboard.report.page_data import Readings, page_data
@@ -65,7 +71,8 @@ def told(
     read, since = Readings(secrets=secrets), None
     if with_output:
         hurried: Any = _Hurried(backend, seconds, time.monotonic)
-        read = read_run(hurried, outcome, secrets)
+        rank0 = (output or Output()).read(hurried, run, seen.attempt)
+        read = read_run(hurried, outcome, secrets, rank0)
         since = since_last_good(hurried, seen, lambda good: are_of_one_dag(good.key or "", seen.key or ""))
     return page_data(outcome, read, now, job=job_of(backend, run), kind=kind, since=since, bounds=bounds)
 
@@ -74,20 +81,47 @@ class _Hurried:
     """A backend whose logs end with an error when their time is up."""
 
     def __init__(self, backend: Backend, seconds: float, clock: Callable[[], float]) -> None:
-        self._backend, self._seconds, self._clock = backend, seconds, clock
+        self.backend, self._seconds, self._clock = backend, seconds, clock
         self._end = clock() + seconds
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        return getattr(self.backend, name)
+
+    @property
+    def is_late(self) -> bool:
+        return self._clock() > self._end
 
     def logs(self, *arguments: Any, **named: Any) -> Iterator[Any]:
-        for item in self._backend.logs(*arguments, **named):
-            if self._clock() > self._end:
+        for item in self.backend.logs(*arguments, **named):
+            if self.is_late:
                 raise BackendUnreachable(
                     f"it is long, and reading it took more than {self._seconds:g} s; "
                     "`allaboard report` on the command line reads all of it"
                 )
             yield item
+
+
+class Output:
+    """What rank 0 of a run wrote, kept from page to page: each reads only what came since the one before.
+    ``lock``: for whoever makes a page of it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._rank0: Rank0Output | None = None
+
+    def read(self, hurried: _Hurried, run: str, attempt: int) -> Rank0Output:
+        """All of it; where the time does not suffice, its last lines."""
+        from allaboard.report.reading import Rank0Output
+
+        found = self._rank0 if self._rank0 is not None and self._rank0.can_go_on else Rank0Output()
+        backend: Any = hurried
+        found.read(backend, run, attempt)
+        if hurried.is_late and not found.can_go_on:
+            found = Rank0Output()
+            found.read(hurried.backend, run, attempt, tail=_LAST_LINES)
+        self._rank0 = found
+        return found
 
 
 def outcome_of(seen: Observation) -> Outcome:

@@ -11,7 +11,7 @@ from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, State
 from allaboard.report.page_data import LAST_LINES
-from allaboard.report.reading import read_run
+from allaboard.report.reading import Rank0Output, read_run
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
 
@@ -89,3 +89,19 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_told() -> None:
         "what worker-0 wrote cannot be read: no right",
         "its events cannot be read: no right either",
     ]
+
+
+def test_what_broke_off_is_not_gone_on_with() -> None:
+    output = Rank0Output()
+    logs: Any = Logs({"master-0": SiteError("it is gone")})
+    output.read(logs, "digits-1", 1)
+    assert not output.can_go_on and output.gaps
+
+
+def test_attempts_that_were_read_are_not_read_again() -> None:
+    logs: Any = Logs({"master-0": ["one"]}, {"master-0": ["two"]})
+    output = Rank0Output()
+    output.read(logs, "digits-1", 1)
+    output.read(logs, "digits-1", 2)
+    output.read(logs, "digits-1", 2)
+    assert [selection.attempt for selection in logs.asked] == [1, 1, 2, 2], "the last one may have gone on"

@@ -25,7 +25,7 @@ from airflow.sdk.execution_time.xcom import XCom
 from fastapi.testclient import TestClient
 
 from allaboard import TrainingJob
-from allaboard.backends.base import Plan
+from allaboard.backends.base import LogLine, Plan, Selection
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import RESOURCEQUOTAS
 from allaboard.backends.local.backend import LocalBackend
@@ -34,6 +34,8 @@ from allaboard.follow.loop import Outcome
 from allaboard.observation import Owner, State
 from allaboard.queues import Amount, Queue
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
+from allaboard.report.reading import Rank0Output
+from allaboard.reportline import encode
 from allaboard.status import state_of
 from allaboard.testing import seen
 from allaboard.testing.cluster import FakeCluster
@@ -589,3 +591,61 @@ def test_reading_a_long_output_ends_in_time_and_says_so() -> None:
 
     with pytest.raises(Exception, match="took more than 5 s"):
         list(pages._Hurried(Endless(), 5.0, clock).logs())  # type: ignore[arg-type]
+
+
+class Growing:
+    """A run of one attempt whose output grows. ``late``: the number of lines after which time is up."""
+
+    def __init__(self, clock: list[float], late: int | None = None) -> None:
+        self.texts: list[str] = []
+        self.clock, self.late = clock, late
+        self.given = 0
+
+    def write(self, *steps: int) -> None:
+        for step in steps:
+            self.texts += [encode("progress", step=step, loss=1.0 / step), f"step {step}"]
+
+    def logs(self, run: str, selection: Selection, cursor: Any = None) -> Iterator[Any]:
+        begin = 0 if cursor is None else cursor["at"]
+        if selection.tail is not None:
+            begin = max(0, len(self.texts) - selection.tail)
+        for number, text in enumerate(self.texts[begin:]):
+            self.given += 1
+            yield LogLine("master-0", 0, 0, None, text)
+            if selection.tail is None and number + 1 == self.late:
+                self.clock[0] += 100.0
+        yield {"at": len(self.texts)}
+
+
+def read(output: pages.Output, run: Growing) -> Rank0Output:
+    hurried = pages._Hurried(run, 5.0, lambda: run.clock[0])  # type: ignore[arg-type]
+    return output.read(hurried, "digits-1", 1)
+
+
+def test_a_page_that_is_shown_again_reads_only_what_came_since() -> None:
+    run, output = Growing([0.0]), pages.Output()
+    run.write(1, 2, 3)
+    assert read(output, run).history.curves["loss"][-1] == (3, 1 / 3)
+    run.write(4)
+    run.given = 0
+    found = read(output, run)
+    assert run.given == 2 and [step for step, _ in found.history.curves["loss"]] == [1, 2, 3, 4]
+    assert [*found.last_lines] == ["step 1", "step 2", "step 3", "step 4"] and found.gaps == []
+
+
+def test_of_an_output_that_is_too_long_the_end_is_told_and_from_then_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "_LAST_LINES", 4)
+    run, output = Growing([0.0], late=3), pages.Output()
+    run.write(1, 2, 3, 4, 5)
+    found = read(output, run)
+    assert [step for step, _ in found.history.curves["loss"]] == [4, 5]
+    assert [*found.last_lines] == ["step 4", "step 5"]
+    [gap] = found.gaps
+    assert gap.startswith(
+        "only the last 4 lines that rank 0 wrote in attempt 1 were read; `allaboard report`"
+    )
+    run.write(6)
+    found = read(output, run)
+    assert [step for step, _ in found.history.curves["loss"]] == [4, 5, 6] and found.gaps == [gap]

@@ -1,16 +1,16 @@
 """Reads from a run's backend what its page shows.
 
-A page names what could not be read. Rank 0's output is read once, from the first line to the last; only its
-reports and its last lines are kept in memory.
+A page names what could not be read. Rank 0's output is read once, from the first line to the last, and a page
+that is shown again reads on from there; only its reports and its last lines are kept in memory.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from allaboard.backends.base import Backend, LogLine, Selection
+from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import Outcome
 from allaboard.observation import MemberSeen
@@ -27,17 +27,22 @@ _LONGEST = 64 << 10
 MOST_TRIES = 1000
 
 
-def read_run(backend: Backend, outcome: Outcome, secrets: Sequence[str] = ()) -> Readings:
-    """What a page shows of a run, over all attempts. ``secrets``: values that the page must not show. Raises
-    no AllaboardError: what cannot be read is a gap.
+def read_run(
+    backend: Backend, outcome: Outcome, secrets: Sequence[str] = (), rank0: Rank0Output | None = None
+) -> Readings:
+    """What a page shows of a run, over all attempts. ``secrets``: values that the page must not show.
+    ``rank0``: its output where it was read already; else it is read here. Raises no AllaboardError: what
+    cannot be read is a gap.
     """
-    gaps: list[str] = []
     lines: dict[str, Sequence[str]] = {}
     seen = outcome.seen
-    history, tries, ends = _read_rank0(backend, outcome, gaps)
+    if rank0 is None:
+        rank0 = Rank0Output()
+        rank0.read(backend, seen.run, seen.attempt)
+    gaps = rank0.gaps
     first = next((m for m in seen.members if m.rank == 0), None)
-    if first is not None and ends:
-        lines[first.name] = ends
+    if first is not None and rank0.last_lines:
+        lines[first.name] = [*rank0.last_lines]
     failing = words.first_failing(outcome) if not outcome.ok else None
     if failing is not None and failing.name not in lines:
         lines[failing.name] = _last_lines_of(backend, outcome, failing, gaps)
@@ -45,7 +50,7 @@ def read_run(backend: Backend, outcome: Outcome, secrets: Sequence[str] = ()) ->
     for member in seen.members:
         if member.name not in lines and (kept := words.tail(outcome, member, LAST_LINES)):
             lines[member.name] = [last_state(line) for line in kept]
-    return Readings(history, lines, events, secrets, gaps, tries)
+    return Readings(rank0.history, lines, events, secrets, gaps, rank0.tries)
 
 
 def job_of(backend: Backend, run: str) -> TrainingJob | None:
@@ -57,34 +62,80 @@ def job_of(backend: Backend, run: str) -> TrainingJob | None:
         return None
 
 
-def _read_rank0(backend: Backend, outcome: Outcome, gaps: list[str]) -> tuple[History, list[Try], list[str]]:
-    """The reports of rank 0 over all attempts, when each of its tries wrote, and its last lines that are no
-    reports.
+class Rank0Output:
+    """What rank 0 wrote over all attempts, as far as it was read: its reports as a history, when each of its
+    tries wrote, and its last lines that are no reports. What it is asked for again, it reads from where it
+    stopped; memory is bounded.
     """
-    seen, history = outcome.seen, History()
-    tries: dict[tuple[int, int], Try] = {}
-    ends: deque[str] = deque(maxlen=LAST_LINES)
-    for attempt in range(1, seen.attempt + 1):
-        try:
-            for line in _whole_lines(backend, seen.run, Selection(ranks=(0,), attempt=attempt)):
-                if line.time is not None and (attempt, line.restart) not in tries and len(tries) < MOST_TRIES:
-                    tries[attempt, line.restart] = Try(attempt, line.restart, line.time, line.time)
-                if line.time is not None and (attempt, line.restart) in tries:
-                    tries[attempt, line.restart].ended = line.time
-                report = decode(line.text) if PREFIX in line.text else None
-                if report is not None:
-                    history.add(report, line.time)
-                else:
-                    ends.append(last_state(line.text)[:_LONGEST])
-        except AllaboardError as error:  # an attempt whose logs are gone
-            gaps.append(f"what rank 0 wrote in attempt {attempt} cannot be read: {error}")
-    return history, [*tries.values()], [*ends]
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._tries: dict[tuple[int, int], Try] = {}
+        self._cursors: dict[int, Cursor] = {}
+        self._gaps: dict[int, str] = {}
+        self._left_out: list[str] = []
+        self._newest = 0
+
+    @property
+    def tries(self) -> list[Try]:
+        return [*self._tries.values()]
+
+    @property
+    def gaps(self) -> list[str]:
+        return [*self._left_out, *self._gaps.values()]
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether `read` may be called again: what broke off may have been taken in part."""
+        return not self._gaps
+
+    def read(self, backend: Backend, run: str, attempt: int, tail: int | None = None) -> None:
+        """Read what came since, up to this attempt. ``tail``: at first, read no more than so many of the last
+        lines of this attempt. An attempt that cannot be read is a gap.
+        """
+        if tail is not None:
+            self._newest = attempt
+            words = f"only the last {tail:,} lines that rank 0 wrote in attempt {attempt} were read"
+            self._left_out = [f"{words}; `allaboard report` on the command line reads all"]
+        for each in range(max(1, self._newest), attempt + 1):
+            self._newest = each
+            try:
+                self._read_attempt(backend, run, each, tail)
+            except AllaboardError as error:  # an attempt whose logs are gone
+                self._gaps[each] = f"what rank 0 wrote in attempt {each} cannot be read: {error}"
+
+    def _read_attempt(self, backend: Backend, run: str, attempt: int, tail: int | None) -> None:
+        selection = Selection(ranks=(0,), attempt=attempt, tail=tail)
+        items = backend.logs(run, selection, self._cursors.get(attempt))
+        for line in _whole_lines(self._noting_cursor(items, attempt)):
+            self._take(line, attempt)
+
+    def _noting_cursor(self, items: Iterator[LogLine | Cursor], attempt: int) -> Iterator[LogLine]:
+        for item in items:
+            if isinstance(item, LogLine):
+                yield item
+            else:
+                self._cursors[attempt] = item
+
+    def _take(self, line: LogLine, attempt: int) -> None:
+        of_try = attempt, line.restart
+        if line.time is not None:
+            if of_try not in self._tries and len(self._tries) < MOST_TRIES:
+                self._tries[of_try] = Try(*of_try, line.time, line.time)
+            if of_try in self._tries:
+                self._tries[of_try].ended = line.time
+        report = decode(line.text) if PREFIX in line.text else None
+        if report is not None:
+            self.history.add(report, line.time)
+        else:
+            self.last_lines.append(last_state(line.text)[:_LONGEST])
 
 
-def _whole_lines(backend: Backend, run: str, selection: Selection) -> Iterator[LogLine]:
+def _whole_lines(items: Iterable[LogLine | Cursor]) -> Iterator[LogLine]:
     """The lines, each in one piece as far as a report may be long; init containers' are left out."""
     pending, last = "", None
-    for item in backend.logs(run, selection):
+    for item in items:
         if not isinstance(item, LogLine) or item.container:
             continue
         if not item.more and not pending and len(item.text) <= 2 * _LONGEST:
@@ -106,7 +157,7 @@ def _last_lines_of(backend: Backend, outcome: Outcome, member: MemberSeen, gaps:
         return [last_state(line) for line in last_lines]
     selection = Selection(members=(member.name,), attempt=outcome.seen.attempt, tail=LAST_LINES)
     read = _read_or_note_gap(
-        lambda: [line.text for line in _whole_lines(backend, outcome.run, selection)],
+        lambda: [line.text for line in _whole_lines(backend.logs(outcome.run, selection))],
         f"what {member.name} wrote",
         gaps,
         [""],

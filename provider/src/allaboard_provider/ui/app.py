@@ -22,6 +22,8 @@ from allaboard_provider.ui.database import Database, Task, Where
 from allaboard_provider.ui.models import models_of
 from allaboard_provider.ui.reading import Cache, page_of
 
+_MOST_OUTPUTS = 8
+"""Runs whose curves are kept from page to page: a few megabytes each."""
 _REFRESH = 15
 """Seconds after which a browser asks again for the HTML page of a run that goes on."""
 
@@ -38,7 +40,7 @@ def build(database: Database | None = None) -> FastAPI:
 
     may_see, signed_in = [Depends(_guard())], Depends(get_user)
     app = FastAPI(title="allaboard", docs_url=None, redoc_url=None, openapi_url=None)
-    rows, pages = database or Database(), Cache()
+    rows, pages, outputs = database or Database(), Cache(), Cache(_MOST_OUTPUTS)
 
     def task_at(where: Where) -> Task:
         task = rows.task(where)
@@ -49,18 +51,18 @@ def build(database: Database | None = None) -> FastAPI:
     @app.get("/api/task/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=may_see)
     def task(request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: MapIndex) -> Response:
         where = Where(dag_id, run_id, task_id, map_index)
-        return _json(request, page_of(task_at(where), time.time(), pages))
+        return _json(request, page_of(task_at(where), time.time(), pages, outputs))
 
     @app.get("/page/{dag_id}/{run_id}/{task_id}", dependencies=may_see)
     def plain_page(request: Request, dag_id: Name, run_id: Name, task_id: Name) -> Response:
-        return _html(request, page_of(task_at(Where(dag_id, run_id, task_id)), time.time(), pages))
+        return _html(request, page_of(task_at(Where(dag_id, run_id, task_id)), time.time(), pages, outputs))
 
     @app.get("/page/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=may_see)
     def page_in_frame(
         request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: FramedIndex
     ) -> Response:
         where = Where(dag_id, run_id, task_id, int(map_index) if map_index.isdigit() else -1)
-        return _html(request, page_of(task_at(where), time.time(), pages))
+        return _html(request, page_of(task_at(where), time.time(), pages, outputs))
 
     @app.get("/api/dag/{dag_id}/models", dependencies=may_see)
     def models(request: Request, dag_id: Name) -> Response:

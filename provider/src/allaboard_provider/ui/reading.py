@@ -22,7 +22,7 @@ from allaboard.report.page_data import PAGE
 from allaboard.units import rfc3339
 from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment
 from allaboard_provider.identity import is_of_task
-from allaboard_provider.pages import outcome_of, told, unpack, words_of
+from allaboard_provider.pages import Output, outcome_of, told, unpack, words_of
 from allaboard_provider.places import place_of
 from allaboard_provider.ui.database import Task, Where, named_run
 
@@ -31,6 +31,8 @@ _READING = 6.0
 """Seconds that reading the output of a run may take for a page that somebody waits for."""
 _FRESH, _KEPT = 2.0, 60.0
 """Seconds for which what was read of a run that goes on, and of one that ended, is told again."""
+_REMEMBERED = 3600.0
+"""Seconds for which it is kept what a run wrote: a page that is shown again reads only what came since."""
 SHARE = 5
 """A page that took a second to read is told again for so many."""
 NOT_OURS = (
@@ -63,9 +65,9 @@ class Cache:
             return value
 
 
-def page_of(task: Task, now: float, cache: Cache) -> dict[str, Any]:
+def page_of(task: Task, now: float, cache: Cache, outputs: Cache) -> dict[str, Any]:
     """``source``: live, snapshot or none; ``run``: a value of `page_data`; ``note``: why it is not live;
-    ``empty``: what to say where there is no run.
+    ``empty``: what to say where there is no run. ``outputs``: what runs wrote, kept from page to page.
     """
     about = {
         "version": VERSION,
@@ -82,7 +84,7 @@ def page_of(task: Task, now: float, cache: Cache) -> dict[str, Any]:
     if named is None:
         return {**about, "source": "none", "run": None, "note": None, "empty": _why_none(task)}
     source, run, note = cache.get(
-        (task.where, named["run"], named.get("uid"), task.state), lambda: _read(task, named, now)
+        (task.where, named["run"], named.get("uid"), task.state), lambda: _read(task, named, now, outputs)
     )
     empty = None if run is not None else f"Run {named['run']} cannot be shown: {note}."
     return {**about, "source": source, "run": run, "note": note if run is not None else None, "empty": empty}
@@ -103,7 +105,7 @@ def _is_ours(task: Task) -> bool:
 
 
 def _read(
-    task: Task, named: Mapping[str, Any], now: float
+    task: Task, named: Mapping[str, Any], now: float, outputs: Cache
 ) -> tuple[tuple[str, dict[str, Any] | None, str | None], float]:
     left = unpack(task.left)
     if left is not None and left["run"] != named["run"]:
@@ -113,7 +115,7 @@ def _read(
         return ("snapshot", left, None), _KEPT
     began = time.monotonic()
     try:
-        run = _live(task, named, now)
+        run = _live(task, named, now, outputs)
     except Exception as error:
         why = words_of(error).rstrip(".")
         if left is None:
@@ -126,11 +128,15 @@ def _read(
     return ("live", run, None), seconds
 
 
-def _live(task: Task, named: Mapping[str, Any], now: float) -> dict[str, Any]:
+def _live(task: Task, named: Mapping[str, Any], now: float, outputs: Cache) -> dict[str, Any]:
     kind = "evaluation" if "evaluat" in (task.operator or "").lower() else "training"
     with backend_of(named) as backend:
         seen = seen_of(backend, named, task.where, evidence=True)
-        return told(backend, outcome_of(seen), now, bounds=PAGE, kind=kind, seconds=_READING)
+        output: Output = outputs.get((task.where, seen.run, seen.uid), lambda: (Output(), _REMEMBERED))
+        with output.lock:
+            return told(
+                backend, outcome_of(seen), now, bounds=PAGE, kind=kind, seconds=_READING, output=output
+            )
 
 
 @contextmanager
