@@ -19,7 +19,7 @@ from allaboard.backends.kubernetes.state import records
 from allaboard.promotion.champion import history
 from allaboard.render import labels
 from allaboard.testing.objects import PYTORCHJOBS
-from tests.cluster.on_airflow import STORE, OnCluster, airflow_on, prepare
+from tests.cluster.on_airflow import STORE, TEAM, OnCluster, airflow_on, prepare
 from tests.cluster.plane import ControlPlane
 from tests.provider.live import Run, until
 from tests.provider.ui.test_in_a_browser import ask
@@ -106,7 +106,9 @@ def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnC
 
 @pytest.mark.thorough
 def test_the_tab_and_the_card_read_a_run_from_the_cluster(live: OnCluster) -> None:
-    """By the API server of Airflow, with the rights of the connection."""
+    """By the API server of Airflow, with the rights of the connection; the quota of the namespace, too."""
+    about = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": TEAM}}
+    live.plane.api.create({**about, "spec": {"hard": {"pods": "40"}}})
     run = live.start("held")
     run.wait_watched()
     tab = f"{live.airflow.url}/allaboard/api/task/held/{run.name}/train/-1"
@@ -120,8 +122,13 @@ def test_the_tab_and_the_card_read_a_run_from_the_cluster(live: OnCluster) -> No
     assert found["source"] == "live"
     assert {member["phase"] for member in found["run"]["members"]} == {"running"}
     assert all(member["node"] for member in found["run"]["members"])
-    rows = ask(f"{live.airflow.url}/allaboard/api/now")[1]["runs"]
-    assert [(row["dag_id"], row["state"]) for row in rows if row["dag_id"] == "held"] == [("held", "running")]
+    told_now = ask(f"{live.airflow.url}/allaboard/api/now")[1]
+    rows = [(row["dag_id"], row["state"]) for row in told_now["runs"] if row["dag_id"] == "held"]
+    assert rows == [("held", "running")]
+    [quota] = told_now["queues"]
+    assert (quota["name"], quota["kind"], quota["where"]) == ("team", "ResourceQuota", f"namespace {TEAM}")
+    assert [(a["resource"], a["words"]) for a in quota["amounts"]] == [("pods", "2 of 40")]
+    live.plane.api.delete("v1", "ResourceQuota", "team", TEAM)
     run.finish()
     run.wait_task("success")
     ended = ask(tab)[1]["run"]

@@ -1,5 +1,5 @@
-"""The colours of the pages can be read by everybody: WCAG 2.2, level AA. Text has a contrast of 4.5 to what is
-behind it (1.4.3), lines and marks have 3 (1.4.11); light and dark.
+"""The colours of the pages can be read by everybody: WCAG 2.2, level AA. Text has a contrast of 4.5 to what
+is behind it (1.4.3), lines and marks have 3 (1.4.11); light and dark.
 """
 
 from __future__ import annotations
