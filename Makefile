@@ -118,7 +118,7 @@ ui: ## build the browser code of the provider's tabs from provider/ui (npm, netw
 
 lock: .venv/uv/$(UV_VERSION) ## resolve the locks anew (make lock ARGS=--upgrade: to the newest of everything)
 	$(call lock,airflow)
-	$(call lock,kfp,--override tests/requirements-kfp.overrides)
+	$(call lock,kfp)
 	$(call lock,docs)
 
 clean: ## remove the environments, all caches and what builds and examples left
@@ -150,10 +150,10 @@ facts = $(foreach dist,$(1),$(dist)/pyproject.toml $(wildcard $(dist)/src/*/__in
 # $(1) environment, $(2) our distributions: compiled modules for what changed since the last time
 compiled = $(1)/bin/python -m compileall -q $(foreach dist,$(2),$(dist)/src)
 
-# $(1) name, $(2) further options. Universal: one lock for every platform and every Python from 3.11.
+# $(1) name. Universal: one lock for every platform and every Python from 3.11.
 lock = $(UV) pip compile $(QUIET) --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
   $(foreach dist,allaboard airflow-provider-allaboard kfp-allaboard,--no-emit-package $(dist)) \
-  $(2) $(ARGS) tests/requirements-$(1).in --output-file tests/requirements-$(1).lock
+  $(ARGS) tests/requirements-$(1).in --output-file tests/requirements-$(1).lock
 
 .venv/uv/$(UV_VERSION):
 	@test -n "$(PYTHON)" || { echo "allaboard needs Python 3.11 or newer and found none; say where it is: make PYTHON=/path/to/python3.12" >&2; exit 2; }

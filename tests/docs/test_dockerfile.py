@@ -1,10 +1,14 @@
-"""The image: its instructions are read and held to what we promise of it. Nothing is built here."""
+"""The image: its instructions are read and held to what we promise of it. Nothing is built here, but by
+test_image.py.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -69,8 +73,12 @@ def test_what_it_copies_is_there_and_sent() -> None:
     ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in ignored if line.startswith("!")]
     assert ignored[1] == "*" and all((ROOT / name).exists() for name in allowed)
-    copied = [rest.split()[0] for rest in rests("COPY") if not rest.startswith("--from=")]
-    assert set(copied) == {str(dist.folder.relative_to(ROOT)) for dist in DISTS}
+    copied = {
+        source for rest in rests("COPY") if not rest.startswith("--from=") for source in rest.split()[:-1]
+    }
+    locks = {"tests/requirements-airflow.lock", "tests/requirements-kfp.lock"}
+    assert copied == {str(dist.folder.relative_to(ROOT)) for dist in DISTS} | locks
+    assert locks <= {*allowed}
     for dist in DISTS:
         # What its build reads.
         for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
@@ -114,6 +122,8 @@ def test_each_purpose_installs_extras_that_are_there(purpose: str) -> None:
     assert done.returncode == 0, done.stderr
     asked = list(re.finditer(r"^([a-z-]+)\[([\w,]+)\]$", done.stdout, re.MULTILINE))
     assert len(asked) == (1 if purpose == "members" else 2)
+    lock = "kfp" if purpose == "kfp" else "airflow"
+    assert f"--constraint\n/wheels/requirements-{lock}.lock\n" in done.stdout
     for found in asked:
         dist = next(dist for dist in DISTS if dist.name == found[1])
         about = tomllib.loads((dist.folder / "pyproject.toml").read_text())["project"]
@@ -126,6 +136,16 @@ def test_another_purpose_is_refused_with_what_is_allowed() -> None:
         ["/bin/sh", "-euc", script], env={"FOR": "x", "PATH": ""}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "members, kfp or airflow" in done.stderr
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    program = shutil.which("hadolint", path=Path(sys.executable).parent)
+    if program is None:
+        pytest.skip("there is no hadolint for this platform")
+    done = subprocess.run(
+        [program, "--no-color", FOLDER / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 def test_its_command_is_a_list() -> None:

@@ -45,11 +45,10 @@ def made(which: str) -> Path:
     lines = (ROOT / "tests" / "requirements-kfp.in").read_text().splitlines()
     beside = [line for line in lines if line and not line.startswith(("#", "-e", "kfp"))]
     ours = ["-e", f"{ROOT}/core[s3,kubernetes]", "-e", f"{ROOT}/kfp_components"]
-    overrides = ["--override", str(ROOT / "tests" / "requirements-kfp.overrides")]
     _run(uv, "venv", "--quiet", "--clear", "--python", str(UV / "python"), str(python.parents[1]))
     _run(
-        uv, "pip", "install", "--quiet", "--upgrade", "--python", str(python), *overrides,
-        *ours, *wanted(which), *(name for name in beside if name not in LEFT_OUT),
+        uv, "pip", "install", "--quiet", "--upgrade", "--python", str(python), *ours, *wanted(which),
+        *(name for name in beside if name not in LEFT_OUT),
     )  # fmt: skip
     return python
 
