@@ -276,6 +276,7 @@ HOSTILE: tuple[Any, ...] = (
     {"run": "../../../etc/passwd"}, {"run": ""}, {"run": "x" * 5000}, {"run": "a\x00b"}, {"run": 7}, {}, [],
     "run", None, 3.5, {"run": "small", "cluster": "https://x", "connection": "no_such_connection"},
     {"run": "small", "cluster": {"a": 1}, "connection": None},
+    {"run": "small", "cluster": True, "connection": {"a": []}}, {"run": "small", "uid": [{}], "host": {}},
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, cast
 
 from allaboard.backends.base import Backend
@@ -27,6 +28,7 @@ _LOOKING = 4.0
 _QUEUES = 15.0
 """Seconds for which the queues of a namespace are told again, whoever asks."""
 _QUEUES_SHOWN, _AMOUNTS_SHOWN = 5, 5
+_LONGEST_REASON = 300
 
 
 def now_of(tasks: list[Task], now: float, cache: Cache) -> dict[str, Any]:
@@ -36,13 +38,15 @@ def now_of(tasks: list[Task], now: float, cache: Cache) -> dict[str, Any]:
     end = time.monotonic() + _LOOKING
     rows: list[dict[str, Any]] = []
     queues: list[dict[str, Any]] = []
-    by_place: dict[Any, list[Task]] = {}
+    by_place: dict[str | None, list[Task]] = {}
     for task in tasks:
         named = named_run(task.named)
         if named is not None:
-            by_place.setdefault(named.get("connection") if named.get("cluster") else None, []).append(task)
-    for those in by_place.values():
-        found, there = _look(those, end, now, cache)
+            # What is no name of a connection is none that could be read: a task may name anything.
+            place = str(named.get("connection")) if named.get("cluster") else None
+            by_place.setdefault(place, []).append(task)
+    for connection, those in by_place.items():
+        found, there = _look(connection, those, end, now, cache)
         rows += found
         queues += there
     rows.sort(key=lambda row: (row["held_by"] is None, row["dag_id"], row["run_id"], row["task_id"]))
@@ -52,7 +56,7 @@ def now_of(tasks: list[Task], now: float, cache: Cache) -> dict[str, Any]:
 
 
 def _look(
-    tasks: list[Task], end: float, now: float, cache: Cache
+    connection: str | None, tasks: list[Task], end: float, now: float, cache: Cache
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One look at each run of one place, and at the queues there; a run that cannot be seen has a state of
     None and says why. Queues are told only to somebody who sees a run there.
@@ -71,7 +75,7 @@ def _look(
                 except UnknownRun as error:
                     rows.append(_row(task, None, now, words_of(error)))
             if any(row["state"] is not None for row in rows) and time.monotonic() < end:
-                queues = _queues(backend, cache)
+                queues = _queues(backend, connection, cache)
     except Exception as error:
         why = words_of(error)
     return [*rows, *(_row(task, None, now, why) for task in tasks[len(rows) :])], queues
@@ -100,8 +104,10 @@ def _row(task: Task, seen: Observation | None, now: float, note: str | None = No
     }
 
 
-def _queues(backend: Backend, cache: Cache) -> list[dict[str, Any]]:
-    """The queues of a place in which something is; none where they cannot be read."""
+def _queues(backend: Backend, connection: str | None, cache: Cache) -> list[dict[str, Any]]:
+    """The queues of a place in which something is; none where they cannot be read. What one connection may
+    see is not told to those who see runs by another.
+    """
     if isinstance(backend, LocalBackend):
         return queues_shown(_slots(), "this machine", None)
     on_cluster = cast("KubernetesBackend", backend)
@@ -116,7 +122,7 @@ def _queues(backend: Backend, cache: Cache) -> list[dict[str, Any]]:
         told = queues_shown(found, f"namespace {api.namespace}", api.server)
         return told, max(_QUEUES, SHARE * (time.monotonic() - began))
 
-    told: list[dict[str, Any]] = cache.get(("queues", api.server, api.namespace), read)
+    told: list[dict[str, Any]] = cache.get(("queues", connection, api.server, api.namespace), read)
     return told
 
 
@@ -142,7 +148,7 @@ def queues_shown(queues: Iterable[Queue], where: str, server: str | None) -> lis
             "where": where,
             "server": server,
             "parent": queue.parent,
-            "closed": queue.closed,
+            "closed": queue.closed and shorten(queue.closed, _LONGEST_REASON),
             "running": queue.running,
             "waiting": queue.waiting,
             "amounts": [_amount(amount) for amount in _most_telling(queue.amounts)],

@@ -84,7 +84,8 @@ def page_of(task: Task, now: float, cache: Cache, outputs: Cache) -> dict[str, A
     if named is None:
         return {**about, "source": "none", "run": None, "note": None, "empty": _why_none(task)}
     source, run, note = cache.get(
-        (task.where, named["run"], named.get("uid"), task.state), lambda: _read(task, named, now, outputs)
+        (task.where, named["run"], str(named.get("uid")), task.state),
+        lambda: _read(task, named, now, outputs),
     )
     empty = None if run is not None else f"Run {named['run']} cannot be shown: {note}."
     return {**about, "source": source, "run": run, "note": note if run is not None else None, "empty": empty}
