@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import build, components
 from tests.cluster.build import Build, Unavailable, Work, ensure, why_not
-from tests.cluster.components.kubernetes import RELEASES
+from tests.cluster.components.kubernetes import KUBECTL, RELEASES
 
 TOOL = Build(
     "tool", "example.org/tool", (("tool", "example.org/tool/cmd"),), files=("crds/*.yaml",), minutes=1
@@ -122,13 +122,14 @@ def test_components_come_after_what_they_need(asked: Callable[[], list[str]]) ->
 
 
 def test_every_module_is_pinned_and_every_pin_is_used() -> None:
-    built = {each.name: each for each in components.builds(components.known().values())}
+    built = {each.name: each for each in (*components.builds(components.known().values()), KUBECTL)}
     releases = {release.folder for release in RELEASES.values()}
     assert {path.name for path in build.GO.iterdir()} == {*built} | releases
     for each in built.values():
         assert each.version != "v0", each.name
         text = (each.folder / "go.mod").read_text()
         assert [package for _, package in each.packages if package not in text.partition("require")[0]] == []
+    assert KUBECTL.version == built[RELEASES["1.37"].folder].version
 
 
 def test_an_unknown_component_is_answered_with_the_known() -> None:
