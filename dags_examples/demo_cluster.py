@@ -36,9 +36,11 @@ def cluster() -> Place:
     plane = ControlPlane.attach(STATE)
     if plane.api.get("v1", "Namespace", NAMESPACE) is None:
         plane.make_namespace(NAMESPACE)
-    may_submit(plane)
+    account = plane.kubeconfig_for_role(NAMESPACE, "submitter", seconds=24 * 3600)
+    about = {"name": "store", "namespace": NAMESPACE}
+    keys = s3.variables(plane, "host.internal")
+    plane.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": keys})
     make_bucket(s3.variables(plane))
-    account = plane.kubeconfig_for_account(NAMESPACE, "allaboard-submitter", seconds=24 * 3600)
     store = f"s3://{BUCKET}/team"
     connections = {
         "allaboard": {
@@ -82,21 +84,6 @@ def backend(kubeconfig: Path) -> Any:
     from allaboard.running import backend_of
 
     return backend_of("kubernetes", kubeconfig=str(kubeconfig), namespace=NAMESPACE)
-
-
-def may_submit(plane: Any) -> None:
-    """The Role of submitters, its account, and the keys of the store for members."""
-    from allaboard.backends.kubernetes.discovery import rbac
-    from tests.cluster.components import s3
-
-    for thing in rbac.objects("submitter"):
-        thing["metadata"]["namespace"] = NAMESPACE
-        for subject in thing.get("subjects", ()):
-            subject["namespace"] = NAMESPACE
-        plane.api.apply(thing)
-    about = {"name": "store", "namespace": NAMESPACE}
-    keys = s3.variables(plane, "host.internal")
-    plane.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": keys})
 
 
 def make_bucket(keys: dict[str, str]) -> None:

@@ -120,10 +120,10 @@ class Cluster:
         text = self._kubeconfig_with({"token": answer["status"]["token"]}, namespace)
         return write(self._folder / "kubeconfigs", f"{namespace}-{name}.account", text)
 
-    def kubeconfig_for_role(self, namespace: str, role: str) -> Path:
+    def kubeconfig_for_role(self, namespace: str, role: str, *, seconds: int = 3600) -> Path:
         """For the account that ``allaboard cluster --rbac ROLE`` makes in a namespace, its Role with it."""
         self.api.apply([*yaml.safe_load_all(rbac.manifest(role, namespace))])
-        return self.kubeconfig_for_account(namespace, f"allaboard-{role}")
+        return self.kubeconfig_for_account(namespace, f"allaboard-{role}", seconds=seconds)
 
     def _kubeconfig_with(self, user: Object, namespace: str) -> str:
         """Ours, but for another user."""
