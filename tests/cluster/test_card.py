@@ -16,7 +16,7 @@ from allaboard.backends.kubernetes.discovery import rbac
 from tests.cluster.components.kueue import CERTIFICATES
 from tests.cluster.on_airflow import TEAM, OnCluster, airflow_on, prepare
 from tests.cluster.plane import ControlPlane
-from tests.provider.live import until
+from tests.provider.live import Run, until
 from tests.provider.ui.browser import BROWSER, browser
 from tests.provider.ui.test_in_a_browser import PICTURES, ask
 
@@ -78,7 +78,7 @@ def test_the_card_shows_who_waits_in_kueue_and_how_full_the_queue_is(
     full = [(GPU, "a100", "2 of 3"), ("cpu", "a100", "2 of 8")]
     until("the card shows the quotas", lambda: amounts(ask(url)[1]) == full)
     if BROWSER is not None:
-        look_at(live, tmp_path_factory)
+        look_at(live, (first, second), tmp_path_factory)
     first.finish()
     first.wait_task("success")
     second.wait_watched()
@@ -91,7 +91,7 @@ def amounts(told: Any) -> list[tuple[str, str, str]]:
     return [(a["resource"], a["flavor"], a["words"]) for a in told["queues"][0]["amounts"]]
 
 
-def look_at(live: OnCluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+def look_at(live: OnCluster, runs: tuple[Run, ...], tmp_path_factory: pytest.TempPathFactory) -> None:
     """The card in a browser, in light and dark; kept as pictures."""
     with browser(tmp_path_factory.mktemp("profile")) as page:
         page.size(1360, 560)
@@ -102,6 +102,7 @@ def look_at(live: OnCluster, tmp_path_factory: pytest.TempPathFactory) -> None:
             page.picture(PICTURES / f"cluster-card-{theme}.png")
             page.ask("localStorage.setItem('theme', 'dark')")
         text = page.ask("document.querySelector('.allaboard .card').innerText")
+        assert all(run.name in text for run in runs), "two runs of one DAG are told apart"
         assert (
             "1 running, 1 waiting" in text and "queue of Kueue, of ClusterQueue lab, namespace team" in text
         )

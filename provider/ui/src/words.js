@@ -52,3 +52,10 @@ export const origin = ({ kind, parent, where }) =>
 /** How much of its limit is used, 0 to 1; borrowers use more than all of it. */
 export const filled = ({ used, limit }) => (limit > 0 ? Math.min(1, used / limit) : 1);
 export const isFull = ({ used, limit }) => used >= limit;
+/** The rows that only their DAG run tells apart. */
+export const alike = (rows) => {
+  const key = (row) => `${row.dag_id} ${row.task_id} ${row.map_index}`;
+  const count = new Map();
+  for (const row of rows) count.set(key(row), (count.get(key(row)) ?? 0) + 1);
+  return new Set(rows.filter((row) => count.get(key(row)) > 1));
+};

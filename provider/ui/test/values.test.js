@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { at, frame, path, stepsAxis, ticks, timeAxis, valueTicks } from "../src/scale.js";
-import { bytes, counted, filled, isFull, isLoss, moment, number, origin, percent, seconds, tone } from "../src/words.js";
+import { alike, bytes, counted, filled, isFull, isLoss, moment, number, origin, percent, seconds, tone } from "../src/words.js";
 
 test("numbers are short", () => {
   assert.deepEqual([0, 0.1234567, 1200, 12345, 3e-6, 2.5e6, 7e9, null].map(number), ["0", "0.1235", "1200", "12.35k", "3e-6", "2.5M", "7G", "–"]);
@@ -25,6 +25,12 @@ test("a queue says whose it is, and how full", () => {
   assert.equal(origin({ kind: "ResourceQuota", parent: null, where: "namespace team" }), "quota, namespace team");
   assert.deepEqual([{ used: 2, limit: 8 }, { used: 9, limit: 8 }, { used: 0, limit: 0 }].map(filled), [0.25, 1, 1]);
   assert.deepEqual([{ used: 7, limit: 8 }, { used: 9, limit: 8 }].map(isFull), [false, true]);
+});
+
+test("rows that look alike are told apart", () => {
+  const rows = [["a", "x"], ["a", "y"], ["b", "x"], ["a", "x"]].map(([dag_id, task_id]) => ({ dag_id, task_id, map_index: -1 }));
+  assert.deepEqual([...alike(rows)], [rows[0], rows[3]]);
+  assert.equal(alike([]).size, 0);
 });
 
 test("ticks are round and lie within", () => {
