@@ -37,10 +37,7 @@ def cluster() -> Place:
     if plane.api.get("v1", "Namespace", NAMESPACE) is None:
         plane.make_namespace(NAMESPACE)
     account = plane.kubeconfig_for_role(NAMESPACE, "submitter", seconds=24 * 3600)
-    about = {"name": "store", "namespace": NAMESPACE}
-    keys = s3.variables(plane, "host.internal")
-    plane.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": keys})
-    make_bucket(s3.variables(plane))
+    s3.give(plane, NAMESPACE, BUCKET)
     store = f"s3://{BUCKET}/team"
     connections = {
         "allaboard": {
@@ -84,20 +81,6 @@ def backend(kubeconfig: Path) -> Any:
     from allaboard.running import backend_of
 
     return backend_of("kubernetes", kubeconfig=str(kubeconfig), namespace=NAMESPACE)
-
-
-def make_bucket(keys: dict[str, str]) -> None:
-    import boto3
-
-    client = boto3.client(
-        "s3",
-        endpoint_url=keys["AWS_ENDPOINT_URL"],
-        region_name=keys["AWS_REGION"],
-        aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
-    )
-    if BUCKET not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
-        client.create_bucket(Bucket=BUCKET)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,7 @@ def new_plane_in(_used: list[Cluster]) -> Callable[..., AbstractContextManager[C
                     stack.enter_context(_without(shared, component.name))
                 if reason := obstacle(component):
                     reasons[component.name] = reason
+                stack.enter_context(component.tidied())
             for name, reason in reasons.items():
                 if name not in optional:
                     pytest.skip(reason)

@@ -31,9 +31,7 @@ TEAM, STORE = "team", "s3://lab/team"
 def prepare(plane: ControlPlane) -> None:
     """The namespace of a team, and its store."""
     plane.make_namespace(TEAM)
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store", "namespace": TEAM}}
-    plane.api.create({**secret, "stringData": s3.variables(plane, "host.internal")})
-    s3.client(plane).create_bucket(Bucket="lab")
+    s3.give(plane, TEAM, "lab")
 
 
 @contextmanager

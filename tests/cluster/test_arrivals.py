@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -27,7 +26,6 @@ from allaboard.follow.run_record import Owner
 from allaboard.spec.site import Site
 from allaboard.testing import a_job
 from tests.cluster.api import Api, Object, until
-from tests.cluster.components.kueue import CERTIFICATES
 from tests.cluster.components.kwok import fake_node
 from tests.cluster.plane import ControlPlane
 from tests.cluster.test_queues import KUEUE, a_cluster_queue
@@ -208,8 +206,6 @@ def day(
     parts = ["kube-scheduler"] if scheduler in ("workload", "none") else [scheduler]
     gang: Object = {"scheduler": scheduler}
     with ExitStack() as ended:
-        if scheduler == "kueue" and not CERTIFICATES.exists():
-            ended.callback(shutil.rmtree, CERTIFICATES, ignore_errors=True)
         plane = ended.enter_context(new_plane_in(tmp_path, "training-operator", "kwok", *parts))
         ended.enter_context(capsys.disabled())
         namespace = plane.make_namespace("arrivals")

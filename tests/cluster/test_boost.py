@@ -12,14 +12,13 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ import yaml
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.gangs.kueue import BOOST
 from tests.cluster.api import Api, ApiError, Object, until
-from tests.cluster.components.kueue import CERTIFICATES, TELLS_POSITIONS
+from tests.cluster.components.kueue import TELLS_POSITIONS
 from tests.cluster.plane import ROOT, ControlPlane
 
 NewPlane = Callable[..., AbstractContextManager[ControlPlane]]
@@ -51,11 +50,9 @@ pytestmark = [pytest.mark.timeout(1500)]
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
-    folder, was_there = tmp_path_factory.mktemp("boost"), CERTIFICATES.exists()
+    folder = tmp_path_factory.mktemp("boost")
     flags = {"kueue": [f"{GATES}true"]}
-    with ExitStack() as ended, new_plane_in(folder, "kueue", flags=flags) as plane:
-        if not was_there:
-            ended.callback(shutil.rmtree, CERTIFICATES, ignore_errors=True)
+    with new_plane_in(folder, "kueue", flags=flags) as plane:
         plane.api.create({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}})
         for name, value in (("urgent", 1000), ("low", 0)):
             kind = {"apiVersion": KUEUE, "kind": "WorkloadPriorityClass"}

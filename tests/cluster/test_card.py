@@ -4,16 +4,14 @@ their queue is, and how that looks in a browser.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import yaml
 
 from allaboard.backends.kubernetes.discovery import rbac
-from tests.cluster.components.kueue import CERTIFICATES
 from tests.cluster.on_airflow import TEAM, OnCluster, airflow_on, prepare
 from tests.cluster.plane import ControlPlane
 from tests.provider.live import Run, until
@@ -35,11 +33,8 @@ def live(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OnCluster]:
     """Its team has a queue with three GPUs and eight cores."""
-    folder, was_there = tmp_path_factory.mktemp("plane"), CERTIFICATES.exists()
-    with ExitStack() as ended:
-        plane = ended.enter_context(new_plane_in(folder, "training-operator", "kueue", "s3", "nodes"))
-        if not was_there:
-            ended.callback(shutil.rmtree, CERTIFICATES, ignore_errors=True)
+    folder = tmp_path_factory.mktemp("plane")
+    with new_plane_in(folder, "training-operator", "kueue", "s3", "nodes") as plane:
         prepare(plane)
         quotas = [{"name": "cpu", "nominalQuota": "8"}, {"name": GPU, "nominalQuota": "3"}]
         groups = [{"coveredResources": ["cpu", GPU], "flavors": [{"name": "a100", "resources": quotas}]}]
@@ -50,7 +45,8 @@ def live(
         ):
             about = {"name": name, **({"namespace": TEAM} if kind == "LocalQueue" else {})}
             plane.api.create({"apiVersion": KUEUE, "kind": kind, "metadata": about, "spec": spec})
-        yield ended.enter_context(airflow_on(plane, tmp_path_factory.mktemp("airflow")))
+        with airflow_on(plane, tmp_path_factory.mktemp("airflow")) as found:
+            yield found
 
 
 def test_the_card_shows_who_waits_in_kueue_and_how_full_the_queue_is(

@@ -5,9 +5,8 @@ namespace ``research``, and as an administrator where it makes Roles and namespa
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ import yaml
 from tests.cluster.build import Unavailable, ensure
 from tests.cluster.components import s3
 from tests.cluster.components.kubernetes import KUBECTL
-from tests.cluster.components.kueue import CERTIFICATES
 from tests.cluster.plane import ROOT, ControlPlane
 from tests.docs.sessions import JOB, MANIFEST, Reader, documents, lines, of_cluster
 
@@ -51,9 +49,7 @@ def reader_of(plane: ControlPlane, folder: Path, programs: Path, kubeconfig: Pat
 def plane(new_plane_in: NewPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with new_plane_in(tmp_path_factory.mktemp("plane"), "training-operator", "s3", "nodes") as plane:
         plane.make_namespace(TEAM)
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store", "namespace": TEAM}}
-        plane.api.create({**secret, "stringData": s3.variables(plane, "host.internal")})
-        s3.client(plane).create_bucket(Bucket="bucket")
+        s3.give(plane, TEAM, "bucket")
         yield plane
 
 
@@ -88,14 +84,8 @@ def test_a_reader_types_what_a_document_shows(
 
 @pytest.fixture(scope="module")
 def with_kueue(new_plane_in: NewPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    was_there = CERTIFICATES.exists()
     flags = {"kueue": ["--feature-gates=PriorityBoost=true"]}
-    with ExitStack() as ended:
-        plane = ended.enter_context(
-            new_plane_in(tmp_path_factory.mktemp("kueue"), "kueue", "s3", flags=flags)
-        )
-        if not was_there:
-            ended.callback(shutil.rmtree, CERTIFICATES, ignore_errors=True)
+    with new_plane_in(tmp_path_factory.mktemp("kueue"), "kueue", "s3", flags=flags) as plane:
         s3.client(plane).create_bucket(Bucket="checkpoints")
         yield plane
 

@@ -225,15 +225,7 @@ def plane(
                 "data": {"gated.py": gated.read_text()},
             }
         )
-        plane.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "store", **about},
-                "stringData": s3.variables(plane, "host.internal"),
-            }
-        )
-        s3.client(plane).create_bucket(Bucket="lab")
+        s3.give(plane, TEAM, "lab")
         yield plane
 
 

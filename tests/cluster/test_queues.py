@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pytest
 import yaml
 
 from tests.cluster.api import Api, Object, until
-from tests.cluster.components.kueue import CERTIFICATES, TELLS_POSITIONS
+from tests.cluster.components.kueue import TELLS_POSITIONS
 from tests.cluster.components.kwok import fake_node
 from tests.cluster.jobs import a_pytorchjob
 from tests.cluster.plane import ControlPlane
@@ -279,10 +278,8 @@ def test_a_podgroup_with_minresources_and_no_members_keeps_others_out(
 @pytest.fixture(scope="module")
 def with_kueue(tmp_path_factory: pytest.TempPathFactory, new_plane_in: NewPlane) -> Iterator[ControlPlane]:
     """A queue of the cluster has a quota of four cores."""
-    folder, was_there = tmp_path_factory.mktemp("kueue"), CERTIFICATES.exists()
-    with ExitStack() as ended, new_plane_in(folder, "training-operator", "kueue", "kwok") as plane:
-        if not was_there:
-            ended.callback(shutil.rmtree, CERTIFICATES, ignore_errors=True)
+    folder = tmp_path_factory.mktemp("kueue")
+    with new_plane_in(folder, "training-operator", "kueue", "kwok") as plane:
         plane.api.create({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}})
         a_cluster_queue(plane.api, "cores", "any", "4")
         yield plane

@@ -80,14 +80,14 @@ class Reader:
     def __post_init__(self) -> None:
         found = JOB.search((ROOT / "README.md").read_text())
         assert found is not None, "README shows no job"
-        self.files = {
+        files = {
             "job.yaml": yaml.safe_dump({**yaml.safe_load(found["job"]), "code": ["train.py"]}),
             "train.py": SCRIPT,
             "pytorchjob.yaml": MANIFEST,
             "manifests/one.yaml": MANIFEST,
             "manifests/two.yaml": MANIFEST.replace("nightly", "weekly"),
         }
-        for name, text in self.files.items():
+        for name, text in files.items():
             self.write(name, text)
 
     def write(self, name: str, text: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -54,6 +55,8 @@ class Component:
     environ: Callable[[ControlPlane], dict[str, str]] = field(default=lambda plane: {})
     serves: tuple[str, str] | None = None
     """(apiVersion, kind) by which it is seen on a cluster that somebody else runs."""
+    tidied: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Entered before a plane of a test starts: takes away at the end what it leaves outside of that plane."""
     settle: Callable[[ControlPlane], None] = field(default=lambda plane: None)
     """Objects that only a running component lets one make; asked once it is ready."""
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -51,6 +54,17 @@ WEBHOOK = Webhook(
 KUBEFLOW = tuple(f"kubeflow.org/{kind}job" for kind in ("pytorch", "tf", "xgboost", "paddle", "jax"))
 OWN = ("kube-system", NAMESPACE)
 """Namespaces whose pods need no leave of Kueue: those of the control plane, and Kueue's."""
+
+
+@contextmanager
+def without_certificates() -> Iterator[None]:
+    """Its certificates go at the end, if they were not there before."""
+    was_there = CERTIFICATES.exists()
+    try:
+        yield
+    finally:
+        if not was_there:
+            shutil.rmtree(CERTIFICATES, ignore_errors=True)
 
 
 def objects(plane: ControlPlane) -> list[Object]:
@@ -164,5 +178,6 @@ COMPONENTS = (
         prepare=prepare,
         objects=objects,
         serves=("kueue.x-k8s.io/v1beta2", "ClusterQueue"),
+        tidied=without_certificates,
     ),
 )

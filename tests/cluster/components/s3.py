@@ -69,6 +69,16 @@ def client(plane: ControlPlane) -> Any:
     )
 
 
+def give(plane: ControlPlane, namespace: str, bucket: str) -> None:
+    """A bucket, if it is not there, and what members need for it: the Secret ``store`` of a namespace."""
+    about = {"name": "store", "namespace": namespace}
+    keys = variables(plane, "host.internal")
+    plane.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": keys})
+    store = client(plane)
+    if bucket not in [each["Name"] for each in store.list_buckets()["Buckets"]]:
+        store.create_bucket(Bucket=bucket)
+
+
 COMPONENTS = (
     Component(
         "s3",

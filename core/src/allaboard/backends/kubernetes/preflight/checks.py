@@ -37,6 +37,7 @@ from allaboard.names import nearest, one_of
 from allaboard.units import counted
 
 LONGEST_NAME = 63
+_ALLOWED = "`allaboard cluster --rbac capacity` allows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,6 @@ class Facts:
 
 def _is_well(id: str, summary: str) -> Check:
     return Check(id, True, summary)
-
-
-_ALLOWED = "`allaboard cluster --rbac capacity` allows it"
 
 
 def _unknown(id: str, summary: str) -> Check:
