@@ -43,7 +43,9 @@ QUEUE = "default"
 POSTGRES_FOLDERS = "/usr/lib/postgresql/*/bin"
 CELERY_POLL = 2.5
 """Seconds after which a frozen worker takes nothing more out of the queue."""
-READY = 180.0
+READY = 300.0
+PATIENCE = 120.0
+"""Seconds for which a run goes on that nobody may follow any more."""
 FINAL = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -106,6 +108,7 @@ class Deployment(Api):
             "ALLABOARD_HOME": str(self.disk / "home"),
             "ALLABOARD_POOL": str(self.disk / "pool"),
             "GATES": str(self.gates),
+            "PATIENCE": str(PATIENCE),
             "AIRFLOW_CONN_ALLABOARD_DEFAULT": json.dumps(
                 {"conn_type": "allaboard", "extra": {"store": str(self.store)}}
             ),
@@ -185,7 +188,7 @@ class Deployment(Api):
                 if name.startswith("triggerer"):
                     component.stop(10)
                     del host.components[name]
-        self._start_missing()
+        self.start_missing()
         for run in self.api("GET", "/dags/~/dagRuns?state=running&state=queued&limit=100")["dag_runs"]:
             path = f"/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}"
             self.api("PATCH", path, {"state": "failed"})
@@ -194,7 +197,7 @@ class Deployment(Api):
         for name in self.workers:
             self.host(name).end_trainings()
 
-    def _start_missing(self) -> None:
+    def start_missing(self) -> None:
         parts: dict[str, Callable[[], object]] = {"postgres": self.start_postgres, "redis": self.start_redis}
         for name in ("api-server", "scheduler", "dag-processor"):
             parts[name] = partial(self.spawn, CONTROL, name)
@@ -370,6 +373,11 @@ class Deployment(Api):
                 return False
             raise
         return True
+
+    def page(self, path: str) -> Any:
+        """What the plugin tells the browser (below ``/allaboard/api``)."""
+        self.api("GET", "/monitor/health")
+        return self._ask("GET", f"{self.url}/allaboard/api{path}", None, self._token)
 
     def training(self, *hosts: str) -> dict[str, list[int]]:
         """The members that live now, by host: pids as seen from outside."""

@@ -13,11 +13,9 @@ import pytest
 
 from dags_examples.own_airflow import send, wait_gone
 from tests.provider.hosts import journal
-from tests.provider.hosts.deployment import CONTROL, Deployment
 from tests.provider.hosts.namespaces import ROOT, LocalNetwork, why_not
 from tests.provider.live import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.airflow_live, pytest.mark.timeout(900)]
 needs_namespaces = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
@@ -99,17 +97,3 @@ def test_two_trainings_at_once_are_told(tmp_path: Path) -> None:
     assert len(journal.two_at_once([*gang, member("west", 0, 5, 20)])) == 2
     # The same rank twice, in one attempt on one host.
     assert len(journal.two_at_once([*gang, member("east", 0, 5, 20)])) == 1
-
-
-def test_a_dag_run_trains_on_each_host(airflow: Deployment) -> None:
-    print("ready after", airflow.took)
-    airflow.triggerer(CONTROL)
-    runs = {host: airflow.run_dag(f"on_{host}_sync") for host in airflow.workers}
-    for host, run in runs.items():
-        assert run.wait_training().host == host
-        run.finish()
-    for host, run in runs.items():
-        assert run.wait_over() == "success", run.story()
-        run.assert_trained_once()
-        assert run.task()["hostname"] == host
-        assert "succeeded" in run.log(), "the API server reads the log from the worker's host"
