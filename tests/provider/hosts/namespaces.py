@@ -37,7 +37,7 @@ UNSHARE = (
     *("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
     *("--propagation", "private"),
 )
-PROGRAMS = ("unshare", "nsenter", "ip", "mount")
+PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "mount")
 SUBNET = "10.77.0"
 CLONE_NEWNET = 0x40000000
 SUPERVISOR = "allaboard.backends.local"
@@ -205,6 +205,8 @@ class Host:
     def entering(self) -> list[str]:
         """The words before a command that is to run on this host."""
         return [
+            # Whoever is stopped with its child would not collect it, and the host could not end.
+            "setpriv", "--pdeathsig", "KILL",
             "nsenter", "-t", str(self.pid), "-n", "-u", "-i", "-m", "-p", "--",
             "env", "-C", f"{self.network.folder}/disk",
         ]  # fmt: skip

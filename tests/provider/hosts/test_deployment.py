@@ -69,8 +69,10 @@ def test_nothing_of_a_host_outlives_who_made_it(tmp_path: Path) -> None:
         from pathlib import Path
         from tests.provider.hosts.namespaces import LocalNetwork
         host = LocalNetwork(Path({str(tmp_path / "lan")!r})).add_host("east")
-        sleeper = host.start("sleeper", ["setsid", "sleep", "1000"], os.environ)
-        while not sleeper.pids(): time.sleep(0.1)
+        sleeper = host.start("sleeper", ["sleep", "1000"], os.environ)
+        frozen = host.start("frozen", ["sleep", "1000"], os.environ)
+        while len(host.pids()) < 2: time.sleep(0.1)
+        frozen.freeze()
         print(host.pid, *host.pids(), flush=True)
         time.sleep(1000)
     """

@@ -4,7 +4,6 @@ stop.
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import Any
 
@@ -14,16 +13,6 @@ from allaboard import TrainingJob
 from allaboard_provider.operators.train import TrainingJobOperator
 
 SOON = timedelta(seconds=1)
-
-
-class Brief(TrainingJobOperator):
-    """Its runs go on for so many seconds when nobody may follow them any more, in place of ten minutes."""
-
-    def execute(self, context: Any) -> Any:
-        from allaboard.backends.local import backend
-
-        backend.ATTACHED_SECONDS = float(os.environ["PATIENCE"])
-        return super().execute(context)
 
 
 def dag(name: str, *, members: int = 1, **task: Any) -> None:
@@ -36,7 +25,7 @@ def dag(name: str, *, members: int = 1, **task: Any) -> None:
         spot={"grace": "2s"},
     )
     with DAG(name, schedule=None):
-        Brief(task_id="train", job=job, **{"retries": 2, "retry_delay": SOON, **task})
+        TrainingJobOperator(task_id="train", job=job, **{"retries": 2, "retry_delay": SOON, **task})
 
 
 # Any worker takes it.
