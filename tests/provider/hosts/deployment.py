@@ -44,8 +44,8 @@ POSTGRES_FOLDERS = "/usr/lib/postgresql/*/bin"
 CELERY_POLL = 2.5
 """Seconds after which a frozen worker takes nothing more out of the queue."""
 READY = 300.0
-PATIENCE = 120.0
-"""Seconds for which a run goes on that nobody may follow any more."""
+PATIENCE = 300.0
+"""Seconds for which a run goes on that nobody follows. On a busy machine Airflow needs minutes for little."""
 FINAL = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -400,7 +400,7 @@ class HostRun(Run):
     def trainings(self) -> list[tuple[str, str, int, int]]:
         return journal.trainings(self.members())
 
-    def wait_training(self, count: int = 1, beyond: int = 0) -> journal.Member:
+    def wait_training(self, count: int = 1, beyond: int = 0, seconds: float = 240) -> journal.Member:
         """Until the count-th training has done a step beyond that one; its newest member."""
 
         def look() -> journal.Member | None:
@@ -411,7 +411,7 @@ class HostRun(Run):
             mine = [one for one in seen if one.training == begun[count - 1]]
             return mine[-1] if mine[-1].last_step > max(beyond, mine[-1].first_step) else None
 
-        return until(f"training {count} of {self.name} is on", look)
+        return until(f"training {count} of {self.name} is on", look, seconds)
 
     def is_quiet(self) -> bool:
         """No member has written for a while, and none lives."""

@@ -15,7 +15,7 @@ BOUND = PATIENCE + 60.0
 HELD = "follows the run to its end"
 """In the log of a worker that does not defer."""
 
-marks = [pytest.mark.slow, pytest.mark.airflow_live, pytest.mark.timeout(900)]
+marks = [pytest.mark.slow, pytest.mark.airflow_live, pytest.mark.timeout(1800)]
 
 
 def times(count: int = 10) -> pytest.MarkDecorator:
