@@ -148,11 +148,9 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
             return Path(path)
         return jinja.leaves(fields)
 
-    def result(self, outcome: Outcome) -> dict[str, Any]:
-        """The XCom of a run that succeeded."""
-        from allaboard_provider.results import result_of
-
-        return result_of(outcome)
+    def result(self, status: dict[str, Any]) -> dict[str, Any]:
+        """The XCom of a run that succeeded, given its status without members."""
+        return status
 
     def announced(self, result: Mapping[str, Any]) -> str | None:
         """The uri of the checkpoint that the events of the outlets are about, given the result."""

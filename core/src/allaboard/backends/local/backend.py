@@ -230,6 +230,7 @@ class LocalBackend:
             )
         else:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
+        record = record.going_on_after(plan.after)
         if isinstance(decision, (run_record.NewAttempt, run_record.NewGeneration)) and decision.changes:
             notes.append("the job has changed: " + "; ".join(decision.changes))
         attempt = folder.attempt(record.generation, record.attempt)
