@@ -495,8 +495,8 @@ class TaskTry:
                 f"run {seen.run} is on attempt {seen.attempt} now and belongs to {owner}: this try lost it"
             )
         state = state_of(seen)
-        here = self.waits_here and self.place.is_local  # the API server reads clusters by itself
-        if here and not state.is_final and self._snapshots.is_due(str(state)):
+        # The API server reads clusters by itself.
+        if self.place.is_local and not state.is_final and self._snapshots.is_due(str(state)):
             self._leave_snapshot(outcome_of(seen))
         return seen
 

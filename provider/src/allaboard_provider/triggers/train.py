@@ -27,7 +27,7 @@ from asgiref.sync import sync_to_async
 from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Wait, follow, run_async
+from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Outcome, Wait, follow, run_async
 from allaboard.observation import Observation
 from allaboard.redaction import redact_text
 from allaboard.status import state_of
@@ -271,6 +271,7 @@ class _RunFollower:
             self.trigger.log.error("%s", line)
         if self.backend.name == "local" and outcome.state.is_final:
             self.end = end_of(outcome, secrets=self.task_log.secrets or ())
+            await self._leave_snapshot(outcome)
         return "ended"
 
     def _woken(self) -> AbstractAsyncContextManager[Any]:
@@ -308,19 +309,20 @@ class _RunFollower:
             trigger.log.warning("%s", line)
         if not state_of(seen).is_final:
             self._refuse_late()
-            await self._leave_snapshot(seen)
+            if self.snapshots.is_due(str(state_of(seen))):
+                await self._leave_snapshot(outcome_of(seen))
         return seen
 
-    async def _leave_snapshot(self, seen: Observation) -> None:
+    async def _leave_snapshot(self, outcome: Outcome) -> None:
         """Leave what the tab of the task tells where the API server is on another machine than this run. The
         API server reads runs on clusters by itself. A failure here fails nothing.
         """
-        ti, state = self.trigger.task_instance, str(state_of(seen))
-        if ti is None or self.backend.name != "local" or not self.snapshots.is_due(state):
+        ti = self.trigger.task_instance
+        if ti is None or self.backend.name != "local":
             return
         began = time.monotonic()
         try:
-            left = await asyncio.to_thread(snapshot, self.backend.backend, outcome_of(seen), time.time())
+            left = await asyncio.to_thread(snapshot, self.backend.backend, outcome, time.time())
             await XCom.aset(
                 SNAPSHOT_KEY,
                 left,
@@ -331,9 +333,9 @@ class _RunFollower:
             )
         except Exception as error:
             self.snapshots.failed()
-            self.trigger.log.debug("no snapshot of run %s is left for the web page: %s", seen.run, error)
+            self.trigger.log.debug("no snapshot of run %s is left for the web page: %s", outcome.run, error)
         else:
-            self.snapshots.left(state, time.monotonic() - began)
+            self.snapshots.left(str(outcome.state), time.monotonic() - began)
 
     def _refuse_late(self) -> None:
         deadline = self.trigger.deadline
