@@ -30,20 +30,54 @@ READY_SECONDS = 180.0
 COMPONENTS = ("scheduler", "dag_processor", "triggerer")
 
 
-class OwnAirflow:
+class Api:
+    """The REST API of an Airflow at ``url``, without a login. ``open``: how a request is sent."""
+
+    def __init__(self, url: str, open: Callable[..., Any] | None = None) -> None:
+        self.url = url
+        self._token = ""
+        # A proxy is for the world outside, and this is none.
+        self._open = open or urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """One request to the REST API (below ``/api/v2``). Raises ApiError with what the server said, or
+        OSError.
+        """
+        if not self._token:
+            self._token = self._ask("GET", f"{self.url}/auth/token", None, "")["access_token"]
+        return self._ask(method, f"{self.url}/api/v2{path}", body, self._token)
+
+    def _ask(self, method: str, url: str, body: Mapping[str, Any] | None, token: str) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(url, data, headers, method=method)
+        # A question may be asked again; whoever gave an order hears of its fate at once.
+        for asked in range(3 if method == "GET" else 1, 0, -1):
+            try:
+                with self._open(request, timeout=60) as answer:
+                    text = answer.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                raise ApiError(error.code, error.read().decode("utf-8", "replace")[:2000]) from None
+            except TimeoutError:
+                if asked == 1:
+                    raise
+        return None
+
+
+class OwnAirflow(Api):
     """Started by `start` or ``with``; ended by `stop`. ``settings``: more of ``AIRFLOW__SECTION__KEY``."""
 
     def __init__(self, home: Path, dags: Path, settings: Mapping[str, str] | None = None) -> None:
         self.home, self.dags = home.absolute(), dags.absolute()
         self.log = self.home / "airflow.log"
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        super().__init__(f"http://127.0.0.1:{self.port}")
         self.environ = {**_callers(), **self._settings(), **(settings or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self._heir: subprocess.Popen[bytes] | None = None
-        self._token = ""
-        # A proxy is for the world outside, and this is none.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def _settings(self) -> dict[str, str]:
         return {
@@ -165,35 +199,6 @@ class OwnAirflow:
             if component in command_line(pid):
                 return [pid, *descendants(pid)]
         return []
-
-    # Asking.
-
-    def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """One request to the REST API (below ``/api/v2``). Raises ApiError with what the server said, or
-        OSError.
-        """
-        if not self._token:
-            self._token = self._ask("GET", f"{self.url}/auth/token", None, "")["access_token"]
-        return self._ask(method, f"{self.url}/api/v2{path}", body, self._token)
-
-    def _ask(self, method: str, url: str, body: Mapping[str, Any] | None, token: str) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        request = urllib.request.Request(url, data, headers, method=method)
-        # A question may be asked again; whoever gave an order hears of its fate at once.
-        for asked in range(3 if method == "GET" else 1, 0, -1):
-            try:
-                with self._open(request, timeout=60) as answer:
-                    text = answer.read()
-                return json.loads(text) if text else None
-            except urllib.error.HTTPError as error:
-                raise ApiError(error.code, error.read().decode("utf-8", "replace")[:2000]) from None
-            except TimeoutError:
-                if asked == 1:
-                    raise
-        return None
 
 
 def _callers() -> dict[str, str]:
