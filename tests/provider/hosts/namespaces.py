@@ -107,14 +107,20 @@ class Component:
         for pid in pids:
             send(pid, signal.SIGKILL)
         assert wait_gone(pids, 30), f"{self.name} on {self.host.name} does not die"
-        self.entered.wait()
+        self.collect()
+
+    def collect(self) -> None:
+        """Wait for who entered the host, once nothing of the component is left there."""
+        send(self.entered.pid, signal.SIGCONT)
+        self.entered.wait(30)
 
     def freeze(self) -> None:
         for pid in self.pids():
             send(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        for pid in self.pids():
+        # Who entered the host stops with what it started there.
+        for pid in (*self.pids(), self.entered.pid):
             send(pid, signal.SIGCONT)
 
     def stop(self, seconds: float = 30) -> bool:
@@ -123,7 +129,7 @@ class Component:
         self.thaw()
         self.signal(signal.SIGTERM)
         if wait_gone(pids, seconds):
-            self.entered.wait()
+            self.collect()
             return True
         self.kill()
         return False
@@ -207,7 +213,7 @@ class Host:
         self.components[name] = Component(self, name, command, environ)
         return self.components[name]
 
-    def run(self, command: Sequence[str], environ: Mapping[str, str], seconds: float = 120) -> str:
+    def run(self, command: Sequence[str], environ: Mapping[str, str], seconds: float = 300) -> str:
         """Run a command to its end, and return what it wrote. Raises RuntimeError when it fails."""
         ended = subprocess.run(
             [*self.entering(), *command], env=dict(environ), stdin=subprocess.DEVNULL, timeout=seconds,
@@ -251,7 +257,7 @@ class Host:
         self._first.communicate()
         assert wait_gone(pids, 30), f"something of {self.name} lives on"
         for component in self.components.values():
-            component.entered.wait()
+            component.collect()
         self.components.clear()
 
     def cut(self) -> None:
