@@ -3,7 +3,7 @@
     python lineage.py NAME STEPS [STOP]     ALLABOARD_CHECKPOINTS and the like say where it saves
     python lineage.py rounds ROUNDS SEED    trainings take over from one another at random moments
 
-The first prints ``done N`` after each step. STOP names the moment of the save of step 4 at which it suspends itself:
+The first prints ``done N`` after each step. STOP names the moment of its save of step 4 to suspend itself at:
 ``parts`` before the first part is written, ``manifest`` after its last look at who writes, right before the
 manifest appears. Two histories are mixed when the state of a later checkpoint does not begin with that of an
 earlier one. The second forks, which keeps a round at some hundredths of a second, and prints one JSON object.

@@ -106,7 +106,8 @@ def process(*args: Any, **environ: str) -> Iterator[Process]:
 
 TAKEN_OVER = re.compile(
     r"allaboard\.errors\.TakenOver: checkpoints \S+: process (\d+) on \S+ has taken over this folder at "
-    r"\d{4}-\S+Z and (goes on after step \d+|began from scratch); process (\d+) on \S+ saves no more, .{1,200}"
+    r"\d{4}-\S+Z and (goes on after step \d+|began from scratch); process (\d+) on \S+ saves no more, "
+    r".{1,200}"
 )
 
 
@@ -323,6 +324,7 @@ def test_the_list_of_checkpoints_shows_one_history(
         old.send(signal.SIGCONT)
         old.end()
     assert [item.step for item in scan(run)] == [1, 2, 3]
+    capfd.readouterr()
     assert main(["checkpoints", "list", run.uri, "--json"]) == 0
-    shown = json.loads(capfd.readouterr().out.splitlines()[-1])
+    shown = json.loads(capfd.readouterr().out)
     assert [item["step"] for item in shown["checkpoints"]] == [1, 2, 3]

@@ -66,8 +66,8 @@ def _by_step(entries: Iterable[Entry]) -> dict[int, Folder]:
 
 
 def _entries(store: Store) -> Iterator[Entry]:
-    """What may belong to a checkpoint, or says who writes. A bucket lists a whole tree in one request; on a disk a folder that is
-    no run's, such as ``/``, must not be walked to its last leaf to find that out.
+    """What may belong to a checkpoint, or says who writes. A bucket lists a whole tree in one request; on a
+    disk a folder that is no run's, such as ``/``, must not be walked to its last leaf to find that out.
     """
     if store.local_path() is None:
         yield from store.entries()
@@ -99,8 +99,8 @@ def scan(store: Store) -> list[Checkpoint | Torn]:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """``items``: as of `scan`. ``superseded``: complete checkpoints that do not count, because their writer had
-    been taken over. ``writer``: the number of the present writer, None where that decided nothing.
+    """``items``: as of `scan`. ``superseded``: complete checkpoints that do not count, because their writer
+    had been taken over. ``writer``: the number of the present writer, None where that decided nothing.
     """
 
     items: list[Checkpoint | Torn]

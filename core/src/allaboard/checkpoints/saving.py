@@ -88,7 +88,9 @@ def save(
     names = {called: _random_name(called) if is_fresh else called for called in parts}
     root = store.local_path()
     write = _save_in_bucket if root is None else _save_on_disk
-    done = write(store, manifest, {names[called]: (called, source) for called, source in parts.items()}, place)
+    done = write(
+        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, place
+    )
     return Checkpoint(join(store.uri, folder), done)
 
 

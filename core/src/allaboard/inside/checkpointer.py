@@ -320,8 +320,8 @@ class Checkpointer:
 
         On other ranks than 0 nothing happens, and None comes back. When this returns, the checkpoint is
         whole and durable. A step that was saved before is replaced; at every moment the old one or the new
-        one is there. Raises BadInput, StorageError, and TakenOver when another process has become the writer of
-        the run's folder: then nothing was saved, and the script should end.
+        one is there. Raises BadInput, StorageError, and TakenOver when another process has become the writer
+        of the run's folder: then nothing was saved, and the script should end.
         """
         rank, world = ranks()
         if rank != 0:
@@ -386,8 +386,8 @@ class Checkpointer:
         return save(self._store, replace(manifest, writer=number), parts, check=self._writer.check)
 
     def _begin(self) -> None:
-        """At the first step, so that a process that this one replaces learns of it soon. A store that does not
-        answer is asked again by the first save.
+        """At the first step, so that a process that this one replaces learns of it soon. A store that does
+        not answer is asked again by the first save.
         """
         if self._has_begun:
             return

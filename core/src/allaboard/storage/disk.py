@@ -331,8 +331,8 @@ def _make_folders(folder: Path) -> Path | None:
 
 
 def link_exclusively(temp: Path, path: Path) -> None:
-    """Give the finished file its name if the name is free, else raise FileExistsError. Its first name may stay
-    or go. Raises StorageUnsupported where the file system can do neither, OSError.
+    """Give the finished file its name if the name is free, else raise FileExistsError. Its first name may
+    stay or go. Raises StorageUnsupported where the file system can do neither, OSError.
     """
     try:
         os.link(temp, path)
