@@ -369,6 +369,32 @@ def test_a_run_of_a_killed_worker_is_kept_for_a_next_try_until_a_person_ends_the
     assert only_run().owner == Owner(str(ti.id), "worker", kind) and only_run().stop is None
 
 
+def test_a_trigger_keeps_the_run_that_it_follows_and_a_lost_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A triggerer that is killed, or frozen, looks no more: the run ends within its bound and frees its
+    slots.
+    """
+    monkeypatch.setenv("ALLABOARD_ORCHESTRATED_PATIENCE", "8s")
+    ti = TaskInstance(max_tries=1)
+    handle = a_run(ti, HANGS)
+    trigger = a_trigger(ti, handle)
+
+    async def followed(seconds: float) -> None:
+        async def once() -> list[Any]:
+            return [event.payload async for event in trigger.run()]
+
+        watching = asyncio.create_task(once())
+        await asyncio.wait([watching], timeout=seconds)
+        assert not watching.done() and state_of(LocalBackend().observe(handle.run)) is State.RUNNING
+        watching.cancel()
+
+    asyncio.run(followed(25.0))
+    wait(lambda: state_of(LocalBackend().observe(handle.run)).is_final)
+    stop = LocalBackend().observe(handle.run).stop
+    assert stop is not None and stop.by == "allaboard" and "nobody followed this run" in stop.reason
+
+
 # --- looking for what others do
 # ---------------------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ def instance(context: Any) -> str:
 
 def on_worker(ti: Any, *, local: bool = True) -> Owner:
     """This try, while a worker follows. If the worker is killed, the run goes on while Airflow has a try
-    left, however long its heartbeat time-out and retry delay are: that try adopts it. After the last try a
+    left: that try adopts it, if it comes within the hour for which an orchestrated run goes on alone
+    (`LocalBackend`), and resumes it otherwise. After the last try a
     ``local`` run is stopped within minutes, as that of any client at a terminal; a run on a cluster shows by
     the Lease of its follower that nobody follows it.
     """
@@ -104,7 +105,9 @@ def are_of_one_dag(key: str, other: str) -> bool:
 
 
 def in_triggerer(ti_id: Any) -> Owner:
-    """The same try, while a triggerer follows. A triggerer that restarts or is away stops no run."""
+    """The same try, while a triggerer follows. One that restarts stops no run; a local run without any for
+    an hour ends by itself.
+    """
     return Owner(str(ti_id), "deferred", "orchestrated")
 
 

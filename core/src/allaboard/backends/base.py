@@ -170,7 +170,7 @@ class Backend(Protocol):
         """
 
     def changes(self, run: str) -> AbstractContextManager[Changes]:
-        """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
+        """Wake-ups for a follower; waiting in it is what keeps an attached or an orchestrated run alive."""
 
     def events(self, run: str) -> Sequence[Event]:
         """The events of a run over all its attempts, oldest first, each once."""
