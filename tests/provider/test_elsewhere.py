@@ -155,6 +155,7 @@ def test_a_host_that_is_gone_holds_the_next_try_no_longer_than_the_bound(
 ) -> None:
     there, here = hosts
     monkeypatch.setattr(local, "ATTACHED_SECONDS", 0.2)
+    monkeypatch.setattr(local, "ORCHESTRATED_SECONDS", 0.2)
     monkeypatch.setattr(homes, "MARGIN", 0.3)
     store = StateStore()
     left_there(there, store)

@@ -109,6 +109,7 @@ class Deployment(Api):
             "ALLABOARD_POOL": str(self.disk / "pool"),
             "GATES": str(self.gates),
             "PATIENCE": str(PATIENCE),
+            "ALLABOARD_ORCHESTRATED_PATIENCE": f"{PATIENCE:.0f}s",
             "AIRFLOW_CONN_ALLABOARD_DEFAULT": json.dumps(
                 {"conn_type": "allaboard", "extra": {"store": str(self.store)}}
             ),

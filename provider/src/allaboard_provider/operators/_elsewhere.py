@@ -50,7 +50,8 @@ class Homes:
 
     def keep_home(self, handle: Handle, *, alone: bool) -> None:
         """Say that the run lives here. ``alone``: it ends with this worker."""
-        place, patience = self.backend.place(), self.backend.patience
+        place = self.backend.place()
+        patience = max(self.backend.patience, self.backend.orchestrated_patience)
         home = Home(
             handle.run, handle.uid, handle.attempt, handle.generation, self.host, patience, place, alone
         )
