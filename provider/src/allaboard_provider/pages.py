@@ -179,7 +179,10 @@ ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 def seen_at(page: Mapping[str, Any]) -> str:
     """When a page was made: RFC 3339."""
     since = page.get("looked_at")
-    return str(rfc3339(page["zero"] + (since if isinstance(since, (int, float)) else 0.0)))
+    try:
+        return str(rfc3339(float(round(page["zero"] + (since if isinstance(since, (int, float)) else 0.0)))))
+    except (ArithmeticError, OSError, ValueError):  # a snapshot that some task made up
+        return "an unknown time"
 
 
 _FIELDS: Mapping[str, type | tuple[type, ...]] = {

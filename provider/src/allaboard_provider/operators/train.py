@@ -43,7 +43,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
     :param deferrable: wait in the triggerer instead of a worker slot. The default is ``[allaboard]
         deferrable``, else AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where that is set, else True. A worker that
         is a container of this task alone (KubernetesExecutor) follows a local run itself, for the run ends
-        with the container.
+        with the container; so does one without a triggerer beside it that gets the task's trigger.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
 
     A run belongs to the task instance. A retry resumes it from its newest checkpoint. When a worker dies, the

@@ -122,7 +122,7 @@ def _row_elsewhere(task: Task, now: float, why: str) -> dict[str, Any]:
     total = f"/{progress['total']}" if step and is_whole(progress.get("total")) else ""
     host = host_of(named)
     words_of_it = [
-        str(left["state"]).replace("_", " ") if task.state not in FOLLOWED else "",
+        shorten(left["state"].replace("_", " "), 30) if task.state not in FOLLOWED else "",
         f"{step}{total}",
         f"as seen at {seen_at(left)}" + (f" from {host}" if host else ""),
     ]
@@ -134,7 +134,7 @@ def _row_elsewhere(task: Task, now: float, why: str) -> dict[str, Any]:
         **row,
         "note": note,
         "job": str(left["job"]) if isinstance(left.get("job"), str) else None,
-        "state": str(left["state"]),
+        "state": shorten(left["state"], 30),
         "held_by": shorten(held_by, _LONGEST_REASON) if isinstance(held_by, str) else None,
         "step": progress["step"] if step else None,
         "total": progress["total"] if total else None,
