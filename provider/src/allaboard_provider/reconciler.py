@@ -26,7 +26,7 @@ from allaboard.errors import AllaboardError, OwnershipConflict, UnknownRun
 from allaboard.observation import Observation, Owner, State
 from allaboard.spec.site import home
 from allaboard.status import state_of
-from allaboard_provider.homes import ENDED, STOP, Ended, ordered_by, read_ended
+from allaboard_provider.homes import ENDED, HOME, STOP, Ended, ordered_by, read_ended, read_home
 from allaboard_provider.identity import VARIABLE, TaskKey, stopping, task_of
 from allaboard_provider.orders import why_stop
 from allaboard_provider.ownership import BY, expect_no_further_try, stop_deferred
@@ -155,9 +155,10 @@ class Reconciler:
 
         assert seen.uid is not None
         with _session() as session:
+            last = read_home(_kept(session, task[1:], HOME))
             known = read_ended(_kept(session, task[1:], ENDED))
-        if known is not None and known.uid == seen.uid:
-            return
+        if last is None or last.uid != seen.uid or (known is not None and known.uid == seen.uid):
+            return  # it is told, or a later attempt elsewhere has a word of its own by now
         result = None
         if state_of(seen) is State.SUCCEEDED:
             whole = outcome_of(self.backend.observe(seen.run, evidence=True))
