@@ -128,6 +128,22 @@ def test_a_hand_over_or_a_new_try_is_no_order(airflow: Airflow, minds: Reconcile
     assert only_run().stop is None and only_run().owner == in_triggerer(airflow.ti.id)
 
 
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_run_whose_resume_waits_in_a_queue_is_looked_after_and_one_of_an_older_try_is_not(
+    airflow: Airflow, minds: Reconciler, is_cleared: bool
+) -> None:
+    """Else it would end as one that nobody follows."""
+    handle = airflow.a_run()
+    airflow.say("queued")
+    if is_cleared:
+        with airflow.session() as session:
+            session.execute(update(Row.__table__).values(id=uuid.uuid4()))
+    client = LocalBackend().find(handle.run).attempt(1, 1).client
+    os.utime(client, (1, 1))
+    minds.look()
+    assert (client.stat().st_mtime == 1) is is_cleared
+
+
 def test_a_run_of_another_airflow_is_none_of_its_business(airflow: Airflow, minds: Reconciler) -> None:
     airflow.a_run(instance="another")
     airflow.say("failed", "failed")

@@ -27,7 +27,7 @@ from allaboard.observation import Observation, Owner, State
 from allaboard.spec.site import home
 from allaboard.status import state_of
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, ordered_by, read_ended, read_home
-from allaboard_provider.identity import VARIABLE, TaskKey, stopping, task_of
+from allaboard_provider.identity import VARIABLE, TaskKey, in_triggerer, stopping, task_of
 from allaboard_provider.orders import why_stop
 from allaboard_provider.ownership import BY, expect_no_further_try, stop_deferred
 from allaboard_provider.triggerers import Presence
@@ -52,11 +52,14 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class TaskNow:
-    """What the database says of a task instance. ``wanted``: the value of `STOP`."""
+    """What the database says of a task instance. ``wanted``: the value of `STOP`; ``try_id``: the id of its
+    present try.
+    """
 
     state: str | None
     dag_run_state: str | None
     wanted: Any = None
+    try_id: str = ""
 
 
 def why_stop_here(owner: Owner, uid: str, now: TaskNow) -> str | None:
@@ -127,6 +130,8 @@ class Reconciler:
             self._stop(seen, seen.owner, why)
         elif why_stop(now.state, now.dag_run_state) is not None and now.state != "up_for_retry":
             expect_no_further_try(self.backend, seen)  # its worker ends it, or was killed
+        elif seen.owner == in_triggerer(now.try_id):
+            self.backend.watch_over(seen.run)  # its resume may wait in a queue for long
 
     def _stop(self, seen: Observation, owner: Owner, why: str) -> None:
         handle = handle_of(seen)
@@ -178,12 +183,12 @@ def tasks_now(session: Session, tasks: Sequence[TaskKey]) -> dict[TaskKey, TaskN
         return {}
     by_place = {task[1:]: task for task in tasks}
     rows = session.execute(
-        select(TI.dag_id, TI.run_id, TI.task_id, TI.map_index, TI.state, DagRun.state)
+        select(TI.dag_id, TI.run_id, TI.task_id, TI.map_index, TI.state, DagRun.state, TI.id)
         .join(DagRun, (DagRun.dag_id == TI.dag_id) & (DagRun.run_id == TI.run_id))
         .where(tuple_(TI.dag_id, TI.run_id, TI.task_id, TI.map_index).in_(list(by_place)))
     ).all()
     return {
-        by_place[place]: TaskNow(_word(row[4]), _word(row[5]), _kept(session, place, STOP))
+        by_place[place]: TaskNow(_word(row[4]), _word(row[5]), _kept(session, place, STOP), str(row[6]))
         for row in rows
         if (place := tuple(row[:4])) in by_place
     }
