@@ -45,6 +45,19 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             stop(seen)
 
 
+@pytest.fixture(autouse=True)
+def triggerer(own_home: None, tmp_path: Path) -> Iterator[Any]:
+    """A triggerer that lives beside the runs of this test, the only one of its Airflow. Its `close` ends
+    it.
+    """
+    from allaboard_provider.triggerers import Presence
+
+    presence = Presence(str(tmp_path / "home"), None)
+    presence.say([])
+    yield presence
+    presence.close()
+
+
 @pytest.fixture(scope="session")
 def examples(root: Path) -> Path:
     """The DAGs that a newcomer runs first."""
@@ -69,17 +82,18 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @pytest.fixture
 def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes Airflow answer, when it is asked for the state of a task."""
+    """Makes Airflow answer, when it is asked for the state of a task, or of its DAG run."""
 
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    def says(answer: Any) -> None:
+    def says(answer: Any, dag_run: str = "running") -> None:
         def states(dag_id: str, task_ids: list[str], run_ids: list[str], map_index: int) -> dict[str, Any]:
             found = answer() if callable(answer) else answer
             task = task_ids[0] if map_index < 0 else f"{task_ids[0]}_{map_index}"
             return {run_ids[0]: {task: found}} if found is not None else {}
 
         monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+        monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", staticmethod(lambda *_: dag_run))
 
     return says
 

@@ -76,6 +76,8 @@ class Live:
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
                 "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+                # A machine may be busy with other things.
+                "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             },
         )
         self.more_triggerers: list[int] = []

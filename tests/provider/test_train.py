@@ -454,15 +454,6 @@ def test_a_trigger_that_timed_out_or_died_leaves_no_run_behind(
     assert state_of(only_run()).value == "stopped"
 
 
-def test_a_run_of_another_machine_is_not_followed_from_here() -> None:
-    operator, context = an_operator(HANGS, deferrable=True), a_context()
-    event = event_of(deferred(operator, context), "elsewhere")
-    event |= {"host": "gpu-7", "fingerprint": {**event["fingerprint"], "boot": "another"}}
-    with pytest.raises(AirflowFailException, match="lives on gpu-7"):
-        operator.execute_complete(context, event)
-    assert state_of(only_run()).value in ("starting", "running")
-
-
 def test_a_run_that_the_triggerer_cannot_see_is_followed_here() -> None:
     operator, context = an_operator(deferrable=True), a_context()
     event = event_of(deferred(operator, context), "elsewhere")

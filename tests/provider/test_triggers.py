@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import TaskInstanceState
 from airflow.sdk.serde import deserialize, serialize
 
 from allaboard import State, TrainingJob
@@ -169,24 +170,50 @@ def test_whatever_goes_wrong_ends_in_an_event_that_says_so(monkeypatch: pytest.M
 # ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["failed", "success", "skipped", "scheduled", "running", "queued", None])
-@pytest.mark.parametrize("map_index", [-1, 3])
+ORDERS = ["failed", "success", "skipped", "removed", "upstream_failed", "restarting", "up_for_retry"]
+"""States that only an order, or the end of the try, leads to."""
+
+
+@pytest.mark.parametrize(
+    ("state", "map_index"), [*((state, -1) for state in ORDERS), ("failed", 3), ("skipped", 3)]
+)
 def test_a_task_that_a_person_ended_takes_its_run_with_it(
-    airflow_says: Any, state: str | None, map_index: int
+    airflow_says: Any, state: str, map_index: int
 ) -> None:
     ti = TaskInstance(map_index=map_index)
     trigger = a_trigger(ti, a_run(ti, HANGS))
     airflow_says(state)
     asyncio.run(trigger.on_kill())
-    wait(lambda: state_of(only_run()).value == "stopped")
+    wait(lambda: state_of(only_run()).value == "stopped", 30)
 
 
-def test_a_trigger_that_moved_to_another_triggerer_stops_nothing(airflow_says: Any) -> None:
+NO_ORDERS = [state.value for state in TaskInstanceState if state.value not in ORDERS]
+
+
+@pytest.mark.parametrize("state", [None, *NO_ORDERS, "a word of a newer Airflow"])
+def test_a_state_that_may_be_a_hand_over_stops_nothing(airflow_says: Any, state: str | None) -> None:
+    """A triggerer that was frozen wakes: another one has the trigger, or has fired it, and the resume waits
+    in the queue or has just begun.
+    """
     ti = TaskInstance()
     trigger = a_trigger(ti, a_run(ti, HANGS))
-    airflow_says("deferred")
+    airflow_says(state)
     asyncio.run(trigger.on_kill())
-    assert only_run().stop is None
+    assert only_run().stop is None and only_run().owner == in_triggerer(ti.id)
+
+
+@pytest.mark.parametrize("dag_run", ["failed", "success"])
+@pytest.mark.parametrize("state", ["scheduled", None])
+def test_a_dag_run_that_is_over_is_an_order_whatever_the_task_says(
+    airflow_says: Any, state: str | None, dag_run: str
+) -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti, HANGS))
+    airflow_says(state, dag_run)
+    asyncio.run(trigger.on_kill())
+    wait(lambda: state_of(only_run()).value == "stopped", 30)
+    stop = only_run().stop
+    assert stop is not None and f"its DAG run was marked {dag_run}" in stop.reason
 
 
 def test_a_trigger_that_has_fired_stops_nothing(airflow_says: Any) -> None:
@@ -340,6 +367,32 @@ def test_a_run_of_a_killed_worker_is_kept_for_a_next_try_until_a_person_ends_the
     assert only_run().owner == Owner(str(ti.id), "worker", "orchestrated")
     plugin.Listener().on_task_instance_failed(None, replace(ti, **differs), "manually")
     assert only_run().owner == Owner(str(ti.id), "worker", kind) and only_run().stop is None
+
+
+def test_a_trigger_keeps_the_run_that_it_follows_and_a_lost_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A triggerer that is killed, or frozen, looks no more: the run ends within its bound and frees its
+    slots.
+    """
+    monkeypatch.setenv("ALLABOARD_ORCHESTRATED_PATIENCE", "8s")
+    ti = TaskInstance(max_tries=1)
+    handle = a_run(ti, HANGS)
+    trigger = a_trigger(ti, handle)
+
+    async def followed(seconds: float) -> None:
+        async def once() -> list[Any]:
+            return [event.payload async for event in trigger.run()]
+
+        watching = asyncio.create_task(once())
+        await asyncio.wait([watching], timeout=seconds)
+        assert not watching.done() and state_of(LocalBackend().observe(handle.run)) is State.RUNNING
+        watching.cancel()
+
+    asyncio.run(followed(25.0))
+    wait(lambda: state_of(LocalBackend().observe(handle.run)).is_final)
+    stop = LocalBackend().observe(handle.run).stop
+    assert stop is not None and stop.by == "allaboard" and "nobody followed this run" in stop.reason
 
 
 # --- looking for what others do

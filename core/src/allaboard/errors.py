@@ -16,6 +16,7 @@
       ApiError             what the API server of a cluster refused (backends/kubernetes/client/errors.py)
       Corrupt              bytes do not match their manifest, a record cannot be read
       OwnershipConflict    somebody else owns it now (compare-and-swap lost)
+        TakenOver          another process writes this run's checkpoints now; this one saves no more
       TrainingFailed       the run ended otherwise than well; carries the outcome
 
 A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client
@@ -201,6 +202,10 @@ class Corrupt(AllaboardError):
 
 class OwnershipConflict(AllaboardError):
     code = "conflict"
+
+
+class TakenOver(OwnershipConflict):
+    code = "taken_over"
 
 
 class TrainingFailed(AllaboardError):

@@ -97,7 +97,8 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The owner of a run. ``id`` names the follower; ``phase``: worker, deferred or detached; ``kind``:
-    attached (stopped after 10 minutes without a client), orchestrated or detached.
+    attached (stopped after 10 minutes without a client), orchestrated (a local run is stopped after an hour
+    without a follower, one on a cluster is an orphan then) or detached.
     """
 
     id: str

@@ -161,6 +161,15 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "page",
                         "default": "tabs",
                     },
+                    "elsewhere": {
+                        "description": "What a next try does whose local run lives on another host. stop: it "
+                        "has the run stopped there, waits for its end, and resumes it here; fail: the try "
+                        "fails, and its retries are used.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "fail",
+                        "default": "stop",
+                    },
                     "deferrable": {
                         "description": "Whether tasks without deferrable= wait in the triggerer. "
                         "Empty: AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where it is set, else True.",

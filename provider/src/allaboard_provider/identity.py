@@ -9,7 +9,7 @@ survives retries and clears.
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow.sdk import Variable, conf
 
@@ -50,7 +50,8 @@ def instance(context: Any) -> str:
 
 def on_worker(ti: Any, *, local: bool = True) -> Owner:
     """This try, while a worker follows. If the worker is killed, the run goes on while Airflow has a try
-    left, however long its heartbeat time-out and retry delay are: that try adopts it. After the last try a
+    left: that try adopts it, if it comes within the hour for which an orchestrated run goes on alone
+    (`LocalBackend`), and resumes it otherwise. After the last try a
     ``local`` run is stopped within minutes, as that of any client at a terminal; a run on a cluster shows by
     the Lease of its follower that nobody follows it.
     """
@@ -62,17 +63,35 @@ def has_a_try_left(ti: Any) -> bool:
     return bool(ti.try_number <= (ti.max_tries or 0))
 
 
+class TaskKey(NamedTuple):
+    """A task instance, as the key of its run names it. ``instance``: the name of its Airflow."""
+
+    instance: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+def task_of(key: str | None) -> TaskKey | None:
+    """The task instance of a run's key; None: it is of none."""
+    try:
+        kind, *known = parse_json(key or "")
+        found = TaskKey(*known)
+    except (ValueError, TypeError):  # a key that a person chose
+        return None
+    is_one = all(isinstance(word, str) for word in found[:4]) and isinstance(found.map_index, int)
+    return found if kind == "airflow" and is_one else None
+
+
 def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
     """Whether a run's key is that of this task instance, or without ``task_id`` of any in that DAG run. The
     name of the installation is not compared.
     """
-    try:
-        kind, _, *known = parse_json(key)
-    except (ValueError, TypeError):  # a key that a person chose
+    task = task_of(key)
+    if task is None or (task.dag_id, task.run_id) != (dag_id, run_id):
         return False
-    if kind != "airflow" or known[:2] != [dag_id, run_id]:
-        return False
-    return task_id is None or known[2:] == [task_id, -1 if map_index is None else map_index]
+    return task_id is None or task[3:] == (task_id, -1 if map_index is None else map_index)
 
 
 def are_of_one_dag(key: str, other: str) -> bool:
@@ -86,7 +105,9 @@ def are_of_one_dag(key: str, other: str) -> bool:
 
 
 def in_triggerer(ti_id: Any) -> Owner:
-    """The same try, while a triggerer follows. A triggerer that restarts or is away stops no run."""
+    """The same try, while a triggerer follows. One that restarts stops no run; a local run without any for
+    an hour ends by itself.
+    """
     return Owner(str(ti_id), "deferred", "orchestrated")
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.errors import BackendUnreachable
 from allaboard.redaction import redact_text
+from allaboard.units import rfc3339
 from allaboard.untrusted import parse_json
 from allaboard_provider.identity import are_of_one_dag
 
@@ -154,6 +155,34 @@ def unpack(value: Any) -> dict[str, Any] | None:
     if not isinstance(page, dict) or page.get("version") != PAGE or page.get("run") != value.get("run"):
         return None
     return page if all(isinstance(page.get(name), kind) for name, kind in _FIELDS.items()) else None
+
+
+def last_seen(page: Mapping[str, Any], host: str | None, task_state: str | None) -> dict[str, Any]:
+    """A snapshot of a run that cannot be read now, as what it is: a word about the past. Where its task has
+    ended, the run is not said to go on. ``host``: where it lives.
+    """
+    if page["is_final"]:
+        return dict(page)
+    seen = f"was {str(page['state']).replace('_', ' ')} as seen at {seen_at(page)}"
+    where = f" from {host}" if host else ""
+    headline = f"{page['run']} {seen}{where}"
+    if task_state not in ENDED_STATES:
+        return {**page, "headline": headline}
+    over = {"is_final": True, "ok": task_state == "success", "state": "unknown", "held_by": None}
+    progress = {**page["progress"], "seconds_left": None}
+    return {**page, **over, "progress": progress, "headline": f"{headline}; its task is {task_state} since"}
+
+
+ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
+
+
+def seen_at(page: Mapping[str, Any]) -> str:
+    """When a page was made: RFC 3339."""
+    since = page.get("looked_at")
+    try:
+        return str(rfc3339(float(round(page["zero"] + (since if isinstance(since, (int, float)) else 0.0)))))
+    except (ArithmeticError, OSError, ValueError):  # a snapshot that some task made up
+        return "an unknown time"
 
 
 _FIELDS: Mapping[str, type | tuple[type, ...]] = {

@@ -1,19 +1,21 @@
 """What Airflow loads in every one of its processes (entry point ``airflow.plugins``): a listener, and the
 tabs of the web pages. It imports nothing heavy.
 
-The listener closes two gaps that operators and triggers cannot close:
+The listener closes gaps that operators and triggers cannot close:
 
-* A person ends a deferred task before a triggerer watches it, so no trigger's ``on_kill`` is called. The
-process that took the order stops the run: the API server, or the scheduler for a ``dagrun_timeout``. It stops
-a run on a cluster from a thread, for it may not wait for a cluster. * A worker is killed between taking a
-run's result and Airflow's accepting the success. A result counts as handed over only once Airflow has
-accepted it, so the next try hands it over instead of training again.
+* A person ends a deferred task before a triggerer watches it, so no trigger's ``on_kill`` is called, or while
+its resume waits in a queue. The process that took the order stops the run: the API server, or the scheduler
+for a ``dagrun_timeout``. It stops a run on a cluster from a thread, for it may not wait for a cluster. A
+local run of another host is stopped there, by the `reconciler` that every triggerer starts.
+* A worker is killed between taking a run's result and Airflow's accepting the success. A result counts as
+handed over only once Airflow has accepted it, so the next try hands it over instead of training again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -41,6 +43,13 @@ class Listener:
     """Airflow's events about task instances and DAG runs. Airflow logs an exception here, and goes on."""
 
     active = False
+
+    @hookimpl
+    def on_starting(self, component: Any) -> None:
+        if "triggerer" in sys.argv:
+            from allaboard_provider import reconciler
+
+            reconciler.start(sys.argv[1:], os.environ)
 
     @hookimpl
     def on_task_instance_success(self, previous_state: Any, task_instance: Any) -> None:
@@ -175,9 +184,31 @@ def stop_deferred_run(task_instance: Any, reason: str) -> None:
     """Stop the run of a deferred task that a person ended."""
     ti = task_instance
     stop_runs_of([ti.id], (ti.dag_id, ti.run_id, ti.task_id, ti.map_index), reason)
+    if (arguments := _arguments_of(task_instance)) is not None:
+        stop_on_clusters([arguments], reason)
+
+
+def _arguments_of(task_instance: Any) -> Mapping[str, Any] | None:
+    """The arguments of our trigger that a task waits for; those in its event once it has fired and the resume
+    waits in a queue.
+    """
     trigger = getattr(task_instance, "trigger", None)
-    if trigger is not None and trigger.classpath == TRIGGER:
-        stop_on_clusters([trigger.kwargs], reason)
+    if trigger is not None:
+        return trigger.kwargs if trigger.classpath == TRIGGER else None
+    return event_of(getattr(task_instance, "next_kwargs", None))
+
+
+def event_of(next_kwargs: Any) -> Mapping[str, Any] | None:
+    """The event of our trigger in what a resume is called with, as Airflow keeps it; None for another one."""
+    from airflow.sdk.serde import deserialize
+
+    try:
+        called_with: Any = deserialize(next_kwargs)
+        event = called_with["event"]
+    except Exception:  # whatever another operator left
+        return None
+    ours = isinstance(event, Mapping) and all(name in event for name in ("run", "uid", "owner", "backend"))
+    return event if ours else None
 
 
 def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) -> None:

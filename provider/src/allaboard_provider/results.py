@@ -4,7 +4,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from allaboard.diagnosis.faults import SURE, Fault, fault_of
@@ -13,6 +13,7 @@ from allaboard.observation import Observation, State
 from allaboard.printable import visible
 from allaboard.redaction import redact_text, redact_texts
 from allaboard.status import state_of
+from allaboard_provider import errors
 from allaboard_provider.errors import (
     ImageTrouble,
     Interrupted,
@@ -87,6 +88,37 @@ def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:
     """
     summary = {name: value for name, value in outcome.summary.items() if name != "members"}
     return dict(redact_texts(summary, secrets))
+
+
+def end_of(outcome: Outcome, options: str = "", secrets: Iterable[str] = ()) -> dict[str, Any]:
+    """How a run has ended, for a worker that cannot look at it: plain JSON without secrets. ``result``: as
+    `result_of`, of one that succeeded; ``error``: what its task raises for another one.
+    """
+    known = tuple(secrets)
+    if outcome.ok:
+        return {"state": str(outcome.state), "result": result_of(outcome, known), "error": None}
+    error = failure_of(outcome, failure_text(outcome, options, known), known)
+    fields = {"kind": type(error).__name__, "text": str(error), **vars(error)}
+    return {"state": str(outcome.state), "result": None, "error": fields}
+
+
+_FIELDS = {"code": str, "summary": str, "retryable": bool, "run": str, "sure": bool}
+
+
+def read_end(value: Any) -> tuple[str, dict[str, Any] | None, TrainingFailed | None] | None:
+    """The state, the result and the error of an `end_of`; None for anything else."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("state"), str):
+        return None
+    if isinstance(result := value.get("result"), Mapping):
+        return value["state"], dict(result), None
+    told = value.get("error")
+    if not isinstance(told, Mapping):
+        return value["state"], None, None
+    kind = getattr(errors, str(told.get("kind")), TrainingFailed)
+    if not (isinstance(kind, type) and issubclass(kind, TrainingFailed)):
+        kind = TrainingFailed
+    fields = {name: told[name] for name, of in _FIELDS.items() if isinstance(told.get(name), of)}
+    return value["state"], None, kind(str(told.get("text", "")), **fields)
 
 
 def observation_words(seen: Observation) -> str:

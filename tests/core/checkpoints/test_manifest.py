@@ -45,7 +45,7 @@ def test_the_shape_is_that_of_the_contract() -> None:
     body = json.loads(Manifest(step=1, parts=(Part("state.pt", 10, SHA),)).encode())
     assert list(body) == [
         *("version", "step", "run", "attempt", "generation", "world_size", "created"),
-        *("metrics", "nonfinite", "parts", "parent", "versions"),
+        *("metrics", "nonfinite", "parts", "parent", "versions", "writer"),
     ]
     assert body["parts"] == [{"name": "state.pt", "size": 10, "sha256": SHA, "rank": 0}]
     assert body["version"] == 1

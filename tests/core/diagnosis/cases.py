@@ -2021,6 +2021,22 @@ case(
     "healthy",
 )
 case(
+    "checkpoint_taken_over",
+    "on another host",
+    False,
+    "net-worker-0",
+    failed(
+        "step 12 loss 0.3\n"
+        + traceback(
+            "allaboard.errors.TakenOver: checkpoints s3://lab/digits/net-1f: process 4711 on host-b has taken over "
+            "this folder at 2026-11-26T18:00:00.250Z and goes on after step 10; process 12 on host-a saves no more, "
+            "so that their checkpoints do not mix; let the other one train, or stop it and start this one anew"
+        )
+    ),
+    "checkpoint_corrupt",
+    "python_exception",
+)
+case(
     "checkpoint_corrupt",
     "torn",
     False,

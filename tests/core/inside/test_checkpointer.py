@@ -957,7 +957,10 @@ def test_a_full_disk_ends_the_script_with_one_clear_error_and_nothing_torn(small
     assert "No space left on device" in last and "free some, keep fewer checkpoints" in last
     assert steps(run) == [6]
     assert verify(run, 6) == []
-    assert keys(run) == ["step-000000000006/manifest.json", "step-000000000006/model.bin"]
+    assert keys(run) == [
+        *("step-000000000006/manifest.json", "step-000000000006/model.bin"),
+        "writers/000000000001.json",
+    ]
 
 
 def test_what_retention_let_go_of_makes_room_before_a_disk_is_called_full(small_disk: Path) -> None:

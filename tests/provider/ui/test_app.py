@@ -20,7 +20,7 @@ from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
 from airflow.sdk.execution_time.xcom import XCom
 from fastapi.testclient import TestClient
 
@@ -31,13 +31,13 @@ from allaboard.backends.kubernetes.client.resources import RESOURCEQUOTAS
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import cpus
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Owner, State
+from allaboard.observation import Observation, Owner, Progress, State
 from allaboard.queues import Amount, Queue
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
 from allaboard.report.reading import Rank0Output
 from allaboard.reportline import encode
 from allaboard.status import state_of
-from allaboard.testing import seen
+from allaboard.testing import seen as a_seen
 from allaboard.testing.cluster import FakeCluster
 from allaboard_provider import pages, plugin
 from allaboard_provider.identity import key_of
@@ -208,6 +208,63 @@ def test_a_run_that_is_gone_from_here_is_told_from_the_snapshot_its_task_left(
     assert (empty["source"], empty["run"]) == ("none", None) and "cannot be shown" in empty["empty"]
 
 
+def left_elsewhere(
+    found: Observation, state: str, *, task_id: str = "train", host: str = "gpu-7", **fields: Any
+) -> Task:
+    """A task whose run is on another host, as its follower left it when it began."""
+    page = page_data(Outcome(found), Readings(), 2.1, bounds=SNAPSHOT) | fields
+    named = {"run": page["run"], "host": host}
+    where = Where("nightly", "manual__1", task_id)
+    return Task(where, state, "TrainingJobOperator", 1, named=named, left=pack(page))
+
+
+def test_the_card_tells_a_run_of_another_host_as_it_was_seen() -> None:
+    """On main it has no state, although the database has its snapshot."""
+    found = a_seen(State.RUNNING, progress=Progress(step=30, total=120))
+    waits = a_seen(State.QUEUED, run="waits-00000000")
+    told = client(left_elsewhere(found, "deferred"), left_elsewhere(waits, "running", task_id="other"))
+    rows = {row["task_id"]: row for row in told.get("/api/now").json()["runs"]}
+    row = rows["train"]
+    assert (row["state"], row["job"], row["step"], row["total"], row["share"]) == (
+        "running", "digits", 30, 120, 0.25,
+    )  # fmt: skip
+    assert row["note"] == "step 30/120, as seen at 1970-01-01T00:00:02Z from gpu-7"
+    assert (rows["other"]["state"], rows["other"]["held_by"]) == ("queued", "waits for 2 CPUs")
+
+
+@pytest.mark.parametrize("state", ["up_for_retry", "scheduled", "queued"])
+def test_the_card_says_no_state_of_a_run_elsewhere_that_nobody_follows(state: str) -> None:
+    [row] = client(left_elsewhere(a_seen(State.RUNNING), state)).get("/api/now").json()["runs"]
+    assert row["state"] is None and row["note"].startswith("last running, as seen at 1970-01-01T00:00:02Z")
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped"])
+def test_a_run_whose_task_has_ended_is_not_said_to_go_on(state: str) -> None:
+    """On main the tab says for ever that it is running for 2.1 s."""
+    task = left_elsewhere(a_seen(State.RUNNING), state)
+    run = client(task).get(path_of(task)).json()["run"]
+    assert (run["state"], run["is_final"], run["ok"]) == ("unknown", True, state == "success")
+    assert run["headline"] == (
+        f"digits-00000000 was running as seen at 1970-01-01T00:00:02Z from gpu-7; its task is {state} since"
+    )
+    goes_on = replace(task, state="deferred")
+    run = client(goes_on).get(path_of(goes_on)).json()["run"]
+    assert (run["state"], run["is_final"]) == ("running", False)
+    assert run["headline"] == "digits-00000000 was running as seen at 1970-01-01T00:00:02Z from gpu-7"
+
+
+def test_a_worker_leaves_a_snapshot_before_anybody_else_follows() -> None:
+    """On main the tab has nothing until the trigger does, on whatever host."""
+    context = a_context()
+    operator = TrainingJobOperator(
+        task_id="train", job={"name": "small", "command": ["sleep", "300"]}, allaboard_conn_id=None
+    )
+    with pytest.raises(TaskDeferred):
+        operator.execute(context)
+    left = unpack(context["ti"].xcoms[SNAPSHOT_KEY])
+    assert left is not None and left["state"] in ("starting", "running") and not left["is_final"]
+
+
 def test_a_trigger_leaves_a_snapshot_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ti = TaskInstance()
     left: list[tuple[str, Any, dict[str, Any]]] = []
@@ -339,7 +396,7 @@ def test_the_same_answer_is_not_sent_twice() -> None:
 
 
 def a_page(**fields: Any) -> dict[str, Any]:
-    return {**page_data(Outcome(seen(State.RUNNING)), Readings(), 10.0, bounds=SNAPSHOT), **fields}
+    return {**page_data(Outcome(a_seen(State.RUNNING)), Readings(), 10.0, bounds=SNAPSHOT), **fields}
 
 
 def test_a_snapshot_comes_back_as_it_was() -> None:
@@ -360,6 +417,15 @@ BOMB = base64.b64encode(zlib.compress(b" " * (64 << 20))).decode()
 )  # fmt: skip
 def test_a_snapshot_that_is_damaged_or_of_another_release_is_none(value: Any) -> None:
     assert unpack(value) is None
+
+
+@pytest.mark.parametrize("zero", [1e300, float("nan"), -1e18])
+def test_a_snapshot_of_no_time_takes_no_other_run_from_the_card(zero: float) -> None:
+    made_up = left_elsewhere(a_seen(State.RUNNING), "deferred", zero=zero)
+    sound = left_elsewhere(a_seen(State.RUNNING), "deferred", task_id="sound")
+    told = client(made_up, sound).get("/api/now").json()
+    assert {row["task_id"]: row["state"] for row in told["runs"]}["sound"] == "running"
+    assert client(made_up).get(path_of(made_up)).status_code == 200
 
 
 @pytest.mark.parametrize("field", ["curves", "members", "checkpoints", "diagnoses", "metrics"])

@@ -24,13 +24,15 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 class Plan:
     """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the attempt
     before was, so that it does not count. ``environment``: what every member gets beside the job's own
-    variables, which go first; it is no part of the job, so no other try of it is another job.
+    variables, which go first; it is no part of the job, so no other try of it is another job. ``after``: the
+    generation and attempt that the run has reached on another machine, whose records this one does not have.
     """
 
     job: TrainingJob
     key: str
     interrupted: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    after: tuple[int, int] | None = None
 
     @property
     def run(self) -> str:
@@ -168,7 +170,7 @@ class Backend(Protocol):
         """
 
     def changes(self, run: str) -> AbstractContextManager[Changes]:
-        """Wake-ups for a follower; holding it open is what keeps an attached run alive."""
+        """Wake-ups for a follower; waiting in it is what keeps an attached or an orchestrated run alive."""
 
     def events(self, run: str) -> Sequence[Event]:
         """The events of a run over all its attempts, oldest first, each once."""

@@ -2,17 +2,21 @@
 
 A checkpoint is **complete** when its manifest is valid and every part is there in the size that the
 manifest says; that is one listing and one small read per checkpoint. `verify` reads every byte as well.
+One that a process saved after another had taken over from it is left out, as if it were not there
+(`allaboard.checkpoints.writers`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
 from allaboard.checkpoints.hashing import file_digest
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name, step_of
+from allaboard.checkpoints.writers import FOLDER as WRITERS
+from allaboard.checkpoints.writers import is_superseded, newest_writer, numbers_of
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.metrics import best_of
 from allaboard.storage import open_store
@@ -48,8 +52,12 @@ class Folder:
 
 def folders(store: Store) -> dict[int, Folder]:
     """Every step's folder in a run's folder, complete or not, by step."""
+    return _by_step(_entries(store))
+
+
+def _by_step(entries: Iterable[Entry]) -> dict[int, Folder]:
     by_step: dict[int, Folder] = {}
-    for entry in _entries(store):
+    for entry in entries:
         top, _, rest = entry.key.partition("/")
         step = step_of(top)
         if step is not None and rest:
@@ -58,14 +66,14 @@ def folders(store: Store) -> dict[int, Folder]:
 
 
 def _entries(store: Store) -> Iterator[Entry]:
-    """What may belong to a checkpoint. A bucket lists a whole tree in one request; on a disk a folder that is
-    no run's, such as ``/``, must not be walked to its last leaf to find that out.
+    """What may belong to a checkpoint, or says who writes. A bucket lists a whole tree in one request; on a
+    disk a folder that is no run's, such as ``/``, must not be walked to its last leaf to find that out.
     """
     if store.local_path() is None:
         yield from store.entries()
         return
     for name in store.folders():
-        if step_of(name) is not None:
+        if step_of(name) is not None or name == WRITERS:
             yield from store.entries(name)
 
 
@@ -86,8 +94,37 @@ def scan(store: Store) -> list[Checkpoint | Torn]:
 
     A folder without a manifest is no checkpoint (unfinished, or retired) and is left out.
     """
-    items = (_inspect_folder(store, folder) for folder in folders(store).values())
-    return [item for item in items if item is not None]
+    return scan_all(store).items
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """``items``: as of `scan`. ``superseded``: complete checkpoints that do not count, because their writer
+    had been taken over. ``writer``: the number of the present writer, None where that decided nothing.
+    """
+
+    items: list[Checkpoint | Torn]
+    superseded: list[Checkpoint]
+    writer: int | None = None
+
+
+def scan_all(store: Store) -> Scan:
+    """As `scan`, and what it leaves out."""
+    entries = [*_entries(store)]
+    found = (_inspect_folder(store, folder) for folder in _by_step(entries).values())
+    items = [item for item in found if item is not None]
+    numbers = numbers_of(entry.key for entry in entries)
+    highest = max(numbers, default=0)
+    saved_by = [item.manifest.writer for item in items if isinstance(item, Checkpoint)]
+    if all(number is None or number >= highest for number in saved_by):
+        return Scan(items, [])
+    newest = newest_writer(store, numbers)
+    superseded = [
+        item for item in items if isinstance(item, Checkpoint) and is_superseded(item.manifest, newest)
+    ]
+    gone = {checkpoint.step for checkpoint in superseded}
+    left = [item for item in items if item.step not in gone]
+    return Scan(left, superseded, newest.number if newest is not None else None)
 
 
 def _inspect_folder(store: Store, folder: Folder) -> Checkpoint | Torn | None:

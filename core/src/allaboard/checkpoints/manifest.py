@@ -6,12 +6,13 @@
     {"version": 1, "step": 120, "run": "digits-1f0c9a77", "attempt": 1, "generation": 1, "world_size": 2,
      "created": "2026-11-21T12:00:00.250Z", "metrics": {"val_loss": 0.31}, "nonfinite": [],
      "parts": [{"name": "state.pt", "size": 120331, "sha256": "...", "rank": 0}],
-     "parent": null, "versions": {"allaboard": "0.1.0", "python": "3.12.1", "torch": "2.7.0"}}
+     "parent": null, "versions": {"allaboard": "0.1.0", "python": "3.12.1", "torch": "2.7.0"}, "writer": 1}
 
 ``name`` is the file's name in the folder. A step that is saved again, after a resume, gets files of fresh
 names, and then one new manifest over the old one: both the old and the new are whole at every moment. The
-name by which the script knows such a part is kept in ``part``. Unknown fields are kept; a newer version is
-read as far as it is understood.
+name by which the script knows such a part is kept in ``part``. ``writer`` is the number of the writer that
+saved it (`allaboard.checkpoints.writers`), null where none was known. Unknown fields are kept; a newer
+version is read as far as it is understood.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class Manifest:
     nonfinite: tuple[str, ...] = ()
     parent: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    writer: int | None = None
     version: int = VERSION
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -133,6 +135,7 @@ class Manifest:
             "parts": [part.to_dict() for part in self.parts],
             "parent": self.parent,
             "versions": dict(self.versions),
+            "writer": self.writer,
             **self.extra,
         }
 
@@ -162,6 +165,7 @@ class Manifest:
             nonfinite=tuple(str(n) for n in nonfinite) if isinstance(nonfinite, list) else (),
             parent=_typed(body, "parent", str),
             versions=versions if isinstance(versions, dict) else {},
+            writer=body["writer"] if _is_count(body.get("writer")) else None,
             version=body["version"],
             extra={name: value for name, value in body.items() if name not in _KNOWN},
         )

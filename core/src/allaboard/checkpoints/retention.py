@@ -3,7 +3,8 @@ that a reader holds.
 
 Removal takes two steps, so that a reader that has just read a manifest finds its parts. First the manifest is
 replaced by `retired.json`, which names the parts. An hour later the parts are removed, unless a reader holds
-them. `prune` does both; every save of a `Checkpointer` calls it.
+them. `prune` does both; every save of a `Checkpointer` calls it. What a process saved after it had been taken
+over (`allaboard.checkpoints.writers`) counts for nobody, and the present writer retires it, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard.checkpoints.holds import list_holds
-from allaboard.checkpoints.listing import Folder, folders, scan
+from allaboard.checkpoints.listing import Folder, folders, scan_all
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED, Checkpoint, Manifest, folder_name
 from allaboard.errors import BadInput, Corrupt, StorageFull
 from allaboard.metrics import best_of
@@ -94,19 +95,24 @@ def prune(
     *,
     parts_after: float = PARTS_AFTER,
     protect: Collection[int] = (),
+    writer: int | None = None,
 ) -> Pruned:
     """Retire checkpoints that are not kept, and remove the files of those retired earlier. ``now`` is epoch
-    seconds.
+    seconds. ``writer``: the number of the writer that calls; nobody else may retire what a taken-over process
+    has left, because the present writer may be about to save that very step.
 
     Safe to repeat and to be killed at any moment. A torn checkpoint is kept for inspection. Raises BadInput
     for ``keep`` below 1, StorageError.
     """
     check_keep(keep)
-    complete = [checkpoint for checkpoint in scan(store) if isinstance(checkpoint, Checkpoint)]
+    seen = scan_all(store)
+    complete = [checkpoint for checkpoint in seen.items if isinstance(checkpoint, Checkpoint)]
     wanted = steps_to_keep(complete, keep, best, protect)
     placed = list_holds(store)
     held = {hold.step for hold in placed if hold.expires > now}
     going = [checkpoint for checkpoint in complete if checkpoint.step not in wanted | held]
+    if writer is not None and writer == seen.writer:
+        going += [checkpoint for checkpoint in seen.superseded if checkpoint.step not in held]
     freed = sum(_retire_checkpoint(store, checkpoint, now) for checkpoint in going)
     swept = _sweep(store, held, now, parts_after)
     store.delete(hold.key for hold in placed if hold.expires <= now)

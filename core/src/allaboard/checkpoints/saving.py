@@ -10,6 +10,10 @@ every file and folder is flushed; one rename gives the folder its final name. Wh
 overwritten part by part: the new parts get fresh names, then one manifest replaces the other. So one whole
 checkpoint is there at every moment, and a reader of the old one has an hour to finish; retention removes
 the old parts then.
+
+**A writer that was taken over** (`allaboard.checkpoints.writers`) touches nothing of the later one: the parts
+of every writer but the first have fresh names, and where a step had no manifest when its save began, the
+manifest is created exclusively.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,9 +42,17 @@ from allaboard.checkpoints.manifest import (
     check_part_name,
     folder_name,
 )
-from allaboard.errors import BadInput, OwnershipConflict, StorageError, StorageFull, StorageUnreachable
+from allaboard.errors import (
+    BadInput,
+    OwnershipConflict,
+    StorageConflict,
+    StorageError,
+    StorageFull,
+    StorageUnreachable,
+    StorageUnsupported,
+)
 from allaboard.storage.base import Store, join
-from allaboard.storage.disk import translate_os_errors
+from allaboard.storage.disk import link_exclusively, translate_os_errors
 from allaboard.storage.locks import SUFFIX, Lock, ask_lock, lock_of, locked_name
 from allaboard.storage.scratch import scratch
 
@@ -52,25 +64,58 @@ Source = bytes | bytearray | memoryview | Path | Callable[[HashedFile], object]
 """A part: its bytes, a file to copy, or a function that writes to the file it is given."""
 
 
-def save(store: Store, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
+def save(
+    store: Store,
+    manifest: Manifest,
+    parts: Mapping[str, Source],
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> Checkpoint:
     """Write a checkpoint: ``manifest`` has everything but the parts. The result is complete and durable.
 
-    ``store`` is the run's folder. Raises BadInput for illegal names or no parts, StorageError when it cannot
-    be written. Existing data then stays unchanged, and nothing partial stays under the final name.
+    ``store`` is the run's folder. ``check`` is called right before the manifest appears: what it raises ends
+    the save. Raises BadInput for illegal names or no parts, StorageError when it cannot be written. Existing
+    data then stays unchanged, and nothing partial stays under the final name.
     """
     if not parts:
         raise BadInput(f"checkpoint of step {manifest.step}: it has no parts; give at least one")
     for name in parts:
         check_part_name(name)
     folder = folder_name(manifest.step)
-    is_taken = next(store.entries(folder), None) is not None
-    names = {called: _random_name(called) if is_taken else called for called in parts}
+    place = _Place({entry.key for entry in store.entries(folder)}, f"{folder}/{MANIFEST}", check)
+    # A process that was taken over may still write its parts.
+    is_fresh = place.is_taken or (manifest.writer or 1) > 1
+    names = {called: _random_name(called) if is_fresh else called for called in parts}
     root = store.local_path()
     write = _save_in_bucket if root is None else _save_on_disk
     done = write(
-        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, is_taken
+        store, manifest, {names[called]: (called, source) for called, source in parts.items()}, place
     )
     return Checkpoint(join(store.uri, folder), done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What was in the step's folder when its save began: ``keys``."""
+
+    keys: set[str]
+    manifest: str
+    check: Callable[[], None]
+
+    @property
+    def is_taken(self) -> bool:
+        return bool(self.keys)
+
+    @property
+    def has_manifest(self) -> bool:
+        return self.manifest in self.keys
+
+    def conflict(self, where: str) -> OwnershipConflict:
+        """The error for a manifest that appeared meanwhile. Raises TakenOver where that is the reason."""
+        self.check()
+        return OwnershipConflict(
+            f"{where}: another process saved this step meanwhile; only rank 0 may save in a run's folder"
+        )
 
 
 def _random_name(name: str) -> str:
@@ -89,7 +134,7 @@ def _part(name: str, called: str, size: int, sha256: str) -> Part:
 
 
 def _save_on_disk(
-    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], is_taken: bool
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], place: _Place
 ) -> Manifest:
     root = store.local_path()
     assert root is not None
@@ -101,10 +146,11 @@ def _save_on_disk(
         done = replace(manifest, parts=written)
         _write_file(staged / MANIFEST, done.encode())
         _sync_folder(staged)
-        if is_taken:
-            _publish_into_existing(staged, root / folder)
+        place.check()
+        if place.is_taken:
+            _publish_into_existing(staged, root / folder, place)
         else:
-            _publish(staged, root / folder)
+            _publish(staged, root / folder, place)
         _sync_folder(root)
     return done
 
@@ -121,7 +167,7 @@ def _stage(path: Path, called: str, source: Source) -> Part:
     return _part(path.name, called, file.size, file.sha256)
 
 
-def _publish(staged: Path, final: Path) -> None:
+def _publish(staged: Path, final: Path, place: _Place) -> None:
     try:
         staged.rename(final)
     except OSError as error:
@@ -129,15 +175,12 @@ def _publish(staged: Path, final: Path) -> None:
             raise
         # No object was there when this save began, and only one process saves for a run.
         if any((final / path.name).exists() for path in staged.iterdir()):
-            raise OwnershipConflict(
-                f"{final}: another process saved this step meanwhile; only rank 0 may save in a run's folder"
-            ) from error
-        _publish_into_existing(
-            staged, final
-        )  # what is in the way is no object: the temporary file of a killed writer
+            raise place.conflict(str(final)) from error
+        # What is in the way is no object: the temporary file of a killed writer.
+        _publish_into_existing(staged, final, place)
 
 
-def _publish_into_existing(staged: Path, final: Path) -> None:
+def _publish_into_existing(staged: Path, final: Path, place: _Place) -> None:
     """Move fresh parts beside what is there, then replace the manifest: one whole checkpoint at every
     moment.
     """
@@ -149,9 +192,12 @@ def _publish_into_existing(staged: Path, final: Path) -> None:
                 path.rename(final / path.name)
                 moved.append(final / path.name)
         _sync_folder(final)
-        (staged / MANIFEST).replace(final / MANIFEST)
+        if place.has_manifest:
+            (staged / MANIFEST).replace(final / MANIFEST)
+        else:
+            _publish_manifest(staged / MANIFEST, final / MANIFEST, place)
     except BaseException:
-        if (staged / MANIFEST).exists():  # else the new manifest exists, and its parts are needed
+        if not _is_published(staged / MANIFEST, final / MANIFEST):  # else its parts are needed
             for path in moved:
                 with suppress(OSError):
                     path.unlink()
@@ -159,6 +205,26 @@ def _publish_into_existing(staged: Path, final: Path) -> None:
     _sync_folder(final)
     with suppress(OSError):
         (final / RETIRED).unlink(missing_ok=True)
+
+
+def _is_published(staged: Path, final: Path) -> bool:
+    """Whether the staged manifest was moved, or linked, to its final name."""
+    try:
+        return staged.samefile(final) if staged.exists() else True
+    except FileNotFoundError:
+        return False
+
+
+def _publish_manifest(staged: Path, final: Path, place: _Place) -> None:
+    try:
+        link_exclusively(staged, final)
+    except FileExistsError as error:
+        raise place.conflict(str(final.parent)) from error
+    except StorageUnsupported:
+        staged.replace(final)
+    else:
+        with suppress(FileNotFoundError):  # it was renamed
+            staged.unlink()
 
 
 @contextmanager
@@ -306,7 +372,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _save_in_bucket(
-    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], is_taken: bool
+    store: Store, manifest: Manifest, parts: Mapping[str, tuple[str, Source]], place: _Place
 ) -> Manifest:
     folder = folder_name(manifest.step)
     written: list[Part] = []
@@ -314,6 +380,7 @@ def _save_in_bucket(
     try:
         for name, (called, source) in parts.items():
             written.append(_upload_part(store, f"{folder}/{name}", called, source))
+        place.check()
     except StorageUnreachable:
         raise  # no answer: the parts without a manifest are no checkpoint, and are removed after a day
     except BaseException:
@@ -322,11 +389,24 @@ def _save_in_bucket(
         raise
     done = replace(manifest, parts=tuple(written))
     # From here on the parts stay even when this fails: the answer may be lost while the manifest was kept.
-    store.write(f"{folder}/{MANIFEST}", done.encode())
-    if is_taken:
+    _write_manifest(store, done, place)
+    if place.is_taken:
         with suppress(StorageError):
             store.delete([f"{folder}/{RETIRED}"])
     return done
+
+
+def _write_manifest(store: Store, manifest: Manifest, place: _Place) -> None:
+    if not place.has_manifest and manifest.writer is not None:
+        try:
+            store.create(place.manifest, manifest.encode())
+        except StorageConflict as error:
+            raise place.conflict(join(store.uri, place.manifest)) from error
+        except StorageUnsupported:
+            pass  # the claim of this writer has told of it
+        else:
+            return
+    store.write(place.manifest, manifest.encode())
 
 
 def _upload_part(store: Store, key: str, called: str, source: Source) -> Part:

@@ -286,6 +286,28 @@ def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
 
 
 @rule(
+    "checkpoint_taken_over",
+    "Another process writes this run's checkpoints now",
+    means="A run's folder of checkpoints has one writer. Another attempt of the run began to train after "
+    "this one, mostly on another host, because this one was taken for lost. This process saves no more; "
+    "the other goes on, and nothing of the two is mixed.",
+    looks="allaboard.errors.TakenOver, `has taken over this folder at`, from rank 0 at its next save.",
+    fix="let the other one train: the message names its process and host. To train here, stop it there "
+    "first and start the run again",
+    needs=_NEEDS,
+)
+def checkpoint_taken_over(case: Case) -> Iterator[Finding]:
+    pattern = words(r"allaboard\.errors\.TakenOver|has taken over this folder at")
+    yield from from_logs(
+        case,
+        "checkpoint_taken_over",
+        pattern,
+        "another process writes this run's checkpoints now",
+        confidence=0.95,
+    )
+
+
+@rule(
     "checkpoint_mismatch",
     "The checkpoint does not fit the model",
     means="It was written by another model, another world size, or in a form that the loader does not take.",

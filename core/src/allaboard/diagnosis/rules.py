@@ -88,6 +88,7 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
         ("duplicate_gpu_mapping", "nccl_interface network_fabric_error"),
         ("checkpoint_write_nfs_lock", "filesystem_permission_denied disk_full"),
         ("disk_full", "checkpoint_corrupt"),
+        ("checkpoint_taken_over", "checkpoint_corrupt checkpoint_mismatch"),
         ("mpi_ssh_auth", "mpi_ssh_unreachable filesystem_permission_denied"),
         ("mpi_ssh_unreachable", "master_unreachable_dns master_unreachable_network missing_dependency"),
         ("container_config_missing", "volume_mount_failed bad_entrypoint"),
@@ -465,6 +466,10 @@ _FLAGS = {
     "checkpoint_corrupt": (
         "the newest checkpoint could not be read; the one before was used",
         "`allaboard checkpoints verify` names the torn one",
+    ),
+    "checkpoint_writers": (
+        "two processes could write checkpoints into one folder at the same time",
+        "keep them in a store with conditional writes (If-None-Match), or on a disk with hard links",
     ),
     "images_differ": (
         "members run different images under one name: collectives hang where their libraries differ",

@@ -118,6 +118,14 @@ class RunRecord:
         fresh = self.next_attempt(uid, owner, spec, spec_hash)
         return replace(fresh, attempt=1, interruptions=0, generation=self.generation + 1)
 
+    def going_on_after(self, after: tuple[int, int] | None) -> RunRecord:
+        """This record of a new attempt, which follows generation and attempt ``after`` of another machine
+        where those are further.
+        """
+        if after is None or (self.generation, self.attempt) > after:
+            return self
+        return replace(self, generation=after[0], attempt=after[1] + 1)
+
 
 def last_good(own: RunRecord, records: Iterable[RunRecord]) -> RunRecord | None:
     """The last of these records of the same job whose run succeeded; None: there is none but its own."""

@@ -14,6 +14,9 @@ whole or not at all. What is saved is the whole state, so it resumes at any worl
 and names the checkpoint, the trouble and what to do. Where the job says ``checkpoints.hot``, `step` keeps a
 second copy of the newest state on fast storage, and `resume` takes it where it is newer.
 
+A run's folder has one writer at a time: the process that began to train last. One that was taken over ends
+with `TakenOver` at its next save; what it wrote in between counts for nobody.
+
 Works without torch (bytes and files can be saved) and without allaboard around it
 (``Checkpointer(uri="checkpoints/my-run")``).
 """
@@ -27,7 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,13 +39,22 @@ from allaboard._version import __version__
 from allaboard.checkpoints import Checkpoint, Manifest, Torn, folder_name, parse_best, prune, save, scan
 from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
-from allaboard.errors import AllaboardError, BadInput, Corrupt, StorageDenied, StorageError, StorageFull
+from allaboard.errors import (
+    AllaboardError,
+    BadInput,
+    Corrupt,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    TakenOver,
+)
 from allaboard.inside.context import ranks
 from allaboard.inside.hot import HotCopy
 from allaboard.inside.report import write_report
 from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
 from allaboard.inside.shutdown import EXIT_CODE, shutdown
 from allaboard.inside.tracing import span
+from allaboard.inside.writer import writer_of
 from allaboard.metrics import best_of, number
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
@@ -51,6 +63,8 @@ from allaboard.units import rfc3339, seconds
 
 #: With less than this share of a disk free, retired checkpoints are removed without the hour's delay.
 SCARCE = 0.2
+#: The flag of a run whose folder of checkpoints another process writes now.
+TAKEN_OVER = "checkpoint_taken_over"
 
 Metrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 
@@ -123,6 +137,8 @@ class Checkpointer:
         hot = os.environ.get("ALLABOARD_CHECKPOINT_HOT")
         hot_every = Every.parse(os.environ.get("ALLABOARD_CHECKPOINT_HOT_EVERY"))
         self._hot = HotCopy(hot, hot_every) if hot else None
+        self._writer = writer_of(self._store)
+        self._has_begun = False
         self._parent: str | None = None
         self._last_step = 0
         self._last_time = time.monotonic()
@@ -143,9 +159,10 @@ class Checkpointer:
         A damaged one is skipped with a warning, and the one before is used. Every byte is verified when this
         returns. All ranks get the same answer; call it on all of them, after ``init_process_group`` if there
         is one. Raises BadInput for a ``start_from`` that is not there, Corrupt for one that is damaged,
-        StorageError.
+        TakenOver when another attempt has taken over from this one, StorageError.
         """
         checkpoint = self._find_on_rank0()
+        self._writer.begin(checkpoint.step if checkpoint is not None and checkpoint.resumed else None)
         if checkpoint is not None:
             self._parent = checkpoint.checkpoint.manifest.parent if checkpoint.resumed else checkpoint.uri
             self._last_step = checkpoint.step
@@ -187,7 +204,9 @@ class Checkpointer:
     def _find_checkpoint(self) -> ResumedCheckpoint | None:
         if ranks()[0] == 0:
             self._prepare()
-            self._take_hot()
+            with self._told_when_taken_over():
+                self._writer.look()
+                self._take_hot()
         for item in reversed(scan(self._store)):
             if isinstance(item, Torn):
                 self._warn_damaged(item.uri, "; ".join(item.problems))
@@ -207,9 +226,10 @@ class Checkpointer:
         if self._hot is None:
             return
         complete = [item.step for item in scan(self._store) if isinstance(item, Checkpoint)]
-        found = self._hot.newer_than(max(complete, default=0))
+        found = self._hot.newer_than(max(complete, default=0), self._writer.is_left_behind)
         if found is None:
             return
+        self._writer.begin(found.step)
         manifest, parts = found.checkpoint.manifest, {name: found.path(name) for name in found.parts}
         with self._explain_errors(f"saving step {found.step}", folder_name(found.step)):
             self._write(manifest, parts)
@@ -271,7 +291,7 @@ class Checkpointer:
         ``step`` counts the steps done, from 1. ``state`` is a function, called on rank 0 and only when
         something is saved; it returns what `save` takes. ``metrics`` may be such a function too, when they
         cost an evaluation; on SIGTERM it is not called, for there is little time. Comes back with the
-        checkpoint when one was written by this process, else None.
+        checkpoint when one was written by this process, else None. Raises as `save` does.
         """
         if hasattr(state, "state_dict") or not callable(state):
             raise BadInput(
@@ -280,8 +300,10 @@ class Checkpointer:
             )
         folder_name(step)  # an invalid step is an error on every rank at once
         if ranks()[0] != 0:
+            self._writer.follow(step)
             shutdown.after_step(time.monotonic())
             return None
+        self._begin()
         due = self._every.due(step, self._last_step, time.monotonic(), self._last_time)
         if not due and not shutdown.requested:
             self._save_hot(step, state, metrics)
@@ -298,7 +320,8 @@ class Checkpointer:
 
         On other ranks than 0 nothing happens, and None comes back. When this returns, the checkpoint is
         whole and durable. A step that was saved before is replaced; at every moment the old one or the new
-        one is there. Raises BadInput, StorageError.
+        one is there. Raises BadInput, StorageError, and TakenOver when another process has become the writer
+        of the run's folder: then nothing was saved, and the script should end.
         """
         rank, world = ranks()
         if rank != 0:
@@ -306,7 +329,11 @@ class Checkpointer:
         metrics = metrics() if callable(metrics) else metrics
         manifest = self._manifest(step, world).with_metrics(metrics)
         saving = span("checkpoint.save", step=step)
-        with saving, self._explain_errors(f"saving step {step}", folder_name(step)):
+        with (
+            saving,
+            self._explain_errors(f"saving step {step}", folder_name(step)),
+            self._told_when_taken_over(),
+        ):
             saved = self._write(manifest, _parts_of(state))
         self._last_step, self._last_time = step, time.monotonic()
         best = self._prune_after_save(saved)
@@ -323,8 +350,11 @@ class Checkpointer:
         manifest = self._manifest(step, ranks()[1]).with_metrics(None if callable(metrics) else metrics)
         parts = _parts_of(state())
         try:
+            with self._told_when_taken_over():
+                manifest = replace(manifest, writer=self._claim())
             self._hot.save(manifest, parts)
         except StorageError as error:
+            self._hot.begin(step)
             code = "checkpoint_hot"
             if code not in self._warned:
                 self._warn(code, f"the hot copy of the state could not be saved: {error}")
@@ -344,11 +374,45 @@ class Checkpointer:
 
     def _write(self, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
         try:
-            return save(self._store, manifest, parts)
+            return self._save_as_writer(manifest, parts)
         except StorageFull:
             if not self._free_space(manifest.step):
                 raise
-        return save(self._store, manifest, parts)
+        return self._save_as_writer(manifest, parts)
+
+    def _save_as_writer(self, manifest: Manifest, parts: Mapping[str, Source]) -> Checkpoint:
+        number = self._claim()
+        self._writer.check()  # before anything large is sent for nothing
+        return save(self._store, replace(manifest, writer=number), parts, check=self._writer.check)
+
+    def _begin(self) -> None:
+        """At the first step, so that a process that this one replaces learns of it soon. A store that does
+        not answer is asked again by the first save.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        with suppress(StorageError), self._told_when_taken_over():
+            self._claim()
+
+    def _claim(self) -> int:
+        number = self._writer.claim()
+        if self._writer.doubt is not None:
+            self._warn(
+                "checkpoint_writers",
+                f"two processes could write checkpoints here at the same time: {self._writer.doubt}",
+            )
+        return number
+
+    @contextmanager
+    def _told_when_taken_over(self) -> Iterator[None]:
+        try:
+            yield
+        except TakenOver as error:
+            if TAKEN_OVER not in self._warned:
+                self._warned.add(TAKEN_OVER)
+                write_report("flag", code=TAKEN_OVER, text=str(error))
+            raise
 
     def _free_space(self, step: int) -> bool:
         """What waits for its hour is worth less than the state of now."""
@@ -371,7 +435,13 @@ class Checkpointer:
 
     def _prune(self, step: int, parts_after: float) -> int:
         return prune(
-            self._store, self._keep, self._best, time.time(), parts_after=parts_after, protect=(step,)
+            self._store,
+            self._keep,
+            self._best,
+            time.time(),
+            parts_after=parts_after,
+            protect=(step,),
+            writer=self._writer.number,
         ).bytes
 
     def _is_space_scarce(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -45,13 +45,15 @@ class HotCopy:
         save(self.store, manifest, parts)
         prune(self.store, 1, None, time.time(), parts_after=0.0, protect=(manifest.step,))
 
-    def newer_than(self, step: int) -> ResumedCheckpoint | None:
-        """The newest whole copy of a later step, every byte verified."""
+    def newer_than(
+        self, step: int, but: Callable[[Manifest], bool] = lambda manifest: False
+    ) -> ResumedCheckpoint | None:
+        """The newest whole copy of a later step, every byte verified. ``but``: those that do not count."""
         with suppress(StorageError):
             if (root := self.store.local_path()) is not None and root.is_dir():
                 sweep_staging(root)
             for item in reversed(scan(self.store)):
-                if not isinstance(item, Checkpoint) or item.step <= step:
+                if not isinstance(item, Checkpoint) or item.step <= step or but(item.manifest):
                     continue
                 found = ResumedCheckpoint(self.store, item)
                 with suppress(Corrupt):

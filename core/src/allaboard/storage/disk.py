@@ -284,7 +284,7 @@ class Unnamed:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()  # Windows renames no open file
-            _link(self.path, path) if exclusive else self.path.replace(path)
+            link_exclusively(self.path, path) if exclusive else self.path.replace(path)
             _sync_folder(path.parent)
 
 
@@ -330,8 +330,10 @@ def _make_folders(folder: Path) -> Path | None:
     return missing[-1] if missing else None
 
 
-def _link(temp: Path, path: Path) -> None:
-    """Give the finished file its name if the name is free."""
+def link_exclusively(temp: Path, path: Path) -> None:
+    """Give the finished file its name if the name is free, else raise FileExistsError. Its first name may
+    stay or go. Raises StorageUnsupported where the file system can do neither, OSError.
+    """
     try:
         os.link(temp, path)
     except FileExistsError:

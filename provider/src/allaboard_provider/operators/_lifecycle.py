@@ -20,7 +20,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from airflow.sdk import conf
 from airflow.sdk.exceptions import (
@@ -32,6 +32,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.log import mask_secret
 
 from allaboard.backends.base import Backend, Changes, Handle, Plan
+from allaboard.backends.local.host.machine import pid_namespace
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, OwnershipConflict, UnknownRun
 from allaboard.follow.loop import (
     Answer,
@@ -52,19 +53,23 @@ from allaboard.status import state_of
 from allaboard_provider import measures, outlets, plugin
 from allaboard_provider.errors import SpecRejected, airflow_errors
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
+from allaboard_provider.homes import Ended
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
+from allaboard_provider.operators._elsewhere import Homes
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.results import failure_of, failure_text
+from allaboard_provider.results import failure_of, failure_text, read_end, result_of
 from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
 from allaboard_provider.tracing import trace_environment
+from allaboard_provider.triggerers import present, why_not_left
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
+    from allaboard.backends.local.backend import LocalBackend
     from allaboard.spec.job import TrainingJob
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.lineage import Lineage
@@ -74,6 +79,8 @@ _UNTIL_SIGKILL = 4.0
 _UNTIL_GONE = 90.0
 _DEFERRED_AGAIN = 5
 """How often a worker that cannot reach the cluster returns the run to the triggerer, which waits."""
+_GIVEN_BACK = 10
+"""How often a worker that cannot see a local run returns it, until a triggerer gets it that can."""
 
 
 class TrainingTask(Protocol):
@@ -85,6 +92,7 @@ class TrainingTask(Protocol):
     killed: bool
     backstop: float
     executor: str | None
+    queue: str
     execution_timeout: timedelta | None
     lineage: Callable[[], Lineage] | None
 
@@ -99,7 +107,7 @@ class TrainingTask(Protocol):
     @property
     def outlets(self) -> list[Any]: ...
 
-    def result(self, outcome: Outcome) -> dict[str, Any]: ...
+    def result(self, status: dict[str, Any]) -> dict[str, Any]: ...
 
     def made(self, outcome: Outcome) -> Lineage: ...
 
@@ -130,6 +138,12 @@ class TaskTry:
         return self.place.backend
 
     @cached_property
+    def homes(self) -> Homes:
+        """Of local runs."""
+        store = self.context.get("task_state_store")
+        return Homes(store, cast("LocalBackend", self.backend), self.log, self._pause)
+
+    @cached_property
     def worker(self) -> Owner:
         return on_worker(self.ti, local=self.place.is_local)
 
@@ -144,9 +158,9 @@ class TaskTry:
     @cached_property
     def secrets(self) -> tuple[str, ...]:
         """The secrets of the run. From the first call on Airflow, too, hides them in the log of this task."""
-        assert self.handle is not None
-        # The job of a run on a cluster has all that is known here.
-        recorded = self.backend.secrets_of(self.handle.run) if self.place.is_local else ()
+        # The job of a run on a cluster, or on another machine, has all that is known here.
+        here = self.handle is not None and self.place.is_local
+        recorded = self.backend.secrets_of(self.plan.run) if here else ()
         values = (*secret_values(self.plan.job.as_mapping()), *recorded)
         for value in values:
             mask_secret(value)
@@ -157,10 +171,20 @@ class TaskTry:
     def begin(self) -> dict[str, Any]:
         """Start a new try."""
         with airflow_errors(), self._stop_on_timeout():
-            self._wait_for_stop()
-            self.handle = self.backend.launch(self.plan, self.worker)
-            self._log_handle(self.handle)
+            if self.place.is_local:
+                before = self.homes.settle(self.plan.run)
+                if before.result is not None:
+                    return self._take(before.result, before.uid)
+                self.plan = replace(self.plan, after=before.after)
+                self._wait_for_stop()
+            self._launch(self.plan)
             return self._follow()
+
+    def _launch(self, plan: Plan) -> None:
+        self.handle = self.backend.launch(plan, self.worker)
+        self._log_handle(self.handle)
+        if self.place.is_local:
+            self.homes.keep_home(self.handle, alone=self._why_run_ends_with_worker is not None)
 
     def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on after an event of the trigger."""
@@ -173,7 +197,8 @@ class TaskTry:
                 adopted=True,
             )
             self.log_state = event.get("told")
-            self._refuse_elsewhere(event)
+            if not self.place.is_here(self.handle.run, event.get("fingerprint")):
+                return self._resume_from_afar(event)
             try:
                 self._reclaim()
             except BackendUnreachable as error:
@@ -217,8 +242,6 @@ class TaskTry:
         """Wait until a run that the last try was made to stop has ended: the next attempt begins when the
         last member has had its grace. (On a cluster the launch itself waits for that.)
         """
-        if not self.place.is_local:
-            return
         try:
             with self.backend.changes(self.plan.run) as changes:
                 while state_of(self.backend.observe(self.plan.run)) is State.STOPPING:
@@ -250,17 +273,42 @@ class TaskTry:
         known = {"run": handle.run, "attempt": handle.attempt, "uid": handle.uid, **self.place.address}
         self.ti.xcom_push(RUN_KEY, known)
 
-    def _refuse_elsewhere(self, event: Mapping[str, Any]) -> None:
-        """Raises AirflowFailException for a local run of another machine. A retry elsewhere would train
-        twice.
+    def _resume_from_afar(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on without seeing the run, which lives on another machine: with the end that its trigger saw, or
+        by giving the run back to the triggerers, of which one sees it. Raises AirflowException, for which a
+        try is used, when none does; the run is then stopped there.
         """
         assert self.handle is not None
-        if not self.place.is_here(self.handle.run, event.get("fingerprint")):
-            raise AirflowFailException(
-                f"run {self.handle.run} lives on {event.get('host') or 'another machine'}, and this worker "
-                f"is on {socket.gethostname()}: a local run can only be followed on its own machine; give "
-                "its task a queue whose workers and triggerer run there, or deferrable=False"
+        run, host = self.handle.run, event.get("host") or "another machine"
+        self.handle = None
+        if (end := read_end(event.get("end"))) is not None:
+            state, result, error = end
+            self.homes.keep_end(Ended(str(event["uid"]), state, result))
+            if result is not None:
+                self.log.info("run %s has succeeded on %s, as its trigger saw", run, host)
+                return self._take(result, str(event["uid"]))
+            raise error or AirflowException(f"run {run} has ended on {host}: {state}")
+        again = int(event.get("again", 0)) + 1
+        where = f"run {run} lives on {host}, and this worker is on {socket.gethostname()}"
+        if event.get("status") == "timeout":
+            self.homes.ask_to_stop(run)
+            self._out_of_time()
+        if again > _GIVEN_BACK:
+            self.homes.ask_to_stop(run)
+            raise AirflowException(
+                f"{where}: a local run can only be followed on its own machine, and no triggerer there took "
+                "its trigger; give its task a queue whose worker and triggerer run there, or deferrable=False"
             )
+        self.log.warning("%s: the task waits again, for a triggerer that sees it", where)
+        names = ("run", "uid", "owner", "attempt", "generation", "fingerprint", "told")
+        trigger = TrainingJobTrigger(
+            **{name: event[name] for name in names if name in event},
+            host=str(host),
+            deadline=self._deadline(),
+            get_logs=self.operator.get_logs,
+            again=again,
+        )
+        self.operator.defer(trigger=trigger, method_name="execute_complete", timeout=self._backstop())
 
     def _reclaim(self) -> None:
         """Become the owner again: the first act of a resumed worker. From here on a crash is one of a worker,
@@ -338,7 +386,7 @@ class TaskTry:
 
     def _follow(self) -> dict[str, Any]:
         assert self.handle is not None
-        self.waits_here = self.waits_here or self._run_ends_with_worker()
+        self.waits_here = self.waits_here or self._run_ends_with_worker() or self._would_be_left_alone()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
         # A task that defers needs no changes.
@@ -348,16 +396,30 @@ class TaskTry:
 
     def _run_ends_with_worker(self) -> bool:
         """Whether the run is local and ends with this worker when it defers."""
-        if not self.place.is_local:
-            return False
-        configured = conf.get("core", "executor", fallback="")
-        why = why_run_ends_with_worker(self.operator.executor, configured, os.environ, first_process())
+        why = self._why_run_ends_with_worker if self.place.is_local else None
         if why is not None:
             self.log.info(
                 "this worker does not defer, and follows the run to its end: %s, and a local run ends "
                 "with it (one on a cluster goes on)",
                 why,
             )
+        return why is not None
+
+    @cached_property
+    def _why_run_ends_with_worker(self) -> str | None:
+        configured = conf.get("core", "executor", fallback="")
+        return why_run_ends_with_worker(self.operator.executor, configured, os.environ, first_process())
+
+    def _would_be_left_alone(self) -> bool:
+        """Whether the run is local, and no triggerer that sees it would take its trigger."""
+        if not self.place.is_local:
+            return False
+        queues = conf.getboolean("triggerer", "queues_enabled", fallback=False)
+        queue = self.operator.queue if queues else None
+        here = present(self.homes.backend.home)
+        why = why_not_left(here, queue, pid_namespace(), socket.gethostname())
+        if why is not None:
+            self.log.info("this worker does not defer, and follows the run to its end: %s", why)
         return why is not None
 
     _changes: Changes | None = None
@@ -416,9 +478,7 @@ class TaskTry:
                 self.log.warning("attempt %d in this same try of the task: %s", attempt, why)
                 if self._seen is not None:
                     self._measure(self._seen, starts_again=True)
-                plan = replace(self.plan, interrupted=interrupted)
-                self.handle = self.backend.launch(plan, self.worker)
-                self._log_handle(self.handle)
+                self._launch(replace(self.plan, interrupted=interrupted))
         return None
 
     def _observe(self, evidence: bool) -> Answer:
@@ -435,8 +495,8 @@ class TaskTry:
                 f"run {seen.run} is on attempt {seen.attempt} now and belongs to {owner}: this try lost it"
             )
         state = state_of(seen)
-        here = self.waits_here and self.place.is_local  # the API server reads clusters by itself
-        if here and not state.is_final and self._snapshots.is_due(str(state)):
+        # The API server reads clusters by itself.
+        if self.place.is_local and not state.is_final and self._snapshots.is_due(str(state)):
             self._leave_snapshot(outcome_of(seen))
         return seen
 
@@ -525,6 +585,7 @@ class TaskTry:
                 seen = self.backend.observe(handle.run)
                 self._log_observation(seen)
                 if seen.uid != handle.uid or state_of(seen).is_final:
+                    self._keep_end(seen)
                     break
                 changes.wait(_STEP)
 
@@ -545,10 +606,8 @@ class TaskTry:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
         if outcome.ok:
             self.log.info("%s", redact_text(outcome.message, self.secrets))
-            result = dict(redact_texts(self.operator.result(outcome), self.secrets))
-            self._tell_outlets(result)
-            self._hand_over(result)
-            return result
+            return self._take(result_of(outcome), str(outcome.seen.uid))
+        self._keep_end(outcome.seen)
         error = failure_of(outcome, failure_text(outcome, self.place.options, self.secrets), self.secrets)
         if isinstance(error, SpecRejected):
             self.log.error("Airflow does not try it again: only a change of the job ends it differently")
@@ -573,15 +632,36 @@ class TaskTry:
         extra = outlets.extra_of(facts, self.secrets)
         outlets.announce(self.operator, self.context, extra, outlets.folder_of(uri))
 
-    def _hand_over(self, result: dict[str, Any]) -> None:
+    def _take(self, status: Mapping[str, Any], uid: str) -> dict[str, Any]:
+        """The result of an attempt that succeeded, here or elsewhere."""
+        result = dict(redact_texts(self.operator.result(dict(status)), self.secrets))
+        self._tell_outlets(result)
+        self._hand_over(result, uid)
+        return result
+
+    def _hand_over(self, result: dict[str, Any], uid: str) -> None:
         """Hand the result over once Airflow has accepted the success of the task; see `plugin`."""
-        handle, backend = self.handle, self.backend
-        assert handle is not None
+        handle, backend, is_local = self.handle, self.backend, self.place.is_local
+        ended = Ended(uid, State.SUCCEEDED.value, result)
+        if is_local:
+            self.homes.keep_end(ended)
+
+        def accepted() -> None:
+            if handle is not None:
+                backend.hand_over(handle)
+            if is_local:
+                self.homes.keep_end(replace(ended, result=None, accepted=True))
+
         if plugin.Listener.active:
-            plugin.on_accepted[str(self.ti.id)] = lambda: backend.hand_over(handle)
+            plugin.on_accepted[str(self.ti.id)] = accepted
         else:
             self.ti.xcom_push("return_value", result)
-            backend.hand_over(handle)
+            accepted()
+
+    def _keep_end(self, seen: Observation) -> None:
+        """Say to a next try on another machine that this attempt has ended."""
+        if self.place.is_local and seen.uid is not None and state_of(seen).is_final:
+            self.homes.keep_end(Ended(seen.uid, state_of(seen).value))
 
 
 class _StopOnTimeout:

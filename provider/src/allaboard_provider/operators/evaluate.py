@@ -14,7 +14,7 @@ from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.templates import uri_in
 
 if TYPE_CHECKING:
-    from allaboard.follow.loop import Outcome
+    pass
 
 
 class EvaluateOperator(TrainingJobOperator):
@@ -56,11 +56,10 @@ class EvaluateOperator(TrainingJobOperator):
     def announced(self, result: Mapping[str, Any]) -> str | None:
         return uri_in(self.checkpoint, "checkpoint", "a uri")
 
-    def result(self, outcome: Outcome) -> dict[str, Any]:
-        result = super().result(outcome)
-        if not result["metrics"]:
+    def result(self, status: dict[str, Any]) -> dict[str, Any]:
+        if not status["metrics"]:
             raise AirflowFailException(
-                f"the evaluation {outcome.run} succeeded and reported no metrics; call "
+                f"the evaluation {status['run']} succeeded and reported no metrics; call "
                 "allaboard.inside.result(accuracy=...) in its script"
             )
-        return result
+        return super().result(status)

@@ -43,7 +43,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
     :param deferrable: wait in the triggerer instead of a worker slot. The default is ``[allaboard]
         deferrable``, else AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where that is set, else True. A worker that
         is a container of this task alone (KubernetesExecutor) follows a local run itself, for the run ends
-        with the container.
+        with the container; so does one without a triggerer beside it that gets the task's trigger.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
 
     A run belongs to the task instance. A retry resumes it from its newest checkpoint. When a worker dies, the
@@ -148,11 +148,9 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
             return Path(path)
         return jinja.leaves(fields)
 
-    def result(self, outcome: Outcome) -> dict[str, Any]:
-        """The XCom of a run that succeeded."""
-        from allaboard_provider.results import result_of
-
-        return result_of(outcome)
+    def result(self, status: dict[str, Any]) -> dict[str, Any]:
+        """The XCom of a run that succeeded, given its status without members."""
+        return status
 
     def announced(self, result: Mapping[str, Any]) -> str | None:
         """The uri of the checkpoint that the events of the outlets are about, given the result."""

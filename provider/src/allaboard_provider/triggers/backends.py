@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from typing import Any, Protocol
 
@@ -67,15 +67,21 @@ class LocalTriggerBackend:
         return await asyncio.to_thread(self.backend.stop, handle, owner, by, reason)
 
     @asynccontextmanager
-    async def changes(self, run: str) -> AsyncIterator[PlainSleep]:
-        # The backend's own changes would keep a run alive that nobody else follows.
-        yield PlainSleep()
+    async def changes(self, run: str) -> AsyncIterator[_Sleep]:
+        yield _Sleep(self.backend, run)
 
 
-class PlainSleep:
-    """Changes that never wake: a follower that looks every second needs no waking."""
+class _Sleep:
+    """Changes that never wake: a follower that looks every second needs no waking. Each wait shows the run
+    that a trigger follows it: one that is frozen, or gone, shows nothing, and the run ends by itself.
+    """
+
+    def __init__(self, backend: LocalBackend, run: str) -> None:
+        self._backend, self._run = backend, run
 
     async def wait(self, seconds: float) -> bool:
+        with suppress(AllaboardError, OSError):  # the next look tells it
+            await asyncio.to_thread(self._backend.watch_over, self._run)
         await asyncio.sleep(seconds)
         return False
 

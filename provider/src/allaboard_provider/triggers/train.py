@@ -15,8 +15,8 @@ import asyncio
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -27,12 +27,14 @@ from asgiref.sync import sync_to_async
 from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Wait, follow, run_async
+from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Outcome, Wait, follow, run_async
 from allaboard.observation import Observation
 from allaboard.redaction import redact_text
 from allaboard.status import state_of
+from allaboard_provider.orders import proves_an_order, why_stop
 from allaboard_provider.ownership import astop_deferred
 from allaboard_provider.pages import SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
+from allaboard_provider.results import end_of
 from allaboard_provider.runs import afind_run, ended_before, find_run, since_of
 from allaboard_provider.task_log import TaskLog, anew_output, arestart_warnings, poll_delay, state_home
 from allaboard_provider.triggers.backends import cluster_backend, local_backend
@@ -53,12 +55,13 @@ before.
 
 class TrainingJobTrigger(BaseTrigger):
     """Fires once, with ``{"version", "status", "run", "attempt", "generation", "uid", "owner", "backend",
-    "connection", "fingerprint", "host", "told", "again"}``.
+    "connection", "fingerprint", "host", "told", "again"}``, and mostly ``"end"``.
 
     ``status``: ``ended`` (the run ended, or belongs to somebody else now), ``timeout`` (``deadline``, epoch
     seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another machine, container or
     folder), ``act`` (a limit has passed, and triggers only observe), ``error`` (with ``error``).
-    ``connection``: the id of the connection to the run's cluster, for the backend ``kubernetes``;
+    ``end``: of a local run that ended (`allaboard_provider.results.end_of`), else None. ``connection``: the
+    id of the connection to the run's cluster, for the backend ``kubernetes``;
     ``fingerprint`` and ``host``: of local runs. ``told``: the state of the task log. All arguments are plain
     JSON without secrets; those of a newer release are kept and otherwise ignored.
     """
@@ -158,7 +161,7 @@ class TrainingJobTrigger(BaseTrigger):
                 status = await follower.to_the_end()
             finally:
                 self.told = follower.task_log.saved_state
-            return self._event(status)
+            return self._event(status, end=follower.end)
 
     # A person ended the task.
 
@@ -179,41 +182,50 @@ class TrainingJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the run, if Airflow says that the task is over and the run still belongs to this try.
 
-        Airflow also calls this when a frozen triggerer wakes whose triggers another one has taken over. So
-        this asks for the task's state first, and then looks at the run, whose owner may have changed
-        meanwhile.
+        Airflow also calls this when a frozen triggerer wakes whose triggers another one has taken over, and
+        may have fired. So this asks for evidence of an order first (`orders`), and then looks at the run,
+        whose owner may have changed meanwhile.
         """
         if self._fired or self.task_instance is None:
             return
-        state = await self._task_state()
-        if state == "deferred":
+        state, dag_run_state = await self._states()
+        reason = why_stop(state, dag_run_state)
+        if reason is None:
             self.log.info(
-                "run %s goes on: its task is deferred still, and another triggerer follows it", self.run_name
+                "run %s goes on: its task is %s, which is no order to end it; another triggerer or a worker "
+                "follows it, or a new try decides",
+                self.run_name,
+                state or "about to begin anew",
             )
             return
-        reason = f"the task was {_ENDINGS.get(state or '', f'ended (its state is {state})')} while deferred"
         handle = Handle(self.run_name, self.attempt, self.generation, self.uid)
         async with self._open_backend() as backend:
             if backend is not None and await astop_deferred(backend, handle, self.owner, reason):
                 self.log.info("run %s: stopped, because %s", self.run_name, reason)
 
-    async def _task_state(self) -> str | None:
-        """The state of our task instance; None when it is gone. Raises when Airflow does not answer, and then
-        nothing is stopped: a person can stop a run too many, but nobody can bring back one that was stopped
-        wrongly.
+    async def _states(self) -> tuple[str | None, str | None]:
+        """The state of our task instance, None when it has none; and that of its DAG run, where the first one
+        does not suffice. Raises when Airflow does not answer, and then nothing is stopped: a person can stop
+        a run too many, but nobody can bring back one that was stopped wrongly.
         """
         ti = self.task_instance
         assert ti is not None
         get_states = sync_to_async(RuntimeTaskInstance.get_task_states)
-        for attempt in range(_STATE_ATTEMPTS):
-            try:
-                states = await get_states(**_state_query(ti))
-                break
-            except Exception:
-                if attempt == _STATE_ATTEMPTS - 1:
-                    raise
-                await asyncio.sleep(1)
-        return task_state(states, ti)
+        state = task_state(await _asked(lambda: get_states(**_state_query(ti))), ti)
+        if proves_an_order(state):
+            return state, None
+        get_dag_run_state = sync_to_async(RuntimeTaskInstance.get_dagrun_state)
+        answer = await _asked(lambda: get_dag_run_state(ti.dag_id, ti.run_id))
+        return state, str(getattr(answer, "value", answer))
+
+
+async def _asked(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """What Airflow answers, asked some times."""
+    for _ in range(_STATE_ATTEMPTS - 1):
+        with suppress(Exception):
+            return await ask()
+        await asyncio.sleep(1)
+    return await ask()
 
 
 def _state_query(ti: Any) -> dict[str, Any]:
@@ -243,6 +255,8 @@ class _RunFollower:
         self.changes: Any = None
         self.seen: Observation | None = None
         self.snapshots = Snapshots()
+        self.end: Mapping[str, Any] | None = None
+        """How a local run has ended: the next worker may be on another machine."""
 
     async def to_the_end(self) -> str:
         """Follow the run, and return the status that the trigger fires."""
@@ -255,6 +269,9 @@ class _RunFollower:
                 return fire.status
         for line in self.task_log.failure_lines(outcome):
             self.trigger.log.error("%s", line)
+        if self.backend.name == "local" and outcome.state.is_final:
+            self.end = end_of(outcome, secrets=self.task_log.secrets or ())
+            await self._leave_snapshot(outcome)
         return "ended"
 
     def _woken(self) -> AbstractAsyncContextManager[Any]:
@@ -292,19 +309,20 @@ class _RunFollower:
             trigger.log.warning("%s", line)
         if not state_of(seen).is_final:
             self._refuse_late()
-            await self._leave_snapshot(seen)
+            if self.snapshots.is_due(str(state_of(seen))):
+                await self._leave_snapshot(outcome_of(seen))
         return seen
 
-    async def _leave_snapshot(self, seen: Observation) -> None:
+    async def _leave_snapshot(self, outcome: Outcome) -> None:
         """Leave what the tab of the task tells where the API server is on another machine than this run. The
         API server reads runs on clusters by itself. A failure here fails nothing.
         """
-        ti, state = self.trigger.task_instance, str(state_of(seen))
-        if ti is None or self.backend.name != "local" or not self.snapshots.is_due(state):
+        ti = self.trigger.task_instance
+        if ti is None or self.backend.name != "local":
             return
         began = time.monotonic()
         try:
-            left = await asyncio.to_thread(snapshot, self.backend.backend, outcome_of(seen), time.time())
+            left = await asyncio.to_thread(snapshot, self.backend.backend, outcome, time.time())
             await XCom.aset(
                 SNAPSHOT_KEY,
                 left,
@@ -315,9 +333,9 @@ class _RunFollower:
             )
         except Exception as error:
             self.snapshots.failed()
-            self.trigger.log.debug("no snapshot of run %s is left for the web page: %s", seen.run, error)
+            self.trigger.log.debug("no snapshot of run %s is left for the web page: %s", outcome.run, error)
         else:
-            self.snapshots.left(state, time.monotonic() - began)
+            self.snapshots.left(str(outcome.state), time.monotonic() - began)
 
     def _refuse_late(self) -> None:
         deadline = self.trigger.deadline
@@ -389,9 +407,6 @@ def task_state(states: Mapping[str, Any], ti: Any) -> str | None:
     mapped = ti.map_index is not None and ti.map_index >= 0
     state = states.get(ti.run_id, {}).get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id)
     return None if state is None else str(getattr(state, "value", state))
-
-
-_ENDINGS = {"failed": "marked failed", "success": "marked success", "skipped": "skipped", "": "cleared"}
 
 
 class RunTrigger(PollTrigger):

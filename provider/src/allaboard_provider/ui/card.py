@@ -16,9 +16,9 @@ from allaboard.observation import Observation
 from allaboard.queues import Amount, Queue
 from allaboard.report import words
 from allaboard.status import state_of
-from allaboard_provider.pages import words_of
+from allaboard_provider.pages import seen_at, unpack, words_of
 from allaboard_provider.ui.database import Task, named_run
-from allaboard_provider.ui.reading import SHARE, VERSION, Cache, backend_of, seen_of
+from allaboard_provider.ui.reading import SHARE, VERSION, Cache, backend_of, host_of, seen_of
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
@@ -58,8 +58,8 @@ def now_of(tasks: list[Task], now: float, cache: Cache) -> dict[str, Any]:
 def _look(
     connection: str | None, tasks: list[Task], end: float, now: float, cache: Cache
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """One look at each run of one place, and at the queues there; a run that cannot be seen has a state of
-    None and says why. Queues are told only to somebody who sees a run there.
+    """One look at each run of one place, and at the queues there; a run that cannot be seen is told as its
+    task left it, or has a state of None and says why. Queues are told only to somebody who sees a run there.
     """
     rows: list[dict[str, Any]] = []
     queues: list[dict[str, Any]] = []
@@ -73,8 +73,11 @@ def _look(
                     seen = seen_of(backend, named_run(task.named) or {}, task.where, evidence=False)
                     rows.append(_row(task, seen, now))
                 except UnknownRun as error:
-                    rows.append(_row(task, None, now, words_of(error)))
-            if any(row["state"] is not None for row in rows) and time.monotonic() < end:
+                    rows.append(_row_elsewhere(task, now, words_of(error)))
+            if (
+                any(row["state"] is not None and row["note"] is None for row in rows)
+                and time.monotonic() < end
+            ):
                 queues = _queues(backend, connection, cache)
     except Exception as error:
         why = words_of(error)
@@ -102,6 +105,45 @@ def _row(task: Task, seen: Observation | None, now: float, note: str | None = No
         "seconds": words.duration(seen, now),
         "seconds_left": None if state.is_final else words.seconds_left(seen),
     }
+
+
+FOLLOWED = ("running", "deferred", "restarting")
+"""States of a task whose run somebody follows, or is about to."""
+
+
+def _row_elsewhere(task: Task, now: float, why: str) -> dict[str, Any]:
+    """A run that cannot be seen from here, as its task left it last."""
+    named = named_run(task.named) or {}
+    row, left = _row(task, None, now, why), unpack(task.left)
+    if left is None or left["run"] != named.get("run"):
+        return row
+    progress = left["progress"]
+    step = f"step {progress['step']}" if is_whole(progress.get("step")) else ""
+    total = f"/{progress['total']}" if step and is_whole(progress.get("total")) else ""
+    host = host_of(named)
+    words_of_it = [
+        shorten(left["state"].replace("_", " "), 30) if task.state not in FOLLOWED else "",
+        f"{step}{total}",
+        f"as seen at {seen_at(left)}" + (f" from {host}" if host else ""),
+    ]
+    note = ", ".join(filter(None, words_of_it))
+    if task.state not in FOLLOWED:
+        return {**row, "note": f"last {note}"}
+    held_by, share = left.get("held_by"), progress.get("share")
+    return {
+        **row,
+        "note": note,
+        "job": str(left["job"]) if isinstance(left.get("job"), str) else None,
+        "state": shorten(left["state"], 30),
+        "held_by": shorten(held_by, _LONGEST_REASON) if isinstance(held_by, str) else None,
+        "step": progress["step"] if step else None,
+        "total": progress["total"] if total else None,
+        "share": share if isinstance(share, (int, float)) and 0 <= share <= 1 else None,
+    }
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _queues(backend: Backend, connection: str | None, cache: Cache) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import and_, func, select
+from sqlalchemy.orm import aliased
 
 from allaboard_provider.pages import PROMOTION_KEY, RUN_KEY, SNAPSHOT_KEY
 
@@ -109,29 +110,37 @@ class Database:
         return told, int(count)
 
     def unfinished(self, dag_ids: Collection[str]) -> list[Task]:
-        """The task instances of these DAGs that follow a run now, newest first."""
+        """The task instances of these DAGs that follow a run now, newest first, with their snapshots."""
         if not dag_ids:
             return []
-        same = and_(
-            XComModel.dag_id == TaskInstance.dag_id,
-            XComModel.run_id == TaskInstance.run_id,
-            XComModel.task_id == TaskInstance.task_id,
-            XComModel.map_index == TaskInstance.map_index,
-        )
+        named, left = aliased(XComModel), aliased(XComModel)
+
+        def same(xcom: Any) -> Any:
+            return and_(
+                xcom.dag_id == TaskInstance.dag_id,
+                xcom.run_id == TaskInstance.run_id,
+                xcom.task_id == TaskInstance.task_id,
+                xcom.map_index == TaskInstance.map_index,
+            )
+
         wanted = (
             select(
                 TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index,
-                TaskInstance.state, TaskInstance.operator, TaskInstance.try_number, XComModel.value,
+                TaskInstance.state, TaskInstance.operator, TaskInstance.try_number, named.value, left.value,
             )
-            .join(XComModel, same)
-            .where(XComModel.key == RUN_KEY, TaskInstance.state.in_(UNFINISHED))
+            .join(named, and_(same(named), named.key == RUN_KEY))
+            .outerjoin(left, and_(same(left), left.key == SNAPSHOT_KEY))
+            .where(TaskInstance.state.in_(UNFINISHED))
             .where(TaskInstance.dag_id.in_(dag_ids))
             .order_by(TaskInstance.start_date.desc())
             .limit(MOST_LIVE)
         )  # fmt: skip
         with create_session(scoped=False) as session:
             rows = session.execute(wanted).all()
-        return [Task(Where(*row[:4]), _word(row[4]), row[5], int(row[6] or 0), named=row[7]) for row in rows]
+        return [
+            Task(Where(*row[:4]), _word(row[4]), row[5], int(row[6] or 0), named=row[7], left=row[8])
+            for row in rows
+        ]
 
 
 def _read(session: Any, dag_id: str, dag_runs: Sequence[int], found: Collection[Where]) -> list[Task]:

@@ -18,11 +18,11 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import UnknownRun
 from allaboard.names import why_not_an_object_name
 from allaboard.observation import Observation
+from allaboard.printable import visible
 from allaboard.report.page_data import PAGE
-from allaboard.units import rfc3339
 from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment
 from allaboard_provider.identity import is_of_task
-from allaboard_provider.pages import Output, outcome_of, told, unpack, words_of
+from allaboard_provider.pages import Output, last_seen, outcome_of, seen_at, told, unpack, words_of
 from allaboard_provider.places import place_of
 from allaboard_provider.ui.database import Task, Where, named_run
 
@@ -121,10 +121,10 @@ def _read(
         why = words_of(error).rstrip(".")
         if left is None:
             return ("none", None, why), _FRESH
-        since = left.get("looked_at")
-        when = rfc3339(left["zero"] + (since if isinstance(since, (int, float)) else 0.0))
-        note = f"As it was at {when}; it cannot be read from here now: {why}"
-        return ("snapshot", left, note), _FRESH
+        host = host_of(named)
+        told = last_seen(left, host, task.state)
+        note = f"As it was at {seen_at(left)}; it cannot be read from here now: {why}"
+        return ("snapshot", told, note), _FRESH
     seconds = _KEPT if run["is_final"] else max(_FRESH, SHARE * (time.monotonic() - began))
     return ("live", run, None), seconds
 
@@ -153,11 +153,18 @@ def backend_of(named: Mapping[str, Any]) -> Iterator[Backend]:
         place.close()
 
 
+def host_of(named: Mapping[str, Any]) -> str | None:
+    """The host that a task names for its run."""
+    host = named.get("host")
+    return visible(host)[:255] if isinstance(host, str) else None
+
+
 def seen_of(backend: Backend, named: Mapping[str, Any], where: Where, *, evidence: bool) -> Observation:
     """The run that a task names. Raises UnknownRun also for a run of somebody else."""
     run = str(named["run"])
-    host = f"it is on {named['host']}" if isinstance(named.get("host"), str) else "it is elsewhere"
-    elsewhere = UnknownRun(f"{host}, or was deleted, and this web server sees no such run")
+    host = host_of(named)
+    there = f"it is on {host}" if host else "it is elsewhere"
+    elsewhere = UnknownRun(f"{there}, or was deleted, and this web server sees no such run")
     if why_not_an_object_name(run) is not None:
         raise elsewhere
     try:

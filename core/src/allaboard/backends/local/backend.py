@@ -95,9 +95,15 @@ from allaboard.render.labels import claim_name
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
+from allaboard.units import seconds as duration
 from allaboard.untrusted import show
 
 ATTACHED_SECONDS = 600.0
+ORCHESTRATED_SECONDS = 3600.0
+"""As on clusters: longer than an orchestrator takes to be restarted or upgraded, and to notice that a worker
+is gone and try again; shorter than a night.
+"""
+PATIENCE = "ALLABOARD_ORCHESTRATED_PATIENCE"
 MEMBERS_AT_MOST = 1000
 """Members of a run on this machine: each is a process, two pipes and three files."""
 START_LIMIT, NOTICE_AFTER = 300.0, 5.0
@@ -134,8 +140,11 @@ def _translate_disk_errors(verb: Verb) -> Verb:
 
 
 class LocalBackend:
-    """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment; ``patience``:
-    seconds after which attached runs that it starts are stopped when nobody follows them.
+    """`allaboard.backends.base.Backend` on this machine. ``environ``: the caller's environment. A run that
+    nobody follows for so many seconds is stopped, by what it was launched with: ``patience`` for attached
+    runs, ``orchestrated_patience`` for orchestrated ones, which must be longer than the time to the next try
+    (default: ALLABOARD_ORCHESTRATED_PATIENCE, else an hour). Whoever waits in `changes`, and whoever calls
+    `watch_over` from time to time, follows a run.
 
     Reading (`observe`, `list`, `logs`, `events`) writes nothing: it works on a full or read-only disk and
     does not create a missing home. Raises SiteError for errors of the disk.
@@ -151,12 +160,16 @@ class LocalBackend:
         site: Site | None = None,
         *,
         patience: float | None = None,
+        orchestrated_patience: float | None = None,
     ) -> None:
         if sys.platform == "win32":
             raise SiteError("the local backend does not run on Windows; use WSL, or a cluster")
         self.environ = dict(os.environ if environ is None else environ)
         self.site = site or site_of(self.environ)
         self.patience = ATTACHED_SECONDS if patience is None else patience
+        self.orchestrated_patience = (
+            _orchestrated_patience(self.environ) if orchestrated_patience is None else orchestrated_patience
+        )
         self.home = home(self.environ)
         self.runs = runs_folder(self.home)
         self.on_silence: Callable[[str], None] | None = None
@@ -230,6 +243,7 @@ class LocalBackend:
             )
         else:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
+        record = record.going_on_after(plan.after)
         if isinstance(decision, (run_record.NewAttempt, run_record.NewGeneration)) and decision.changes:
             notes.append("the job has changed: " + "; ".join(decision.changes))
         attempt = folder.attempt(record.generation, record.attempt)
@@ -257,6 +271,7 @@ class LocalBackend:
                 "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),
                 "progress": asdict(self._carried_progress(folder, old, record)),
                 "attached_seconds": self.patience,
+                "orchestrated_seconds": self.orchestrated_patience,
                 "notes": notes,
             },
         )
@@ -691,6 +706,14 @@ class LocalBackend:
         record = self._read_record(folder)
         return StartedWith(record.spec, kept_code(folder.attempt(record.generation, record.attempt)))
 
+    @_translate_disk_errors
+    def watch_over(self, run: str) -> None:
+        """Show that this process follows a run now, as a client in `changes` does all the time: a follower
+        that looks at a run by itself calls this at each look. Raises UnknownRun, SiteError.
+        """
+        folder = self.find(run)
+        self._touch(folder, _handle_of_record(self._read_record(folder)))
+
     @contextmanager
     def changes(self, run: str) -> Iterator[_Changes]:
         folder = self.find(run)
@@ -1049,6 +1072,16 @@ class _Changes:
             if now >= end:
                 return False
             time.sleep(min(_POLL, max(0.0, end - now)))
+
+
+def _orchestrated_patience(environ: Mapping[str, str]) -> float:
+    text = environ.get(PATIENCE)
+    if not text:
+        return ORCHESTRATED_SECONDS
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise BadInput(f"{PATIENCE}={show(text)}: {error}; write it like 2h") from error
 
 
 def read_events(attempt: AttemptFolder) -> list[Event]:

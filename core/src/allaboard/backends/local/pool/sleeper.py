@@ -21,6 +21,8 @@ _BLIND, _ELECTION = 60.0, 10.0
 """Seconds after which the lookout's supervisor reads the whole pool, and after which others try to become the
 lookout.
 """
+GAP = 60.0
+"""Seconds between two looks after which the process stood still: its followers have their time anew."""
 _TICKETS = 5
 """The lookout checks waiting tickets once per so many checks of running gangs."""
 _FOREIGN = 2000
@@ -40,7 +42,8 @@ def become_sleeper(
     dead: dict[str, str],
     keep: int,
 ) -> None:
-    """Become this program; afterwards become ``back``, with the reason as its last argument.
+    """Become this program; afterwards become ``back``, with two more arguments: the reason, and by the
+    monotonic clock when the run was last followed (0: not seen).
 
     ``wake``, ``owner``: the pipes of the attempt and of the ticket (-1: none). ``home``: the user's folder of
     the pool ("": none). ``until``: epoch seconds, 0 for never. ``client``: a file ("": none) that must be
@@ -77,11 +80,11 @@ def main(words: list[str]) -> None:
     try:
         _signal.signal(_signal.SIGTERM, _raise_terminated)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
-        why = _sleep(wake, owner, home, pool, until, client, patience, calm, dead)
+        why, followed = _sleep(wake, owner, home, pool, until, client, patience, calm, dead)
     except _Terminated:
-        why = "sigterm"
+        why, followed = "sigterm", 0.0
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
-    posix.execv(back[0], [*back, why])
+    posix.execv(back[0], [*back, why, repr(followed)])
 
 
 def _sleep(
@@ -94,9 +97,12 @@ def _sleep(
     patience: float,
     calm: float,
     dead: dict[str, str],
-) -> str:
-    """Sleep until something must be decided; returns the reason."""
-    begun = seen = time.monotonic()
+) -> tuple[str, float]:
+    """Sleep until something must be decided; returns the reason, and when the run was followed if that was
+    seen.
+    """
+    begun = seen = looked = time.monotonic()
+    followed = 0.0
     touched, folder, lookout, looks = _touch(client), _lock_home(home), -1, 0
     poll = select.poll()
     poll.register(wake, select.POLLIN)
@@ -114,23 +120,26 @@ def _sleep(
             pause = min(pause, max(0.0, until - time.time()))
         ready = [fd for fd, _ in poll.poll(int(pause * 1000) + 1)]
         now = time.monotonic()
-        if wake in ready:
-            return "asked"
-        if owner in ready:
-            return "poked"
-        if owner < 0 and calm and now - begun >= calm:
-            return "again"
-        if until and time.time() >= until:
-            return "due"
+        if now - looked > GAP:
+            followed = seen = now
+        looked = now
         stamp = _touch(client)
         if stamp != touched:
-            touched, seen = stamp, now
+            touched, followed, seen = stamp, now, now
+        if wake in ready:
+            return "asked", followed
+        if owner in ready:
+            return "poked", followed
+        if owner < 0 and calm and now - begun >= calm:
+            return "again", followed
+        if until and time.time() >= until:
+            return "due", followed
         if client and now - seen > patience:
-            return "abandoned"
+            return "abandoned", followed
         if lookout >= 0 and hears:
             looks += 1
             if now - begun >= _BLIND or _has_pool_changed(pool, dead, looks % _TICKETS == 0):
-                return "lookout"
+                return "lookout", followed
 
 
 def _touch(client: str) -> float:

@@ -64,6 +64,9 @@ _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
 _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
+_GAP = 5.0
+"""Seconds between two looks at the followers from which on this process may have stood still."""
+_TAKEN_OVER = "checkpoint_taken_over"
 _WAITS = "slots_pending"
 """The flag of a run that waits for slots."""
 _ADMISSION_EVERY = 15.0
@@ -120,7 +123,8 @@ class Supervisor:
         self.owner_read = 0.0
         self.tried = 0.0
         self.client_seen = (0.0, time.monotonic())
-        self.attached = False
+        self.looked = time.monotonic()
+        self.kind = ""
         self.begun = now
         self.rested, self.calm = -_SHORT_SLEEP, 0.0
 
@@ -174,7 +178,8 @@ class Supervisor:
             "rested": time.monotonic(),
             "calm": self.calm,
         }
-        left = self.plan["attached_seconds"] - (time.monotonic() - self.client_seen[1])
+        patience = self._patience()
+        left = (patience or 0.0) - (time.monotonic() - self.client_seen[1])
         back = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(self.folder.path)]
         with suppress(OSError):  # it goes on as the large program
             sleeper.become_sleeper(
@@ -184,7 +189,7 @@ class Supervisor:
                 home=self.pool.home if owner >= 0 else "",
                 pool=self.pool.path,
                 until=operator.due() or 0.0,
-                client=str(self.folder.client) if self.attached else "",
+                client=str(self.folder.client) if patience is not None else "",
                 patience=max(0.0, left),
                 calm=self.calm,
                 dead=self.pool.dead,
@@ -198,7 +203,7 @@ class Supervisor:
         operator.conditions, operator.waiting = seen.conditions, seen.waiting
         operator.suspended, operator.has_asked_for_slots = seen.suspended, not seen.suspended
         self.flags = {flag: "" for flag in seen.flags if flag != _WAITS}
-        self.client_seen = (again["client"][0], again["client"][1])
+        self.client_seen = (again["client"][0], max(again["client"][1], again["followed"]))
         self.rested, self.calm, self.dirty = again["rested"], again["calm"], False
         if operator.suspended:
             self._has_secrets(time.time())
@@ -515,8 +520,19 @@ class Supervisor:
                 case "resume":
                     self._carry_out(self.operator.ask_resume(now))
 
+    def _patience(self) -> float | None:
+        """Seconds for which this run goes on without a follower; None: however long."""
+        patience = self.plan.get(f"{self.kind}_seconds")
+        return float(patience) if isinstance(patience, (int, float)) else None
+
     def _check_client(self, now: float) -> None:
-        """Stop an attached run that no client followed for too long."""
+        """Stop an attached or orchestrated run that nobody followed for too long."""
+        # The monotonic clock stands still while the machine sleeps. Where this process alone stood still, its
+        # followers may have stood still with it.
+        moment, patience = time.monotonic(), self._patience()
+        if patience is not None and moment - self.looked > min(sleeper.GAP, max(_GAP, patience / 4)):
+            self.client_seen = (self.client_seen[0], moment)
+        self.looked = moment
         if now - self.owner_read < _OWNER_EVERY or self.operator.ended:
             return
         self.owner_read = now
@@ -524,18 +540,14 @@ class Supervisor:
             record = records.read_record(self.run)
         except (OSError, AllaboardError):
             return
-        self.attached = record is not None and record.owner.kind == "attached"
+        self.kind = record.owner.kind if record is not None else ""
         with suppress(OSError):
             touched = self.folder.client.stat().st_mtime
             if touched != self.client_seen[0]:
-                self.client_seen = (touched, time.monotonic())
-        # The monotonic clock stands still while the machine sleeps: a closed laptop stops nothing.
-        patience = self.plan["attached_seconds"]
-        if self.attached and time.monotonic() - self.client_seen[1] > patience:
-            reason = (
-                f"no client followed this attached run for {patience:g} s; --detach lets a run go on alone"
-            )
-            stop = Stop("allaboard", reason, now)
+                self.client_seen = (touched, moment)
+        patience = self._patience()
+        if patience is not None and moment - self.client_seen[1] > patience:
+            stop = Stop("allaboard", _abandoned(self.kind, patience), now)
             with suppress(OSError, SiteError):
                 records.change_record(self.run, lambda r: replace(r, stop=r.stop or stop))
             self._carry_out(self.operator.ask_stop(stop, False, now))
@@ -590,6 +602,7 @@ class Supervisor:
             flags = flags_of(report, self.progress, self.own)
             for code, text in add_flags(self.flags, flags).items():
                 self._flag(code, text, now)
+            self.operator.taken_over = self.operator.taken_over or flags.get(_TAKEN_OVER)
             self.progress = add_report(self.progress, report, now, self.own)
             if report.kind == "progress":
                 if self.heard:
@@ -755,6 +768,16 @@ class Supervisor:
             records.change_record(self.run, ended)
 
 
+def _abandoned(kind: str, patience: float) -> str:
+    """Why a run is stopped that nobody follows."""
+    if kind == "attached":
+        return f"no client followed this attached run for {patience:g} s; --detach lets a run go on alone"
+    return (
+        f"nobody followed this run for {show_seconds(patience)}, neither a task nor a triggerer; "
+        "the next try of its task resumes it"
+    )
+
+
 def _folder_of(uri: str | None) -> str | None:
     """The folder on a disk that a uri names; None: it is elsewhere."""
     place = place_of(uri, trusted=True) if uri is not None else None
@@ -772,10 +795,10 @@ def _read_request(path: Path) -> dict[str, Any]:
 
 def main() -> int:
     """``python -m allaboard.backends.local.supervisor ATTEMPT_FOLDER``: started by the backend, or again by
-    `sleeper`, with what `Supervisor._sleep_small` wrote down and the reason.
+    `sleeper`, with what `Supervisor._sleep_small` wrote down, the reason, and when it was last followed.
     """
     folder = AttemptFolder(Path(sys.argv[1]))
-    again = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+    again = {"followed": float(sys.argv[4]), **json.loads(sys.argv[2])} if len(sys.argv) > 2 else None
     if again is None:
         detach()
         live, wake = _take_lock(folder.live), os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

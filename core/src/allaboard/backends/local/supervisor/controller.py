@@ -152,6 +152,8 @@ class Operator:
     expected: set[str] = field(default_factory=set)
     settle_until: float | None = None
     failure: bool = False
+    taken_over: str | None = None
+    """Why no member may start again: another attempt writes the checkpoints of this run now."""
     owed_restarts: set[str] = field(default_factory=set)
     verdict_at: float | None = None
     gang_due: float = 0.0
@@ -307,6 +309,9 @@ class Operator:
         if restart == "never" or (restart == "exit_code" and code < 128):
             state.phase = "failed"
             return self._fail("Failed", now, role=state.member.group)
+        if self.taken_over is not None:
+            state.phase = "failed"
+            return self._fail("Failed", now, role=state.member.group, text=self.taken_over)
         if self.restarts >= policy.backoff_limit:
             state.phase = "failed"
             self.failure = True

@@ -1,0 +1,150 @@
+"""What a worker does about a local run of its task that lives on another host.
+
+A next try never trains beside it: the run is asked to stop there, and is waited for, at most as long as a run
+goes on that nobody follows. A resume hands over what the trigger saw of the end, or gives the run back to the
+triggerer that can see it.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import conf
+from airflow.sdk.exceptions import AirflowException
+
+from allaboard.backends.base import Handle, handle_of
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.errors import AllaboardError, UnknownRun
+from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
+
+_EVERY = 3.0
+"""Seconds between two looks at what the other host has left."""
+_SAYS = 60.0
+"""Seconds between two lines about the wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What other hosts did for this task. ``after``: generation and attempt after which this machine goes on;
+    ``result``: of an attempt, ``uid``, that succeeded there and was not handed over.
+    """
+
+    after: tuple[int, int] | None = None
+    result: Mapping[str, Any] | None = None
+    uid: str = ""
+
+
+class Homes:
+    """What the tries of a task tell one another about the home of its run. ``store``: the task's own; None
+    where Airflow has none. ``pause``: sleeps, and raises when this worker is told to end.
+    """
+
+    def __init__(self, store: Any, backend: LocalBackend, log: Any, pause: Callable[[float], None]) -> None:
+        self.store, self.backend, self.log, self.pause = store, backend, log, pause
+        self.host = socket.gethostname()
+
+    def keep_home(self, handle: Handle, *, alone: bool) -> None:
+        """Say that the run lives here. ``alone``: it ends with this worker."""
+        place = self.backend.place()
+        patience = max(self.backend.patience, self.backend.orchestrated_patience)
+        home = Home(
+            handle.run, handle.uid, handle.attempt, handle.generation, self.host, patience, place, alone
+        )
+        self._set(HOME, home.as_json())
+
+    def keep_end(self, ended: Ended) -> None:
+        self._set(ENDED, ended.as_json())
+
+    def ask_to_stop(self, run: str) -> None:
+        """Ask for the end of the run at its home, if that is known."""
+        home = read_home(self._get(HOME))
+        if home is not None and home.run == run:
+            self._set(STOP, order(home, self.host))
+
+    def settle(self, run: str) -> Before:
+        """Wait until the last attempt of the run, if it was on another host, has surely ended. Raises
+        AirflowException where ``[allaboard] elsewhere`` says so.
+        """
+        home = read_home(self._get(HOME))
+        if home is None or home.run != run:
+            return Before()
+        if self._is_here(home):
+            return Before()
+        ended = self._end_of(home)
+        if ended is None and not home.alone:
+            ended = self._wait_for_end(home)
+        if ended is not None and ended.state == "succeeded":
+            if ended.accepted:
+                return Before((home.generation + 1, 0))
+            if ended.result is not None:
+                self.log.info("run %s succeeded on %s; its result is handed over", run, home.host)
+                return Before(result=ended.result, uid=ended.uid)
+        return Before((home.generation, home.attempt))
+
+    def _is_here(self, home: Home) -> bool:
+        try:
+            seen = self.backend.observe(home.run)
+        except UnknownRun:
+            return self.backend.place() == home.place
+        if seen.uid != home.uid:
+            return self.backend.place() == home.place
+        ended = self._end_of(home)
+        if ended is not None and ended.accepted and not seen.handed_over:
+            with suppress(AllaboardError):
+                self.backend.hand_over(handle_of(seen))  # by a worker elsewhere
+        return True
+
+    def _end_of(self, home: Home) -> Ended | None:
+        ended = read_ended(self._get(ENDED))
+        return ended if ended is not None and ended.uid == home.uid else None
+
+    def _wait_for_end(self, home: Home) -> Ended | None:
+        where = f"run {home.run}, attempt {home.attempt}, lives on {home.host}; this worker is on {self.host}"
+        if conf.get("allaboard", "elsewhere", fallback="stop") == "fail":
+            raise AirflowException(
+                f"{where}: a second training is not started beside it ([allaboard] elsewhere is fail); "
+                f"`allaboard stop {home.run}` on {home.host} ends it, and the next try resumes"
+            )
+        self._set(STOP, order(home, self.host))
+        self.log.warning(
+            "%s: it is asked to stop there, and resumes here once it has ended, within %.0f min",
+            where, home.bound() / 60,
+        )  # fmt: skip
+        begun = said = time.monotonic()
+        while time.monotonic() - begun < home.bound():
+            if (ended := self._end_of(home)) is not None:
+                self.log.info("run %s has ended on %s: %s", home.run, home.host, ended.state)
+                return ended
+            if time.monotonic() - said >= _SAYS:
+                said = time.monotonic()
+                left = (home.bound() - (said - begun)) / 60
+                self.log.info(
+                    "still waits for the end of run %s on %s, %.0f min at most", home.run, home.host, left
+                )
+            self.pause(_EVERY)
+        self.log.warning(
+            "nothing is heard of run %s on %s; nobody has followed it for %.0f min, so it has ended",
+            home.run, home.host, home.bound() / 60,
+        )  # fmt: skip
+        return None
+
+    def _get(self, key: str) -> Any:
+        try:
+            return None if self.store is None else self.store.get(key)
+        except Exception as error:
+            self.log.warning("Airflow does not say what the last try has left (%s): %s", key, error)
+            return None
+
+    def _set(self, key: str, value: Any) -> None:
+        try:
+            if self.store is not None:
+                self.store.set(key, value)
+        except Exception as error:
+            self.log.warning(
+                "Airflow does not keep for the next try what it should know (%s): %s", key, error
+            )
