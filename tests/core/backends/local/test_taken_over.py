@@ -1,4 +1,4 @@
-"""A run whose folder of checkpoints another attempt writes now, as a run of another host with the same key does."""
+"""A run whose folder of checkpoints another attempt writes now, such as one of another host with its key."""
 
 from __future__ import annotations
 
