@@ -152,12 +152,12 @@ def test_one_that_resumes_and_does_no_step_takes_nothing_over(run: Store) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rounds", "seed"),
-    [(30, 32), pytest.param(200, 33, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])],
+    ("times", "seed"), [(1, 32), pytest.param(5, 33, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])]
 )
 def test_at_random_moments_nothing_is_mixed_and_nothing_is_resumed_wrongly(
-    run: Store, rounds: int, seed: int
+    run: Store, times: int, seed: int
 ) -> None:
+    rounds = times * (8 if run.local_path() is None else 30)
     done = subprocess.run(
         [sys.executable, lineage.__file__, "rounds", str(rounds), str(seed)],
         env={
@@ -167,7 +167,7 @@ def test_at_random_moments_nothing_is_mixed_and_nothing_is_resumed_wrongly(
         },
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1500,
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])

@@ -132,8 +132,9 @@ def test_a_supervisor_that_stood_still_gives_its_followers_their_time_anew(
     wait_for(lambda: state_of(patient.observe(handle.run)) is State.RUNNING)
     supervisor, _ = supervisor_and_keeper(patient, handle.run)
     patient.watch_over(handle.run)
+    time.sleep(6.0)  # it has seen that; a sign that it finds when it wakes would be news
     os.kill(supervisor, signal.SIGSTOP)
-    time.sleep(2 * 8.0)
+    time.sleep(10.0)
     os.kill(supervisor, signal.SIGCONT)
     time.sleep(4.0)
     assert is_live(patient, handle.run), patient.observe(handle.run).stop
