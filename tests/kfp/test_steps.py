@@ -45,7 +45,8 @@ def test_a_training_gives_its_run_its_checkpoints_and_their_best(here: Here, art
     made, _, outputs = trained(artifacts, job)
     folder = here.store / "checkpoints" / made.run
     assert made == (made.run, str(folder), str(folder / "step-000000000010"), 0.1)
-    assert outputs["model"].uri == made.checkpoint
+    assert outputs["model"].uri == str(artifacts("train").task / "model")
+    assert json.loads(Path(outputs["model"].path).read_text())["uri"] == made.checkpoint
     assert outputs["model"].metadata == {
         "uri": made.checkpoint, "framework": "pytorch", "run": made.run, "step": 10, "world_size": 1,
         "bytes": 2, "metrics.val_loss": 0.1,
@@ -169,7 +170,7 @@ def test_a_training_without_checkpoints_gives_none(artifacts: Of, job: Any) -> N
         artifacts, {name: value for name, value in job.items() if name != "checkpoints"}
     )
     assert made[:3] == (made.run, "", "")
-    assert outputs["model"].metadata == {}
+    assert outputs["model"].metadata == {"uri": "", "framework": "pytorch", "run": made.run}
 
 
 @pytest.mark.parametrize(
@@ -323,7 +324,7 @@ def test_shards_are_prepared_and_the_data_set_points_to_them(here: Here, artifac
     )
     index = load_index(open_store(uri))
     assert (index.samples, len(index.shards)) == (10, 3)
-    assert dataset.uri == uri == str(here.store / "numbers")
+    assert dataset.metadata["uri"] == uri == str(here.store / "numbers")
     assert dataset.metadata["samples"] == 10
     assert dataset.metadata["shards"] == 3
 
@@ -369,7 +370,7 @@ def test_the_best_checkpoint_is_collected_evaluated_and_promoted(here: Here, art
     kept = collect_checkpoint.python_func(
         source=made.checkpoints, into="store://models", which="best", metric="val_loss", model=model
     )
-    assert kept == model.uri == str(here.store / "models" / made.run / "step-000000000010")
+    assert kept == model.metadata["uri"] == str(here.store / "models" / made.run / "step-000000000010")
     assert model.metadata["source"] == made.checkpoint
 
     results = judged(artifacts, kept)

@@ -96,7 +96,7 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithE
 
         Returns:
             Output: the uri of the data set.
-            dataset: the data set; its uri is the place of the shards.
+            dataset: names the data set: metadata["uri"] is the place of the shards.
         """
         from allaboard_kfp.runtime import run_prepare_shards
 
@@ -154,7 +154,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
             checkpoint: the best of them, else the newest.
             value: the metric as the script reported it last, else as the checkpoint has it, for dsl.If;
                 the worst number (-1e308, for mode min 1e308) if it was no finite one.
-            model: the checkpoint as an artifact; its uri is where it is.
+            model: names the checkpoint: metadata["uri"] is its place.
             metrics: what the training reported last.
             report: its curve, its members, its checkpoints, and why it failed if it did.
             summary: how it ended, in a few lines; why it failed, with the evidence and what to do.
@@ -205,7 +205,7 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> W
 
         Returns:
             Output: the uri of the copy.
-            model: the copy as an artifact; its uri is where it is.
+            model: names the copy: metadata["uri"] is its place.
         """
         from allaboard_kfp.runtime import run_collect_checkpoint
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from allaboard.backends.base import Backend
 from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
@@ -31,7 +31,7 @@ from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import job_folder
 from allaboard.storage import open_store
 from allaboard.units import counted, rfc3339, show_bytes
-from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
+from allaboard_kfp.artifacts import Artifact, describe, log_numbers, refer, write_page
 from allaboard_kfp.classification import Pictures, draw, without_pictures
 from allaboard_kfp.inputs import as_written, job_of
 from allaboard_kfp.report import promotion_page
@@ -44,6 +44,10 @@ NONFINITE = "nonfinite"
 """The field of an evaluation's results that names the metrics without a finite number. Parameters of Kubeflow
 hold no null.
 """
+
+
+class Classification(Artifact, Pictures, Protocol):
+    """kfp's artifact of a classifier."""
 
 
 class Trained(NamedTuple):
@@ -96,7 +100,7 @@ def run_prepare_shards(
             "created": index.created,
             "fingerprint": index.fingerprint,
         }
-        point(dataset, uri, metadata)
+        refer(dataset, "data set", uri, metadata)
         return uri
 
 
@@ -134,9 +138,11 @@ def run_train(
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
         metadata = _checkpoint_metadata(best) if best else {}
-        if best:
-            framework = training.get("framework", "pytorch")
-            point(model, best, {"framework": framework, "run": outcome.run, **metadata})
+        framework = training.get("framework", "pytorch")
+        refer(
+            model, "checkpoint" if best else "no checkpoint was saved", best,
+            {"framework": framework, "run": outcome.run, **metadata},
+        )  # fmt: skip
         value = _value(output, numbers_of(outcome), metadata.get("metrics", {}))
         runs.hand_over(handle)
         return Trained(outcome.run, locate(best)[0] if best else "", best, value)
@@ -164,7 +170,7 @@ def run_collect_checkpoint(
         numbers = in_words(copy.checkpoint.metrics)
         if numbers:
             say(numbers)
-        point(model, copy.uri, {"source": copy.source, **_manifest_metadata(copy.checkpoint)})
+        refer(model, "checkpoint", copy.uri, {"source": copy.source, **_manifest_metadata(copy.checkpoint)})
         return copy.uri
 
 
@@ -182,7 +188,7 @@ def run_evaluate(
     metrics: Artifact,
     report: Artifact,
     summary: Artifact,
-    classification: Pictures,
+    classification: Classification,
 ) -> Evaluated:
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
     with step_errors():
@@ -200,6 +206,7 @@ def run_evaluate(
         )  # fmt: skip
         for trouble in draw(numbers_of(outcome), classification):
             say(trouble)
+        describe(classification, "confusion matrix and ROC curve, in the metadata")
         measured = without_pictures(numbers_of(outcome))
         results = _for_kubeflow(measured)
         if not results:
