@@ -226,6 +226,40 @@ def test_a_step_that_succeeded_and_was_killed_before_it_said_so_hands_over_what_
     assert (tmp_path / "diary").read_text() == "0\n"  # it was run once
 
 
+def test_a_step_that_was_killed_after_the_hand_over_hands_over_once_more(
+    here: Here, artifacts: Of, job: Any, tmp_path: Path
+) -> None:
+    """Argo starts a step again whose pod is lost, however far it was."""
+    job = {**job, "environment": {"DIARY": str(tmp_path / "diary")}}
+    with _in_a_process(artifacts, job, before=_HELD_AFTER_THE_HAND_OVER) as step:
+        until((artifacts("train").task / "handed over").exists)
+        step.kill()
+    first = here.the_run()
+    assert first.handed_over
+    outputs = []
+    for _ in range(2):
+        made, place, _ = trained(artifacts, job)
+        outputs.append((made, json.loads((place.task / "model").read_text())))
+    assert outputs[0] == outputs[1]
+    assert (outputs[0][0].run, outputs[0][0].value, outputs[0][1]["step"]) == (first.run, 0.1, 10)
+    run = here.the_run()
+    assert (run.run, run.attempt, run.uid) == (first.run, 1, first.uid)
+    assert (tmp_path / "diary").read_text() == "0\n"  # nothing trained again
+
+
+_HELD_AFTER_THE_HAND_OVER = """
+import time
+from pathlib import Path
+from allaboard.backends.local.backend import LocalBackend
+hand_over = LocalBackend.hand_over
+def held(self, handle):
+    hand_over(self, handle)
+    Path(task, "handed over").touch()
+    time.sleep(600)
+LocalBackend.hand_over = held
+"""
+
+
 def _killed(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
@@ -288,14 +322,15 @@ def test_a_step_that_was_killed_is_followed_on_by_its_next_try(
 
 
 @contextmanager
-def _in_a_process(of: Of, job: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    """The step of its own, as kfp starts it; dead at the end."""
+def _in_a_process(of: Of, job: dict[str, Any], before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The step of its own, as kfp starts it, after the code ``before``; dead at the end."""
     task = of("train").task
     code = (
         "import json, sys\n"
         "from kfp import dsl\n"
         "from allaboard_kfp import train\n"
         "job, folder, task = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
+        f"{before}\n"
         "train.python_func(job=job, folder=folder, model=dsl.Model(uri=task + '/model'),\n"
         "                  metrics=dsl.Metrics(uri=task + '/metrics'), report=dsl.HTML(uri=task + '/html'),\n"
         "                  summary=dsl.Markdown(uri=task + '/markdown'))\n"
