@@ -43,8 +43,9 @@ def typed(
     text: str = "007",
     quoted: str = QUOTED,
     yes: bool = True,
-    words: list = ["a", 1, 12.0, True, 'b"c'],  # noqa: B006
+    words: list = ["a", 1, 12.0, 'b"c'],  # noqa: B006
     table: dict = {"IN_T": "x", "IN_U": 3},  # noqa: B006
+    where: str = "tmp",
     depth: Dict[str, int] = {"backoff_limit": 5},  # noqa: B006, UP006
 ):  # type: ignore[no-untyped-def]
     """Every type in every place."""
@@ -60,16 +61,16 @@ def typed(
     )  # fmt: skip
     train(
         job={"name": "whole", "command": ["python", "-c", SAY], "workers": 1, "args": words},
-        overrides={"environment": table}, environment=table, args=words, folder=f"/tmp/{text}/..",
+        overrides={"environment": table}, environment=table, args=words, folder=f"/{where}",
     )  # fmt: skip
 
 
-WORDS = ["a", "1", "12", "true", 'b"c']
+WORDS = ["a", "1", "12", 'b"c']
 SEEN = [
     {
-        "args": ["12", "--lr=12.0", QUOTED, "--text", "007", "true", "1e-05", '["a",1,12,true,"b\\"c"]'],
+        "args": ["12", "--lr=12.0", QUOTED, "--text", "007", "true", "1e-05", '["a",1,12,"b\\"c"]'],
         "env": {
-            "N": "12", "LR": "12.0", "TEXT": "007", "YES": "true", "LIST": '["a",1,12,true,"b\\"c"]',
+            "N": "12", "LR": "12.0", "TEXT": "007", "YES": "true", "LIST": '["a",1,12,"b\\"c"]',
             "QUOTED": QUOTED, "SMALL": "1e-05", "BIG": "12",
         },
     },
