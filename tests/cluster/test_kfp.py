@@ -230,7 +230,7 @@ def plane(
 
 
 def may_submit(plane: ControlPlane, account: str) -> None:
-    """What the README says: the Role of submitters, bound to the account that steps run as."""
+    """What the how-to says: the Role of submitters, bound to the account that steps run as."""
     for thing in rbac.objects("submitter"):
         thing["metadata"]["namespace"] = TEAM
         if thing["kind"] == "ServiceAccount":
