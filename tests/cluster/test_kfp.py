@@ -230,7 +230,7 @@ def plane(
 
 
 def may_submit(plane: ControlPlane, account: str) -> None:
-    """What the README says: the Role of submitters, bound to the account that steps run as."""
+    """What the how-to says: the Role of submitters, bound to the account that steps run as."""
     for thing in rbac.objects("submitter"):
         thing["metadata"]["namespace"] = TEAM
         if thing["kind"] == "ServiceAccount":
@@ -278,7 +278,9 @@ def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pip
     assert told["parameterValues"]["run"] == run
     assert told["parameterValues"]["checkpoint"].startswith(f"{STORE}/held/{run}/step-")
     (model,) = told["artifacts"]["model"]["artifacts"]
-    assert model["uri"] == told["parameterValues"]["checkpoint"]
+    assert model["metadata"]["uri"] == told["parameterValues"]["checkpoint"]
+    # The launcher refuses every other uri.
+    assert model["uri"] == f"s3://pipelines/v2/artifacts/retrain/{pipeline.run_id}/train/model"
     engine = ENGINES[pipeline.engine]
     (job,) = pipeline.backend.api.list(resource_for(engine), labels=labels.selector(run))[0]
     conditions = engine.read(job, ()).conditions

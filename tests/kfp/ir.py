@@ -42,6 +42,7 @@ def _check_tasks(spec: Any, dag: Any) -> None:
         assert set(task.inputs.parameters) <= set(known.parameters), name
         assert set(task.inputs.artifacts) <= set(known.artifacts), name
         needed = {n for n, p in known.parameters.items() if not p.is_optional}
+        needed -= {task.parameter_iterator.item_input}
         assert needed <= set(task.inputs.parameters), f"{name} lacks {needed}"
         for given in task.inputs.parameters.values():
             source = given.task_output_parameter

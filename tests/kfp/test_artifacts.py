@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from allaboard_kfp.artifacts import flat, log_numbers, point, write_page
+from allaboard_kfp.artifacts import flat, log_numbers, place_of, refer, write_page
 
 
 def test_only_finite_numbers_booleans_and_text_pass_under_dotted_names() -> None:
@@ -27,31 +27,30 @@ def test_the_table_of_metrics_shows_numbers_alone(tmp_path: Path) -> None:
     assert metrics.metadata == {"loss": 0.5}
 
 
-@pytest.mark.parametrize("uri", ["s3://b/k", "gs://b/k", "minio://b/k"])
-@pytest.mark.parametrize("pod", [True, False])
-def test_an_artifact_becomes_what_is_in_the_store(
-    uri: str, pod: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("uri", ["s3://b/k", "gs://b/k", "minio://b/k", "oci://b/k", "/mnt/store/x"])
+@pytest.mark.parametrize("pod", ["a-pod", ""])
+def test_an_artifact_names_its_place_and_keeps_the_uri_that_kubeflow_gave_it(
+    uri: str, pod: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _on_a_cluster(monkeypatch, pod)
-    model = dsl.Model(uri="s3://root/run/task/model")
-    point(model, uri, {"step": 3, "loss": float("inf")})
-    assert (model.uri, model.metadata) == (uri, {"uri": uri, "step": 3})
+    monkeypatch.setenv("KFP_POD_NAME", pod)
+    given = str(tmp_path / "task" / "model")
+    model = dsl.Model(uri=given)
+    refer(model, "checkpoint", uri, {"step": 3, "loss": float("inf")})
+    assert (model.uri, model.metadata) == (given, {"uri": uri, "step": 3})
+    assert json.loads(Path(given).read_text()) == {"what": "checkpoint", "uri": uri, "step": 3}
+    assert place_of(model) == uri
 
 
-def test_a_folder_is_an_artifact_under_kfp_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _on_a_cluster(monkeypatch, False)
-    model = dsl.Model(uri=str(tmp_path / "task" / "model"))
-    point(model, str(tmp_path / "store"), {})
-    assert model.path == str(tmp_path / "store")
+def test_an_artifact_of_an_importer_is_its_own_place() -> None:
+    assert place_of(dsl.Model(uri="s3://b/models/step-000000000400")) == "s3://b/models/step-000000000400"
+    odd = dsl.Model(uri="s3://b/x", metadata={"uri": ["s3://b/y"]})
+    assert place_of(odd) == "s3://b/x"
 
 
-def test_a_folder_of_a_mounted_disk_is_named_by_a_small_file_on_a_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _on_a_cluster(monkeypatch, True)
-    model = dsl.Model(uri=str(tmp_path / "task" / "model"))
-    point(model, "/mnt/store/x", {"step": 3})
-    assert json.loads(Path(model.path).read_text()) == {"uri": "/mnt/store/x", "step": 3}
+def test_an_artifact_of_nothing_names_no_place(tmp_path: Path) -> None:
+    model = dsl.Model(uri=str(tmp_path / "model"))
+    refer(model, "no checkpoint was saved", "", {})
+    assert place_of(model) == "" and "no checkpoint was saved" in Path(model.path).read_text()
 
 
 def test_a_page_replaces_that_of_an_earlier_try(tmp_path: Path) -> None:
@@ -59,10 +58,3 @@ def test_a_page_replaces_that_of_an_earlier_try(tmp_path: Path) -> None:
     write_page(page, "a longer one of the first try")
     write_page(page, "the second")
     assert Path(page.path).read_text() == "the second"
-
-
-def _on_a_cluster(monkeypatch: pytest.MonkeyPatch, pod: bool) -> None:
-    if pod:
-        monkeypatch.setenv("KFP_POD_NAME", "a-pod")
-    else:
-        monkeypatch.delenv("KFP_POD_NAME", raising=False)

@@ -4,6 +4,7 @@ bucket as store.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from allaboard.storage import open_store
 from tests.core.s3server import S3Server, s3_server
 from tests.kfp.conftest import JOBS, Here
 from tests.kfp.ir import compiled
-from tests.kfp.pod import as_pod, why_not
+from tests.kfp.pod import BUCKET, as_pod, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no mounts of our own: {why_not()}")
 
@@ -28,6 +29,7 @@ RUN = str(uuid.UUID(int=7))
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
     with s3_server("moto") as server:
+        server.make_bucket(BUCKET)
         yield server
 
 
@@ -74,16 +76,17 @@ def test_the_whole_chain_in_pods_with_a_bucket_as_its_store(pods: Pods, job: dic
     )
     assert data["code"] == 0, data["log"]
     assert data["parameters"] == {"Output": f"{pods.store}/numbers"}
-    assert data["artifacts"]["dataset"]["uri"] == f"{pods.store}/numbers"
+    assert data["artifacts"]["dataset"]["metadata"]["uri"] == f"{pods.store}/numbers"
     assert data["artifacts"]["dataset"]["metadata"]["samples"] == 10
 
     done = pods.run("train", job=job, shards=data["parameters"]["Output"], folder=str(JOBS))
     assert done["code"] == 0, done["log"]
     made = done["parameters"]
     assert made["checkpoint"] == f"{pods.store}/checkpoints/{made['run']}/step-000000000010"
-    # The model is where it is, and nothing of it is carried through the step.
-    assert done["artifacts"]["model"]["uri"] == made["checkpoint"]
-    assert done["artifacts"]["model"]["file"] is None
+    # The model is where it is, and nothing of it is carried through the step: a small file names it.
+    model = done["artifacts"]["model"]
+    assert model["metadata"]["uri"] == json.loads(model["file"])["uri"] == made["checkpoint"]
+    assert all(one["uploaded"] == [one["uri"]] for one in done["artifacts"].values())
     assert done["artifacts"]["metrics"]["metadata"] == {"val_loss": 0.1, "accuracy": 0.99}
     assert done["artifacts"]["report"]["file"].startswith("<!doctype html>")
     assert f"/{RUN}/train/" in done["artifacts"]["report"]["uri"]
@@ -146,7 +149,6 @@ def test_with_a_mounted_folder_as_store_the_artifacts_name_the_place(
 ) -> None:
     done = pods.run("train", job=job, folder=str(JOBS), store=str(here.store))
     model = done["artifacts"]["model"]
-    assert model["uri"].startswith("s3://pipelines/")
     assert f'"uri": "{done["parameters"]["checkpoint"]}"' in model["file"]
     assert Path(done["parameters"]["checkpoint"]).is_dir()
 

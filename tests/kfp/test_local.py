@@ -42,10 +42,11 @@ def test_each_component_runs(started: Here) -> None:
     )
     uri = data.outputs["Output"]
     assert load_index(open_store(uri)).samples == 10
-    assert data.outputs["dataset"].path == uri
+    assert data.outputs["dataset"].metadata["uri"] == uri
+    assert json.loads(Path(data.outputs["dataset"].path).read_text())["uri"] == uri
 
     trained = train(job={**QUICK, "checkpoints": SAVING}, shards=uri, folder=str(JOBS))
-    assert trained.outputs["model"].path == trained.outputs["checkpoint"]
+    assert trained.outputs["model"].metadata["uri"] == trained.outputs["checkpoint"]
     assert trained.outputs["metrics"].metadata == {"val_loss": 0.1, "accuracy": 0.99}
     page = Path(trained.outputs["report"].path).read_text()
     assert page.startswith("<!doctype html>")

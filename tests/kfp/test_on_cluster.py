@@ -14,6 +14,7 @@ import pytest
 from kfp import dsl
 
 from allaboard import running
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
@@ -185,6 +186,38 @@ def test_the_next_pod_adopts_what_the_one_before_has_started(
     made, _ = trained(artifacts)
     assert (made.run, record(cluster).uid, record(cluster).attempt) == (record(cluster).run, uid, 1)
     assert record(cluster).owner.id == "kfp:pod-2" and len(cluster.all(PYTORCHJOBS)) == 1
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["the job is still there", "its TTL took the job away"])
+def test_a_pod_that_is_lost_after_the_hand_over_trains_nothing_again(
+    cluster: FakeCluster, artifacts: Of, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(BaseException):
+        pass
+
+    hand_over = KubernetesBackend.hand_over
+
+    def lost(backend: KubernetesBackend, handle: Any) -> None:
+        hand_over(backend, handle)
+        raise Lost
+
+    cluster.operator.trains_for = 30
+    with monkeypatch.context() as first:
+        first.setattr(KubernetesBackend, "hand_over", lost)
+        with pytest.raises(Lost):
+            trained(artifacts)
+    before = record(cluster)
+    assert before.handed_over
+    (job,) = cluster.all(PYTORCHJOBS)
+    if gone:
+        cluster.delete(PYTORCHJOBS, job["metadata"]["name"], "default")
+    for pod in ("pod-2", "pod-3"):
+        monkeypatch.setenv("KFP_POD_UID", pod)
+        made, _ = trained(artifacts)
+        assert made == (before.run, "", "", made.value)
+    after = record(cluster)
+    assert (after.uid, after.attempt, after.generation) == (before.uid, 1, 1)
+    assert len(cluster.all(PYTORCHJOBS)) == (0 if gone else 1)
 
 
 def test_an_evaluation_is_pods_of_its_own_too(

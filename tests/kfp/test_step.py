@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from allaboard.backends.base import LogLine, Plan
+from allaboard.backends.local.backend import LocalBackend
 from allaboard.diagnosis import Diagnosis
 from allaboard.errors import BadInput
 from allaboard.follow.loop import Outcome
@@ -22,7 +24,9 @@ from allaboard_kfp.step import (
     Place,
     Rank0Output,
     StepView,
+    attempts_of,
     finish,
+    keep_reason,
     reader_is_gone,
     run_to_the_end,
     step_errors,
@@ -200,6 +204,94 @@ def test_errors_of_ours_become_a_sentence_and_an_exit_code(capsys: pytest.Captur
         raise BadInput("that is not how it is spelt")
     assert ended.value.code == 2
     assert capsys.readouterr().err == "error: that is not how it is spelt\n"
+
+
+def test_the_reason_of_a_failure_is_where_the_kubelet_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "termination-log"
+    keep_reason("not in a pod", str(log))
+    monkeypatch.setenv("KFP_POD_NAME", "retrain-1")
+    keep_reason("there is no such file, and none is made", str(log))
+    assert not log.exists()
+    log.write_text("what a member wrote before, and longer than what follows")
+    keep_reason(
+        "run a failed:\n  master-0 exited with 7; AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMIK7MDENGbPxRfiCY",
+        str(log),
+    )
+    assert log.read_text().startswith("run a failed: master-0 exited with 7; ")
+    assert "wJalrXUtn" not in log.read_text()
+    keep_reason("\x1b[31m" + "ü" * 5000, str(log))
+    assert "\x1b" not in log.read_text() and log.read_text().endswith("ü...")
+    assert len(log.read_bytes()) <= 1000
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "read-only"])
+def test_a_reason_that_cannot_be_written_is_no_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFP_POD_NAME", "retrain-1")
+    log, other = tmp_path / "log", tmp_path / "other"
+    other.write_text("mine")
+    match kind:
+        case "folder":
+            log.mkdir()
+        case "pipe":
+            os.mkfifo(log)
+        case "link":
+            log.symlink_to(other)
+        case "read-only":
+            log.touch(0o400)
+    keep_reason("why", str(log))
+    assert other.read_text() == "mine"
+
+
+def test_both_ways_in_which_a_step_fails_leave_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr("allaboard_kfp.step.keep_reason", kept.append)
+    with pytest.raises(SystemExit), step_errors():
+        raise BadInput("that is not how it is spelt")
+    with pytest.raises(SystemExit):
+        finish(failing("python_exception"))
+    assert kept == ["that is not how it is spelt", failing("python_exception").message]
+
+
+class Cluster(FakeBackend):
+    """A backend whose members are pods of their own."""
+
+    name = "kubernetes"
+
+
+@pytest.mark.parametrize(
+    ("kind", "pod", "policy", "attempts"),
+    [
+        (Cluster, "retrain-1", {}, 3),
+        (Cluster, "retrain-1", {"attempts": 1}, 1),
+        (Cluster, "retrain-1", {"attempts": 2}, 2),
+        (Cluster, "", {}, 1),
+        (LocalBackend, "retrain-1", {}, 1),
+    ],
+)
+def test_on_a_cluster_three_attempts_are_the_default(
+    kind: type[Any], pod: str, policy: dict[str, int], attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubeflow's stock manifests try no failed step again."""
+    monkeypatch.setenv("KFP_POD_NAME", pod)
+    if kind is LocalBackend:
+        assert attempts_of(LocalBackend()) == attempts
+        return
+    lost = (State.RUNNING, State.LOST)
+    outcome, handle = run_to_the_end(Cluster(lost, lost, lost, lost), a_job(policy=policy), "k")
+    assert (outcome.ok, handle.attempt) == (False, attempts)
+
+
+def test_an_end_that_would_repeat_is_not_tried_again_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KFP_POD_NAME", "retrain-1")
+    backend = Cluster((State.RUNNING, State.FAILED), (State.RUNNING, State.SUCCEEDED))
+    outcome, handle = run_to_the_end(backend, a_job(), "k")
+    assert (outcome.ok, handle.attempt) == (False, 1)
 
 
 # --- where a pod may put things ---

@@ -45,7 +45,8 @@ def test_a_training_gives_its_run_its_checkpoints_and_their_best(here: Here, art
     made, _, outputs = trained(artifacts, job)
     folder = here.store / "checkpoints" / made.run
     assert made == (made.run, str(folder), str(folder / "step-000000000010"), 0.1)
-    assert outputs["model"].uri == made.checkpoint
+    assert outputs["model"].uri == str(artifacts("train").task / "model")
+    assert json.loads(Path(outputs["model"].path).read_text())["uri"] == made.checkpoint
     assert outputs["model"].metadata == {
         "uri": made.checkpoint, "framework": "pytorch", "run": made.run, "step": 10, "world_size": 1,
         "bytes": 2, "metrics.val_loss": 0.1,
@@ -169,7 +170,7 @@ def test_a_training_without_checkpoints_gives_none(artifacts: Of, job: Any) -> N
         artifacts, {name: value for name, value in job.items() if name != "checkpoints"}
     )
     assert made[:3] == (made.run, "", "")
-    assert outputs["model"].metadata == {}
+    assert outputs["model"].metadata == {"uri": "", "framework": "pytorch", "run": made.run}
 
 
 @pytest.mark.parametrize(
@@ -223,6 +224,40 @@ def test_a_step_that_succeeded_and_was_killed_before_it_said_so_hands_over_what_
     again, _, _ = trained(artifacts, job)
     assert (again.run, here.the_run().attempt) == (first.run, 1)
     assert (tmp_path / "diary").read_text() == "0\n"  # it was run once
+
+
+def test_a_step_that_was_killed_after_the_hand_over_hands_over_once_more(
+    here: Here, artifacts: Of, job: Any, tmp_path: Path
+) -> None:
+    """Argo starts a step again whose pod is lost, however far it was."""
+    job = {**job, "environment": {"DIARY": str(tmp_path / "diary")}}
+    with _in_a_process(artifacts, job, before=_HELD_AFTER_THE_HAND_OVER) as step:
+        until((artifacts("train").task / "handed over").exists)
+        step.kill()
+    first = here.the_run()
+    assert first.handed_over
+    outputs = []
+    for _ in range(2):
+        made, place, _ = trained(artifacts, job)
+        outputs.append((made, json.loads((place.task / "model").read_text())))
+    assert outputs[0] == outputs[1]
+    assert (outputs[0][0].run, outputs[0][0].value, outputs[0][1]["step"]) == (first.run, 0.1, 10)
+    run = here.the_run()
+    assert (run.run, run.attempt, run.uid) == (first.run, 1, first.uid)
+    assert (tmp_path / "diary").read_text() == "0\n"  # nothing trained again
+
+
+_HELD_AFTER_THE_HAND_OVER = """
+import time
+from pathlib import Path
+from allaboard.backends.local.backend import LocalBackend
+hand_over = LocalBackend.hand_over
+def held(self, handle):
+    hand_over(self, handle)
+    Path(task, "handed over").touch()
+    time.sleep(600)
+LocalBackend.hand_over = held
+"""
 
 
 def _killed(*_: Any, **__: Any) -> None:
@@ -287,14 +322,15 @@ def test_a_step_that_was_killed_is_followed_on_by_its_next_try(
 
 
 @contextmanager
-def _in_a_process(of: Of, job: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    """The step of its own, as kfp starts it; dead at the end."""
+def _in_a_process(of: Of, job: dict[str, Any], before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The step of its own, as kfp starts it, after the code ``before``; dead at the end."""
     task = of("train").task
     code = (
         "import json, sys\n"
         "from kfp import dsl\n"
         "from allaboard_kfp import train\n"
         "job, folder, task = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
+        f"{before}\n"
         "train.python_func(job=job, folder=folder, model=dsl.Model(uri=task + '/model'),\n"
         "                  metrics=dsl.Metrics(uri=task + '/metrics'), report=dsl.HTML(uri=task + '/html'),\n"
         "                  summary=dsl.Markdown(uri=task + '/markdown'))\n"
@@ -323,7 +359,7 @@ def test_shards_are_prepared_and_the_data_set_points_to_them(here: Here, artifac
     )
     index = load_index(open_store(uri))
     assert (index.samples, len(index.shards)) == (10, 3)
-    assert dataset.uri == uri == str(here.store / "numbers")
+    assert dataset.metadata["uri"] == uri == str(here.store / "numbers")
     assert dataset.metadata["samples"] == 10
     assert dataset.metadata["shards"] == 3
 
@@ -369,7 +405,7 @@ def test_the_best_checkpoint_is_collected_evaluated_and_promoted(here: Here, art
     kept = collect_checkpoint.python_func(
         source=made.checkpoints, into="store://models", which="best", metric="val_loss", model=model
     )
-    assert kept == model.uri == str(here.store / "models" / made.run / "step-000000000010")
+    assert kept == model.metadata["uri"] == str(here.store / "models" / made.run / "step-000000000010")
     assert model.metadata["source"] == made.checkpoint
 
     results = judged(artifacts, kept)

@@ -1,8 +1,10 @@
-"""What a step leaves in Kubeflow: artifacts that point into the store, and numbers.
+"""What a step leaves in Kubeflow: artifacts that name a place in the store, and numbers.
 
-Data sets and checkpoints stay where the core has put them and never pass through the step's own disk: the
-artifact gets their uri. Kubeflow knows no uri of a folder of a mounted disk; there the artifact is a small
-file that names it. ``metadata["uri"]`` always says it.
+Data sets and checkpoints stay where the core has put them and never pass through the step's own disk. Their
+artifact is a small file at its own path, which says what it is and names the place; ``metadata["uri"]`` is
+the place, too. The artifact's own uri stays as Kubeflow gave it: KFP's launcher uploads the file there, and
+fails the step of an artifact whose uri is outside of its pipeline run. All of it is the same on a cluster and
+under ``kfp.local``.
 """
 
 from __future__ import annotations
@@ -12,10 +14,6 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-
-from allaboard_kfp.inputs import on_cluster
-
-_KNOWN = ("s3://", "gs://", "minio://", "oci://")
 
 
 class Artifact(Protocol):
@@ -28,22 +26,31 @@ class Artifact(Protocol):
     def path(self) -> str: ...
 
 
-def point(artifact: Artifact, uri: str, facts: Mapping[str, Any]) -> None:
-    """Make the artifact point to ``uri``. ``facts`` become its metadata, except unknown and non-finite
-    ones.
+def refer(artifact: Artifact, what: str, uri: str, facts: Mapping[str, Any]) -> None:
+    """Make the artifact name the place ``uri`` of ``what``. ``facts`` become its metadata, except unknown and
+    non-finite ones. An empty ``uri``: there is nothing, and the artifact says so.
     """
     artifact.metadata.update({"uri": uri, **dict(flat(facts))})
-    if uri.startswith(_KNOWN) or not on_cluster():
-        artifact.uri = uri
-        return
-    path = Path(artifact.path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(artifact.metadata, indent=1) + "\n")
+    describe(artifact, what)
+
+
+def describe(artifact: Artifact, what: str) -> None:
+    """Write the artifact's file: ``what`` it is, and its metadata."""
+    write_page(artifact, json.dumps({"what": what, **artifact.metadata}, indent=1) + "\n")
+
+
+def place_of(artifact: Artifact) -> str:
+    """The uri that an artifact names: that of `refer`, else its own, as with an artifact of an importer.
+    Empty: the step that made it has made nothing.
+    """
+    named = artifact.metadata.get("uri")
+    return named if isinstance(named, str) else artifact.uri
 
 
 def log_numbers(artifact: Artifact, values: Mapping[str, Any]) -> None:
     """Show the finite numbers among ``values`` in the table of metrics, which shows no others."""
     artifact.metadata.update({name: value for name, value in flat(values) if not isinstance(value, str)})
+    describe(artifact, "metrics")
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -30,12 +30,15 @@ from kfp.dsl.pipeline_task import TaskState
 from kfp.dsl.python_component import PythonComponent
 
 from allaboard_kfp import __version__
+from allaboard_kfp.passing import passed
 
 IMAGE = os.environ.get("ALLABOARD_KFP_IMAGE") or f"ghcr.io/allaboard/kfp-allaboard-python:{__version__}"
 
 
-class WithEffects(PythonComponent):  # type: ignore[misc]
-    """A component whose tasks are not cached, unless their author says so."""
+class Component(PythonComponent):  # type: ignore[misc]
+    """A component whose tasks are not cached, unless their author says so, and whose arguments may be what
+    `allaboard_kfp.passing` passes.
+    """
 
     def __init__(self, component: PythonComponent) -> None:
         super().__init__(component.component_spec, component.python_func)
@@ -51,7 +54,11 @@ class WithEffects(PythonComponent):  # type: ignore[misc]
         self.component_spec.to_pipeline_spec = without_cache
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        task = super().__call__(*args, **kwargs)
+        spec, arguments = passed(self.component_spec, kwargs)
+        if spec is self.component_spec:
+            task = super().__call__(*args, **arguments)
+        else:
+            task = PythonComponent(spec, self.python_func)(*args, **arguments)
         if task.state == TaskState.FUTURE:  # in other states kfp.local has run it already
             task.set_caching_options(False)
         return task
@@ -71,7 +78,7 @@ class Options(TypedDict, total=False):
     embedded_artifact_path: str
 
 
-def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
+def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component that makes a data set, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
@@ -96,7 +103,7 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithE
 
         Returns:
             Output: the uri of the data set.
-            dataset: the data set; its uri is the place of the shards.
+            dataset: names the data set: metadata["uri"] is the place of the shards.
         """
         from allaboard_kfp.runtime import run_prepare_shards
 
@@ -110,10 +117,10 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithE
             dataset=dataset,
         )
 
-    return WithEffects(prepare_shards)
+    return Component(prepare_shards)
 
 
-def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
+def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component that trains, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
@@ -124,7 +131,11 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         summary: dsl.Output[dsl.Markdown],
         job: dict = {},
         job_text: str = "",
+        overrides: dict = {},
+        environment: dict = {},
+        args: list = [],
         shards: str = "",
+        shards_artifact: dsl.Input[dsl.Artifact] = None,
         folder: str = "",
         store: str = "",
         backend: str = "",
@@ -139,7 +150,11 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         Args:
             job: the job as a mapping.
             job_text: instead of job: the job as JSON, as YAML, or the path of a job file.
-            shards: what to train on: the job's data.shards.
+            overrides: fields that are merged into the job, mappings field by field, anything else as a whole.
+            environment: variables of every member, beside the job's own; a number is written as text.
+            args: arguments after the job's own.
+            shards: what to train on: the job's data.shards; a uri, or an artifact of a data set.
+            shards_artifact: takes the artifact.
             folder: where members and relative paths start; empty: the job file's, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
             backend: kubernetes: members are pods of their own; local: processes of this step; empty:
@@ -154,7 +169,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
             checkpoint: the best of them, else the newest.
             value: the metric as the script reported it last, else as the checkpoint has it, for dsl.If;
                 the worst number (-1e308, for mode min 1e308) if it was no finite one.
-            model: the checkpoint as an artifact; its uri is where it is.
+            model: names the checkpoint: metadata["uri"] is its place.
             metrics: what the training reported last.
             report: its curve, its members, its checkpoints, and why it failed if it did.
             summary: how it ended, in a few lines; why it failed, with the evidence and what to do.
@@ -164,7 +179,11 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         return run_train(
             job=job,
             job_text=job_text,
+            overrides=overrides,
+            environment=environment,
+            args=args,
             shards=shards,
+            shards_artifact=shards_artifact,
             folder=folder,
             store=store,
             backend=backend,
@@ -177,17 +196,18 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
             summary=summary,
         )
 
-    return WithEffects(train)
+    return Component(train)
 
 
-def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
+def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component that copies a checkpoint to where it stays, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def collect_checkpoint(
-        source: str,
         into: str,
         model: dsl.Output[dsl.Model],
+        source: str = "",
+        source_artifact: dsl.Input[dsl.Artifact] = None,
         which: str = "latest",
         metric: str = "",
         mode: str = "min",
@@ -196,7 +216,8 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> W
         """Copy one complete checkpoint elsewhere, verified at both ends.
 
         Args:
-            source: the folder of a run's checkpoints, or one checkpoint.
+            source: the folder of a run's checkpoints, or one checkpoint; a uri, or an artifact of a model.
+            source_artifact: takes the artifact.
             into: where copies are kept: a folder, s3://bucket/prefix or store://name.
             which: latest, best, or the number of a step.
             metric: best by which metric.
@@ -205,12 +226,13 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> W
 
         Returns:
             Output: the uri of the copy.
-            model: the copy as an artifact; its uri is where it is.
+            model: names the copy: metadata["uri"] is its place.
         """
         from allaboard_kfp.runtime import run_collect_checkpoint
 
         return run_collect_checkpoint(
             source=source,
+            source_artifact=source_artifact,
             into=into,
             which=which,
             metric=metric,
@@ -219,21 +241,25 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> W
             model=model,
         )
 
-    return WithEffects(collect_checkpoint)
+    return Component(collect_checkpoint)
 
 
-def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
+def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component that evaluates a checkpoint, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def evaluate(
-        checkpoint: str,
         metrics: dsl.Output[dsl.Metrics],
         report: dsl.Output[dsl.HTML],
         summary: dsl.Output[dsl.Markdown],
         classification: dsl.Output[dsl.ClassificationMetrics],
+        checkpoint: str = "",
+        checkpoint_artifact: dsl.Input[dsl.Artifact] = None,
         job: dict = {},
         job_text: str = "",
+        overrides: dict = {},
+        environment: dict = {},
+        args: list = [],
         folder: str = "",
         store: str = "",
         backend: str = "",
@@ -248,9 +274,13 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
         confusion={"labels": [...], "matrix": [[...]]}, roc={"fpr": [...], "tpr": [...], "thresholds": [...]}.
 
         Args:
-            checkpoint: the uri of the checkpoint.
+            checkpoint: the checkpoint: its uri, or an artifact of a model.
+            checkpoint_artifact: takes the artifact.
             job: the evaluation as a mapping.
             job_text: instead of job: JSON, YAML, or the path of a job file.
+            overrides: as for train.
+            environment: as for train.
+            args: as for train.
             folder: where members start; empty: the job file's folder, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
             backend: as for train.
@@ -273,7 +303,11 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
         return run_evaluate(
             job=job,
             job_text=job_text,
+            overrides=overrides,
+            environment=environment,
+            args=args,
             checkpoint=checkpoint,
+            checkpoint_artifact=checkpoint_artifact,
             folder=folder,
             store=store,
             backend=backend,
@@ -286,18 +320,19 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects
             classification=classification,
         )
 
-    return WithEffects(evaluate)
+    return Component(evaluate)
 
 
-def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
+def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component that promotes a checkpoint through the gate, in this image."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def promote(
-        checkpoint: str,
         into: str,
         verdict: dsl.Output[dsl.Metrics],
         report: dsl.Output[dsl.HTML],
+        checkpoint: str = "",
+        checkpoint_artifact: dsl.Input[dsl.Artifact] = None,
         results: dict = {},
         metric: str = "",
         mode: str = "max",
@@ -312,7 +347,9 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
         A checkpoint that does not pass the gate does not fail the step: promoted is false.
 
         Args:
-            checkpoint: the candidate, a collected one: retention removes those in a run's own folder.
+            checkpoint: the candidate, a uri or an artifact of a model; a collected one, as retention removes
+                those in a run's own folder.
+            checkpoint_artifact: takes the artifact.
             into: where the champions are recorded: a folder, s3://bucket/prefix or store://name.
             results: the metrics of its evaluation; empty: those of its own manifest.
             metric: compare with the champion by this metric; empty: by thresholds alone.
@@ -334,6 +371,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
 
         return run_promote(
             checkpoint=checkpoint,
+            checkpoint_artifact=checkpoint_artifact,
             into=into,
             results=results,
             metric=metric,
@@ -347,7 +385,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> WithEffects:
             report=report,
         )
 
-    return WithEffects(promote)
+    return Component(promote)
 
 
 prepare_shards = make_prepare_shards()

@@ -8,10 +8,11 @@ input, 3 stopped, 4 out of time, 5 a backend or store does not answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from allaboard.backends.base import Backend
 from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
@@ -31,11 +32,11 @@ from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import job_folder
 from allaboard.storage import open_store
 from allaboard.units import counted, rfc3339, show_bytes
-from allaboard_kfp.artifacts import Artifact, log_numbers, point, write_page
+from allaboard_kfp.artifacts import Artifact, describe, log_numbers, refer, write_page
 from allaboard_kfp.classification import Pictures, draw, without_pictures
-from allaboard_kfp.inputs import as_written, job_of
+from allaboard_kfp.inputs import job_of, uri_of
 from allaboard_kfp.report import promotion_page
-from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, step_errors
+from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, step_errors, with_inputs
 from allaboard_kfp.summary import run_markdown
 from allaboard_kfp.value import OutputMetric
 
@@ -44,6 +45,10 @@ NONFINITE = "nonfinite"
 """The field of an evaluation's results that names the metrics without a finite number. Parameters of Kubeflow
 hold no null.
 """
+
+
+class Classification(Artifact, Pictures, Protocol):
+    """kfp's artifact of a classifier."""
 
 
 class Trained(NamedTuple):
@@ -65,6 +70,7 @@ class Promoted(NamedTuple):
     champion: str
 
 
+@with_inputs
 def run_prepare_shards(
     *,
     source: str,
@@ -78,12 +84,12 @@ def run_prepare_shards(
     """Make a data set, and return its uri."""
     with step_errors():
         place = Place.of(dataset.uri, store=store, folder=folder)
-        uri = place.uri(as_written(into))
+        uri = place.uri(into)
         index = prepare(
-            _source(as_written(source), place.folder),
+            _source(source, place.folder),
             uri,
             samples_per_shard=samples_per_shard or None,
-            bytes_per_shard=as_written(bytes_per_shard) or None,
+            bytes_per_shard=bytes_per_shard or None,
             progress=Meter("samples").show_samples,
             notice=say,
         )
@@ -96,15 +102,20 @@ def run_prepare_shards(
             "created": index.created,
             "fingerprint": index.fingerprint,
         }
-        point(dataset, uri, metadata)
+        refer(dataset, "data set", uri, metadata)
         return uri
 
 
+@with_inputs
 def run_train(
     *,
     job: Mapping[str, Any],
     job_text: str,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    environment: Mapping[str, Any] = MappingProxyType({}),
+    args: Sequence[Any] = (),
     shards: str,
+    shards_artifact: Artifact | None = None,
     folder: str,
     store: str,
     backend: str,
@@ -121,8 +132,11 @@ def run_train(
     """
     with step_errors():
         place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
-        data = place.uri(as_written(shards)) if shards else ""
-        training = job_of(as_written(job), as_written(job_text), as_written(folder), shards=data)
+        named = uri_of(shards, shards_artifact, "shards")
+        data = place.uri(named) if named else ""
+        training = job_of(
+            job, job_text, folder, overrides=overrides, environment=environment, args=args, shards=data
+        )
         output = OutputMetric.of(metric, mode, (training.get("checkpoints") or {}).get("best"))
         place.check_store(training.as_mapping())
         runs = place.open_backend()
@@ -134,27 +148,34 @@ def run_train(
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
         metadata = _checkpoint_metadata(best) if best else {}
-        if best:
-            framework = training.get("framework", "pytorch")
-            point(model, best, {"framework": framework, "run": outcome.run, **metadata})
+        framework = training.get("framework", "pytorch")
+        refer(
+            model, "checkpoint" if best else "no checkpoint was saved", best,
+            {"framework": framework, "run": outcome.run, **metadata},
+        )  # fmt: skip
         value = _value(output, numbers_of(outcome), metadata.get("metrics", {}))
         runs.hand_over(handle)
         return Trained(outcome.run, locate(best)[0] if best else "", best, value)
 
 
+@with_inputs
 def run_collect_checkpoint(
-    *, source: str, into: str, which: str, metric: str, mode: str, store: str, model: Artifact
+    *,
+    source: str,
+    source_artifact: Artifact | None = None,
+    into: str,
+    which: str,
+    metric: str,
+    mode: str,
+    store: str,
+    model: Artifact,
 ) -> str:
     """Copy a checkpoint, verified, to where it stays, and return its uri there."""
     with step_errors():
-        if not source:
-            raise BadInput(
-                "source is empty: the training saved no checkpoint; let its script save with "
-                "allaboard.inside.Checkpointer, and say checkpoints.uri in its job"
-            )
+        named = _checkpoint_uri(source, source_artifact, "source")
         place = Place.of(model.uri, store=store)
         copy = collect(
-            place.uri(as_written(source)), place.uri(as_written(into)), which,
+            place.uri(named), place.uri(into), which,
             metric=metric or None, mode=mode, progress=Meter("bytes").show_bytes,
         )  # fmt: skip
         for note in copy.notes:
@@ -164,15 +185,20 @@ def run_collect_checkpoint(
         numbers = in_words(copy.checkpoint.metrics)
         if numbers:
             say(numbers)
-        point(model, copy.uri, {"source": copy.source, **_manifest_metadata(copy.checkpoint)})
+        refer(model, "checkpoint", copy.uri, {"source": copy.source, **_manifest_metadata(copy.checkpoint)})
         return copy.uri
 
 
+@with_inputs
 def run_evaluate(
     *,
     checkpoint: str,
+    checkpoint_artifact: Artifact | None = None,
     job: Mapping[str, Any],
     job_text: str,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    environment: Mapping[str, Any] = MappingProxyType({}),
+    args: Sequence[Any] = (),
     folder: str,
     store: str,
     backend: str,
@@ -182,14 +208,14 @@ def run_evaluate(
     metrics: Artifact,
     report: Artifact,
     summary: Artifact,
-    classification: Pictures,
+    classification: Classification,
 ) -> Evaluated:
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
     with step_errors():
         place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
         output = OutputMetric.of(metric, mode)
-        _, candidate = checkpoint_at(place.uri(as_written(checkpoint)))
-        job_given = job_of(as_written(job), as_written(job_text), as_written(folder))
+        _, candidate = checkpoint_at(place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact)))
+        job_given = job_of(job, job_text, folder, overrides=overrides, environment=environment, args=args)
         place.check_store(job_given.as_mapping())
         evaluation = evaluation_job(job_given, candidate.uri, lenient=True)
         runs = place.open_backend()
@@ -200,6 +226,7 @@ def run_evaluate(
         )  # fmt: skip
         for trouble in draw(numbers_of(outcome), classification):
             say(trouble)
+        describe(classification, "confusion matrix and ROC curve, in the metadata")
         measured = without_pictures(numbers_of(outcome))
         results = _for_kubeflow(measured)
         if not results:
@@ -212,9 +239,11 @@ def run_evaluate(
         return Evaluated(outcome.run, results, value)
 
 
+@with_inputs
 def run_promote(
     *,
     checkpoint: str,
+    checkpoint_artifact: Artifact | None = None,
     into: str,
     results: Mapping[str, Any],
     metric: str,
@@ -232,12 +261,12 @@ def run_promote(
     """
     with step_errors():
         place = Place.of(report.uri, store=store)
-        uri = place.uri(as_written(checkpoint))
-        measured = _from_kubeflow(as_written(dict(results))) if results else None
-        registry = open_store(place.uri(as_written(into)))
+        uri = place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact))
+        measured = _from_kubeflow(dict(results)) if results else None
+        registry = open_store(place.uri(into))
         decision = promote(
             registry, uri, measured, Gate.parse(metric or None, mode, better_by, thresholds),
-            now=time.time(), reason=as_written(reason), single_writer=single_writer,
+            now=time.time(), reason=reason, single_writer=single_writer,
         )  # fmt: skip
         for check in decision.verdict.checks:
             say(f"{'✓' if check.passed else '✗'} {check.reason}")
@@ -283,6 +312,17 @@ class Meter:
         due = now - self.last_line_at >= _METER_INTERVAL
         self.last_line_at = now if due else self.last_line_at
         return due
+
+
+def _checkpoint_uri(text: str, artifact: Artifact | None, name: str = "checkpoint") -> str:
+    """The uri of the checkpoint that a step was given. Raises BadInput when there is none."""
+    uri = uri_of(text, artifact, name)
+    if not uri:
+        raise BadInput(
+            f"{name} is empty: the training saved no checkpoint; let its script save with "
+            "allaboard.inside.Checkpointer, and say checkpoints.uri in its job"
+        )
+    return uri
 
 
 def _source(source: str, folder: str) -> Any:

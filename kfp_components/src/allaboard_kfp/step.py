@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
 from allaboard.diagnosis.faults import SURE
@@ -33,7 +34,7 @@ from allaboard.report.exits import exit_code_of, untouched_on_error
 from allaboard.report.plain import PlainView
 from allaboard.report.terminal import silence_stdout
 from allaboard.reportline import decode
-from allaboard.running import backend_of, follow_policy
+from allaboard.running import ATTEMPTS, backend_of, follow_policy
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import job_folder
 from allaboard.spec.site import STORE, Site, resolve_uri, site_of
@@ -41,8 +42,10 @@ from allaboard.status import state_of
 from allaboard.storage.scratch import own_folder
 from allaboard.units import counted
 from allaboard_kfp.identity import check_place, key_of, owner_of
-from allaboard_kfp.inputs import as_written, on_cluster
+from allaboard_kfp.inputs import as_written, inputs_as_written, on_cluster
 
+P = ParamSpec("P")
+R = TypeVar("R")
 LONGEST_POLL = 10.0  # seconds between two observations of the run at most
 RANK0_INTERVAL = 0.5  # seconds between two reads of rank 0's output
 LINES_PER_MINUTE = 300
@@ -56,6 +59,9 @@ MAY_PASS = 75
 happened too often, a registry that did not answer. 1: another try would repeat it, or nobody knows, or it was
 lost.
 """
+TERMINATION_LOG = "/dev/termination-log"
+LONGEST_REASON = 1000
+"""Bytes. Kubernetes keeps 12 KiB for all containers of a pod; one with Argo's and KFP's own has four."""
 KEEPALIVE = 60.0  # seconds after which a silent step logs that it lives: people kill silent steps
 
 
@@ -71,9 +77,40 @@ def step_errors() -> Iterator[None]:
         yield
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
+        keep_reason(str(error))
         if error.code == "never_fits" and on_cluster():
             print(_RESOURCES_HINT, file=sys.stderr, flush=True)
         raise SystemExit(exit_code_of(error)) from None
+
+
+def keep_reason(reason: str, path: str = TERMINATION_LOG) -> None:
+    """Write why the step fails where the kubelet reads it into the status of its pod, and Argo into the
+    message of its node. Elsewhere there is no such file, and none is made. Never raises.
+    """
+    if not on_cluster():
+        return
+    line = visible(redact_text(" ".join(reason.split()))).encode(errors="replace")
+    if len(line) > LONGEST_REASON:
+        line = line[: LONGEST_REASON - 3].decode(errors="ignore").encode() + b"..."
+    with suppress(OSError):
+        # Not blocking: a pipe without a reader is an error then.
+        file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+
+
+def with_inputs(run: Callable[P, R]) -> Callable[P, R]:
+    """The step with its inputs as their author wrote them."""
+
+    @wraps(run)
+    def step(*args: P.args, **kwargs: P.kwargs) -> R:
+        with step_errors():
+            given: Any = inputs_as_written(kwargs)
+        return run(*args, **given)
+
+    return step
 
 
 _RESOURCES_HINT = """\
@@ -163,14 +200,14 @@ def start_time(environ: Mapping[str, str]) -> float:
 
 def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:
     """Launch the job under this key, or adopt its run, and follow it to its end. The result is not handed
-    over yet. Retries are the pipeline's: one attempt, unless the job says otherwise.
+    over yet. The job says how many attempts there are in all, else `attempts_of` its backend.
 
     Raises BadInput when the run cannot start, BackendUnreachable, and SystemExit with a code of contract 4
     when the step was told twice to end.
     """
     plan = Plan(job, key)
     view = StepView(backend, plan.run)
-    attempts = (job.get("policy") or {}).get("attempts", 1)
+    attempts = (job.get("policy") or {}).get("attempts") or attempts_of(backend)
     with Interrupts() as signals:
         follower = Step(backend, plan, owner_of(backend), lambda: view, signals)
         # No change of the run tells of new output of rank 0.
@@ -180,10 +217,18 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
             with untouched_on_error(plan.run):
                 outcome = follower.follow_to_end(follow_policy(backend, poll, attempts))
         except FollowerLeft as left:
+            keep_reason(str(left))
             raise SystemExit(left.code) from None
         assert follower.handle is not None
         view.ended(outcome)
         return outcome, follower.handle
+
+
+def attempts_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> int:
+    """The attempts of a job that names none: of members that are pods of their own `ATTEMPTS`, as Kubeflow's
+    stock manifests try no failed step again, whatever ``set_retry`` says; else one.
+    """
+    return ATTEMPTS if backend.name != "local" and on_cluster(environ) else 1
 
 
 class Interrupts(Signals):
@@ -333,6 +378,7 @@ def finish(outcome: Outcome, since_last_good: str = "") -> None:
     if outcome.ok:
         return
     code: int = outcome.exit_code
+    keep_reason(outcome.message)
     lines = [f"error: {outcome.message}"]
     if outcome.diagnoses and outcome.state in (State.FAILED, State.LOST):
         first = outcome.diagnoses[0]

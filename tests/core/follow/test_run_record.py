@@ -9,7 +9,7 @@ import pytest
 from allaboard.follow import run_record
 from allaboard.follow.run_record import RunRecord, decide
 from allaboard.observation import Owner, State
-from allaboard.spec.identity import spec_hash
+from allaboard.spec.identity import airflow_key, kfp_key, spec_hash
 
 SPEC = {"name": "digits", "workers": 2}
 OTHER = {"name": "digits", "workers": 3}
@@ -60,6 +60,28 @@ def test_what_ended_badly_is_tried_again_and_a_changed_spec_is_taken(state: Stat
 def test_a_success_is_handed_over_once_and_then_trains_anew() -> None:
     assert decide(record(), State.SUCCEEDED, ME, SPEC) == run_record.HandOver()
     assert decide(record(handed_over=True), State.SUCCEEDED, ME, SPEC) == run_record.NewGeneration(())
+
+
+@pytest.mark.parametrize("spec", [SPEC, OTHER])
+def test_a_success_of_a_step_of_a_pipeline_run_is_handed_over_again_and_again(
+    spec: dict[str, object],
+) -> None:
+    """Argo starts a step anew whose pod was lost after its training."""
+    step = record(handed_over=True, key=kfp_key("0c1d2e3f", "retrain.root.train.executor"))
+    assert decide(step, State.SUCCEEDED, ME, spec) == run_record.HandOver()
+    assert decide(step, State.FAILED, ME, SPEC) == run_record.NewAttempt(())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        kfp_key("", "/tmp/x"), airflow_key("i", "d", "r", "t"), "once/1", "kfp", "[", "[]", "3", "null",
+        '["kfp"]', '["kfp",1]', '{"kfp":1,"a":2,"b":3}', '["kfpx","run","task"]', '"kfp"', "", "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_success_under_any_other_key_trains_anew(key: str) -> None:
+    taken = record(handed_over=True, key=key)
+    assert decide(taken, State.SUCCEEDED, ME, SPEC) == run_record.NewGeneration(())
 
 
 def test_attempts_count_up_and_a_generation_starts_at_one() -> None:

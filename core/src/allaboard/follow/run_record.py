@@ -13,7 +13,7 @@ from typing import Any
 
 from allaboard.errors import BadInput
 from allaboard.observation import Owner, State, Stop
-from allaboard.spec.identity import differences, same_spec
+from allaboard.spec.identity import differences, names_one_step, same_spec
 from allaboard.units import seconds
 
 VERSION = 1
@@ -174,7 +174,9 @@ class NewAttempt:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The run succeeded and its result was not taken: hand it over, run nothing."""
+    """The run succeeded and its result was not taken, or may be asked for again: hand it over, run
+    nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +211,5 @@ def decide(record: RunRecord | None, state: State, owner: Owner, spec: Mapping[s
         return Adopt() if same else Refuse(changes)
     if state is not State.SUCCEEDED:
         return NewAttempt(changes)
-    return NewGeneration(changes) if record.handed_over else HandOver()
+    is_taken = record.handed_over and not names_one_step(record.key)
+    return NewGeneration(changes) if is_taken else HandOver()

@@ -11,6 +11,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from allaboard.redaction import redact_job
@@ -32,6 +33,17 @@ def airflow_key(instance: str, dag: str, run: str, task: str, map_index: int = -
 def kfp_key(run_id: str, task: str) -> str:
     """Kubeflow Pipelines' key: the pipeline run and the task in it."""
     return json.dumps(["kfp", run_id, task], separators=(",", ":"))
+
+
+def names_one_step(key: str) -> bool:
+    """Whether a key names one step of one pipeline run, and nothing else ever: Kubeflow's. A person who wants
+    another training starts another pipeline run; who comes under this key is another pod of the same step.
+    """
+    with suppress(ValueError, RecursionError):
+        match json.loads(key):
+            case ["kfp", str(run_id), str()]:
+                return bool(run_id)
+    return False
 
 
 def canonical(spec: Mapping[str, Any]) -> str:

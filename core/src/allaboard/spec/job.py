@@ -216,7 +216,7 @@ class Policy(TypedDict, total=False):
         "count1",
         "tries of the whole job when it may be retried; a preemption, an eviction or a lost node is none",
         2,
-        "3; 1 under Airflow and KFP, whose retries own it",
+        "3; 1 under Airflow, whose retries own it, and in a step's own pod of KFP",
     ]
     clocks: Annotated[Clocks, "group", "limits of phases"]
     hang: Annotated[Hang, "group", "what happens to a run that makes no progress"]
