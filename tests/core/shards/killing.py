@@ -109,7 +109,7 @@ def left_over(store: Store, index: Index) -> list[str]:
         names = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
     else:
         names = {entry.key for entry in store.entries()}
-    others = {name for name in names if re.match(r"version-[0-9a-f]{16}/[^.]", name)}
+    others = {name for name in names if re.match(r"version-[0-9a-f]{16}/", name)}
     own = {name for name in others if name.startswith(f"{index.folder}/")}
     known = {"index.json", f"{index.folder}/index.json", *(shard.name for shard in index.shards)}
     return sorted({name for name in names - (others - own) - known if "/holds/" not in name})
@@ -151,7 +151,7 @@ def at_points(kind: str, folder: Path) -> dict[str, Any]:
     for before in (False, True):
         point = 1
         while trials.trial(open_store(folder / f"out-{before}-{point}"), before, CHANGES, point):
-            point += 1
+            point += 3 if before else 1
     return trials.seen
 
 
