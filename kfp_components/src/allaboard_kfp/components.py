@@ -96,7 +96,7 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> WithE
 
         Returns:
             Output: the uri of the data set.
-            dataset: the data set; its uri is the place of this version of it, which stays what it is.
+            dataset: the data set; its uri is the place of the shards.
         """
         from allaboard_kfp.runtime import run_prepare_shards
 
