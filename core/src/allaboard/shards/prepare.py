@@ -149,11 +149,11 @@ class _Preparation:
         self._known |= {shard.name.rpartition("/")[2]: (shard.name, shard) for shard in shards}
 
     def run(self) -> Index:
+        sweep(_work_folder(self._place), time.time())  # what a killed call left
         ready = self._find_ready()
         if ready is not None:
             self._meter.set(ready.samples, ready.size)
             return self._make_newest(ready)
-        sweep(_work_folder(self._place), time.time())  # what a killed call left
         journal = self._new_journal()
         try:
             same = self._write_rest(journal)
