@@ -53,7 +53,6 @@ with DAG(
     schedule=None,  # nightly at four in the morning: "0 4 * * *"
     start_date=pendulum.datetime(2025, 1, 1, tz=HERE),
     catchup=False,
-    max_active_runs=1,
     params={"epochs": Param(16, type="integer", minimum=1, title="Epochs")},
     # A retry resumes: of the training, from its newest checkpoint.
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},

@@ -205,7 +205,7 @@ def test_a_shards_input_becomes_the_jobs_data(here: Here, artifacts: Of, job: An
     seen = tmp_path / "seen"
     code = f"import os; open({str(seen)!r}, 'w').write(os.environ['ALLABOARD_DATA'])"
     trained(artifacts, {**job, "command": ["python", "-c", code]}, shards=uri)
-    assert seen.read_text() == uri == str(here.store / "numbers")
+    assert seen.read_text() == uri and Path(uri).parent == here.store / "numbers"
 
 
 # --- exactly once ---
@@ -359,7 +359,8 @@ def test_shards_are_prepared_and_the_data_set_points_to_them(here: Here, artifac
     )
     index = load_index(open_store(uri))
     assert (index.samples, len(index.shards)) == (10, 3)
-    assert dataset.metadata["uri"] == uri == str(here.store / "numbers")
+    assert dataset.metadata["uri"] == uri and Path(uri).parent == here.store / "numbers"
+    assert dataset.metadata["into"] == str(here.store / "numbers")
     assert dataset.metadata["samples"] == 10
     assert dataset.metadata["shards"] == 3
 

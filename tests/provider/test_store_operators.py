@@ -54,8 +54,17 @@ def saved(folder: Path, step: int, **metrics: float) -> str:
 
 def test_samples_become_shards_and_the_result_says_where(store: Path) -> None:
     result = done(PrepareShardsOperator, source=samples, into="store://shards", samples_per_shard="4")
-    assert (result["uri"], result["samples"], result["shards"]) == (str(store / "shards"), 10, 3)
-    assert verify(str(store / "shards")) == []
+    assert (result["into"], result["samples"], result["shards"]) == (str(store / "shards"), 10, 3)
+    assert Path(result["uri"]).parent == store / "shards"
+    assert verify(str(store / "shards")) == verify(result["uri"]) == []
+
+
+def test_another_preparation_leaves_the_version_of_a_result_as_it_is(store: Path) -> None:
+    first = done(PrepareShardsOperator, source=samples, into="store://shards", samples_per_shard="4")
+    before = load_index(first["uri"])
+    second = done(PrepareShardsOperator, source=samples, into="store://shards", samples_per_shard="5")
+    assert first["uri"] != second["uri"] and load_index(first["uri"]) == before
+    assert verify(first["uri"]) == verify(second["uri"]) == []
 
 
 def test_what_is_prepared_already_is_not_prepared_again(store: Path, tmp_path: Path) -> None:

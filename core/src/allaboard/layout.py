@@ -198,6 +198,10 @@ class Layout:
         groups = (replace(g, environment={**values, **g.environment}) for g in self.groups)
         return replace(self, groups=tuple(groups)) if values else self
 
+    def with_data(self, uri: str | None) -> Layout:
+        """The same members with this data; None: with what the job names."""
+        return self if uri is None else replace(self, data=uri)
+
 
 class Shape(Protocol):
     """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""

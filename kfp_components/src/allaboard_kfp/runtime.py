@@ -81,21 +81,23 @@ def run_prepare_shards(
     store: str,
     dataset: Artifact,
 ) -> str:
-    """Make a data set, and return its uri."""
+    """Make a data set, and return the uri of its version."""
     with step_errors():
         place = Place.of(dataset.uri, store=store, folder=folder)
-        uri = place.uri(into)
+        where = place.uri(into)
         index = prepare(
             _source(source, place.folder),
-            uri,
+            where,
             samples_per_shard=samples_per_shard or None,
             bytes_per_shard=bytes_per_shard or None,
             progress=Meter("samples").show_samples,
             notice=say,
         )
+        uri = index.version_uri(where)
         samples, shards = counted(index.samples, "sample"), counted(len(index.shards), "shard")
         say(f"{samples} in {shards}, {show_bytes(index.size)}: {uri}")
         metadata = {
+            "into": where,
             "samples": index.samples,
             "shards": len(index.shards),
             "bytes": index.size,

@@ -204,6 +204,14 @@ def test_runs_are_collected_side_by_side(tmp_path: Path) -> None:
     assert open_store(tmp_path / "models").folders() == ["run-1", "run-2"]
 
 
+def test_a_further_generation_is_collected_beside_the_first(tmp_path: Path) -> None:
+    """A copy of the first may be under way: the two must not write to one folder."""
+    for folder in ("run-1", "run-1-g2"):
+        a_checkpoint(open_store(tmp_path / folder), 5, run="run-1")
+        collect(str(tmp_path / folder), tmp_path / "models")
+    assert open_store(tmp_path / "models").folders() == ["run-1", "run-1-g2"]
+
+
 def test_another_checkpoint_of_the_same_run_and_step_is_never_overwritten(
     tmp_path: Path, models: Store
 ) -> None:

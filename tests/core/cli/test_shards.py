@@ -43,7 +43,8 @@ def test_a_folder_becomes_a_data_set(ab: Terminal, photos: Path) -> None:
 
 def test_preparing_in_json_and_again(ab: Terminal, photos: Path) -> None:
     first = ab("shards", "prepare", "photos", "shards", "--json")
-    assert first.code == 0 and first.json["samples"] == 10 and first.json["uri"] == f"{ab.folder}/shards"
+    assert first.code == 0 and first.json["samples"] == 10 and first.json["into"] == f"{ab.folder}/shards"
+    assert Path(first.json["uri"]).parent == Path(first.json["into"])
     assert ab("shards", "prepare", "photos", "shards", "--json").json == first.json
 
 
@@ -58,7 +59,7 @@ def test_a_function_of_the_folder_one_stands_in(ab: Terminal) -> None:
 
 def test_damage_is_found(ab: Terminal, photos: Path) -> None:
     assert ab("shards", "prepare", "photos", "shards").code == 0
-    shard = next((ab.folder / "shards").glob("*.tar"))
+    shard = next((ab.folder / "shards").rglob("*.tar"))
     data = bytearray(shard.read_bytes())
     data[600] ^= 1
     shard.write_bytes(data)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from allaboard.follow import run_record
-from allaboard.follow.run_record import RunRecord, decide
+from allaboard.follow.run_record import Data, RunRecord, decide
 from allaboard.observation import Owner, State
 from allaboard.spec.identity import airflow_key, kfp_key, spec_hash
 
@@ -108,3 +108,83 @@ def test_a_record_survives_json_and_keeps_what_a_newer_writer_added() -> None:
     data = json.loads(json.dumps(record().ended(State.LOST, 5.0).to_dict())) | {"shiny": [1]}
     read = RunRecord.from_dict(data)
     assert read.unknown == {"shiny": [1]} and json.loads(json.dumps(read.to_dict())) == data
+
+
+# --- data
+
+PLACE = "/store/digits/shards"
+OLD = Data(f"{PLACE}/version-00000000000000aa", "content:v1:aaaaaaaaaaaaaaaa", fixed=True)
+NEW = Data(f"{PLACE}/version-00000000000000bb", "content:v1:bbbbbbbbbbbbbbbb", fixed=True)
+BLIND = replace(NEW, content=None)
+WHY = (
+    "its data has changed (aaaaaaaaaaaa -> bbbbbbbbbbbb), and its checkpoints belong to the data of before: "
+    "it trains from scratch"
+)
+
+
+def named(data: Data | None) -> dict[str, object]:
+    return {**SPEC, "data": {"shards": data.uri if data else "store://digits/shards"}}
+
+
+def trained_on(data: Data | None, owner: Owner = YOU, **fields: object) -> RunRecord:
+    return record(owner, data=data, spec=named(data), spec_hash=spec_hash(named(data)), **fields)
+
+
+@pytest.mark.parametrize("state", LIVE)
+@pytest.mark.parametrize("owner", [ME, YOU, DEFERRED])
+def test_live_with_other_data_is_stopped_whoever_followed_it(state: State, owner: Owner) -> None:
+    decision = decide(trained_on(OLD, owner), state, ME, named(NEW), NEW)
+    assert isinstance(decision, run_record.StopFirst) and decision.why == WHY
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.STOPPED, State.LOST, State.TIMED_OUT, State.SUCCEEDED])
+@pytest.mark.parametrize("handed_over", [True, False])
+def test_what_ended_with_other_data_trains_from_scratch(state: State, handed_over: bool) -> None:
+    """A result that nobody took, too: it is no model of the data that there is now."""
+    ended = trained_on(OLD, handed_over=handed_over)
+    decision = decide(ended, state, ME, named(NEW), NEW)
+    assert isinstance(decision, run_record.NewGeneration) and decision.why == WHY
+
+
+def test_the_same_data_under_another_name_is_the_same() -> None:
+    moved = replace(NEW, content=OLD.content)
+    assert decide(trained_on(OLD), State.RUNNING, ME, named(moved), moved) == run_record.Adopt()
+    assert decide(trained_on(OLD), State.FAILED, ME, named(moved), moved) == run_record.NewAttempt(())
+    assert decide(trained_on(OLD), State.SUCCEEDED, ME, named(moved), moved) == run_record.HandOver()
+    refused = decide(trained_on(OLD), State.RUNNING, ME, {**named(moved), "workers": 3}, moved)
+    assert refused == run_record.Refuse(("workers: 2 -> 3",))
+
+
+def test_data_that_is_unknown_is_as_it_always_was() -> None:
+    for before, now in ((None, NEW), (OLD, None), (None, None)):
+        assert decide(trained_on(before), State.FAILED, ME, named(before), now) == run_record.NewAttempt(())
+        assert decide(trained_on(before), State.RUNNING, ME, named(before), now) == run_record.Adopt()
+        deferred = decide(trained_on(before, DEFERRED), State.RUNNING, ME, named(before), now)
+        assert deferred == run_record.StopFirst(())
+
+
+def test_a_job_that_names_a_version_from_now_on_is_the_job_that_it_was() -> None:
+    """Records of an earlier release do not know their data."""
+    assert decide(trained_on(None), State.RUNNING, ME, named(NEW), NEW) == run_record.Adopt()
+    elsewhere = Data("/other", "content:v1:cc")
+    refused = decide(trained_on(None), State.RUNNING, ME, named(elsewhere), elsewhere)
+    assert isinstance(refused, run_record.Refuse)
+
+
+def test_who_cannot_read_them_tells_versions_apart_by_their_names() -> None:
+    assert isinstance(
+        decide(trained_on(OLD), State.FAILED, ME, named(BLIND), BLIND), run_record.NewGeneration
+    )
+    blind = replace(OLD, content=None)
+    assert decide(trained_on(OLD), State.FAILED, ME, named(blind), blind) == run_record.NewAttempt(())
+    place = Data(PLACE)
+    assert decide(trained_on(OLD), State.FAILED, ME, named(place), place) == run_record.NewAttempt(())
+
+
+def test_a_record_keeps_its_data_and_one_without_is_read() -> None:
+    kept = trained_on(OLD)
+    assert RunRecord.from_dict(kept.to_dict()) == kept
+    older = {name: value for name, value in kept.to_dict().items() if name != "data"}
+    assert RunRecord.from_dict(older).data is None
+    newer = {**kept.to_dict(), "data": {**kept.to_dict()["data"], "shiny": 1}}
+    assert RunRecord.from_dict(newer).data == OLD

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import pytest
 
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.inside.reader import ShardReader
-from allaboard.shards import prepare
+from allaboard.shards import load_index, prepare
 from allaboard.storage import open_store
 from tests.core.s3server import S3Server
 
@@ -339,11 +340,21 @@ def test_a_shard_that_vanished_is_corruption(data: Path) -> None:
         list(ShardReader(data, batch_size=12, shuffle=False))
 
 
-def test_data_prepared_anew_while_it_is_read_is_said(data: Path) -> None:
+def test_data_that_is_prepared_anew_while_it_is_read_is_read_as_it_was(data: Path) -> None:
+    expected = stream_of(data, epochs=1, shuffle=False)
+    reader = ShardReader(data, batch_size=12, shuffle=False)
+    seen = next(iter(reader))
+    prepare(({"cls": number} for number in range(50)), data, samples_per_shard=10)
+    seen += [sample for batch in reader for sample in batch]
+    assert [sample["__key__"] for sample in seen] == expected
+
+
+def test_data_that_is_removed_while_it_is_read_is_said(data: Path) -> None:
+    index = load_index(data)
     reader = ShardReader(data, batch_size=12, shuffle=False)
     next(iter(reader))
-    prepare(({"cls": number} for number in range(50)), data, samples_per_shard=10)
-    with pytest.raises(BadInput, match="prepared again while it was read"):
+    shutil.rmtree(data / index.folder)
+    with pytest.raises(BadInput, match="the data set was removed, or prepared again in its place, while"):
         list(reader)
 
 
@@ -369,8 +380,8 @@ def remote(moto: S3Server, data: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv(name, value)
     uri = f"s3://{moto.make_bucket()}/data"
     store = open_store(uri)
-    for path in data.iterdir():
-        store.upload(path, path.name)
+    for entry in open_store(data).entries():
+        store.upload(data / entry.key, entry.key)
     return uri
 
 
@@ -391,7 +402,7 @@ def test_the_next_shard_is_fetched_while_the_script_trains(remote: str, tmp_path
 
 
 def test_a_damaged_shard_of_a_bucket_is_named(remote: str, tmp_path: Path, data: Path) -> None:
-    name = shard_path(data, 0).name
+    name = str(shard_path(data, 0).relative_to(data))
     store = open_store(remote)
     store.write(name, bytes(len(store.read(name))))
     with pytest.raises(Corrupt, match=f"{remote}/{name} is damaged"):

@@ -69,6 +69,19 @@ def keys_of(store: Store) -> set[str]:
     return {entry.key for entry in store.entries()}
 
 
+def keys_with(*indexes: Index) -> set[str]:
+    """All keys of a place that holds these versions, with nothing left over."""
+    return {"index.json"} | {
+        key
+        for index in indexes
+        for key in (
+            f"{index.folder}/index.json",
+            f"{index.folder}/holds/prepared.json",
+            *(shard.name for shard in index.shards),
+        )
+    }
+
+
 def as_nobody(do: Callable[[], object]) -> str:
     """What `do` raises, as text, when somebody does it who may not do everything (root may)."""
     reading, writing = os.pipe()

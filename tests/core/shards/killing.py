@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -94,15 +95,24 @@ def torn(store: Store, allowed: list[Index | None]) -> list[str]:
         index: Index | None = load_index(store)
     except StorageMissing:
         index = None
-    if all((index and index.shards) != (one and one.shards) for one in allowed):
+    if all((index and index.own.shards) != (one and one.own.shards) for one in allowed):
         return ["the index is neither the old one nor the new one"]
     return verify(store) if index else []
 
 
 def left_over(store: Store, index: Index) -> list[str]:
+    """Files in the place, or in the folder of this version, that belong to neither. Versions that did not
+    come to their end stay until nobody can need them.
+    """
     path = store.local_path()
-    names = {p.name for p in path.iterdir()} if path else {entry.key for entry in store.entries()}
-    return sorted(names - {"index.json", *(shard.name for shard in index.shards)})
+    if path:
+        names = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
+    else:
+        names = {entry.key for entry in store.entries()}
+    others = {name for name in names if re.match(r"version-[0-9a-f]{16}/", name)}
+    own = {name for name in others if name.startswith(f"{index.folder}/")}
+    known = {"index.json", f"{index.folder}/index.json", *(shard.name for shard in index.shards)}
+    return sorted({name for name in names - (others - own) - known if "/holds/" not in name})
 
 
 class Trials:
@@ -126,7 +136,9 @@ class Trials:
         self.seen["continued"] += any(line.startswith(("going on", "reading the source")) for line in told)
         self.note(
             point,
-            [] if index.shards == self.wanted[2].shards else ["the shards differ from the undisturbed ones"],
+            []
+            if index.own.shards == self.wanted[2].own.shards
+            else ["the shards differ from the undisturbed ones"],
         )
         self.note(point, [*verify(store), *(f"{name} was left over" for name in left_over(store, index))])
 
@@ -139,7 +151,7 @@ def at_points(kind: str, folder: Path) -> dict[str, Any]:
     for before in (False, True):
         point = 1
         while trials.trial(open_store(folder / f"out-{before}-{point}"), before, CHANGES, point):
-            point += 1
+            point += 3 if before else 1
     return trials.seen
 
 
@@ -181,7 +193,7 @@ def in_a_bucket(kind: str, uri: str, folder: Path) -> dict[str, Any]:
     for before in (False, True):
         point = 1
         while trials.trial(open_store(f"{uri}/{before}/{point}"), before, REQUESTS, point):
-            point += 3 if before else 2
+            point += 5 if before else 3
     unfinished = list((Path(os.environ["TMPDIR"]) / f"allaboard-{os.getuid()}" / "unfinished").iterdir())
     trials.note(0, [f"{path} was left over" for path in unfinished])
     return trials.seen

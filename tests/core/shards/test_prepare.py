@@ -18,6 +18,7 @@ from tests.core.shards.building import (
     as_nobody,
     contents,
     keys_of,
+    keys_with,
     some_files,
     some_samples,
 )
@@ -35,7 +36,7 @@ def test_a_folder_becomes_shards_that_hold_every_byte(store: Store, tmp_path: Pa
     assert contents(store, index) == files
     assert [shard.samples for shard in index.shards] == [7] * 7 + [3]
     assert index.samples == 52 and index.size == sum(shard.size for shard in index.shards)
-    assert keys_of(store) == {"index.json", *(shard.name for shard in index.shards)}
+    assert keys_of(store) == keys_with(index)
     assert verify(store) == []
     assert load_index(store) == index
 
@@ -43,8 +44,15 @@ def test_a_folder_becomes_shards_that_hold_every_byte(store: Store, tmp_path: Pa
 def test_the_index_is_what_the_contract_says(tmp_path: Path) -> None:
     prepare(some_samples(5), tmp_path / "out", samples_per_shard=3)
     body = json.loads((tmp_path / "out" / "index.json").read_text())
-    assert set(body) == {"version", "samples", "shards", "created", "fingerprint"}
+    assert set(body) == {"version", "samples", "shards", "created", "fingerprint", "folder"}
     assert body["version"] == 1 and body["samples"] == 5
+    own = json.loads((tmp_path / "out" / body["folder"] / "index.json").read_text())
+    assert own == {
+        **{name: value for name, value in body.items() if name != "folder"},
+        "shards": [
+            {**shard, "name": shard["name"].removeprefix(f"{body['folder']}/")} for shard in body["shards"]
+        ],
+    }
     assert [set(shard) for shard in body["shards"]] == [{"name", "size", "samples", "sha256"}] * 2
     assert body["created"].endswith("Z")
 
@@ -140,22 +148,29 @@ def test_a_changed_source_starts_over_says_so_and_keeps_what_did_not_change(
     told: Told = []
     after = prepare(raw, store, samples_per_shard=5, notice=told.append)
     assert contents(store, after) == files
-    assert after.shards[:3] == before.shards[:3] and after.shards[3] != before.shards[3]
-    assert all(
-        {e.key: e.modified for e in store.entries()}[shard.name] == written[shard.name]
-        for shard in after.shards[:3]
-    )
-    assert keys_of(store) == {"index.json", *(shard.name for shard in after.shards)}
+    assert after.own.shards[:3] == before.own.shards[:3] and after.own.shards[3] != before.own.shards[3]
+    assert contents(store, before) != files and not verify(store.below(before.folder))
+    there = {e.key: e.modified for e in store.entries()}
+    assert all(there[shard.name] == written[shard.name] for shard in before.shards)
+    assert keys_of(store) == keys_with(before, after) | {f"{before.folder}/holds/replaced.json"}
+    assert load_index(store) == after
+    if (folder := store.local_path()) is not None:  # one file with two names
+        same = [
+            (folder / b.name).samefile(folder / a.name)
+            for b, a in zip(before.shards, after.shards, strict=True)
+        ]
+        assert same[:3] == [True] * 3 and not same[3]
     assert len(told) == 1 and "changed" in told[0] and "starting over" in told[0]
 
 
-def test_a_changed_iterable_and_changed_limits_replace_the_data_set(store: Store) -> None:
+def test_a_changed_iterable_and_changed_limits_are_other_versions(store: Store) -> None:
     told: Told = []
-    prepare(some_samples(20), store, samples_per_shard=5)
-    prepare(some_samples(20, seed=1), store, samples_per_shard=5, notice=told.append)
+    first = prepare(some_samples(20), store, samples_per_shard=5)
+    second = prepare(some_samples(20, seed=1), store, samples_per_shard=5, notice=told.append)
     index = prepare(some_samples(20, seed=1), store, samples_per_shard=8, notice=told.append)
     assert [shard.samples for shard in index.shards] == [8, 8, 4]
-    assert keys_of(store) == {"index.json", *(shard.name for shard in index.shards)}
+    replaced = {f"{one.folder}/holds/replaced.json" for one in (first, second)}
+    assert keys_of(store) == keys_with(first, second, index) | replaced
     assert len(told) == 2 and all("changed" in line for line in told)
 
 
@@ -227,7 +242,7 @@ def test_an_interrupted_preparation_goes_on_where_it_was(store: Store, tmp_path:
     assert told == ["going on after 5 shards of an earlier call"]
     assert seen[0] == 20  # those are not read again
     assert contents(store, index) == files
-    assert keys_of(store) == {"index.json", *(shard.name for shard in index.shards)} and done < keys_of(store)
+    assert keys_of(store) == keys_with(index) and done < keys_of(store)
 
 
 @pytest.mark.usefixtures("told_at_every_sample")
@@ -265,7 +280,8 @@ def test_a_source_that_changed_after_an_interruption_starts_over(store: Store, t
         "shards that come out as before are kept"
     ]
     assert contents(store, index) == files
-    assert keys_of(store) == {"index.json", *(shard.name for shard in index.shards)}
+    others = keys_of(store) - keys_with(index)  # of the unfinished version, until nobody can need them
+    assert len({key.partition("/")[0] for key in others}) == 1 and keys_with(index) <= keys_of(store)
 
 
 @pytest.mark.usefixtures("told_at_every_sample")
@@ -283,10 +299,11 @@ def test_an_interrupted_iterable_writes_no_shard_twice(store: Store) -> None:
 
 def test_a_journal_that_cannot_be_read_costs_its_work_alone(store: Store) -> None:
     store.write("journal.json", b"garbage")
-    store.write("shard-000007-0123456789ab.tar", b"left by somebody who was killed")
+    left = "shard-000007-0123456789ab.tar"
+    store.write(left, b"left by somebody who was killed")
     store.write("notes.txt", b"of the user")
     index = prepare(some_samples(4), store, samples_per_shard=2)
-    assert keys_of(store) == {"index.json", "notes.txt", *(shard.name for shard in index.shards)}
+    assert keys_of(store) == keys_with(index) | {"notes.txt", "journal.json", left}
 
 
 # --- bad input
@@ -379,7 +396,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_shard(
 def test_a_second_preparation_that_cleans_up_under_the_first_is_noticed(store: Store) -> None:
     def disturbed() -> Any:
         yield from some_samples(8)
-        store.delete([key for key in keys_of(store) if key.startswith("shard-000000")])
+        store.delete([key for key in keys_of(store) if "/shard-000000" in key])
 
     with pytest.raises(OwnershipConflict, match=r"shard-000000.* vanished"):
         prepare(disturbed, store, samples_per_shard=2)

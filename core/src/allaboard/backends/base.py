@@ -24,14 +24,16 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 class Plan:
     """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the attempt
     before was, so that it does not count. ``environment``: what every member gets beside the job's own
-    variables, which go first; it is no part of the job, so no other try of it is another job. ``after``: the
-    generation and attempt that the run has reached on another machine, whose records this one does not have.
+    variables, which go first; it is no part of the job, so no other try of it is another job. ``shards``: the
+    version of the data set to train on, in place of the job's ``data.shards``. ``after``: the generation and
+    attempt that the run has reached on another machine, whose records this one does not have.
     """
 
     job: TrainingJob
     key: str
     interrupted: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    shards: str | None = None
     after: tuple[int, int] | None = None
 
     @property

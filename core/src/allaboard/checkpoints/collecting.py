@@ -1,9 +1,9 @@
 """Copy one complete checkpoint elsewhere, disk or bucket: verified at both ends, its manifest last.
 
 It lands in ``<into>/<run>/step-<12 digits>/``, so that checkpoints of many runs can be collected into one
-place. Verified parts are not copied again, so an interrupted copy continues where it stopped. Another
-checkpoint under that name (from another generation) is never overwritten: the folder's name then ends in the
-digest of what it holds.
+place; those of a further generation in ``<run>-g2``, as their own folder is called. Verified parts are not
+copied again, so an interrupted copy continues where it stopped. Another checkpoint under that name is never
+overwritten: the folder's name then ends in the digest of what it holds.
 
 A source that is torn or corrupted is passed over for the next one (the one before for ``latest``, the
 second best for ``best``), and `Collected.notes` says so; a step that was named is that step or an error.
@@ -201,7 +201,10 @@ def _copy(
 
 
 def _step_folder(store: Store, manifest: Manifest) -> str:
-    name = manifest.run or store.uri.rpartition("/")[2]
+    own = store.uri.rpartition("/")[2]
+    # Of a further generation: a copy of the first may be under way.
+    is_further = manifest.run and re.fullmatch(re.escape(manifest.run) + r"-g\d+", own)
+    name = own if is_further else manifest.run or own
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:200] or "run"
 
 

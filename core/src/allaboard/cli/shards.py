@@ -20,7 +20,9 @@ Examples:
   allaboard shards prepare prepare:samples ./shards       the function `samples` of prepare.py
 
 A folder's files become samples by their names: 0001.jpg and 0001.json are one sample. An interrupted call
-continues where it stopped; an unchanged source needs no work.
+continues where it stopped; an unchanged source needs no work. The last line names the version that was made:
+it stays what it is, and INTO leads to the newest. Versions that nobody has used for 7 days are removed
+(ALLABOARD_KEEP_SHARDS=30d).
 """
 LIST_EPILOG = """\b
 Example:
@@ -79,10 +81,11 @@ def prepare(
             progress=lambda samples, total, _: moved(samples, total),
             notice=lambda text: say(text, to_stderr=True),
         )
+    version = index.version_uri(into)
     if as_json:
-        show_json({"uri": into, **index.to_dict()})
+        show_json({"uri": version, "into": into, **index.own.to_dict()})
     else:
-        say(f"{_describe_size(index)}: {into}")
+        say(f"{_describe_size(index)}: {version}")
 
 
 @shards.command(name="list", epilog=LIST_EPILOG)

@@ -43,10 +43,28 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Data:
+    """What an attempt trains on: the uri of a data set, and what identifies its samples and their order; None
+    where who launched could not read it. ``fixed``: the uri names a version, which never changes.
+    """
+
+    uri: str
+    content: str | None = None
+    fixed: bool = False
+
+    @property
+    def short(self) -> str:
+        """For a sentence."""
+        known = (self.content or "").rpartition(":")[2][:12]
+        return known or self.uri.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """``uid``: of the current attempt. ``object_uid``: of its job object on a cluster, once created.
     ``outcome``: of that attempt, once known. ``interruptions``: how many attempts of this generation were
-    interrupted and do not count. ``unknown``: fields of a newer version, kept unchanged.
+    interrupted and do not count. ``data``: what that attempt trains on; None: unknown. ``unknown``: fields of
+    a newer version, kept unchanged.
     """
 
     run: str
@@ -66,6 +84,7 @@ class RunRecord:
     object_uid: str | None = None
     history: tuple[Ended, ...] = ()
     interruptions: int = 0
+    data: Data | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,6 +98,7 @@ class RunRecord:
         known["owner"] = _read_value(Owner, data["owner"])
         known["outcome"] = _read_value(Ended, data.get("outcome"))
         known["stop"] = _read_value(Stop, data.get("stop"))
+        known["data"] = _read_value(Data, data.get("data"))
         known["history"] = tuple(_read_value(Ended, item) for item in data.get("history", ()))
         rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__}
         if rest.get("version", VERSION) <= VERSION:  # the version of a newer writer is kept
@@ -156,11 +176,12 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class StopFirst:
-    """The run is live, but a person asked for a new one: stop it, wait until its members are gone, then start
-    a new attempt.
+    """The run is live, but a person asked for a new one, or its data has changed: stop it, wait until its
+    members are gone, then start a new attempt. ``why``: a sentence about the data, if that has changed.
     """
 
     changes: tuple[str, ...]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +202,12 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class NewGeneration:
-    """The run succeeded and its result was taken: train again from scratch."""
+    """Train again from scratch. ``why``: a sentence about the data, if that has changed; else the run
+    succeeded and its result was taken.
+    """
 
     changes: tuple[str, ...]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +220,70 @@ class Refuse:
 Decision = Start | Adopt | StopFirst | NewAttempt | HandOver | NewGeneration | Refuse
 
 
-def decide(record: RunRecord | None, state: State, owner: Owner, spec: Mapping[str, Any]) -> Decision:
+def decide(
+    record: RunRecord | None,
+    state: State,
+    owner: Owner,
+    spec: Mapping[str, Any],
+    data: Data | None = None,
+) -> Decision:
     """What a launch under this key does. ``state``: of the recorded attempt, as observed now; ``owner``: the
-    launching client.
+    launching client; ``data``: what it would train on, None: unknown.
     """
     if record is None:
         return Start()
-    same = same_spec(record.spec_hash, spec)
-    changes = () if same else tuple(differences(record.spec, spec))
+    changes = spec_changes(record, spec, data)
+    why = why_from_scratch(record, data)
     if not state.is_final:
         is_own = record.owner.id == owner.id
-        if record.owner.phase == "deferred" and not is_own:
-            return StopFirst(changes)
-        return Adopt() if same else Refuse(changes)
-    if state is not State.SUCCEEDED:
+        if why or (record.owner.phase == "deferred" and not is_own):
+            return StopFirst(changes, why)
+        return Refuse(changes) if changes else Adopt()
+    succeeded = state is State.SUCCEEDED
+    if succeeded and names_one_step(record.key):
+        return HandOver()
+    if why:
+        return NewGeneration(changes, why)
+    if not succeeded:
         return NewAttempt(changes)
-    is_taken = record.handed_over and not names_one_step(record.key)
-    return NewGeneration(changes) if is_taken else HandOver()
+    return NewGeneration(changes) if record.handed_over else HandOver()
+
+
+def spec_changes(record: RunRecord, spec: Mapping[str, Any], data: Data | None) -> tuple[str, ...]:
+    """How the spec differs from that of the record. Where the data of both is known it is compared as such
+    (`why_from_scratch`): the same data may have another name, that of its version.
+    """
+    if same_spec(record.spec_hash, spec):
+        return ()
+    old = record.spec
+    if data is not None and (data.fixed or record.data is not None):
+        old, spec = _without_shards(old), _without_shards(spec)
+    return tuple(differences(old, spec))
+
+
+def _without_shards(spec: Mapping[str, Any]) -> dict[str, Any]:
+    data = spec.get("data")
+    rest = {name: value for name, value in data.items() if name != "shards"} if data else {}
+    return {
+        **{name: value for name, value in spec.items() if name != "data"},
+        **({"data": rest} if rest else {}),
+    }
+
+
+def why_from_scratch(record: RunRecord, data: Data | None) -> str:
+    """Why the run cannot go on from its checkpoints: its data has changed. Empty where that is the same, or
+    not known of both.
+    """
+    old = record.data
+    if old is None or data is None or not _differ(old, data):
+        return ""
+    return (
+        f"its data has changed ({old.short} -> {data.short}), and its checkpoints belong to the data of "
+        "before: it trains from scratch"
+    )
+
+
+def _differ(old: Data, new: Data) -> bool:
+    if old.content is not None and new.content is not None:
+        return old.content != new.content
+    return old.fixed and new.fixed and old.uri != new.uri

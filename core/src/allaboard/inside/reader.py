@@ -16,6 +16,9 @@ is split as evenly as possible; a rank may get one sample less than another, or 
 ranks take the same number of steps. Let such a rank take part in the step with nothing to learn, or leave the
 last batch out on all ranks alike.
 
+**One version.** What somebody prepares there later (`shards/versions.py`) does not change what this reader
+reads; it holds its version.
+
 **Iterating again goes on** where the reader is; it does not begin anew. Let ``epochs`` say how often the data
 is to be seen.
 """
@@ -35,10 +38,11 @@ from allaboard.errors import BadInput, Corrupt, Problem, StorageMissing
 from allaboard.inside.context import context, ranks
 from allaboard.inside.report import write_report
 from allaboard.shards.cache import Cache
-from allaboard.shards.index import Index, Shard
+from allaboard.shards.index import Index, Shard, place_of
 from allaboard.shards.order import Order, Slice, next_position, own_slice
 from allaboard.shards.tar import Table, table
 from allaboard.shards.verify import load_index
+from allaboard.shards.versions import Hold, pinned
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, shown
 
@@ -82,7 +86,7 @@ class ShardReader:
         if where is None:
             raise BadInput("ShardReader does not know what to read: give uri=, or set data.shards in the job")
         store = open_store(where)
-        self._index = load_index(store)
+        store, self._index = pinned(store, load_index(store))  # whatever is prepared there later
         if not self._index.shards:
             raise BadInput(f"{store.uri} holds no samples; prepare the data set again")
         self._order = Order([shard.samples for shard in self._index.shards], seed, shuffle)
@@ -92,7 +96,8 @@ class ShardReader:
         self._fixed = (rank, world_size)
         self._decode = decode
         self._position = 0
-        write_report("inputs", data={shown(store.uri): self._index.content})
+        self._hold = Hold(store, context().run or "")
+        write_report("inputs", data={shown(place_of(store.uri)): self._index.content})
 
     @property
     def index(self) -> Index:
@@ -117,6 +122,7 @@ class ShardReader:
         rank, world_size = self._ranks()
         while self._position < self._total:
             own = own_slice(self._position, self._total, self._batch_size, rank, world_size)
+            self._renew_hold(rank)
             batch = self._read(own)
             self._look_ahead(own, world_size)
             self._position = min(self._total, self._position + self._batch_size * world_size)
@@ -157,6 +163,11 @@ class ShardReader:
         for part in self._order.segments(own.start, own.stop):
             samples += self._shards.read(self._order, part.epoch, part.shard, part.first, part.last)
         return samples if self._decode is None else [self._decode(sample) for sample in samples]
+
+    def _renew_hold(self, rank: int) -> None:
+        """Have the version kept. A store that is slow to write to delays no batch."""
+        if rank == 0 and self._hold.is_due:
+            threading.Thread(target=self._hold.renew, name="allaboard-hold", daemon=True).start()
 
     def _look_ahead(self, own: Slice, world_size: int) -> None:
         """Begin to open the shard that this rank needs next, while the caller trains."""
@@ -206,11 +217,18 @@ class _OpenShards:
                 return _OpenShard(shard, mmap.mmap(fd, shard.size, access=mmap.ACCESS_READ), self._store.uri)
         except StorageMissing as error:
             where = f"{self._store.uri}/{shard.name}"
-            if load_index(self._store).content != self._index.content:
+            if self._is_replaced():
                 raise BadInput(
-                    f"{where} is gone: the data set was prepared again while it was read; train again"
+                    f"{where} is gone: the data set was removed, or prepared again in its place, while it "
+                    "was read; prepare it again and train again"
                 ) from error
             raise Corrupt(f"{where} is in the index and not there; prepare the data set again") from error
+
+    def _is_replaced(self) -> bool:
+        try:
+            return load_index(self._store).content != self._index.content
+        except StorageMissing:
+            return True
 
 
 class _OpenShard:

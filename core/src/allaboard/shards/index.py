@@ -5,24 +5,31 @@
      "fingerprint": "files:v1:9a8b..."}
 
 A data set without a valid index does not exist: the index is written last, in one piece. Names of shards hold
-the start of their own checksum, so that a new version of a data set never overwrites the shards of the
-version in use; the index is the switch.
+the start of their own checksum, so the same name never has other bytes.
+
+A place holds **versions** of a data set, each whole by itself in a folder of its own, and an index of the
+newest one, which says ``"folder": "version-9a8b7c6d5e4f3210"`` and names its shards below that folder. A data
+set without such a folder lies in the place itself, as earlier releases prepared it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.errors import Corrupt
 from allaboard.filenames import RelativeName, Sha256, relative_name, sha256
+from allaboard.storage.base import join
 from allaboard.untrusted import RECORDS, Unreadable, parse_json
 
 INDEX = "index.json"
 VERSION = 1
+VERSION_NAME = re.compile(r"version-[0-9a-f]{16}")
+"""The folder of a version. It follows from the fingerprint of files, and is drawn for an iterable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +62,14 @@ class Shard:
 class Index:
     """A prepared data set.
 
-    ``fingerprint`` identifies the source (`prepare` compares it); ``created`` is RFC 3339 UTC.
+    ``fingerprint`` identifies the source (`prepare` compares it); ``created`` is RFC 3339 UTC; ``folder``:
+    of the version, below which all shards are named; empty where the index stands in that folder itself.
     """
 
     shards: tuple[Shard, ...]
     fingerprint: str
     created: str
+    folder: str = ""
 
     @property
     def samples(self) -> int:
@@ -80,6 +89,20 @@ class Index:
         """Addresses of all shards, in order, as ``webdataset.WebDataset`` takes them."""
         return [f"{uri.rstrip('/')}/{shard.name}" for shard in self.shards]
 
+    def version_uri(self, uri: str) -> str:
+        """Where this version is, whatever is prepared later; ``uri``: where the index was read."""
+        return join(uri, self.folder)
+
+    def within(self, folder: str) -> Index:
+        """The index of the version in ``folder``, as it stands in the place."""
+        return replace(self, folder=folder, shards=_renamed(self.shards, lambda name: f"{folder}/{name}"))
+
+    @property
+    def own(self) -> Index:
+        """The index as it stands in the folder of its version."""
+        start = len(self.folder) + 1 if self.folder else 0
+        return replace(self, folder="", shards=_renamed(self.shards, lambda name: name[start:]))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "version": VERSION,
@@ -87,6 +110,7 @@ class Index:
             "shards": [shard.to_dict() for shard in self.shards],
             "created": self.created,
             "fingerprint": self.fingerprint,
+            **({"folder": self.folder} if self.folder else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -108,7 +132,8 @@ class Index:
             raise Corrupt(f"{where} is no index of shards ({error}); prepare the data set again") from error
         try:
             shards = tuple(Shard.from_dict(fields) for fields in _listed(body["shards"]))
-            index = cls(shards, str(body["fingerprint"]), str(body["created"]))
+            folder = _folder(body.get("folder"), shards)
+            index = cls(shards, str(body["fingerprint"]), str(body["created"]), folder)
             if index.samples != body["samples"]:
                 raise ValueError(f"its shards hold {index.samples} samples, its head says {body['samples']}")
         except (ValueError, KeyError, TypeError) as error:
@@ -118,6 +143,23 @@ class Index:
                 ) from error
             raise Corrupt(f"{where} is damaged ({error}); prepare the data set again") from error
         return index
+
+
+def place_of(uri: str) -> str:
+    """The place of a data set, given its uri or that of one of its versions."""
+    place, slash, name = uri.rstrip("/").rpartition("/")
+    return place if slash and VERSION_NAME.fullmatch(name) else uri
+
+
+def _renamed(shards: tuple[Shard, ...], rename: Callable[[str], str]) -> tuple[Shard, ...]:
+    return tuple(replace(shard, name=relative_name(rename(shard.name))) for shard in shards)
+
+
+def _folder(value: Any, shards: tuple[Shard, ...]) -> str:
+    """The folder of the version; empty unless all shards are named below it."""
+    if not isinstance(value, str) or not VERSION_NAME.fullmatch(value):
+        return ""
+    return value if all(shard.name.startswith(f"{value}/") for shard in shards) else ""
 
 
 def _count(value: Any, what: str) -> int:

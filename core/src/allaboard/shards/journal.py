@@ -11,9 +11,10 @@ lost.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from allaboard.errors import StorageMissing
+from allaboard.filenames import relative_name
 from allaboard.shards.index import Shard
 from allaboard.storage.base import Store, read_small
 from allaboard.untrusted import RECORDS, parse_json
@@ -48,6 +49,11 @@ class Journal:
             return None
         except (ValueError, KeyError, TypeError):
             return cls(store)
+
+    def within(self, folder: str) -> list[Shard]:
+        """The shards as they are named above the folder of their version."""
+        start = f"{folder}/" if folder else ""
+        return [replace(shard, name=relative_name(f"{start}{shard.name}")) for shard in self.shards]
 
     def add(self, shard: Shard, written: bool) -> None:
         """``shard`` is complete. A lost entry costs its work alone, so many small shards share one save."""

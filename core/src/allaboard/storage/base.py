@@ -96,6 +96,12 @@ class Store(Protocol):
         """
         ...
 
+    def copy(self, source: str, key: str) -> None:
+        """``key`` is what ``source`` is now: by a link where a disk knows links, by the server of a bucket.
+        For objects that are replaced, never changed. `StorageMissing` when ``source`` is absent.
+        """
+        ...
+
     def delete(self, keys: Iterable[str]) -> None:
         """Remove these objects; what is absent already is fine. On a disk, folders left empty go as well."""
         ...

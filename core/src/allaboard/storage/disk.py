@@ -120,6 +120,13 @@ class DiskStore:
                     f"{source_path}: only {copied} of {size} bytes read, {path} was not written; try again"
                 )
 
+    def copy(self, source: str, key: str) -> None:
+        source_path, path = self._path(checked_key(source)), self._path_inside(checked_key(key))
+        with _open_for_reading(source_path):
+            pass  # checked before anything is written
+        if not _linked(Path(os.path.realpath(source_path)), path):
+            self.upload(source_path, key)
+
     def delete(self, keys: Iterable[str]) -> None:
         touched: set[Path] = set()
         for path in [self._path_inside(checked_key(key)) for key in keys]:
@@ -277,13 +284,14 @@ class Unnamed:
         self.file = file
 
     def keep(self, path: Path, *, exclusive: bool = False) -> None:
-        """The file is complete: it appears under ``path``, on the same file system, durable. Nothing more
-        can be written.
+        """The file is complete: it appears under ``path``, on the same file system, durable; missing folders
+        are made. Nothing more can be written.
         """
         with translate_os_errors(path, "writing"):
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()  # Windows renames no open file
+            _make_folders(path.parent)
             link_exclusively(self.path, path) if exclusive else self.path.replace(path)
             _sync_folder(path.parent)
 
@@ -302,7 +310,7 @@ def _temporary(temp: Path, fd: int) -> Iterator[Unnamed]:
 
 def _open_temp(folder: Path, made: Callable[[Path], None]) -> tuple[Path, int]:
     for tries_left in reversed(range(_TRIES)):
-        temp = folder / f"{OWN}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        temp = _temp_in(folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         try:
             uppermost = _make_folders(folder)
@@ -313,6 +321,10 @@ def _open_temp(folder: Path, made: Callable[[Path], None]) -> tuple[Path, int]:
             if not tries_left:
                 raise
     raise AssertionError("unreachable")
+
+
+def _temp_in(folder: Path) -> Path:
+    return folder / f"{OWN}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
 def _make_folders(folder: Path) -> Path | None:
@@ -328,6 +340,27 @@ def _make_folders(folder: Path) -> Path | None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
         _sync_folder(path.parent)
     return missing[-1] if missing else None
+
+
+def _linked(source: Path, path: Path) -> bool:
+    """Give the file of ``source`` a second name, ``path``, which may be taken. False where the file system or
+    the owner of the file does not let us.
+    """
+    with translate_os_errors(path, "writing"):
+        _make_folders(path.parent)
+        temp = _temp_in(path.parent)
+        try:
+            os.link(source, temp)
+        except OSError as error:
+            if error.errno not in {*_NO_LINKS, errno.EXDEV, errno.EMLINK, errno.EACCES}:
+                raise
+            return False
+        try:
+            temp.replace(path)
+        finally:
+            temp.unlink(missing_ok=True)  # to rename one name of a file to another of its names does nothing
+        _sync_folder(path.parent)
+    return True
 
 
 def link_exclusively(temp: Path, path: Path) -> None:

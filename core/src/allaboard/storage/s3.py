@@ -236,6 +236,16 @@ class S3Store:
                     f"{path} was not written; try again"
                 )
 
+    def copy(self, source: str, key: str) -> None:
+        where = {"Bucket": self._bucket, "Key": self._full_key(checked_key(source))}
+        if self._head(source) is None:
+            raise StorageMissing(f"{self._uri_of(source)}: there is no such object; {_LOOK}")
+        with (
+            self._translate_errors(checked_key(key), "copying to") as client,
+            client.transfers() as transfers,
+        ):
+            transfers.copy(where, self._bucket, self._full_key(key)).result()
+
     def delete(self, keys: Iterable[str]) -> None:
         wanted = [checked_key(key) for key in keys]
         for some in (wanted[at : at + 1000] for at in range(0, len(wanted), 1000)):

@@ -104,6 +104,8 @@ class TrainingTask(Protocol):
 
     def training_job(self) -> TrainingJob: ...
 
+    def prepared_shards(self, context: Context) -> str | None: ...
+
     @property
     def outlets(self) -> list[Any]: ...
 
@@ -153,7 +155,12 @@ class TaskTry:
 
     @cached_property
     def plan(self) -> Plan:
-        return Plan(self.operator.training_job(), key_of(self.context), environment=trace_environment())
+        return Plan(
+            self.operator.training_job(),
+            key_of(self.context),
+            environment=trace_environment(),
+            shards=self.operator.prepared_shards(self.context),
+        )
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:

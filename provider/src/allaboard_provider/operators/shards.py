@@ -30,9 +30,12 @@ class PrepareShardsOperator(StoreOperator):
     :param samples_per_shard: the number of samples after which a shard ends.
     :param bytes_per_shard: the size at which a shard ends, like ``64Mi``; 256 MiB when neither is given.
 
-    Returns ``{"uri", "samples", "shards", "bytes", "fingerprint"}``, which is the extra of the events of its
-    ``outlets``, too. An unchanged data set is not prepared
-    again, and the next try of one that was killed goes on with its work.
+    Returns ``{"uri", "into", "samples", "shards", "bytes", "fingerprint"}``, which is the extra of the events
+    of its ``outlets``, too. ``uri`` is that of the version that this task has made, in a folder below
+    ``into``: it stays what it is whatever other DAG runs prepare. A `TrainingJobOperator` downstream whose
+    job names ``into`` trains on that version. An unchanged data set is not prepared again, and the next try
+    of one that was killed goes on with its work. Versions that nobody has used for 7 days are removed
+    (``ALLABOARD_KEEP_SHARDS``).
     """
 
     template_fields: Sequence[str] = (
@@ -75,11 +78,13 @@ class PrepareShardsOperator(StoreOperator):
                 progress=self._progress(),
                 notice=lambda text: self.log.info("%s", text),
             )
+        uri = index.version_uri(into)
         self.log.info(
-            "%d samples in %d shards, %s: %s", index.samples, len(index.shards), show_bytes(index.size), into
+            "%d samples in %d shards, %s: %s", index.samples, len(index.shards), show_bytes(index.size), uri
         )
         result = {
-            "uri": into,
+            "uri": uri,
+            "into": into,
             "samples": index.samples,
             "shards": len(index.shards),
             "bytes": index.size,

@@ -46,6 +46,10 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         with the container; so does one without a triggerer beside it that gets the task's trigger.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
 
+    Where ``data.shards`` names a place into which a `PrepareShardsOperator` upstream has prepared, the run
+    trains on the version that this very DAG run has made. A try that finds other data than the one before
+    stops what still trains and begins from scratch, in a fresh folder of checkpoints.
+
     A run belongs to the task instance. A retry resumes it from its newest checkpoint. When a worker dies, the
     next one adopts it. Clearing or failing the task stops it. ``policy.attempts`` of the job is 1 unless the
     job says otherwise: retries are Airflow's.
@@ -157,12 +161,34 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         checkpoints: Mapping[str, Any] = result["checkpoints"]
         return checkpoints.get("best") or checkpoints.get("latest")
 
+    def prepared_shards(self, context: Context) -> str | None:
+        """The version of the job's data set that a task upstream has prepared in this DAG run; None where
+        none did. The newest version there may be that of another DAG run.
+        """
+        from allaboard_provider.operators.shards import PrepareShardsOperator
+
+        shards = (self.training_job().get("data") or {}).get("shards")
+        dag = self.get_dag()
+        if shards is None or dag is None:
+            return None
+        where = self._whole(shards)
+        for task_id in sorted(self.get_flat_relative_ids(upstream=True)):
+            if not _makes(dag.get_task(task_id), PrepareShardsOperator):
+                continue
+            results = context["ti"].xcom_pull(task_ids=task_id)
+            for result in [results] if isinstance(results, Mapping) else results or ():
+                if isinstance(result, Mapping) and result.get("into") == where and result.get("uri"):
+                    return str(result["uri"])
+        return None
+
     def expected_lineage(self) -> Lineage:
+        from allaboard.shards.index import place_of
+
         job = self.training_job()
         shards = (job.get("data") or {}).get("shards")
         folder = (job.get("checkpoints") or {}).get("uri")
         return Lineage(
-            inputs=(Dataset(self._whole(shards)),) if shards else (),
+            inputs=(Dataset(place_of(self._whole(shards))),) if shards else (),
             outputs=(Dataset(self._whole(folder)),) if folder else (),
         )
 
@@ -212,6 +238,12 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         from allaboard_provider.operators._lifecycle import TaskTry
 
         return TaskTry(self, context)
+
+
+def _makes(task: Any, kind: type) -> bool:
+    """Whether the task is of this kind, mapped or not."""
+    made = getattr(task, "operator_class", None) or type(task)
+    return isinstance(made, type) and issubclass(made, kind)
 
 
 def plain(job: Any) -> Any:

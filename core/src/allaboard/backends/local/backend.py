@@ -31,6 +31,7 @@ from allaboard.backends.base import (
     Stopped,
 )
 from allaboard.backends.checkpoints import with_checkpoints
+from allaboard.backends.data import Choice, choose_data, read_data
 from allaboard.backends.local.host.arrivals import arrivals_in
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
@@ -183,8 +184,14 @@ class LocalBackend:
         run_record.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
+        uri = self._data_uri(plan, folder)
+        data = read_data(uri, plan.run, self.environ) if uri is not None else None
+
+        def choose(record: RunRecord | None, state: State) -> Choice:
+            return choose_data(uri, data, record, state, self.environ) if uri is not None else Choice()
+
         while True:
-            handle = self._try_launch(folder, plan, owner)
+            handle = self._try_launch(folder, plan, owner, choose)
             if handle is not None:
                 self._touch(folder, handle)
                 return replace(handle, notes=(*handle.notes, *housekeeping.take_unreported(self.runs.parent)))
@@ -192,7 +199,13 @@ class LocalBackend:
             # lock.
             self._wait_until_gone(folder)
 
-    def _try_launch(self, folder: RunFolder, plan: Plan, owner: Owner) -> Handle | None:
+    def _try_launch(
+        self,
+        folder: RunFolder,
+        plan: Plan,
+        owner: Owner,
+        choose: Callable[[RunRecord | None, State], Choice],
+    ) -> Handle | None:
         with records.locked_record(folder) as transaction:
             record = transaction.record
             if record is not None and record.key != plan.key:
@@ -203,7 +216,8 @@ class LocalBackend:
             state = State.UNKNOWN if record is None else self._state_of_run(folder, record, locked=True)
             if record is not None and state.is_final:
                 record = transaction.write(record.ended(state, time.time()))
-            decision = run_record.decide(record, state, owner, plan.spec)
+            choice = choose(record, state)
+            decision = run_record.decide(record, state, owner, plan.spec, choice.data)
             match decision:
                 case run_record.Refuse(changes):
                     raise SpecChanged.of(plan.run, changes)
@@ -216,17 +230,31 @@ class LocalBackend:
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
                     return replace(_handle_of_record(record), hand_over=True)
-                case run_record.StopFirst():
+                case run_record.StopFirst(_, why):
                     assert record is not None
-                    stop = Stop(owner.id, "started anew", time.time())
+                    stop = Stop(owner.id, f"started anew: {why}" if why else "started anew", time.time())
                     self._request_stop(
                         folder, transaction.write(replace(record, stop=record.stop or stop)), stop, False
                     )
                     return None
-            return self._start(transaction, decision, plan, owner)
+            return self._start(transaction, decision, plan, owner, choice)
+
+    def _data_uri(self, plan: Plan, folder: RunFolder) -> str | None:
+        """Where this plan's data is on this machine; None where it has none, or that is not known."""
+        if "shards" not in (plan.job.get("data") or {}):
+            return None
+        with suppress(BadInput):  # raised again where the attempt is prepared
+            placed = self._placed(plan, folder.attempt(1, 1))
+            return plan.shards or str(placed.get("data")["shards"])
+        return None
 
     def _start(
-        self, transaction: records.Transaction, decision: run_record.Decision, plan: Plan, owner: Owner
+        self,
+        transaction: records.Transaction,
+        decision: run_record.Decision,
+        plan: Plan,
+        owner: Owner,
+        choice: Choice,
     ) -> Handle:
         folder, old = transaction.folder, transaction.record
         uid, now = random.token_hex(8), time.time()
@@ -239,11 +267,17 @@ class LocalBackend:
         elif isinstance(decision, run_record.NewGeneration) and old is not None:
             record = old.next_generation(uid, owner, spec, digest)
             notes.append(
-                f"{plan.run} succeeded before and its result was taken; it trains again from scratch"
+                f"{plan.run}: {decision.why}"
+                if decision.why
+                else f"{plan.run} succeeded before and its result was taken; it trains again from scratch"
             )
         else:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
         record = record.going_on_after(plan.after)
+        record = replace(record, data=choice.data)
+        if choice.data is not None:
+            plan = replace(plan, shards=choice.data.uri)
+        notes += [choice.note] if choice.note else []
         if isinstance(decision, (run_record.NewAttempt, run_record.NewGeneration)) and decision.changes:
             notes.append("the job has changed: " + "; ".join(decision.changes))
         attempt = folder.attempt(record.generation, record.attempt)
@@ -322,14 +356,9 @@ class LocalBackend:
         """The layout for this machine, the folder in which members start, and notes for people."""
         where = plan.job.folder or str(Path.cwd())
         own = self._own_folders(plan, attempt)
-        folders = {volume["mount"].rstrip("/"): volume["host_path"] for _, volume in self._of_the_node(plan)}
-        mounts = {**self.site.mounts, **{mount: str(folder) for mount, folder in own.items()}, **folders}
-        for secret in plan.job.get("secrets", ()):
-            if "mount" in secret:
-                mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
-        job, words = self._with_champion(place_job(plan.job, replace(self.site, mounts=mounts)))
+        job, words = self._with_champion(self._placed(plan, attempt))
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
-        layout = layout.with_environment(plan.environment)
+        layout = layout.with_environment(plan.environment).with_data(plan.shards)
         layout, shrunk = self._fit_layout(layout, job.get("fit", self.site.fit))
         notes = [*words, *shrunk]
         problems = [
@@ -351,6 +380,16 @@ class LocalBackend:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
         ignored = _ignored_note(plan)
         return layout, where, notes + ([ignored] if ignored else [])
+
+    def _placed(self, plan: Plan, attempt: AttemptFolder) -> TrainingJob:
+        """The job with every place as it is on this machine. Raises BadInput."""
+        own = self._own_folders(plan, attempt)
+        folders = {volume["mount"].rstrip("/"): volume["host_path"] for _, volume in self._of_the_node(plan)}
+        mounts = {**self.site.mounts, **{mount: str(folder) for mount, folder in own.items()}, **folders}
+        for secret in plan.job.get("secrets", ()):
+            if "mount" in secret:
+                mounts[secret["mount"].rstrip("/")] = str(folder_of(self.home, secret["name"]))
+        return place_job(plan.job, replace(self.site, mounts=mounts))
 
     def _with_champion(self, job: TrainingJob) -> tuple[TrainingJob, tuple[str, ...]]:
         if (job.get("checkpoints") or {}).get("start_from") != "champion":

@@ -22,10 +22,11 @@ to the record as it was, so that "nothing was started" is true.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.backends.base import Handle, Plan
+from allaboard.backends.data import Choice
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import (
@@ -67,7 +68,6 @@ from allaboard.follow.run_record import RunRecord
 from allaboard.observation import Owner, State, Stop
 from allaboard.render import labels
 from allaboard.spec.identity import differences
-from allaboard.spec.identity import same_spec as hash_fits
 from allaboard.status import state_of
 
 TRIES = 20
@@ -83,13 +83,25 @@ Prepare = Callable[[Plan, int, int], Operation[PreparedAttempt]]
 """From a plan, for a generation and an attempt. Raises BadInput for what cannot run here."""
 
 
-def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Operation[Handle]:
+ChooseData = Callable[[RunRecord | None, State], Operation[Choice]]
+"""From the record and the state of its attempt to the data of the next one."""
+
+
+def unknown_data(record: RunRecord | None, state: State) -> Operation[Choice]:
+    """For a job without data."""
+    yield from ()
+    return Choice()
+
+
+def launch(
+    plan: Plan, owner: Owner, prepare: Prepare, lease: str = "", choose: ChooseData = unknown_data
+) -> Operation[Handle]:
     """Make the run of this key be what the table says, and return its attempt. ``lease``: of this process."""
     unheard_of = plan.key.startswith("once/")
     for _ in range(TRIES):
         stored = None if unheard_of else (yield from records.read_record(plan.run))
         unheard_of = False
-        request = _LaunchRequest(plan, owner, prepare, lease)
+        request = _LaunchRequest(plan, owner, prepare, lease, choose)
         handle = yield from (_launch_first(request) if stored is None else _launch_again(request, stored))
         if handle is not None:
             return handle
@@ -100,12 +112,20 @@ def launch(plan: Plan, owner: Owner, prepare: Prepare, lease: str = "") -> Opera
 
 @dataclass(frozen=True, slots=True)
 class _LaunchRequest:
-    """One launch: the plan and its owner."""
+    """One launch: the plan and its owner, and, once that is chosen, what it trains on."""
 
     plan: Plan
     owner: Owner
     prepare: Prepare
     lease: str
+    choose: ChooseData
+    choice: Choice = field(default_factory=Choice)
+
+    def chosen(self, record: RunRecord | None, state: State) -> Operation[_LaunchRequest]:
+        """With the data for the next attempt."""
+        choice = yield from self.choose(record, state)
+        shards = choice.data.uri if choice.data is not None else self.plan.shards
+        return replace(self, choice=choice, plan=replace(self.plan, shards=shards))
 
     def prepared(self, generation: int, attempt: int) -> Operation[PreparedAttempt]:
         """Raises BadInput for what cannot run here, SiteError for what cannot be made here."""
@@ -123,10 +143,19 @@ class _LaunchRequest:
 
 def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
     """Nothing is there."""
+    request = yield from request.chosen(None, State.UNKNOWN)
     plan = request.plan
     ready = yield from request.prepared(1, 1)
     record = RunRecord(
-        plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, request.owner, _uid(plan, 1, 1), 0.0
+        plan.run,
+        plan.key,
+        plan.job.name,
+        plan.spec,
+        plan.spec_hash,
+        request.owner,
+        _uid(plan, 1, 1),
+        0.0,
+        data=request.choice.data,
     )
     now = yield from effects.server_time()
     wanted = request.noted(meant_record(Stored(record), record, ready), now)
@@ -146,6 +175,7 @@ def _launch_again(request: _LaunchRequest, stored: Stored) -> Operation[Handle |
         )
     objects = yield from read_objects(stored)
     if not objects.was_created and record.outcome is None and record.stop is None:
+        request = yield from request.chosen(record, State.UNKNOWN)
         return (yield from _complete(request, objects))
     # How it ended stands, whatever a client that came too late has started since: `_next` clears that away.
     state = state_of(observation_of(objects)) if record.outcome is None else State(record.outcome.state)
@@ -155,7 +185,8 @@ def _launch_again(request: _LaunchRequest, stored: Stored) -> Operation[Handle |
             yield from carry_out(objects, record.stop)
         yield from clear_attempt(objects)
         return None
-    decision = run_record.decide(record, state, request.owner, plan.spec)
+    request = yield from request.chosen(record, state)
+    decision = run_record.decide(record, state, request.owner, plan.spec, request.choice.data)
     match decision:
         case run_record.Refuse(changes):
             raise SpecChanged.of(plan.run, changes)
@@ -163,8 +194,9 @@ def _launch_again(request: _LaunchRequest, stored: Stored) -> Operation[Handle |
             return (yield from _adopt(request, objects))
         case run_record.HandOver():
             return (yield from _hand_over(request, objects, state))
-        case run_record.StopFirst():
-            yield from stop_recorded(objects, Stop(request.owner.id, "started anew", objects.now))
+        case run_record.StopFirst(_, why):
+            reason = f"started anew: {why}" if why else "started anew"
+            yield from stop_recorded(objects, Stop(request.owner.id, reason, objects.now))
             return None
         case run_record.NewAttempt() | run_record.NewGeneration():
             return (yield from _launch_next(request, objects, state, decision))
@@ -190,12 +222,15 @@ def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Han
     """The record means an attempt whose job is not made yet. With another spec that is the start of another
     client, unless it was abandoned.
     """
-    plan, record = request.plan, objects.record
-    changes = () if hash_fits(record.spec_hash, plan.spec) else differences(record.spec, plan.spec)
+    plan, record, data = request.plan, objects.record, request.choice.data
+    changes = run_record.spec_changes(record, plan.spec, data)
     if changes and objects.now - (objects.stored.followed or record.created) < STARTING:
         raise SpecChanged.of(plan.run, changes)
+    if record.attempt > 1 and run_record.why_from_scratch(record, data):  # it would resume
+        uid = _uid(plan, record.generation + 1, 1)
+        record = record.next_generation(uid, request.owner, plan.spec, plan.spec_hash)
     ready = yield from request.prepared(record.generation, record.attempt)
-    record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
+    record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash, data=data or record.data)
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
@@ -221,12 +256,14 @@ def _launch_next(
         if isinstance(decision, run_record.NewAttempt)
         else old.next_generation(*anew)
     )
+    record = replace(record, data=request.choice.data)
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
     before = replace(objects.stored, record=old)
     handle = yield from _make(stored, ready, before)
-    return replace(handle, notes=(*_launch_notes(plan, old, decision), *handle.notes))
+    notes = [*_launch_notes(plan, old, decision), *([request.choice.note] if request.choice.note else [])]
+    return replace(handle, notes=(*notes, *handle.notes))
 
 
 def _prepared_next(
@@ -240,7 +277,9 @@ def _prepared_next(
 def _launch_notes(
     plan: Plan, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> list[str]:
-    if isinstance(decision, run_record.NewGeneration):
+    if isinstance(decision, run_record.NewGeneration) and decision.why:
+        notes = [f"{plan.run}: {decision.why}"]
+    elif isinstance(decision, run_record.NewGeneration):
         notes = [f"{plan.run} succeeded before and its result was taken; it trains again from scratch"]
     else:
         how = old.outcome.state if old.outcome is not None else "ended"

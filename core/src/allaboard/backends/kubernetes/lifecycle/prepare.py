@@ -71,7 +71,7 @@ def prepare_attempt(
     made: Rendered | None = None
     with _gathered(errors):
         layout = lay_out(job, engine_for(job, facts), plan.run, attempt, generation)
-        layout = layout.with_environment(plan.environment)
+        layout = layout.with_environment(plan.environment).with_data(plan.shards)
         made = render(
             job,
             layout,

@@ -64,8 +64,9 @@ def launch(
             on_ready(prepared)
         return prepared
 
+    choose = yield from workspace.choose_data(plan)
     try:
-        handle = yield from launching.launch(plan, owner, prepare, lease)
+        handle = yield from launching.launch(plan, owner, prepare, lease, choose)
     except Missing as error:
         yield from check_namespace(workspace.namespace)
         raise BadInput(f"run {plan.run} was not started: {error}") from error

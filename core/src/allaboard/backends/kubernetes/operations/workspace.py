@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 from allaboard.backends.base import Plan
+from allaboard.backends.data import Choice, choose_data, read_data
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.discovery import definitions, installed
+from allaboard.backends.kubernetes.lifecycle.launch import ChooseData, unknown_data
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
+from allaboard.errors import BadInput
+from allaboard.follow.run_record import RunRecord
+from allaboard.observation import State
 from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
 from allaboard.render.compatibility import possible_engines, priority_of
-from allaboard.spec.site import Site, site_of
+from allaboard.spec.site import Site, place_on_cluster, site_of
 
 NODES_STAND = 60.0
 """Seconds for which what was read of the nodes is good."""
@@ -53,6 +59,27 @@ class Workspace:
                 lambda: prepare_attempt(plan, generation, attempt, self.site, facts, self.environ),
             )
         )
+
+    def choose_data(self, plan: Plan) -> Operation[ChooseData]:
+        """What decides on which version of its data set this plan's run trains. What only the members can
+        see is unknown.
+        """
+        uri = self._data_uri(plan)
+        if uri is None:
+            return unknown_data
+        data = yield from effects.work(lambda: read_data(uri, plan.run, self.environ))
+
+        def choose(record: RunRecord | None, state: State) -> Operation[Choice]:
+            return (yield from effects.work(lambda: choose_data(uri, data, record, state, self.environ)))
+
+        return choose
+
+    def _data_uri(self, plan: Plan) -> str | None:
+        if "shards" not in (plan.job.get("data") or {}):
+            return None
+        with suppress(BadInput):  # raised again where the attempt is prepared
+            return plan.shards or str(place_on_cluster(plan.job, self.site).get("data")["shards"])
+        return None
 
     def _ask(self, plan: Plan) -> Operation[ClusterFacts]:
         """What this cluster is and can do, as far as the job needs it; nothing is asked twice."""

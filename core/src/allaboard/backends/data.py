@@ -1,0 +1,73 @@
+"""Which version of its data set an attempt trains on.
+
+A job names a place, whose newest version may be another one tomorrow, or one version. A launch chooses the
+version when a generation begins and the record keeps it: a retry trains on what it has begun with, whatever
+somebody else has prepared in that place meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from allaboard.errors import AllaboardError
+from allaboard.follow.run_record import Data, RunRecord
+from allaboard.observation import State
+from allaboard.shards.index import VERSION_NAME, place_of
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``data``: None where the job names none, or nothing is known about it; ``note``: a sentence for people,
+    where the place holds a newer version by now.
+    """
+
+    data: Data | None = None
+    note: str = ""
+
+
+def choose_data(
+    uri: str, named: Data | None, record: RunRecord | None, state: State, environ: Mapping[str, str]
+) -> Choice:
+    """What a launch trains on. ``uri``: the place or the version that its job names; ``named``: what
+    `read_data` has found there.
+    """
+    begun = record.data if record is not None else None
+    if record is None or begun is None or begun == named or uri not in (begun.uri, place_of(begun.uri)):
+        return Choice(named)
+    if state is State.SUCCEEDED and record.handed_over:
+        return Choice(named)
+    if named is None:
+        return Choice(begun)
+    if begun.uri == uri:
+        return Choice(named)
+    run = record.run
+    kept = read_data(begun.uri, run, environ)
+    if kept is None or kept.content != begun.content:
+        return Choice(named)  # it was removed
+    return Choice(
+        kept,
+        f"{uri} holds a newer version by now ({named.short}); {run} goes on with the one that it began with "
+        f"({kept.short}): to train on the newer one, name it in data.shards",
+    )
+
+
+def read_data(uri: str, run: str, environ: Mapping[str, str]) -> Data | None:
+    """The version at this uri, or the newest in this place, which is held for the run. None where nothing can
+    be read.
+    """
+    from allaboard.shards.verify import load_index
+    from allaboard.shards.versions import Hold, pinned
+    from allaboard.storage import open_store
+
+    is_version = VERSION_NAME.fullmatch(uri.rstrip("/").rpartition("/")[2]) is not None
+    with suppress(AllaboardError):
+        store = open_store(uri, environ=environ)
+        index = load_index(store)
+        version, own = pinned(store, index)
+        Hold(version, run).renew()
+        if is_version:
+            own = load_index(version)  # it was held after it was read, and may have been removed in between
+        return Data(index.version_uri(uri), own.content, is_version or bool(index.folder))
+    return Data(uri, None, True) if is_version else None
