@@ -23,6 +23,7 @@ from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.backends.local.state.paths import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
+from allaboard.follow.news import Said, kind_of_reason, news, reason_of
 from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
@@ -57,6 +58,7 @@ class LogState:
     waiting: str | None = None
     why: str | None = None
     why_at: float = 0.0
+    reasons: dict[str, float] = field(default_factory=dict)
     step: int | None = None
     progress_at: float = 0.0
     checkpoint: str | None = None
@@ -222,15 +224,15 @@ class TaskLog:
 
     def _state_lines(self, seen: Observation, now: float) -> Iterator[str]:
         state = state_of(seen)
-        # The text of an obstacle changes with each try; its code stays. Triggers keep it.
-        kept, why = (text and self._redact(text) for text in (seen.held_kind, seen.waiting))
-        if state.value == self.state.state and kept == self.state.waiting:
-            # A place in a queue is news, too, and not at every look.
-            late = now - self.state.why_at >= update_interval(seen, now)
-            if why is None or seen.obstacle is not None or why == self.state.why or not late:
-                return
-        self.state.state, self.state.waiting = state.value, kept
-        self.state.why, self.state.why_at = why, now
+        # Triggers keep what was said, so it holds no secret.
+        kind, why = (text and self._redact(text) for text in (kind_of_reason(seen), reason_of(seen)))
+        log = self.state
+        said = Said(log.state, log.waiting, log.why, log.why_at, log.reasons)
+        now_said = news(said, state.value, kind, why, now)
+        if now_said is None:
+            return
+        log.state, log.waiting, log.why = now_said.state, now_said.kind, now_said.why
+        log.why_at, log.reasons = now_said.at, dict(now_said.reasons)
         yield f"{self.run}: {_state_words(seen, state)}"
 
     def _progress_lines(self, seen: Observation, now: float) -> Iterator[str]:
