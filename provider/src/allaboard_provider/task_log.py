@@ -107,7 +107,7 @@ class TaskLog:
         if seen.uid != self.state.uid:
             self.state = LogState(uid=seen.uid, checkpoint=self.state.checkpoint)
         if seen.progress.heartbeat is None:
-            self.state.step, self.state.checkpoint = seen.progress.step, seen.progress.checkpoint
+            self.state.step, self.state.checkpoint = seen.progress.step, self._checkpoint_of(seen)
 
     @property
     def saved_state(self) -> dict[str, Any]:
@@ -245,10 +245,16 @@ class TaskLog:
         if progress.step is not None and progress.step != state.step and self._is_due(seen, now):
             state.step, state.progress_at = progress.step, now
             yield f"{self.run}: {progress_words(progress)}"
-        if progress.checkpoint is not None and progress.checkpoint != state.checkpoint:
-            state.checkpoint = progress.checkpoint
+        checkpoint = self._checkpoint_of(seen)
+        if checkpoint is not None and checkpoint != state.checkpoint:
+            state.checkpoint = checkpoint
             best = ", the best so far" if progress.checkpoint == progress.best_checkpoint else ""
-            yield f"{self.run}: checkpoint {progress.checkpoint}{best}"
+            yield f"{self.run}: checkpoint {checkpoint}{best}"
+
+    def _checkpoint_of(self, seen: Observation) -> str | None:
+        """Its newest checkpoint, as triggers may keep it."""
+        uri = seen.progress.checkpoint
+        return uri if uri is None else self._redact(uri)
 
     def _is_due(self, seen: Observation, now: float) -> bool:
         """Whether the progress is logged now; the last step always is."""

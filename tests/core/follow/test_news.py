@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +12,7 @@ from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool.admission import Need, Used
 from allaboard.backends.local.pool.waiting import Holder, why_waiting
 from allaboard.follow.news import EVERY, MOST_REASONS, Said, kind_of_reason, news, reason_of
-from allaboard.observation import Obstacle, Observation
+from allaboard.observation import Observation, Obstacle
 
 
 def waits(why: str | None) -> Observation:
@@ -54,11 +55,13 @@ def test_a_sentence_of_this_machine_is_said_once_a_minute_whoever_has_its_slots(
     assert len({seen.waiting for _, _, seen in looks}) > 400
     times = [now for now, _ in said_of(looks)]
     assert times[0] == 0.0 and len(times) == 10
-    assert all(later - now >= EVERY for now, later in zip(times, times[1:], strict=False))
+    assert all(later - now >= EVERY for now, later in pairwise(times))
 
 
 def test_seconds_and_counts_in_any_sentence_are_said_once_a_minute() -> None:
-    looks = [(now / 2, "queued", waits(f"waits for {now % 7} of 12 nodes since {now / 2} s")) for now in range(480)]
+    looks = [
+        (now / 2, "queued", waits(f"waits for {now % 7} of 12 nodes since {now / 2} s")) for now in range(480)
+    ]
     assert [now for now, _ in said_of(looks)] == [0.0, 60.0, 120.0, 180.0]
 
 
@@ -68,7 +71,11 @@ def test_a_state_is_said_at_once_and_so_is_another_reason() -> None:
         (1.0, "queued", waits("LocalQueue team is stopped")),
         (2.0, "starting", waits(None)),
         (3.0, "starting", Observation("r", obstacle=Obstacle("image_pull_auth", "registry.lab refuses"))),
-        (4.0, "starting", Observation("r", obstacle=Obstacle("image_pull_auth", "registry.lab refuses (try 2)"))),
+        (
+            4.0,
+            "starting",
+            Observation("r", obstacle=Obstacle("image_pull_auth", "registry.lab refuses (try 2)")),
+        ),
         (5.0, "starting", waits(None)),
         (6.0, "queued", waits("LocalQueue team is stopped")),
     ]
@@ -76,7 +83,13 @@ def test_a_state_is_said_at_once_and_so_is_another_reason() -> None:
 
 
 def test_reasons_that_alternate_are_said_once_a_minute_each() -> None:
-    reasons = ["LocalQueue team is stopped", "no node fits", "a check is pending", "a flavor is missing", "no quota"]
+    reasons = [
+        "LocalQueue team is stopped",
+        "no node fits",
+        "a check is pending",
+        "a flavor is missing",
+        "no quota",
+    ]
     looks = [(float(now), "queued", waits(reasons[now % 2])) for now in range(120)]
     assert [now for now, _ in said_of(looks)] == [0.0, 1.0, 60.0, 61.0]
     looks = [(float(now), "queued", waits(reasons[now % 5])) for now in range(60)]
@@ -85,5 +98,8 @@ def test_reasons_that_alternate_are_said_once_a_minute_each() -> None:
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
 def test_a_clock_that_was_set_silences_nothing(step: float) -> None:
-    looks = [(1e9, "queued", waits("1 before it")), (1e9 + step, "queued", waits("next in line, 2 before it"))]
+    looks = [
+        (1e9, "queued", waits("1 before it")),
+        (1e9 + step, "queued", waits("next in line, 2 before it")),
+    ]
     assert len([*said_of(looks)]) == 2

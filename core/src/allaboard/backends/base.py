@@ -24,13 +24,16 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 class Plan:
     """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the attempt
     before was, so that it does not count. ``environment``: what every member gets beside the job's own
-    variables, which go first; it is no part of the job, so no other try of it is another job.
+    variables, which go first; it is no part of the job, so no other try of it is another job. ``secrets``:
+    values in the job that its caller knows to be secret, whatever they stand under; the run's record keeps
+    them, so that nobody who tells of the run shows them.
     """
 
     job: TrainingJob
     key: str
     interrupted: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def run(self) -> str:

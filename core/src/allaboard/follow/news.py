@@ -1,4 +1,4 @@
-"""When a log says again why a run is held: one decision for the command line, KFP's steps and Airflow's tasks.
+"""When a log says again why a run is held: one decision for the command line, KFP steps and Airflow tasks.
 
 A state is said at once. Within a state a reason is said at once, unless the log has it from the last minute,
 and a reason whose numbers alone change (a place in a queue, an amount, who holds the slots) once a minute.
@@ -52,7 +52,14 @@ def news(said: Said, state: str, kind: str | None, why: str | None, now: float) 
             return None
     elif why == said.why or is_recent(said.at):
         return None
-    return replace(said, state=state, kind=kind, why=why, at=now, reasons=recent if kind is None else {**recent, kind: now})
+    return replace(
+        said,
+        state=state,
+        kind=kind,
+        why=why,
+        at=now,
+        reasons=recent if kind is None else {**recent, kind: now},
+    )
 
 
 def kind_of_reason(seen: Observation) -> str | None:

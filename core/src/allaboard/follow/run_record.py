@@ -46,7 +46,8 @@ class Ended:
 class RunRecord:
     """``uid``: of the current attempt. ``object_uid``: of its job object on a cluster, once created.
     ``outcome``: of that attempt, once known. ``interruptions``: how many attempts of this generation were
-    interrupted and do not count. ``unknown``: fields of a newer version, kept unchanged.
+    interrupted and do not count. ``secrets``: values in the spec that nothing there marks as secret (of
+    `allaboard.backends.base.Plan`). ``unknown``: fields of a newer version, kept unchanged.
     """
 
     run: str
@@ -66,6 +67,7 @@ class RunRecord:
     object_uid: str | None = None
     history: tuple[Ended, ...] = ()
     interruptions: int = 0
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,6 +82,7 @@ class RunRecord:
         known["outcome"] = _read_value(Ended, data.get("outcome"))
         known["stop"] = _read_value(Stop, data.get("stop"))
         known["history"] = tuple(_read_value(Ended, item) for item in data.get("history", ()))
+        known["secrets"] = tuple(map(str, data.get("secrets") or ()))
         rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__}
         if rest.get("version", VERSION) <= VERSION:  # the version of a newer writer is kept
             rest.pop("version", None)

@@ -128,6 +128,7 @@ def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
     record = RunRecord(
         plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, request.owner, _uid(plan, 1, 1), 0.0
     )
+    record = replace(record, secrets=plan.secrets)
     now = yield from effects.server_time()
     wanted = request.noted(meant_record(Stored(record), record, ready), now)
     try:
@@ -195,7 +196,7 @@ def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Han
     if changes and objects.now - (objects.stored.followed or record.created) < STARTING:
         raise SpecChanged.of(plan.run, changes)
     ready = yield from request.prepared(record.generation, record.attempt)
-    record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash)
+    record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash, secrets=plan.secrets)
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
@@ -221,6 +222,7 @@ def _launch_next(
         if isinstance(decision, run_record.NewAttempt)
         else old.next_generation(*anew)
     )
+    record = replace(record, secrets=plan.secrets)
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
@@ -257,7 +259,7 @@ def meant_record(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> S
         objects=ready.objects,
         gang=ready.gang_object,
         memory={},
-        report=carried(stored.report) if record.generation == stored.record.generation else {},
+        report=carried(stored.report, stored.record, record),
     )
 
 
