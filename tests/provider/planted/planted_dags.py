@@ -92,10 +92,10 @@ with DAG("returns_a_job", schedule=None):
         )
 
     @task
-    def by_hand(ti: Any = None) -> str:
+    def by_hand(ti: Any = None) -> dict[str, str]:
         pulled = ti.xcom_pull("plan")
         assert isinstance(pulled, TrainingJob), type(pulled)
-        return pulled.name
+        return {"name": pulled.name}
 
     planned = plan()
     TrainingJobOperator(task_id="train", job=planned, **ARGUMENTS)
