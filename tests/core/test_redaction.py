@@ -1,9 +1,11 @@
 """One redaction for everything that prints, writes or sends."""
 
+import base64
 import json
 import pickle
 import random
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -293,3 +295,22 @@ def test_a_problem_and_the_error_that_tells_it_hide_the_same() -> None:
     assert "environment.DB_PASSWORD: *** is no number" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.problems, again.code) == (str(error), error.problems, error.code)
+
+
+def test_a_known_value_is_in_no_name_of_a_result_and_other_names_stay() -> None:
+    value = {"metrics": {"the door": 1.0, "token": 2.0}, "notes": ["the door", 3]}
+    assert redact_texts(value, iter(["the door"])) == {
+        "metrics": {"***": 1.0, "token": 2.0}, "notes": ["***", 3],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+@pytest.mark.parametrize("after", ["", "@", "@h", "@ho"])
+def test_a_known_value_is_hidden_in_base64_whatever_stands_around_it(before: str, after: str) -> None:
+    secret = "pä/ss w+rd?~canary"
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(f"{before}{secret}{after}".encode()).decode()
+        hidden = redact_text(f"sent {text} to it", [secret])
+        assert "***" in hidden and text[6:-8] not in hidden
+    for quoted in (quote(secret, safe=""), quote_plus(secret), quote(secret).lower()):
+        assert redact_text(f"at {quoted} it", [secret]) == "at *** it"

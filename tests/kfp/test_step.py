@@ -82,6 +82,17 @@ def test_a_silent_training_is_said_to_live(
     assert capsys.readouterr().out == ""
 
 
+def test_a_place_in_a_queue_and_that_it_lives_are_one_line_a_minute(
+    backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = StepView(backend, Plan(a_job(), "k").run, clock)
+    for second in range(300):
+        who = f"{second % 9} before it: it needs 2 more cores, which run a{second} uses"
+        view.seen(seen(State.QUEUED, waiting=f"this machine holds it back, {who}"))
+        clock.now += 1
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
 def test_one_that_gets_on_is_not(
     backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ VARIABLES = {
     "index": f"https://me:{IN_URL}@index.example/simple",
     "data": f"https://bucket.example/data?X-Amz-Date=1&X-Amz-Signature={SIGNATURE}",
 }
-_STORE = """
+STORE = """
 import json, sys
 from airflow.models import Connection, Variable
 from airflow.utils.session import create_session
@@ -50,7 +50,7 @@ def put(live: Live) -> None:
     """Into Airflow's database, as its own form and command line write there, and into a folder of secrets."""
     settings = json.dumps({"connections": CONNECTIONS, "variables": VARIABLES})
     subprocess.run(
-        [sys.executable, "-c", _STORE], input=settings, text=True, check=True, env=live.airflow.environ
+        [sys.executable, "-c", STORE], input=settings, text=True, check=True, env=live.airflow.environ
     )
     folder = Path(live.environ["ALLABOARD_HOME"]) / "secrets" / "team"
     for one in (folder.parent, folder):

@@ -20,7 +20,6 @@ from airflow.sdk.exceptions import (
     AirflowSensorTimeout,
     AirflowSkipException,
     AirflowTaskTimeout,
-    TaskDeferralError,
     TaskDeferred,
 )
 from airflow.sdk.serde import deserialize, serialize
@@ -36,6 +35,7 @@ from allaboard.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_provider import plugin
+from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -483,7 +483,7 @@ def test_a_trigger_that_died_takes_its_run_with_it(cluster: FakeCluster) -> None
     operator, context = an_operator(), a_context()
     deferred(operator, context)
     running(cluster)
-    with pytest.raises(TaskDeferralError):
+    with pytest.raises(PlaceFailed, match="the trigger of this task failed"):
         operator.resume_execution("__fail__", {"error": "Trigger failure", "traceback": []}, context)
     assert state(cluster) == "stopped"
 

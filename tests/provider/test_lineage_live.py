@@ -195,7 +195,9 @@ def test_metrics_go_where_airflow_sends_its_own(world: World, first: Run) -> Non
     tags = {"dag_id": "chain", "task_id": "train", "job": "chain"}
     until("the metrics have come", lambda: world.metrics.of("goodput"))
     assert {**tags, "state": "succeeded"} in world.metrics.tags("runs")
-    assert "1|c" in world.metrics.of("runs") and "1.0|g" in world.metrics.of("goodput")
+    assert "1|c" in world.metrics.of("runs") and all(
+        0 <= float(v.partition("|")[0]) <= 1 for v in world.metrics.of("goodput")
+    )
     assert tags in world.metrics.tags("queue")
     assert all(float(value.partition("|")[0]) >= 0 for value in world.metrics.of("queue"))
     assert all(value.endswith("|ms") for value in world.metrics.of("training"))

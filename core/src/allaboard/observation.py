@@ -6,15 +6,11 @@ cluster). Absent is None: nothing here is guessed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
-_PLACE = re.compile(r", (next in line|[0-9]+ before it)")
-"""The place in a queue, as `allaboard.gangs.kueue` says it."""
 PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "training")
 
 
@@ -420,17 +416,6 @@ class Observation:
         if self.waiting is not None or self.stall is None or self.finished is not None:
             return self.waiting
         return self.stall.text
-
-    @property
-    def held_kind(self) -> str | None:
-        """The kind of `held_by`: it stays while a try, a place in a queue or an amount changes. A log that
-        says each of those at once is a flood where many wait.
-        """
-        if self.obstacle is not None:
-            return f"{self.obstacle.code}, never" if self.obstacle.never else self.obstacle.code
-        if self.waiting is None and self.held_by is not None and self.stall is not None:
-            return f"{self.stall.code}, {self.stall.blame}"
-        return None if self.waiting is None else _NUMBER.sub("0", _PLACE.sub("", self.waiting))
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(replace(self, objects=None))

@@ -18,6 +18,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 HIDDEN = "***"
@@ -213,20 +214,21 @@ def hide_known(text: str, known: Iterable[str]) -> str:
 
 def hide_known_in(value: Any, known: Iterable[str]) -> Any:
     """A plain value with `hide_known` done to every text in it, names of fields included."""
-    return _in_texts(value, lambda text: hide_known(text, known), names=True)
+    known = (*known,)
+    return _in_texts(value, lambda text: hide_known(text, known), known)
 
 
-def _in_texts(value: Any, change: Callable[[str], str], *, names: bool = False) -> Any:
-    """A plain value with every text in it changed. ``names``: those of fields, too."""
+def _in_texts(value: Any, change: Callable[[str], str], known: Iterable[str]) -> Any:
+    """A plain value with every text in it changed, and without the ``known`` values in names of fields."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
         return {
-            _in_texts(name, change) if names else name: _in_texts(inner, change, names=names)
+            hide_known(name, known) if isinstance(name, str) else name: _in_texts(inner, change, known)
             for name, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_in_texts(inner, change, names=names) for inner in value]
+        return [_in_texts(inner, change, known) for inner in value]
     return value
 
 
@@ -238,12 +240,16 @@ def _without(text: str, value: str) -> str:
 
 
 def spellings(known: Iterable[str]) -> list[str]:
-    """Each value as it may stand in a text, the longest first: as it is, in JSON, in a URL, in base64, and
-    each line of several."""
+    """Each value as it may stand in a text, the longest first: as it is, in JSON, in a URL, in base64, alone
+    and within something longer, and each line of several."""
+    values = {v for v in known if isinstance(v, str) and len(v) >= KNOWN_FROM and v != HIDDEN}
+    return _spellings(frozenset(values))
+
+
+@lru_cache(maxsize=64)
+def _spellings(values: frozenset[str]) -> list[str]:
     texts: set[str] = set()
-    for value in known:
-        if not isinstance(value, str) or len(value) < KNOWN_FROM or value == HIDDEN:
-            continue
+    for value in values:
         raw = value.encode("utf-8", "surrogatepass")
         texts |= {
             value,
@@ -251,12 +257,35 @@ def spellings(known: Iterable[str]) -> list[str]:
             json.dumps(value)[1:-1],
             json.dumps(value, ensure_ascii=False)[1:-1],
             repr(value)[1:-1],
-            "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b"-._~/" else f"%{b:02X}" for b in raw),
-            "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b"-._~" else f"%{b:02X}" for b in raw),
-            base64.b64encode(raw).decode(),
+            *(_quoted(raw, plain, form) for plain in (b"-._~/", b"-._~") for form in ("%{:02X}", "%{:02x}")),
+            _quoted(raw, b"-._~", "%{:02X}").replace("%20", "+"),
+            *_in_base64(raw),
         }
         texts |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 16}
     return sorted((v for v in texts if len(v) >= KNOWN_FROM and v.strip("*")), key=lambda v: (-len(v), v))
+
+
+def _quoted(raw: bytes, plain: bytes, form: str) -> str:
+    return "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in plain else form.format(b) for b in raw)
+
+
+def _in_base64(raw: bytes) -> Iterator[str]:
+    """All of it, and the digits that are its own where other bytes stand around it (``user:password``)."""
+    yield base64.b64encode(raw).decode()
+    yield base64.urlsafe_b64encode(raw).decode()
+    if len(raw) < _LONG:
+        return
+    for before in range(3):
+        after = -(before + len(raw)) % 3
+        text = base64.b64encode(bytes(before) + raw + bytes(after)).decode()
+        inner = text[before + (before > 0) : len(text) - after - (after > 0)]
+        yield inner
+        yield inner.translate(_URLSAFE)
+
+
+_LONG = 8
+"""Bytes of a value that is looked for within longer ones."""
+_URLSAFE = str.maketrans("+/", "-_")
 
 
 def _assigned(text: str) -> str:
@@ -373,9 +402,10 @@ _QUOTED = re.compile(r"'[^']*+'|\"[^\"]*+\"|\b[0-9][\w.+-]*+|[\[{].*+", re.DOTAL
 
 def redact_texts(value: Any, known: Iterable[str] = ()) -> Any:
     """A plain value with `redact_text` done to every text in it, whatever it stands under: for results that
-    programs read, where a name such as ``token`` may be a metric's.
+    programs read, where a name such as ``token`` may be a metric's. No name holds a ``known`` value.
     """
-    return _in_texts(value, lambda text: redact_text(text, known))
+    known = (*known,)
+    return _in_texts(value, lambda text: redact_text(text, known), known)
 
 
 def secret_values(fields: object) -> tuple[str, ...]:

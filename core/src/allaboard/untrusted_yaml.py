@@ -38,6 +38,8 @@ def parse_yaml(data: bytes | str, limits: Limits = LIMITS) -> list[Any]:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if mark and _is_indented_by_tab(text, mark.line):
+            reason = "a tab indents this line; YAML takes blanks alone"
         raise Unreadable(f"is not YAML: {show(str(reason), 200, quote=False)}{where}") from None
     except RecursionError:
         raise Unreadable(TOO_DEEP.format(limits.depth)) from None
@@ -45,6 +47,12 @@ def parse_yaml(data: bytes | str, limits: Limits = LIMITS) -> list[Any]:
         for path, trouble in find_flaws(document, limits):
             raise Unreadable(f"is not valid: {path}: {trouble}" if path else f"is not valid: {trouble}")
     return documents
+
+
+def _is_indented_by_tab(text: str, number: int) -> bool:
+    lines = text.splitlines()
+    line = lines[number] if number < len(lines) else ""
+    return "\t" in line[: len(line) - len(line.lstrip())]
 
 
 def _event_loader(yaml: Any) -> Any:

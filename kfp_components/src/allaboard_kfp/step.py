@@ -284,7 +284,7 @@ class StepView:
             shown, now = (state_of(seen), seen.progress.step, seen.members), self.clock()
             if lines or shown != self.shown:
                 self.shown, self.last_line_at = shown, now
-            elif now - self.last_line_at >= KEEPALIVE:
+            elif now - max(self.last_line_at, self.plain.line_at) >= KEEPALIVE:
                 self.last_line_at = now
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()

@@ -1,41 +1,57 @@
 """The exceptions of a task, and allaboard's errors as Airflow's.
 
-A run that did not succeed raises a `TrainingFailed` by its first diagnosis, so that callbacks and retry
-policies can tell a bug from a preemption:
+What a training, its input or its place fails with is a `TrainingFailed`: a run that did not succeed by its
+first diagnosis, and what prevented a run by who must act. So callbacks can page somebody from
+``context["exception"]`` alone, and retry policies can tell a bug from a preemption:
 
     TrainingFailed              anything else: hardware, network, storage, a cause that is not known
     ├── TrainingBug             the user's code or data
     ├── OutOfMemory             of the host or the GPU
     ├── ImageTrouble            the image cannot be pulled
-    ├── SpecRejected            only another job ends differently; Airflow never retries it
+    ├── SpecRejected            a job, a file or a template: only another one ends differently; never retried
     ├── Interrupted             the members were taken away: evicted, drained
     │   ├── Preempted           ... for somebody of higher priority
     │   └── NodeLost            ... with their node, spot capacity included
     ├── RunLost                 what ran it is gone without a word
     ├── TimedOut                a deadline or clock of the job
-    └── StoppedByPerson         Airflow never retries it
+    │   ├── QueueTimedOut       ... of its queue: the run got no place in time
+    │   └── TaskTimedOut        ... of the task: its execution_timeout
+    ├── PlaceFailed             the place refused or did not answer: cluster, store, connection
+    └── StoppedByPerson         never retried
 
-Bad input is the author's to fix and becomes `AirflowFailException`, which no retry repeats. Every other error
-may pass and becomes `AirflowException`, which Airflow retries as often as the task says.
+`SpecRejected` and `StoppedByPerson` are Airflow's `AirflowFailException`, which no retry repeats;
+`TaskTimedOut` is its `AirflowTaskTimeout`. The table in provider/README.md says which of them Airflow
+retries, with a retry policy and without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+import jinja2
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralTimeout,
+)
 
-from allaboard.errors import AllaboardError, BadInput
+from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, StorageUnreachable
+from allaboard_provider.masking import hidden
 
 
 class TrainingFailed(AirflowException):
-    """A run did not succeed. ``str`` is the text for people.
+    """A run did not succeed, or did not begin. ``str`` is the text for people: which run, what failed, and
+    what to do.
 
-    ``code``: the id of the first diagnosis (`allaboard doctor --causes`), empty without one; ``summary``: its
-    sentence; ``retryable``: the same job, unchanged, may succeed later; ``run``: the run's name; ``sure``:
-    whether the cause is known well enough to decide about a retry.
+    ``run``: the run's name; ``dag/DAG run/task`` where the job's name is not known, and empty for a task
+    without a run. ``code``: the
+    id of the first diagnosis (`allaboard doctor --causes`), or of the error (``bad_input``), empty without
+    one; ``summary``: its sentence; ``fields``: what of the job, or of the task, is to be changed
+    (``policy.deadline``); ``fix``: what to do, in a sentence; ``retryable``: the same job, unchanged, may
+    succeed later; ``sure``: whether the cause is known well enough to decide about a retry.
     """
 
     def __init__(
@@ -44,13 +60,15 @@ class TrainingFailed(AirflowException):
         *,
         code: str = "",
         summary: str = "",
+        fields: Iterable[str] = (),
+        fix: str = "",
         retryable: bool = False,
         run: str = "",
         sure: bool = False,
     ) -> None:
         super().__init__(text)
-        self.code, self.summary, self.retryable = code, summary, retryable
-        self.run, self.sure = run, sure
+        self.code, self.summary, self.fields, self.fix = code, summary, list(fields), fix
+        self.retryable, self.run, self.sure = retryable, run, sure
 
     def serialize(self) -> tuple[str, tuple[str], dict[str, Any]]:
         """As Airflow serialises exceptions: the class, its arguments, its keywords."""
@@ -71,7 +89,7 @@ class ImageTrouble(TrainingFailed):
 
 
 class SpecRejected(TrainingFailed, AirflowFailException):
-    """The job cannot run as it is written."""
+    """What the task was given cannot run as it is written: a job, a file, a template, a field of a task."""
 
 
 class Interrupted(TrainingFailed):
@@ -94,16 +112,130 @@ class TimedOut(TrainingFailed):
     """A deadline or a clock of the job has passed."""
 
 
+class QueueTimedOut(TimedOut):
+    """A run got no place in its queue in time: ``clocks.admitted`` or ``gang.timeout`` of the job."""
+
+
+class TaskTimedOut(TimedOut, AirflowTaskTimeout):
+    """The ``execution_timeout`` of the task has passed, and its run is stopped."""
+
+
+class PlaceFailed(TrainingFailed):
+    """The place refused or did not answer: a cluster, a store, a connection, Airflow itself."""
+
+
 class StoppedByPerson(TrainingFailed, AirflowFailException):
     """A person stopped the run, or deleted its job."""
 
 
+Run = Callable[[], str]
+"""Gives the name or the key of the run that a task is about."""
+_PASSES = (BackendUnreachable, StorageUnreachable)
+_OF_A_TEMPLATE = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+"""What the author of a template can mend; everything else is what it asked for."""
+
+
 @contextmanager
-def airflow_errors() -> Iterator[None]:
-    """Turn errors of the core into exceptions of Airflow."""
+def airflow_errors(run: Run = str) -> Iterator[None]:
+    """Turn errors of the core into exceptions of Airflow. ``run``: empty for a task without a run."""
     try:
         yield
     except BadInput as error:
-        raise AirflowFailException(str(error)) from None
+        raise rejected(error, run()) from None
     except AllaboardError as error:
-        raise AirflowException(str(error)) from error
+        name, text = run(), hidden(error)
+        raise PlaceFailed(
+            _about(name, text),
+            code=error.code,
+            summary=text,
+            fix="mend the place that is named, or wait for it; another try goes on where this one stopped",
+            run=name,
+            retryable=isinstance(error, _PASSES),
+        ) from error
+
+
+def rejected(error: BadInput, run: str) -> SpecRejected:
+    """The exception of input that is wrong."""
+    problems = [problem for problem in error.problems if problem.severity == "error"]
+    first = hidden(problems[0]) if problems else ""
+    return SpecRejected(
+        _about(run, hidden(error)),
+        code=error.code,
+        summary=" ".join((hidden(error.headline), first)).strip(),
+        fields=[problem.path for problem in problems if problem.path],
+        fix="mend what is named, and clear the task",
+        run=run,
+        sure=True,
+    )
+
+
+@contextmanager
+def naming_field(field: str, run: Run) -> Iterator[None]:
+    """Turn what rendering a template raises into an exception that names its field."""
+    try:
+        yield
+    except TrainingFailed:
+        raise
+    except _OF_A_TEMPLATE as error:
+        undefined = isinstance(error, jinja2.UndefinedError)
+        why = "uses what is not defined" if undefined else f"cannot be rendered ({type(error).__name__})"
+        summary = f"{field}: its template {why}: {hidden(error)}"
+        fix = (
+            "define it (params, conf, XCom), or give it a default: {{ params.x | default(1) }}"
+            if undefined
+            else "mend the template; what Jinja shall leave alone stands within {% raw %} and {% endraw %}"
+        )
+        name = run()
+        raise SpecRejected(
+            _about(name, f"{summary}; {fix}"),
+            code="template_undefined" if undefined else "template_error",
+            summary=summary,
+            fields=[field],
+            fix=fix,
+            run=name,
+            sure=True,
+        ) from error
+    except Exception as error:
+        name, summary = run(), f"{field}: what its template asks for is not there: {hidden(error)}"
+        fix = "make the connection or Variable that it names, or look at Airflow's own API server"
+        raise PlaceFailed(
+            _about(name, f"{summary}; {fix}"),
+            code="template_source",
+            summary=summary,
+            fields=[field],
+            fix=fix,
+            run=name,
+        ) from error
+
+
+def task_timed_out(limit: object, run: str) -> TaskTimedOut:
+    """The exception of a task whose execution_timeout, ``limit``, has passed."""
+    summary = f"the task's execution_timeout of {limit} has passed"
+    fix = (
+        "raise execution_timeout, which counts the time in a queue, too; policy.deadline limits the training "
+        "alone"
+    )
+    return TaskTimedOut(
+        _about(run, f"{summary}, and its run is stopped; {fix}"),
+        code="execution_timeout",
+        summary=summary,
+        fields=["execution_timeout"],
+        fix=fix,
+        run=run,
+        sure=True,
+    )
+
+
+def deferral_failed(error: Exception, limit: object, run: str) -> TrainingFailed:
+    """The exception of a deferral that ended without an event."""
+    if isinstance(error, TaskDeferralTimeout):
+        return task_timed_out(limit, run)
+    text = f"the trigger of this task failed: {hidden(error)}"
+    fix = "look at the triggerer's log; another try starts the run again from its newest checkpoint"
+    return PlaceFailed(
+        _about(run, f"{text}; {fix}"), code="trigger_failed", summary=text, fix=fix, run=run, retryable=True
+    )
+
+
+def _about(run: str, text: str) -> str:
+    return text if not run or run in text else f"run {run}: {text}"

@@ -9,12 +9,15 @@ survives retries and clears.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from airflow.sdk import Variable, conf
 
+from allaboard.names import run_name, why_not_an_object_name
 from allaboard.observation import Owner
 from allaboard.spec.identity import airflow_key
+from allaboard.spec.job import TrainingJob
 from allaboard.untrusted import parse_json
 
 VARIABLE = "allaboard_instance"
@@ -46,6 +49,18 @@ def instance(context: Any) -> str:
         name = Variable.get(VARIABLE)
     store.set(STORED, name)
     return str(name)
+
+
+def run_of(job: Any, context: Any) -> str:
+    """The name of the run of a task, before it has begun. Of a job whose name is not known: which task it is,
+    as ``dag/DAG run/task`` and the map index of a mapped one.
+    """
+    name = job.get("name") if isinstance(job, (Mapping, TrainingJob)) else None
+    if isinstance(name, str) and why_not_an_object_name(name) is None:
+        return run_name(name, key_of(context))
+    ti = context["ti"]
+    mapped = [str(ti.map_index)] if (ti.map_index or -1) >= 0 else []
+    return "/".join((ti.dag_id, ti.run_id, ti.task_id, *mapped))
 
 
 def on_worker(ti: Any, *, local: bool = True) -> Owner:

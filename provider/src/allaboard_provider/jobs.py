@@ -9,7 +9,7 @@ from typing import Any
 
 from allaboard.checking import require_valid
 from allaboard.converting import fields_of
-from allaboard.errors import BadInput
+from allaboard.errors import BadInput, Problem
 from allaboard.redaction import secret_values
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import names_a_file
@@ -23,7 +23,10 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
     """
     start = folder or dag_folder(operator)
     if isinstance(job, os.PathLike) or (isinstance(job, str) and names_a_file(job)):
-        job, start = fields_of_file(os.fspath(job), start)
+        try:
+            job, start = fields_of_file(os.fspath(job), start)
+        except BadInput as error:
+            raise BadInput("the job file cannot be read:", [Problem("job", str(error))]) from None
     elif isinstance(job, str):
         job = as_mapping(job, "job", instead="the path of a .yaml, .yml or .json file")
     if not isinstance(job, (Mapping, TrainingJob)):

@@ -6,10 +6,17 @@ the site has set up, with its prefix.
     allaboard.runs        counter   attempts that ended; ``state`` says how
     allaboard.restarts    counter   restarts of members, and of whole gangs
     allaboard.lost_steps  counter   steps that were done again after restarts
-    allaboard.goodput     gauge     of all steps done, the share that was not done again
+    allaboard.goodput     gauge     the share of the run's time that went into steps that counted
 
 All carry ``dag_id``, ``task_id``, ``job``. A worker sends them when an attempt has ended: a task that a
 person ends while it is deferred has none.
+
+Goodput is that of the tab (`allaboard.report.page_data`), in the sense of ml-goodput-measurement: productive
+time by elapsed time. Elapsed is all from the creation of the run's first attempt to its end: queues, starts,
+retry delays and clears as well. Productive is the time between reported steps that no restart, stop, clear
+or lost attempt undid. Where that time is not known for all attempts, of all steps done over the attempts, and
+over generations that were given up, it is the share that was neither done again nor thrown away: the
+lower of the two is told. It is sent once, when the run has ended.
 """
 
 from __future__ import annotations
@@ -27,9 +34,11 @@ Measure = tuple[str, str, float]
 """The kind (timing, in seconds; incr; gauge), the name, and the value."""
 
 
-def measures_of(seen: Observation, told: int = 0, *, starts_again: bool = False) -> Iterator[Measure]:
+def measures_of(
+    seen: Observation, told: int = 0, *, starts_again: bool = False, goodput: float | None = None
+) -> Iterator[Measure]:
     """What an attempt that has ended measured. ``told``: lost steps that were told before, for a run counts
-    them over all of its attempts; ``starts_again``: the whole gang does.
+    them over all of its attempts; ``starts_again``: the whole gang does; ``goodput``: of a run that ended.
     """
     for name, phase in (("queue", "admitted"), ("training", "training")):
         seconds = seen.phases.get(phase)
@@ -38,26 +47,28 @@ def measures_of(seen: Observation, told: int = 0, *, starts_again: bool = False)
     yield "incr", "runs", 1
     if restarts := seen.restarts + starts_again:
         yield "incr", "restarts", restarts
-    done, lost = seen.progress.step, seen.progress.lost_steps
+    lost = seen.progress.lost_steps
     # A run from scratch counts from zero again.
     if more := lost - told if lost >= told else lost:
         yield "incr", "lost_steps", more
-    if done:
-        yield "gauge", "goodput", round(done / (done + lost), 4)
+    if goodput is not None:
+        yield "gauge", "goodput", goodput
 
 
-def send(context: Any, seen: Observation, *, starts_again: bool = False) -> None:
-    """Send the measures of an attempt that has ended, from the worker of its task."""
+def send(context: Any, seen: Observation, **more: Any) -> None:
+    """Send the measures of an attempt that has ended, from the worker of its task. ``more``: as for
+    `measures_of`.
+    """
     from airflow.sdk.observability import stats
 
     store = context.get("task_state_store")
     told = store.get(LOST_STEPS) if store is not None else None
     known = told if isinstance(told, int) else 0
     tags = tags_of(context["ti"], seen)
-    for kind, name, value in measures_of(seen, known, starts_again=starts_again):
+    for kind, name, value in measures_of(seen, known, **more):
         sent: Any = timedelta(seconds=value) if kind == "timing" else value
-        more = {**tags, "state": state_of(seen).value} if name == "runs" else tags
-        getattr(stats, kind)(f"allaboard.{name}", sent, tags=more)
+        of_it = {**tags, "state": state_of(seen).value} if name == "runs" else tags
+        getattr(stats, kind)(f"allaboard.{name}", sent, tags=of_it)
     if store is not None and seen.progress.lost_steps != known:
         store.set(LOST_STEPS, seen.progress.lost_steps)
 

@@ -222,6 +222,13 @@ def snapshot(backend: Backend, outcome: Outcome, now: float, **how: Any) -> dict
     return pack(told(backend, outcome, now, bounds=SNAPSHOT, **how))
 
 
+def goodput_in(left: Mapping[str, Any] | None) -> float | None:
+    """The goodput that a snapshot tells; None where it tells none."""
+    page = unpack(left)
+    good = page.get("goodput") if page is not None else None
+    return float(good["share"]) if isinstance(good, Mapping) else None
+
+
 def words_of(error: BaseException) -> str:
     """An error in one short line without secrets."""
     text = " ".join(redact_text(str(error) or type(error).__name__).split())

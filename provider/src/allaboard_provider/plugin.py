@@ -139,6 +139,18 @@ class AllaboardPlugin(AirflowPlugin):
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
         Listener.active = True
+        allow_jobs_in_xcom()
+
+
+def allow_jobs_in_xcom() -> None:
+    """Let tasks in this process read a `TrainingJob` that another task has returned: Airflow makes objects
+    again of classes alone that it was told of, whatever methods they have.
+    """
+    from airflow.sdk.serde import allow_class
+
+    from allaboard.spec.job import TrainingJob
+
+    allow_class(TrainingJob)
 
 
 def _tries_of(dag_run: Any, *, cut_short: bool = False) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from allaboard.diagnosis.faults import SURE, Fault, fault_of
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation, State
+from allaboard.observation import PHASES, Observation, State
 from allaboard.printable import visible
 from allaboard.redaction import redact_text, redact_texts
 from allaboard.status import state_of
@@ -20,6 +20,7 @@ from allaboard_provider.errors import (
     NodeLost,
     OutOfMemory,
     Preempted,
+    QueueTimedOut,
     RunLost,
     SpecRejected,
     StoppedByPerson,
@@ -68,18 +69,35 @@ def failure_of(outcome: Outcome, text: str, secrets: Iterable[str] = ()) -> Trai
         by_person = stop is None or stop.by not in _STOPPED_BY_NO_PERSON
         kind: type[TrainingFailed] = StoppedByPerson if by_person else TrainingFailed
         return kind(text, summary=_plain(outcome.message, secrets), run=outcome.run, retryable=not by_person)
+    in_queue = outcome.state is State.TIMED_OUT and _never_got_a_place(outcome.seen)
+    by_state = QueueTimedOut if in_queue else _BY_STATE.get(outcome.state)
     if first is None:
-        return _BY_STATE.get(outcome.state, TrainingFailed)(text, run=outcome.run)
+        return (by_state or TrainingFailed)(text, run=outcome.run, retryable=in_queue)
     sure = first.confidence >= SURE
     by_cause = _BY_CODE.get(first.code) or _BY_FAULT.get(fault_of(first.code), TrainingFailed)
-    return _BY_STATE.get(outcome.state, by_cause if sure else TrainingFailed)(
+    return (by_state or (by_cause if sure else TrainingFailed))(
         text,
         code=first.code,
         summary=_plain(first.summary, secrets),
-        retryable=first.retryable,
+        fields=_FIELDS.get(by_state or TrainingFailed, ()),
+        fix=_plain(first.fix, secrets),
+        # A queue may be shorter another time.
+        retryable=first.retryable or in_queue,
         run=outcome.run,
         sure=sure and first.code != "unknown",
     )
+
+
+_FIELDS: dict[type[TrainingFailed], tuple[str, ...]] = {
+    TimedOut: ("policy.deadline", "policy.clocks"),
+    QueueTimedOut: ("policy.clocks.admitted", "gang.timeout"),
+}
+"""What a job says where it limits its time."""
+
+
+def _never_got_a_place(seen: Observation) -> bool:
+    """Whether a run has ended in its queue."""
+    return seen.started is None and not any(seen.phases.get(phase) for phase in PHASES[1:])
 
 
 def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:

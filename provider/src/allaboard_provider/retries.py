@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from allaboard_provider.errors import ImageTrouble, Interrupted, TrainingFailed
+from airflow.sdk.exceptions import AirflowFailException
+
+from allaboard_provider.errors import ImageTrouble, Interrupted, PlaceFailed, QueueTimedOut, TrainingFailed
 
 try:
     from airflow.sdk import RetryDecision, RetryPolicy
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 FIRST_DELAY = timedelta(minutes=1)
 LONGEST_DELAY = timedelta(minutes=30)
+_WAITS = (Interrupted, ImageTrouble, QueueTimedOut, PlaceFailed)
+"""What another try finds otherwise only after a while."""
 
 
 class TrainingRetryPolicy(RetryPolicy):
@@ -71,9 +75,9 @@ class TrainingRetryPolicy(RetryPolicy):
         if exception.retryable:
             if try_number > max_tries:  # Airflow will not, whatever is said here
                 return RetryDecision(reason=f"no try is left, though it may pass ({why})")
-            delay = self._delay(try_number) if isinstance(exception, (Interrupted, ImageTrouble)) else None
+            delay = self._delay(try_number) if isinstance(exception, _WAITS) else None
             return RetryDecision.retry(delay, f"tried again, for it may pass ({why})")
-        if not exception.sure:
+        if not exception.sure and not isinstance(exception, AirflowFailException):
             return RetryDecision(reason=f"left to the task's retries, for the cause is not sure ({why})")
         return RetryDecision.fail(f"not tried again, for that would repeat it ({why})")
 

@@ -23,6 +23,7 @@ from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.backends.local.state.paths import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
+from allaboard.follow.news import Said, kind_of_reason, news, reason_of
 from allaboard.observation import MemberSeen, Observation, Progress, State
 from allaboard.printable import last_state, visible
 from allaboard.redaction import redact_text
@@ -57,6 +58,7 @@ class LogState:
     waiting: str | None = None
     why: str | None = None
     why_at: float = 0.0
+    reasons: dict[str, float] = field(default_factory=dict)
     step: int | None = None
     progress_at: float = 0.0
     checkpoint: str | None = None
@@ -105,7 +107,7 @@ class TaskLog:
         if seen.uid != self.state.uid:
             self.state = LogState(uid=seen.uid, checkpoint=self.state.checkpoint)
         if seen.progress.heartbeat is None:
-            self.state.step, self.state.checkpoint = seen.progress.step, seen.progress.checkpoint
+            self.state.step, self.state.checkpoint = seen.progress.step, self._checkpoint_of(seen)
 
     @property
     def saved_state(self) -> dict[str, Any]:
@@ -222,15 +224,15 @@ class TaskLog:
 
     def _state_lines(self, seen: Observation, now: float) -> Iterator[str]:
         state = state_of(seen)
-        # The text of an obstacle changes with each try; its code stays. Triggers keep it.
-        kept, why = (text and self._redact(text) for text in (seen.held_kind, seen.waiting))
-        if state.value == self.state.state and kept == self.state.waiting:
-            # A place in a queue is news, too, and not at every look.
-            late = now - self.state.why_at >= update_interval(seen, now)
-            if why is None or seen.obstacle is not None or why == self.state.why or not late:
-                return
-        self.state.state, self.state.waiting = state.value, kept
-        self.state.why, self.state.why_at = why, now
+        # Triggers keep what was said, so it holds no secret.
+        kind, why = (text and self._redact(text) for text in (kind_of_reason(seen), reason_of(seen)))
+        log = self.state
+        said = Said(log.state, log.waiting, log.why, log.why_at, log.reasons)
+        now_said = news(said, state.value, kind, why, now)
+        if now_said is None:
+            return
+        log.state, log.waiting, log.why = now_said.state, now_said.kind, now_said.why
+        log.why_at, log.reasons = now_said.at, dict(now_said.reasons)
         yield f"{self.run}: {_state_words(seen, state)}"
 
     def _progress_lines(self, seen: Observation, now: float) -> Iterator[str]:
@@ -243,10 +245,16 @@ class TaskLog:
         if progress.step is not None and progress.step != state.step and self._is_due(seen, now):
             state.step, state.progress_at = progress.step, now
             yield f"{self.run}: {progress_words(progress)}"
-        if progress.checkpoint is not None and progress.checkpoint != state.checkpoint:
-            state.checkpoint = progress.checkpoint
+        checkpoint = self._checkpoint_of(seen)
+        if checkpoint is not None and checkpoint != state.checkpoint:
+            state.checkpoint = checkpoint
             best = ", the best so far" if progress.checkpoint == progress.best_checkpoint else ""
-            yield f"{self.run}: checkpoint {progress.checkpoint}{best}"
+            yield f"{self.run}: checkpoint {checkpoint}{best}"
+
+    def _checkpoint_of(self, seen: Observation) -> str | None:
+        """Its newest checkpoint, as triggers may keep it."""
+        uri = seen.progress.checkpoint
+        return uri if uri is None else self._redact(uri)
 
     def _is_due(self, seen: Observation, now: float) -> bool:
         """Whether the progress is logged now; the last step always is."""

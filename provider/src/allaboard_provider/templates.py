@@ -12,13 +12,15 @@ that is one (``"command": "{{ params.command }}"``). What is taken whole is not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jinja2
 from jinja2.nativetypes import NativeEnvironment
 
 from allaboard.errors import BadInput
 from allaboard.spec.mappings import as_mapping
+from allaboard_provider.errors import naming_field
+from allaboard_provider.masking import noting
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,14 +43,22 @@ class LeafByLeaf:
         seen_oids: set[int],
     ) -> None:
         """Airflow's hook for operators that render nested values themselves, mapped ones included."""
+        context = cast("Context", noting(context))
         own = {name for name in template_fields if parent is self and name in self.structured}
-        rest = [name for name in template_fields if name not in own]
-        super()._do_render_template_fields(parent, rest, context, jinja_env, seen_oids)  # type: ignore[misc]
-        for name in own:
+        for name in template_fields:
+            if name not in own:
+                with naming_field(name, lambda: self.run_of(context)):
+                    super()._do_render_template_fields(parent, [name], context, jinja_env, seen_oids)  # type: ignore[misc]
+                continue
             value = getattr(self, name)
             if not self.is_resolved(name, value, seen_oids):
                 jinja = Jinja(self, context, jinja_env, seen_oids)
-                setattr(self, name, self.render_structure(name, value, jinja))
+                with naming_field(name, lambda: self.run_of(context)):
+                    setattr(self, name, self.render_structure(name, value, jinja))
+
+    def run_of(self, context: Mapping[str, Any]) -> str:
+        """The name or the key of the run of this task, for errors; empty for a task that starts none."""
+        return ""
 
     def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
         """Whether Airflow has just made this value out of an XCom, for a mapped task: then its texts are not
@@ -63,11 +73,11 @@ class LeafByLeaf:
         if callable(value):
             return value
         if not isinstance(value, str):
-            return jinja.leaves(value)
+            return jinja.leaves(value, name)
         whole = jinja.single_expression(value)
         if whole is not None:
             return whole()
-        return jinja.mapping(value) if value.lstrip().startswith("{") else jinja.leaf(value)
+        return jinja.mapping(value, name) if value.lstrip().startswith("{") else jinja.leaf(value)
 
 
 class Jinja:
@@ -76,24 +86,26 @@ class Jinja:
     def __init__(self, operator: Any, context: Any, env: jinja2.Environment, seen: set[int]) -> None:
         self.operator, self.context, self.env, self.seen = operator, context, env, seen
 
-    def leaves(self, value: Any) -> Any:
-        """The value with every text in it rendered."""
+    def leaves(self, value: Any, path: str) -> Any:
+        """The value with every text in it rendered. ``path``: of the value, for errors."""
         if id(value) in self.seen:
             return value
-        if isinstance(value, str):
-            return self.leaf(value)
         if isinstance(value, Mapping):
-            return {name: self.leaves(item) for name, item in value.items()}
+            return {name: self.leaves(item, f"{path}.{name}") for name, item in value.items()}
         if type(value) in (list, tuple):
-            return type(value)(self.leaves(item) for item in value)
-        return self.operator.render_template(value, self.context, self.env, self.seen)
+            return type(value)(self.leaves(item, f"{path}[{n}]") for n, item in enumerate(value))
+        with naming_field(path, lambda: self.operator.run_of(self.context)):
+            if isinstance(value, str):
+                return self.leaf(value)
+            return self.operator.render_template(value, self.context, self.env, self.seen)
 
-    def mapping(self, text: str) -> Any:
+    def mapping(self, text: str, path: str) -> Any:
         """The mapping that a text says, rendered. Any other text stays as it is: its reader refuses it."""
         try:
-            return self.leaves(as_mapping(text, "the field"))
+            value = as_mapping(text, "the field")
         except BadInput:
             return text
+        return self.leaves(value, path)
 
     def leaf(self, text: str) -> Any:
         """A text, rendered. Only one single expression gives a native object; a text is never read as Python,

@@ -2,9 +2,10 @@
 import { Models } from "./models.js";
 import { Now } from "./now.js";
 import { Nothing } from "./parts.js";
-import { Component, h } from "./react.js";
+import { Component, h, useEffect, useState } from "./react.js";
 import style from "./style.css";
 import { Training } from "./training.js";
+import { zone } from "./words.js";
 
 const ID = "allaboard-style";
 if (!document.getElementById(ID)) {
@@ -25,7 +26,21 @@ class Guard extends Component {
   }
 }
 
-const framed = (Part) => (props) => h("div", { className: "allaboard" }, h(Guard, null, h(Part, props)));
+/** Draws again when the reader chooses another zone in Airflow's pages, here or in another window. */
+const useZone = () => {
+  const [, setZone] = useState(zone());
+  useEffect(() => {
+    const look = () => setZone(zone());
+    const events = ["storage", "local-storage"];
+    for (const event of events) addEventListener(event, look);
+    return () => events.forEach((event) => removeEventListener(event, look));
+  }, []);
+};
+
+const framed = (Part) => (props) => {
+  useZone();
+  return h("div", { className: "allaboard" }, h(Guard, null, h(Part, props)));
+};
 globalThis.Training = framed(Training);
 globalThis.Models = framed(Models);
 globalThis.Trainings = framed(Now);

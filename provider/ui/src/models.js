@@ -3,7 +3,7 @@ import { Chart } from "./chart.js";
 import { address, useAnswer } from "./data.js";
 import { Badge, Fine, Nothing, Section, Table } from "./parts.js";
 import { h } from "./react.js";
-import { NONE, counted, moment, number, seconds, spaced, tone } from "./words.js";
+import { NONE, counted, inZone, moment, number, seconds, spaced, tone, written, zone } from "./words.js";
 
 const COLUMNS = 4, PICTURES = 12;
 
@@ -22,7 +22,7 @@ export const Models = ({ dagId }) => {
     h(Trends, { value }),
     h(Promotions, { value }),
     h(Runs, { value }),
-    value.notes.length > 0 && h("ul", { className: "fine" }, value.notes.map((note, n) => h("li", { key: n }, note))));
+    value.notes.length > 0 && h("ul", { className: "fine" }, value.notes.map((note, n) => h("li", { key: n }, inZone(note)))));
 };
 
 const namesOf = (value) => new Set(value.champions.map((one) => one.run));
@@ -31,7 +31,7 @@ const Champion = ({ one }) => h("div", { className: "reason good" },
   h("h3", null, `★ The champion: ${one.run ?? one.checkpoint}`),
   h("p", null, [
     `promotion ${one.number} of ${one.store}`, one.step !== null && `step ${one.step}`,
-    one.metric !== null && `${one.metric_name ?? "metric"} ${number(one.metric)}`, one.at && `since ${one.at.slice(0, 19).replace("T", " ")}`,
+    one.metric !== null && `${one.metric_name ?? "metric"} ${number(one.metric)}`, one.at && `since ${written(one.at)}`,
     one.restores !== null && `a rollback to promotion ${one.restores}`,
   ].filter(Boolean).join(", "), "."),
   h("p", { className: "fine" }, h("code", null, one.checkpoint)));
@@ -64,10 +64,10 @@ const Trends = ({ value }) => {
 
 const Promotions = ({ value }) => value.promotions.length > 0 && h(Section, { title: "Promotions and rollbacks" },
   h(Table, {
-    heads: ["", "when (UTC)", "what", "run", "step", "metric", "by"],
+    heads: ["", `when (${zone()})`, "what", "run", "step", "metric", "by"],
     rows: value.promotions.map((one) => [
       `${one.number}${value.champions.some((c) => c.store === one.store && c.number === one.number) ? " ★" : ""}`,
-      one.at ? one.at.slice(0, 19).replace("T", " ") : NONE,
+      written(one.at),
       one.restores === null ? "promoted" : h("span", { className: "warning" }, `rolled back to ${one.restores}`),
       one.run ?? NONE, one.step ?? NONE, number(one.metric), one.by ?? NONE,
     ]),
@@ -77,7 +77,7 @@ const Runs = ({ value }) => {
   const names = value.metrics.slice(0, COLUMNS);
   const order = [...new Set(value.runs.map((run) => run.dag_run))];
   return value.runs.length > 0 && h(Section, { title: "Runs" }, h(Table, {
-    heads: ["", "due (UTC)", "task", "run", "state", ...names.map(spaced), "took", "promotion"],
+    heads: ["", `due (${zone()})`, "task", "run", "state", ...names.map(spaced), "took", "promotion"],
     rows: [...value.runs].reverse().map((run) => [
       `#${order.indexOf(run.dag_run) + 1}`, moment(run.after),
       h("a", { href: page(value.dag_id, run) }, run.map_index >= 0 ? `${run.task_id} [${run.map_index}]` : run.task_id),

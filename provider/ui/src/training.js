@@ -4,7 +4,7 @@ import { address, useAnswer } from "./data.js";
 import { Badge, Fine, Nothing, Section, Table } from "./parts.js";
 import { h, useMemo, useState } from "./react.js";
 import { at, stepsAxis, ticks, timeAxis } from "./scale.js";
-import { NONE, bytes, counted, isLoss, moment, number, percent, seconds, spaced, tone } from "./words.js";
+import { NONE, bytes, counted, inZone, isLoss, moment, number, percent, seconds, spaced, tone, zone } from "./words.js";
 
 const TILES = 6, SHOWN = 10, DOTS = 60, METRICS = 5;
 const OVER = ["success", "failed", "skipped", "upstream_failed", "removed"];
@@ -31,7 +31,7 @@ const Run = ({ run, note, error, live }) => {
       h("h1", null, run.job ?? run.run, " ", h(Badge, { tone: tone(run.state) }, state)),
       h("p", { className: "lead" }, headline(run))),
     error && h("p", { className: "fine warning" }, `It could not be read again: ${error}.`),
-    note && h("p", { className: "fine warning" }, `${note}.`),
+    note && h("p", { className: "fine warning" }, `${inZone(note)}.`),
     run.message && !isSaid(run, run.message) && h("pre", null, run.message),
     h(Tiles, { run }),
     h(Reasons, { run }),
@@ -76,7 +76,7 @@ const Reasons = ({ run }) => {
   if (!held && !run.diagnoses.length) return null;
   const title = badly ? "What went wrong" : run.held_by ? "Why it waits" : "What to look at";
   return h(Section, { title },
-    held && h("div", { className: "reason warning" }, h("h3", null, run.held_by)),
+    held && h("div", { className: "reason warning" }, h("h3", null, inZone(run.held_by))),
     run.diagnoses.map((d, n) => h("div", { key: n, className: `reason ${n === 0 && badly ? "bad" : "warning"}` },
       !isSaid(run, d.summary) && h("h3", null, d.summary),
       told(d).length > 0 && h("ul", null, told(d).map((e, m) => h("li", { key: m }, h("code", null, `${e.object} ${e.field}`), " ", h("q", null, e.text)))),
@@ -236,12 +236,12 @@ const Facts = ({ run }) => {
   const when = (offset) => (offset === null ? null : moment(run.zero + offset));
   const facts = [
     ["run", run.run], ["attempt", run.attempt], ["generation", run.generation > 1 ? run.generation : null],
-    ["created (UTC)", when(run.created)], ["started", when(run.started)], ["finished", when(run.finished)],
+    [`created (${zone()})`, when(run.created)], ["started", when(run.started)], ["finished", when(run.finished)],
     ["stopped", run.stop && `by ${run.stop.by}: ${run.stop.reason}`], ["conditions", run.conditions.join(" → ")],
     ["looked at", when(run.looked_at)], ...run.metrics.slice(TILES).map((m) => [m.name, number(m.value)]),
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   return h(Section, { title: "Facts" }, h(Definitions, { facts }),
-    run.notes.length > 0 && h("ul", null, run.notes.map((note, n) => h("li", { key: n }, note))),
+    run.notes.length > 0 && h("ul", null, run.notes.map((note, n) => h("li", { key: n }, inZone(note)))),
     run.job_spec && h("details", null, h("summary", null, "The job as it was run"), h("pre", null, JSON.stringify(run.job_spec, null, 2))));
 };
 

@@ -37,9 +37,26 @@ export const percent = (share) => `${Math.round(share * 100)}%`;
 export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 export const spaced = (name) => String(name).replaceAll("_", " ");
 export const isLoss = (name) => name.toLowerCase().includes("loss");
-/** An epoch as UTC: 2026-11-25 14:05:09. */
-export const moment = (epoch) =>
-  epoch === null || epoch === undefined ? NONE : new Date(epoch * 1000).toISOString().slice(0, 19).replace("T", " ");
+/** The zone of the reader: the one chosen in Airflow's own pages, which keep it there, else the browser's. */
+export const zone = (store = globalThis.localStorage) => {
+  try {
+    return new Intl.DateTimeFormat("en", { timeZone: JSON.parse(store.getItem("timezone")) ?? undefined }).resolvedOptions().timeZone;
+  } catch {
+    return Intl.DateTimeFormat().resolvedOptions().timeZone;
+  }
+};
+/** An epoch in the reader's zone: 2026-11-25 15:05:09. */
+export const moment = (epoch, timeZone = zone()) => {
+  if (epoch === null || epoch === undefined || !Number.isFinite(epoch)) return NONE;
+  const how = { timeZone, year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+  const part = Object.fromEntries(new Intl.DateTimeFormat("en", how).formatToParts(epoch * 1000).map(({ type, value }) => [type, value]));
+  return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second}`;
+};
+/** The same of a time as the server writes it, in UTC. */
+export const written = (text, timeZone = zone()) => (text ? moment(Date.parse(text) / 1000, timeZone) : NONE);
+/** A sentence of the server with its times in the reader's zone. */
+export const inZone = (text, timeZone = zone()) =>
+  text && text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (found) => `${written(found, timeZone)} (${timeZone})`);
 
 const TONES = { succeeded: "good", success: "good", failed: "bad", timed_out: "bad", lost: "bad", queued: "warning", suspended: "warning", restarting: "warning" };
 export const tone = (state) => TONES[state] ?? "calm";

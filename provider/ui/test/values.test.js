@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { at, frame, path, stepsAxis, ticks, timeAxis, valueTicks } from "../src/scale.js";
-import { alike, bytes, counted, filled, isFull, isLoss, moment, number, origin, percent, seconds, tone } from "../src/words.js";
+import { alike, bytes, counted, filled, inZone, isFull, isLoss, moment, number, origin, percent, seconds, tone, written, zone } from "../src/words.js";
 
 test("numbers are short", () => {
   assert.deepEqual([0, 0.1234567, 1200, 12345, 3e-6, 2.5e6, 7e9, null].map(number), ["0", "0.1235", "1200", "12.35k", "3e-6", "2.5M", "7G", "–"]);
@@ -12,7 +12,19 @@ test("times, sizes and shares read as on the pages of the command line", () => {
   assert.deepEqual([0.4, 12, 185, 7380, 100800, null].map(seconds), ["0.4 s", "12 s", "3m 05s", "2h 03m", "1d 04h", "–"]);
   assert.deepEqual([512, 1536, 3 * 2 ** 30, null].map(bytes), ["512 B", "1.5 KiB", "3.0 GiB", "–"]);
   assert.deepEqual([percent(0.675), counted(1, "run"), counted(1200, "run")], ["68%", "1 run", "1,200 runs"]);
-  assert.equal(moment(0), "1970-01-01 00:00:00");
+});
+
+test("times are in the zone that the reader chose in Airflow's pages", () => {
+  assert.deepEqual(["UTC", "Asia/Kolkata", "America/New_York"].map((name) => moment(0, name)), ["1970-01-01 00:00:00", "1970-01-01 05:30:00", "1969-12-31 19:00:00"]);
+  assert.equal(written("2026-07-01T22:30:05.5Z", "Europe/Berlin"), "2026-07-02 00:30:05");
+  assert.deepEqual([moment(null), written(null), written("yesterday")], ["–", "–", "–"]);
+  const said = "Promotions as of 2026-11-25T23:05:09Z, and at 2026-11-26T00:00:00.25Z";
+  assert.equal(inZone(said, "Asia/Tokyo"), "Promotions as of 2026-11-26 08:05:09 (Asia/Tokyo), and at 2026-11-26 09:00:00 (Asia/Tokyo)");
+  assert.equal(inZone(null, "UTC"), null);
+  const store = (kept) => ({ getItem: () => kept });
+  assert.equal(zone(store('"Asia/Tokyo"')), "Asia/Tokyo");
+  const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  assert.deepEqual([store(null), store("{"), store('"Nowhere/Land"'), undefined].map((kept) => zone(kept)), [own, own, own, own]);
 });
 
 test("a state has a tone, an unknown one is calm", () => {

@@ -97,6 +97,25 @@ def test_the_clock_tells_when_every_step_was_and_goodput_leaves_out_what_was_und
     assert "58 s of 1m 40s passed between reported steps that no restart undid" in Page(run_page(data)).words
 
 
+def test_goodput_counts_what_earlier_attempts_threw_away() -> None:
+    """A run that was cleared when half of its time had passed: its last attempt alone went through well."""
+    history = History()
+    for n in range(1, 51):
+        history.add(Report("progress", {"step": n, "loss": 1.0}), ZERO - 100 + n)
+    history.add(Report("progress", {"step": 1, "loss": 1.0}), ZERO + 1)  # from scratch: it had saved nothing
+    for n in range(2, 100):
+        history.add(Report("progress", {"step": n, "loss": 1.0}), ZERO + n)
+    tries = [Try(1, 0, ZERO - 100, ZERO - 40), Try(2, 0, ZERO, ZERO + 100)]
+    good = told(history, tries=tries, attempt=2, progress=Progress(step=99, lost_steps=50))["goodput"]
+    assert good == {"by": "time", "share": 0.49, "useful": 98.0, "of": 200.0}
+    # What the first attempt wrote is gone: its steps are counted all the same.
+    alone = History()
+    for n in range(1, 100):
+        alone.add(Report("progress", {"step": n, "loss": 1.0}), ZERO + n)
+    good = told(alone, tries=tries[1:], attempt=2, progress=Progress(step=99, lost_steps=99))["goodput"]
+    assert good == {"by": "steps", "share": 0.5, "useful": 99, "of": 198}
+
+
 def test_without_times_goodput_is_of_steps_and_the_page_says_what_it_lacks() -> None:
     history = History()
     for n in range(1, 10):

@@ -12,8 +12,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -240,6 +242,25 @@ def test_the_models_of_a_dag_show_metrics_from_run_to_run_and_the_champion(site:
     assert (
         page.ask("document.querySelectorAll('.allaboard table')[0].querySelectorAll('tbody tr').length") == 2
     )
+
+
+def test_times_are_in_the_zone_that_the_reader_chose_in_airflows_pages(site: Site, page: Page) -> None:
+    champion = ask(f"{site.live.airflow.url}/allaboard/api/dag/digits/models")[1]["champions"][0]["at"]
+    there = datetime.fromisoformat(champion).astimezone(ZoneInfo("Asia/Kolkata"))
+    shown(
+        page, f"{site.live.airflow.url}/dags/digits/plugin/allaboard-models", "models-before-a-choice", 1500
+    )
+    try:
+        # As Airflow's own choice of a zone keeps it, and says that it did.
+        page.ask("localStorage.setItem('timezone', JSON.stringify('Asia/Kolkata'))")
+        page.ask("window.dispatchEvent(new StorageEvent('local-storage', {key: 'timezone'}))")
+        page.until_text("when (Asia/Kolkata)")
+        page.until_text(f"since {there:%Y-%m-%d %H:%M:%S}")
+        text = page.ask("document.querySelector('.allaboard').innerText")
+        assert "UTC" not in text and "Z," not in text and "(Asia/Kolkata), when a task of this DAG" in text
+        assert "created (Asia/Kolkata)" in shown(page, site.tab("digits"), "training-in-kolkata", 2400)
+    finally:
+        page.ask("localStorage.removeItem('timezone')")
 
 
 def test_the_dashboard_has_a_card_of_what_trains_and_what_waits(site: Site, page: Page) -> None:

@@ -27,6 +27,8 @@ class Plan:
     variables, which go first; it is no part of the job, so no other try of it is another job. ``shards``: the
     version of the data set to train on, in place of the job's ``data.shards``. ``after``: the generation and
     attempt that the run has reached on another machine, whose records this one does not have.
+    ``secrets``: values in the job that its caller knows to be secret, whatever they stand under; the run's
+    record keeps them, so that nobody who tells of the run shows them.
     """
 
     job: TrainingJob
@@ -35,6 +37,7 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict)
     shards: str | None = None
     after: tuple[int, int] | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def run(self) -> str:

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from allaboard.observation import Progress
+from allaboard.follow.run_record import RunRecord
+from allaboard.observation import Progress, State
 from allaboard.reportline import MOST_STEPS, Report, whole
 from allaboard.units import from_rfc3339
 from allaboard.untrusted import show
@@ -69,6 +70,14 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
         more = {**(fields.get("versions") or {}), **data}
         return replace(progress, inputs=_with_inputs(progress.inputs, more))
     return progress
+
+
+def thrown_away(progress: Progress, record: RunRecord) -> Progress:
+    """The progress with which a new generation begins: all steps of one that did not succeed are lost.
+    ``record``: of the generation before.
+    """
+    succeeded = record.outcome is not None and record.outcome.state == State.SUCCEEDED.value
+    return Progress(lost_steps=0 if succeeded else _lost_steps(progress, progress.step or 0))
 
 
 def _lost_steps(progress: Progress, more: int) -> int:

@@ -63,8 +63,9 @@ class Data:
 class RunRecord:
     """``uid``: of the current attempt. ``object_uid``: of its job object on a cluster, once created.
     ``outcome``: of that attempt, once known. ``interruptions``: how many attempts of this generation were
-    interrupted and do not count. ``data``: what that attempt trains on; None: unknown. ``unknown``: fields of
-    a newer version, kept unchanged.
+    interrupted and do not count. ``data``: what that attempt trains on; None: unknown. ``secrets``: values in
+    the spec that nothing there marks as secret (of `allaboard.backends.base.Plan`). ``unknown``: fields of a
+    newer version, kept unchanged.
     """
 
     run: str
@@ -85,6 +86,7 @@ class RunRecord:
     history: tuple[Ended, ...] = ()
     interruptions: int = 0
     data: Data | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ class RunRecord:
         known["stop"] = _read_value(Stop, data.get("stop"))
         known["data"] = _read_value(Data, data.get("data"))
         known["history"] = tuple(_read_value(Ended, item) for item in data.get("history", ()))
+        known["secrets"] = tuple(map(str, data.get("secrets") or ()))
         rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__}
         if rest.get("version", VERSION) <= VERSION:  # the version of a newer writer is kept
             rest.pop("version", None)

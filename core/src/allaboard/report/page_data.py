@@ -146,7 +146,7 @@ def page_data(
         "progress": _progress(seen, state),
         "metrics": [{"name": name, "value": value} for name, value in numbers[: bounds.metrics]],
         "metrics_left_out": max(0, len(numbers) - bounds.metrics),
-        "goodput": _goodput(seen, history, now),
+        "goodput": _goodput(seen, read, now),
         "diagnoses": [_diagnosis(d.to_dict()) for d in outcome.diagnoses[: bounds.diagnoses]],
         "diagnoses_left_out": max(0, len(outcome.diagnoses) - bounds.diagnoses),
         "since_last_good": None if since is None else {**since.to_dict(), "finished": offset(since.finished)},
@@ -235,20 +235,30 @@ def _progress(seen: Observation, state: State) -> dict[str, Any]:
     }
 
 
-def _goodput(seen: Observation, history: History, now: float) -> dict[str, Any] | None:
-    """The share of a run that went into steps that counted. By ``time``, from its creation: the time between
-    reported steps that no restart undid. By ``steps``, where times are not known: of all steps done, those
-    that were not done again. None: nothing was reported.
+def _goodput(seen: Observation, read: Readings, now: float) -> dict[str, Any] | None:
+    """The share of a run that went into steps that counted, over all of its attempts; the lower of two, for
+    each misses what the other may know. By ``time``, from the creation of its first attempt that is known:
+    the time between reported steps that no restart undid. By ``steps``: of all steps done, those that were
+    not done again or thrown away. None: nothing was reported.
     """
-    created, ended = seen.created, seen.finished if seen.finished is not None else now
-    if created is not None and ended > created and len(history.clock) > 1:
-        useful = min(gone(history.clock, history.breaks), ended - created)
+    clock = read.history.clock
+    begins = [seen.created, *(one.began for one in read.tries[:1]), *(at for _, at in clock[:1])]
+    created = min((moment for moment in begins if moment is not None), default=None)
+    ended = seen.finished if seen.finished is not None else now
+    by_time, by_steps = None, None
+    if created is not None and seen.created is not None and ended > created and len(clock) > 1:
         whole = ended - created
-        return {"by": "time", "share": round(useful / whole, 4), "useful": round(useful, 3), "of": whole}
+        useful = min(gone(clock, read.history.breaks), whole)
+        share = round(useful / whole, 4)
+        by_time = {"by": "time", "share": share, "useful": round(useful, 3), "of": round(whole, 3)}
     done, lost = seen.progress.step, seen.progress.lost_steps
-    if not done:
-        return None
-    return {"by": "steps", "share": round(done / (done + lost), 4), "useful": done, "of": done + lost}
+    if done:
+        by_steps = {"by": "steps", "share": round(done / (done + lost), 4), "useful": done, "of": done + lost}
+    return min((each for each in (by_time, by_steps) if each is not None), key=_share, default=None)
+
+
+def _share(goodput: Mapping[str, Any]) -> float:
+    return float(goodput["share"])
 
 
 def _diagnosis(fields: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from allaboard.backends.base import Handle
 from allaboard.follow.loop import Outcome
+from allaboard.follow.news import Said, kind_of_reason, news, reason_of
 from allaboard.observation import Event, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
@@ -15,15 +16,13 @@ from allaboard.report.terminal import WARNING, say, silence_stdout
 from allaboard.status import state_of
 
 PROGRESS_EVERY = 5.0
-NEWS_EVERY = 60.0
-"""Seconds between two lines that differ in numbers alone: a place in a queue, an amount that is missing."""
 LATE = 2.0
 """An event older than this many seconds is printed with its own time."""
 
 
 class PlainView:
     """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that continues
-    with the run.
+    with the run. ``line_at``: when it printed a line last, by ``clock``.
     """
 
     def __init__(
@@ -42,8 +41,8 @@ class PlainView:
         self.latest = 0.0
         self.ran = False
         self.notes: set[str] = set()
-        self.why: str | None = None
-        self.why_at = float("-inf")
+        self.said = Said()
+        self.line_at = float("-inf")
 
     def launched(self, handle: Handle) -> None:
         for line in launch_lines(handle):
@@ -58,21 +57,15 @@ class PlainView:
             if note not in self.notes:
                 self.notes.add(note)
                 self._line(note)
-        news = self._has_news(seen)
-        if before is None or news or _signature(before) != _signature(seen):
+        said = news(self.said, state_of(seen), kind_of_reason(seen), reason_of(seen), self.clock())
+        if said is not None or before is None or _signature(before) != _signature(seen):
             lines = [*self._warnings()]
-            if before is None or news or _comparable(before) != _comparable(seen):
+            if said is not None:
+                self.said = said
                 lines += self._state(seen)
-                self.why, self.why_at = seen.held_by, self.clock()
             for when, text in sorted(lines, key=lambda line: line[0]):
                 self._at(when, text)
         self._progress(seen)
-
-    def _has_news(self, seen: Observation) -> bool:
-        """Whether the numbers of a wait have changed, and it is time to say so."""
-        if seen.waiting is None or seen.obstacle is not None or seen.waiting == self.why:
-            return False
-        return self.clock() - self.why_at >= NEWS_EVERY
 
     def say(self, text: str) -> None:
         self._line(text)
@@ -86,6 +79,7 @@ class PlainView:
         return
 
     def _line(self, text: str, aside: bool = False) -> None:
+        self.line_at = self.clock()
         try:
             say(text, to_stderr=self.aside or aside)
         except BrokenPipeError:  # the reader is gone; the run is followed all the same
@@ -151,11 +145,6 @@ def launch_lines(handle: Handle) -> list[str]:
 def warning_lines(handle: Handle) -> list[str]:
     """What nobody may overlook."""
     return [f"{WARNING}{words}" for words in handle.warnings]
-
-
-def _comparable(seen: Observation) -> tuple[object, ...]:
-    """What must change before the state is printed again at once."""
-    return (state_of(seen), seen.held_kind)
 
 
 def _signature(seen: Observation) -> tuple[object, ...]:

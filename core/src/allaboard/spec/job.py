@@ -15,7 +15,7 @@ one means, in words, left out where that is: nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from allaboard.errors import BadInput, Problem
 from allaboard.untrusted import SpelledFloat, SpelledInt, plain_number, show, size_flaw
@@ -457,6 +457,8 @@ class TrainingJob:
     """
 
     __slots__ = ("_fields", "folder")
+    __version__: ClassVar[int] = 1
+    """Of what `serialize` gives."""
 
     def __init__(self, *, folder: str | None = None, **fields: Any) -> None:
         """``folder``: where relative paths of the job start (the job file's own folder); not part of the
@@ -497,6 +499,23 @@ class TrainingJob:
     def as_mapping(self) -> dict[str, Any]:
         """The fields set, in fixed order: plain values, safe to change, ready for JSON or YAML."""
         return {name: copied(value, spelling=False) for name, value in self._fields.items()}
+
+    def serialize(self) -> dict[str, Any]:
+        """The job as plain JSON, all values and its folder included: how it goes from task to task."""
+        return {"fields": self.as_mapping(), "folder": self.folder}
+
+    @staticmethod
+    def deserialize(data: Mapping[str, Any], version: int) -> TrainingJob:
+        """The inverse of `serialize`. Raises BadInput for what is none, and for one of a newer release that
+        says what this one cannot read.
+        """
+        fields, folder = (data.get(name) for name in ("fields", "folder"))
+        if version > TrainingJob.__version__ or not isinstance(fields, Mapping):
+            raise BadInput(
+                f"a TrainingJob in form {version} cannot be read; forms up to {TrainingJob.__version__} can: "
+                "install the same release of allaboard wherever tasks run"
+            )
+        return TrainingJob.of(fields, folder if isinstance(folder, str) else None)
 
     def as_written(self) -> dict[str, Any]:
         """The same, with numbers that know how they were spelled: what `allaboard.checking` reads."""

@@ -146,6 +146,7 @@ class FakeBackend:
                 record = RunRecord(
                     plan.run, plan.key, plan.job.name, plan.spec, plan.spec_hash, owner, next(self._uids), 0.0
                 )
+        record = replace(record, secrets=plan.secrets)
         self.records[plan.run] = record
         script = self.scripts[min(record.attempt, len(self.scripts)) - 1]
         self.looks[plan.run] = (s if isinstance(s, Observation) else seen(s) for s in script)
@@ -202,7 +203,8 @@ class FakeBackend:
         return None
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        return secret_values(self._record(run).spec)
+        record = self._record(run)
+        return (*secret_values(record.spec), *record.secrets)
 
     def started_with(self, run: str) -> StartedWith:
         return StartedWith(self._record(run).spec, {})

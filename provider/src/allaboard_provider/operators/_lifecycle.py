@@ -51,13 +51,14 @@ from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
 from allaboard.status import state_of
 from allaboard_provider import measures, outlets, plugin
-from allaboard_provider.errors import SpecRejected, airflow_errors
+from allaboard_provider.errors import SpecRejected, TaskTimedOut, airflow_errors, task_timed_out
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.homes import Ended
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
+from allaboard_provider.masking import masked_in
 from allaboard_provider.operators._elsewhere import Homes
 from allaboard_provider.ownership import BY, expect_no_further_try
-from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
+from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, goodput_in, outcome_of, snapshot
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_of, failure_text, read_end, result_of
 from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
@@ -105,6 +106,8 @@ class TrainingTask(Protocol):
     def training_job(self) -> TrainingJob: ...
 
     def prepared_shards(self, context: Context) -> str | None: ...
+
+    def run_of(self, context: Mapping[str, Any]) -> str: ...
 
     @property
     def outlets(self) -> list[Any]: ...
@@ -155,11 +158,13 @@ class TaskTry:
 
     @cached_property
     def plan(self) -> Plan:
+        job = self.operator.training_job()
         return Plan(
-            self.operator.training_job(),
+            job,
             key_of(self.context),
             environment=trace_environment(),
             shards=self.operator.prepared_shards(self.context),
+            secrets=masked_in(job.as_mapping()),
         )
 
     @cached_property
@@ -168,7 +173,7 @@ class TaskTry:
         # The job of a run on a cluster, or on another machine, has all that is known here.
         here = self.handle is not None and self.place.is_local
         recorded = self.backend.secrets_of(self.plan.run) if here else ()
-        values = (*secret_values(self.plan.job.as_mapping()), *recorded)
+        values = (*secret_values(self.plan.job.as_mapping()), *self.plan.secrets, *recorded)
         for value in values:
             mask_secret(value)
         return values
@@ -177,7 +182,7 @@ class TaskTry:
 
     def begin(self) -> dict[str, Any]:
         """Start a new try."""
-        with airflow_errors(), self._stop_on_timeout():
+        with airflow_errors(self._run_name), self._stop_on_timeout():
             if self.place.is_local:
                 before = self.homes.settle(self.plan.run)
                 if before.result is not None:
@@ -195,7 +200,7 @@ class TaskTry:
 
     def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on after an event of the trigger."""
-        with airflow_errors(), self._stop_on_timeout():
+        with airflow_errors(self._run_name), self._stop_on_timeout():
             self.handle = Handle(
                 str(event["run"]),
                 int(event.get("attempt", 1)),
@@ -231,7 +236,7 @@ class TaskTry:
         """Stop the run after its trigger timed out or died, for nobody follows it any more. The caller raises
         ``error``.
         """
-        with airflow_errors(), self._stop_on_timeout():
+        with airflow_errors(self._run_name), self._stop_on_timeout():
             try:
                 seen = self.backend.observe(self.plan.run)
             except UnknownRun:
@@ -457,9 +462,11 @@ class TaskTry:
     def _snapshots(self) -> Snapshots:
         return Snapshots()
 
-    def _leave_snapshot(self, outcome: Outcome, **how: Any) -> None:
-        """Leave what the tab of this task tells where this run cannot be read. Its failure fails nothing."""
-        began = time.monotonic()
+    def _leave_snapshot(self, outcome: Outcome, **how: Any) -> dict[str, Any] | None:
+        """Leave what the tab of this task tells where this run cannot be read, and return it. Its failure
+        fails nothing.
+        """
+        began, left = time.monotonic(), None
         try:
             left = snapshot(self.backend, outcome, time.time(), kind=self.operator.kind, **how)
             self.ti.xcom_push(SNAPSHOT_KEY, left)
@@ -468,6 +475,7 @@ class TaskTry:
             self.log.debug("no snapshot of run %s is left for the web page: %s", outcome.run, error)
         else:
             self._snapshots.left(str(outcome.state), time.monotonic() - began)
+        return left
 
     def _perform(self, effect: Effect) -> Answer:
         match effect:
@@ -571,9 +579,10 @@ class TaskTry:
         return _StopOnTimeout(self)
 
     def _out_of_time(self) -> NoReturn:
-        raise AirflowTaskTimeout(
-            f"the task's execution_timeout of {self.operator.execution_timeout} has passed"
-        )
+        raise task_timed_out(self.operator.execution_timeout, self._run_name())
+
+    def _run_name(self) -> str:
+        return self.handle.run if self.handle is not None else self.operator.run_of(self.context)
 
     def _stop(self, reason: str, patience: float = _UNTIL_GONE) -> None:
         """Stop the run and wait for its end, while its last lines go into the log."""
@@ -605,9 +614,8 @@ class TaskTry:
         self._task_log.forget()
         if line := last_good_line(self.backend, outcome.seen):
             self.log.error("%s", redact_text(line, self.secrets))
-        self._measure(outcome.seen)
         self.operator.lineage = lambda: self._lineage_of(outcome)
-        self._leave_snapshot(outcome)
+        self._measure(outcome.seen, goodput=goodput_in(self._leave_snapshot(outcome)))
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
                 self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
@@ -620,9 +628,9 @@ class TaskTry:
             self.log.error("Airflow does not try it again: only a change of the job ends it differently")
         raise error
 
-    def _measure(self, seen: Observation, *, starts_again: bool = False) -> None:
+    def _measure(self, seen: Observation, **more: Any) -> None:
         try:
-            measures.send(self.context, seen, starts_again=starts_again)
+            measures.send(self.context, seen, **more)
         except Exception as error:  # whatever a site has set up, the training has ended as it has
             self.log.warning("the metrics of run %s were not sent: %s", seen.run, error)
 
@@ -693,3 +701,6 @@ class _StopOnTimeout:
             self.task_try.give_up()
         if "place" in self.task_try.__dict__:
             self.task_try.place.close()
+        if isinstance(error, AirflowTaskTimeout) and not isinstance(error, TaskTimedOut):
+            limit = self.task_try.operator.execution_timeout
+            raise task_timed_out(limit, self.task_try._run_name()) from error

@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from allaboard.spec.job import TrainingJob
+from allaboard_provider.errors import SpecRejected
 from allaboard_provider.lineage import Lineage, of_checkpoint
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.templates import uri_in
@@ -58,8 +57,14 @@ class EvaluateOperator(TrainingJobOperator):
 
     def result(self, status: dict[str, Any]) -> dict[str, Any]:
         if not status["metrics"]:
-            raise AirflowFailException(
-                f"the evaluation {status['run']} succeeded and reported no metrics; call "
-                "allaboard.inside.result(accuracy=...) in its script"
+            summary = f"the evaluation {status['run']} succeeded and reported no metrics"
+            fix = "call allaboard.inside.result(accuracy=...) in its script"
+            raise SpecRejected(
+                f"{summary}; {fix}",
+                code="no_metrics",
+                summary=summary,
+                fix=fix,
+                run=status["run"],
+                sure=True,
             )
         return super().result(status)

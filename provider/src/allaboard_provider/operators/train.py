@@ -17,6 +17,7 @@ from airflow.sdk.log import mask_secret
 from allaboard.errors import BadInput
 from allaboard.spec.job import FIELDS, TrainingJob
 from allaboard_provider import defaults
+from allaboard_provider.errors import deferral_failed
 from allaboard_provider.lineage import Dataset, Lineage, TellsLineage, of_checkpoint
 from allaboard_provider.links import TrainingLink
 from allaboard_provider.templates import Jinja, LeafByLeaf
@@ -121,8 +122,16 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         if parent is self:
             from allaboard_provider.jobs import secrets_in
 
+            if isinstance(self.job, TrainingJob):  # of another task
+                self.job_folder = self.job.folder or self.job_folder
+                self.job = plain(self.job)
             for value in secrets_in(self.job):
                 mask_secret(value)
+
+    def run_of(self, context: Mapping[str, Any]) -> str:
+        from allaboard_provider.identity import run_of
+
+        return run_of(self.job, context) if "ti" in context else ""
 
     def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
         # The job is a copy of the value that Airflow gave.
@@ -141,7 +150,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
             return self._fields_of_file(job, jinja) if is_file else job
         if names_a_file(value):
             return self._fields_of_file(str(jinja.leaf(value)), jinja)
-        return jinja.mapping(value)
+        return jinja.mapping(value, name)
 
     def _fields_of_file(self, path: str, jinja: Jinja) -> Any:
         from allaboard_provider.files import dag_folder, fields_of_file
@@ -150,7 +159,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
             fields, self.job_folder = fields_of_file(path, dag_folder(self))
         except BadInput:  # raised again where the job is read, when the task runs
             return Path(path)
-        return jinja.leaves(fields)
+        return jinja.leaves(fields, "job")
 
     def result(self, status: dict[str, Any]) -> dict[str, Any]:
         """The XCom of a run that succeeded, given its status without members."""
@@ -226,6 +235,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         except Exception as error:
             if next_method == "__fail__":
                 self._try(context).rescue(error)
+                raise deferral_failed(error, self.execution_timeout, self.run_of(context)) from error
             raise
 
     def on_kill(self) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -69,13 +69,14 @@ from allaboard.backends.local.state.paths import (
 )
 from allaboard.backends.local.supervisor.environment import inherited_environment, why_not_startable
 from allaboard.backends.local.supervisor.probes import tail
-from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_variables
+from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
 from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
 from allaboard.diagnosis.stragglers import Arrival
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
+from allaboard.follow.progress import thrown_away
 from allaboard.follow.run_record import RunRecord
 from allaboard.inspection import shipped_code, sizes_of_code
 from allaboard.layout import Layout, Needs, lay_out
@@ -112,6 +113,8 @@ START_LIMIT, NOTICE_AFTER = 300.0, 5.0
 printed.
 """
 _TAIL_LINES = 200
+_LONG_ENOUGH = 8
+"""Characters of a secret of the environment that is looked for in texts."""
 _LOCKED_WITHIN = 0.05
 """Seconds within which a launch locks the folder that it has made."""
 _POLL = 0.02
@@ -274,7 +277,7 @@ class LocalBackend:
         else:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
         record = record.going_on_after(plan.after)
-        record = replace(record, data=choice.data)
+        record = replace(record, data=choice.data, secrets=plan.secrets)
         if choice.data is not None:
             plan = replace(plan, shards=choice.data.uri)
         notes += [choice.note] if choice.note else []
@@ -343,11 +346,11 @@ class LocalBackend:
         """The progress that a new attempt continues from, which keeps the count of lost steps. A new
         generation starts at zero.
         """
-        if old is None or old.generation != record.generation:
+        seen = None if old is None else self._read_state(folder.attempt(old.generation, old.attempt))
+        if old is None or seen is None:
             return Progress()
-        seen = self._read_state(folder.attempt(old.generation, old.attempt))
-        if seen is None:
-            return Progress()
+        if old.generation != record.generation:
+            return thrown_away(seen.progress, old)
         return replace(seen.progress, result=None, heartbeat=None, resumed_from=None)
 
     def _prepare(
@@ -731,13 +734,27 @@ class LocalBackend:
 
     @_translate_disk_errors
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        """The secret values in its job, and the present values of the secrets that it names."""
-        spec = self._read_record(self.find(run)).spec
-        try:
-            named = secret_variables(locate_secrets(self.home, spec.get("secrets", ())))
-        except BadInput:  # removed meanwhile: only the members know its values
-            named = {}
-        return (*secret_values(spec), *named.values())
+        """The secret values in its job, the present values of the secrets that it names, and those of the
+        environment that members inherit from whoever launches on this machine.
+        """
+        record = self._read_record(self.find(run))
+        named = [
+            {"name": name, "folder": str(folder_of(self.home, name))}
+            for secret in record.spec.get("secrets", ())
+            if isinstance(name := secret.get("name"), str)
+        ]
+        return (
+            *secret_values(record.spec),
+            *record.secrets,
+            *secret_texts(named),  # of what was removed meanwhile only the members know the values
+            *self._inherited_secrets,
+        )
+
+    @cached_property
+    def _inherited_secrets(self) -> tuple[str, ...]:
+        values = secret_values({"environment": inherited_environment(self.environ)})
+        # Nobody wrote them for this run: a short one may be a word of everybody's.
+        return tuple(value for value in values if len(value) >= _LONG_ENOUGH)
 
     @_translate_disk_errors
     def started_with(self, run: str) -> StartedWith:

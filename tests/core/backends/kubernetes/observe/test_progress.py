@@ -11,9 +11,9 @@ from allaboard.backends.kubernetes.logs.history import AttemptHistory
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS
+from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS, progress_of
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Owner, Progress
+from allaboard.observation import Owner, Progress, State
 from allaboard.reportline import PREFIX, encode
 
 OWN = "s3://bucket/ml/run"
@@ -57,7 +57,16 @@ def test_what_is_kept_for_the_record_is_bounded() -> None:
 )
 def test_a_damaged_report_of_a_record_tells_nothing(data: dict[str, object]) -> None:
     assert progress.from_dict(data) == ProgressState()
-    assert progress.carried({"progress": 3}) == {}
+    record = RunRecord("run", "key", "job", {}, "v1:0", Owner("me"), "uid", 0.0)
+    assert progress.carried({"progress": 3}, record, record) == {}
+
+
+@pytest.mark.parametrize(("ended", "lost"), [("stopped", 140), ("succeeded", 0)])
+def test_a_generation_that_was_given_up_is_lost_with_all_of_its_steps(ended: str, lost: int) -> None:
+    old = RunRecord("run", "key", "job", {}, "v1:0", Owner("me"), "uid", 0.0).ended(State(ended), 1.0)
+    new = old.next_generation("uid-2", Owner("me"), {}, "v1:1")
+    said = {"progress": {"step": 100, "lost_steps": 40}}
+    assert progress_of(progress.carried(said, old, new)["progress"]) == Progress(lost_steps=lost)
 
 
 def test_who_listens_knows_the_runs_own_folder() -> None:

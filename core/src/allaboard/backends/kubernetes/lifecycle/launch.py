@@ -157,6 +157,7 @@ def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
         0.0,
         data=request.choice.data,
     )
+    record = replace(record, secrets=plan.secrets)
     now = yield from effects.server_time()
     wanted = request.noted(meant_record(Stored(record), record, ready), now)
     try:
@@ -230,7 +231,9 @@ def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Han
         uid = _uid(plan, record.generation + 1, 1)
         record = record.next_generation(uid, request.owner, plan.spec, plan.spec_hash)
     ready = yield from request.prepared(record.generation, record.attempt)
-    record = replace(record, spec=plan.spec, spec_hash=plan.spec_hash, data=data or record.data)
+    record = replace(
+        record, spec=plan.spec, spec_hash=plan.spec_hash, data=data or record.data, secrets=plan.secrets
+    )
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
@@ -256,7 +259,7 @@ def _launch_next(
         if isinstance(decision, run_record.NewAttempt)
         else old.next_generation(*anew)
     )
-    record = replace(record, data=request.choice.data)
+    record = replace(record, data=request.choice.data, secrets=plan.secrets)
     stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
@@ -296,7 +299,7 @@ def meant_record(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> S
         objects=ready.objects,
         gang=ready.gang_object,
         memory={},
-        report=carried(stored.report) if record.generation == stored.record.generation else {},
+        report=carried(stored.report, stored.record, record),
     )
 
 

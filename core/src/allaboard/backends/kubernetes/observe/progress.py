@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from allaboard.backends.kubernetes.observe.observation import ProgressState
-from allaboard.follow.progress import MOST_FLAGS, progress_of
+from allaboard.follow.progress import MOST_FLAGS, progress_of, thrown_away
+from allaboard.follow.run_record import RunRecord
 
 
 def to_dict(state: ProgressState) -> dict[str, Any]:
@@ -28,11 +29,13 @@ def from_dict(data: Mapping[str, Any]) -> ProgressState:
     )
 
 
-def carried(data: Mapping[str, Any]) -> dict[str, Any]:
+def carried(data: Mapping[str, Any], old: RunRecord, new: RunRecord) -> dict[str, Any]:
     """The report with which the next attempt goes on: it counts lost steps from where the one before stopped,
-    and has no result of its own yet.
+    and has no result of its own yet. A new generation starts at zero.
     """
     said = data.get("progress")
     if not isinstance(said, Mapping):
         return {}
+    if old.generation != new.generation:
+        return {"progress": asdict(thrown_away(progress_of(said), old))}
     return {"progress": {**said, "result": None, "heartbeat": None, "resumed_from": None}}

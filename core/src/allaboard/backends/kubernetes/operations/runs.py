@@ -160,7 +160,8 @@ def saving_uri(workspace: Workspace, run: str) -> Operation[str | None]:
 
 def secrets_of(workspace: Workspace, run: str) -> Operation[tuple[str, ...]]:
     """Those of its job. What a Secret of the cluster holds is read by the members alone."""
-    return secret_values((yield from find_run(workspace, run)).record.spec)
+    record = (yield from find_run(workspace, run)).record
+    return (*secret_values(record.spec), *record.secrets)
 
 
 def started_with(workspace: Workspace, run: str) -> Operation[StartedWith]:

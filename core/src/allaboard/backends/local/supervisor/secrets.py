@@ -60,6 +60,13 @@ def secret_variables(secrets: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return _values(every)
 
 
+def secret_texts(secrets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The values of secrets, those of mounted ones included, for who hides them; what cannot be read, or is
+    no text, is left out.
+    """
+    return tuple(_values({**secret, "env": True} for secret in secrets).values())
+
+
 def _values(secrets: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {key: value for secret in secrets for key, value in _read_secret(secret)[0].items()}
 
