@@ -120,7 +120,8 @@ def end_of(outcome: Outcome, options: str = "", secrets: Iterable[str] = ()) -> 
     return {"state": str(outcome.state), "result": None, "error": fields}
 
 
-_FIELDS = {"code": str, "summary": str, "retryable": bool, "run": str, "sure": bool}
+_TOLD = {"code": str, "summary": str, "fix": str, "retryable": bool, "run": str, "sure": bool, "fields": list}
+"""What an exception has beside its text."""
 
 
 def read_end(value: Any) -> tuple[str, dict[str, Any] | None, TrainingFailed | None] | None:
@@ -135,7 +136,7 @@ def read_end(value: Any) -> tuple[str, dict[str, Any] | None, TrainingFailed | N
     kind = getattr(errors, str(told.get("kind")), TrainingFailed)
     if not (isinstance(kind, type) and issubclass(kind, TrainingFailed)):
         kind = TrainingFailed
-    fields = {name: told[name] for name, of in _FIELDS.items() if isinstance(told.get(name), of)}
+    fields = {name: told[name] for name, of in _TOLD.items() if isinstance(told.get(name), of)}
     return value["state"], None, kind(str(told.get("text", "")), **fields)
 
 
