@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowException
 
 from allaboard.backends.base import Handle, handle_of
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
+from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
 
 _EVERY = 3.0
@@ -68,7 +68,7 @@ class Homes:
 
     def settle(self, run: str) -> Before:
         """Wait until the last attempt of the run, if it was on another host, has surely ended. Raises
-        AirflowException where ``[allaboard] elsewhere`` says so.
+        PlaceFailed where ``[allaboard] elsewhere`` says so.
         """
         home = read_home(self._get(HOME))
         if home is None or home.run != run:
@@ -106,10 +106,9 @@ class Homes:
     def _wait_for_end(self, home: Home) -> Ended | None:
         where = f"run {home.run}, attempt {home.attempt}, lives on {home.host}; this worker is on {self.host}"
         if conf.get("allaboard", "elsewhere", fallback="stop") == "fail":
-            raise AirflowException(
-                f"{where}: a second training is not started beside it ([allaboard] elsewhere is fail); "
-                f"`allaboard stop {home.run}` on {home.host} ends it, and the next try resumes"
-            )
+            summary = f"{where}: a second training is not started beside it ([allaboard] elsewhere is fail)"
+            fix = f"`allaboard stop {home.run}` on {home.host} ends it, and the next try resumes"
+            raise PlaceFailed(f"{summary}; {fix}", summary=summary, fix=fix, run=home.run, retryable=True)
         self._set(STOP, order(home, self.host))
         self.log.warning(
             "%s: it is asked to stop there, and resumes here once it has ended, within %.0f min",

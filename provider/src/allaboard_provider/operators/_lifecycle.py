@@ -51,7 +51,14 @@ from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
 from allaboard.status import state_of
 from allaboard_provider import measures, outlets, plugin
-from allaboard_provider.errors import SpecRejected, TaskTimedOut, airflow_errors, task_timed_out
+from allaboard_provider.errors import (
+    PlaceFailed,
+    SpecRejected,
+    TaskTimedOut,
+    TrainingFailed,
+    airflow_errors,
+    task_timed_out,
+)
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.homes import Ended
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
@@ -287,8 +294,8 @@ class TaskTry:
 
     def _resume_from_afar(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on without seeing the run, which lives on another machine: with the end that its trigger saw, or
-        by giving the run back to the triggerers, of which one sees it. Raises AirflowException, for which a
-        try is used, when none does; the run is then stopped there.
+        by giving the run back to the triggerers, of which one sees it. Raises PlaceFailed, for which a try is
+        used, when none does; the run is then stopped there.
         """
         assert self.handle is not None
         run, host = self.handle.run, event.get("host") or "another machine"
@@ -299,7 +306,7 @@ class TaskTry:
             if result is not None:
                 self.log.info("run %s has succeeded on %s, as its trigger saw", run, host)
                 return self._take(result, str(event["uid"]))
-            raise error or AirflowException(f"run {run} has ended on {host}: {state}")
+            raise error or TrainingFailed(f"run {run} has ended on {host}: {state}", run=run)
         again = int(event.get("again", 0)) + 1
         where = f"run {run} lives on {host}, and this worker is on {socket.gethostname()}"
         if event.get("status") == "timeout":
@@ -307,10 +314,12 @@ class TaskTry:
             self._out_of_time()
         if again > _GIVEN_BACK:
             self.homes.ask_to_stop(run)
-            raise AirflowException(
+            summary = (
                 f"{where}: a local run can only be followed on its own machine, and no triggerer there took "
-                "its trigger; give its task a queue whose worker and triggerer run there, or deferrable=False"
+                "its trigger"
             )
+            fix = "give its task a queue whose worker and triggerer run there, or deferrable=False"
+            raise PlaceFailed(f"{summary}; {fix}", summary=summary, fix=fix, run=run, retryable=True)
         self.log.warning("%s: the task waits again, for a triggerer that sees it", where)
         names = ("run", "uid", "owner", "attempt", "generation", "fingerprint", "told")
         trigger = TrainingJobTrigger(
