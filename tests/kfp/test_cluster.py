@@ -120,6 +120,8 @@ def test_a_pod_that_failed_is_tried_again_on_another_machine_and_resumes(
     first = pods.run("train", job=job, folder=str(JOBS))
     assert first["code"] == 1
     assert "the data is not what it should be" in first["log"]
+    # Argo shows it as the message of the node.
+    assert first["message"].startswith("run quick-") and "exited with 7" in first["message"]
     # Of a failed step the launcher keeps the log alone, so the page is in the store.
     page, _ = sorted(open_store(f"{pods.store}/reports").entries(), key=lambda entry: entry.key)
     assert b"exited with 7" in open_store(f"{pods.store}/reports").read(page.key)
@@ -172,6 +174,7 @@ def test_a_job_that_asks_for_more_than_the_pod_has_fails_and_says_how_to_ask_for
 def test_bad_input_and_an_absent_bucket_are_said_and_leave_nothing(pods: Pods, job: dict[str, Any]) -> None:
     wrong = pods.run("train", job={**job, "wrokers": 2}, folder=str(JOBS))
     assert (wrong["code"], "did you mean 'workers'" in wrong["log"]) == (2, True)
+    assert "wrokers: no such field" in wrong["message"]
     absent = pods.run("train", job=job, folder=str(JOBS), store="s3://no-such-bucket/x")
     assert absent["code"] == 2
     assert "no-such-bucket" in absent["log"]

@@ -21,7 +21,7 @@ from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote,
 from tests.core.s3server import S3Server, s3_server
 from tests.kfp.conftest import JOBS, Here
 from tests.kfp.driver import Driver, DriverError
-from tests.kfp.golden import ROOT
+from tests.kfp.golden import ROOT, subjects
 from tests.kfp.ir import compiled, validated
 from tests.kfp.pod import BUCKET, as_pod, why_not
 
@@ -347,8 +347,31 @@ def test_the_chain_passes_artifacts_in_pods(cluster: Cluster) -> None:
     assert done["promote"]["parameters"]["champion"] == done["collect-checkpoint"]["parameters"]["Output"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_chain_of_the_examples_in_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DistributedDataParallel on two processes of a pod; each step takes what the one before gave."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    monkeypatch.setenv("EPOCHS", "1")
+    folder = str(ROOT / "dags_examples" / "digits")
+    done = cluster.run(
+        subjects()["retrain_digits"], store=cluster.store, folder=folder, least="accuracy>=0.1"
+    )
+    assert [*done] == ["prepare-shards", "train", "collect-checkpoint", "evaluate", "promote"]
+    assert {name: pod["message"] for name, pod in done.items() if pod["code"]} == {}
+    digits = f"{cluster.store}/digits"
+    run = done["train"]["parameters"]["run"]
+    assert done["prepare-shards"]["artifacts"]["dataset"]["metadata"]["uri"] == f"{digits}/shards"
+    copy = done["collect-checkpoint"]["parameters"]["Output"]
+    assert copy.startswith(f"{digits}/models/{run}/step-")
+    assert done["promote"]["parameters"] == {"promoted": True, "number": 1, "champion": copy}
+    for name, pod in done.items():
+        assert all(one["uploaded"] == [one["uri"]] for one in pod["artifacts"].values()), name
+
+
 def test_an_imported_model_is_judged_and_promoted_in_pods(cluster: Cluster) -> None:
-    save(open_store(f"{cluster.store}/theirs"), Manifest(step=400), {"state": b"400"})
+    save(open_store(f"{cluster.store}/theirs"), Manifest(step=400), {"state.bin": b"400"})
     uri = f"{cluster.store}/theirs/step-000000000400"
     done = cluster.run(imported, uri=uri, folder=str(JOBS), store=cluster.store)
     assert done["promote"]["parameters"]["champion"] == uri
