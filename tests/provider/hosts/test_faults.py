@@ -222,7 +222,9 @@ def obeys(run: HostRun, order: str, meanwhile: Callable[[], None] = lambda: None
     else:
         run.wait_quiet(BOUND)
         assert len(run.trainings()) == 1, run.story()
-        assert run.task()["state"] == ("success" if order == "success" else "failed")
+        # Airflow skips what waits in a queue when its DAG run is failed.
+        wanted = {"success": ("success",), "failed": ("failed",), "dag_run_failed": ("failed", "skipped")}
+        assert run.task()["state"] in wanted[order], run.story()
 
 
 @endurance
