@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,11 @@ def test_a_run_that_ended_at_home_is_handed_over_elsewhere(airflow: Deployment, 
 # A triggerer that freezes.
 
 
+def of_trigger(logs: Path, run: str) -> list[Path]:
+    """The files in which the triggerers of a host log about a DAG run."""
+    return list(logs.glob(f"*/run_id={run}/**/*.trigger.*"))
+
+
 @endurance
 @times()
 def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, again: int) -> None:
@@ -93,7 +99,14 @@ def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, aga
         frozen.freeze()
         until("another one has fired", lambda: run.task()["state"] in ("scheduled", "queued"), 240)
         frozen.thaw()
-        until("Airflow takes the trigger from it", lambda: "invoking on_kill" in run.log(), 300)
+        # The API server reads no longer what this one writes.
+        logs = airflow.host("east").folder / "airflow" / "logs"
+        taken = "invoking on_kill"
+        until(
+            "Airflow takes the trigger",
+            lambda: any(taken in f.read_text() for f in of_trigger(logs, run.name)),
+            300,
+        )
         assert goes_on(run, 15), run.story()
     wait_good_end(run)
     run.assert_trained_once()
@@ -222,7 +235,9 @@ def obeys(run: HostRun, order: str, meanwhile: Callable[[], None] = lambda: None
     else:
         run.wait_quiet(BOUND)
         assert len(run.trainings()) == 1, run.story()
-        assert run.task()["state"] == ("success" if order == "success" else "failed")
+        # Airflow skips what waits in a queue when its DAG run is failed.
+        wanted = {"success": ("success",), "failed": ("failed",), "dag_run_failed": ("failed", "skipped")}
+        assert run.task()["state"] in wanted[order], run.story()
 
 
 @endurance
