@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout, TaskDeferred
 
-from allaboard.backends.local import backend as local
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import pid_namespace
 from allaboard.follow.run_record import RunRecord
@@ -154,11 +153,10 @@ def test_a_host_that_is_gone_holds_the_next_try_no_longer_than_the_bound(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = hosts
-    monkeypatch.setattr(local, "ATTACHED_SECONDS", 0.2)
-    monkeypatch.setattr(local, "ORCHESTRATED_SECONDS", 0.2)
     monkeypatch.setattr(homes, "MARGIN", 0.3)
     store = StateStore()
     left_there(there, store)
+    store[homes.HOME]["patience"] = 0.2
     with here.here():
         result = an_operator(job=a_job()).execute(a_context(store=store))
     assert (result["state"], result["attempt"]) == ("succeeded", 2)
