@@ -40,10 +40,13 @@ export const isLoss = (name) => name.toLowerCase().includes("loss");
 /** The zone of the reader: the one chosen in Airflow's own pages, which keep it there, else the browser's. */
 export const zone = (store = globalThis.localStorage) => {
   try {
-    return new Intl.DateTimeFormat("en", { timeZone: JSON.parse(store.getItem("timezone")) ?? undefined }).resolvedOptions().timeZone;
+    const chosen = JSON.parse(store.getItem("timezone"));
+    new Intl.DateTimeFormat("en", { timeZone: chosen ?? undefined });
+    if (chosen) return chosen; // by the reader's own word for it: browsers call Asia/Kolkata by its old name
   } catch {
-    return Intl.DateTimeFormat().resolvedOptions().timeZone;
+    // There is no store, or no such zone.
   }
+  return Intl.DateTimeFormat().resolvedOptions().timeZone;
 };
 /** An epoch in the reader's zone: 2026-11-25 15:05:09. */
 export const moment = (epoch, timeZone = zone()) => {
