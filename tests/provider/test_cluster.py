@@ -379,9 +379,9 @@ def test_a_result_that_airflow_has_not_accepted_is_handed_over_by_the_next_try(
 # --- ended by a person, or by a limit
 
 
-@pytest.mark.parametrize("task", ["failed", "success", "skipped", None])
+@pytest.mark.parametrize("task", ["failed", "success", "skipped"])
 def test_a_deferred_task_that_a_person_ends_takes_its_run_with_it(
-    cluster: FakeCluster, airflow_says: Any, task: str | None
+    cluster: FakeCluster, airflow_says: Any, task: str
 ) -> None:
     trigger = deferred(an_operator(), a_context())
     running(cluster)
@@ -391,13 +391,14 @@ def test_a_deferred_task_that_a_person_ends_takes_its_run_with_it(
     assert state(cluster) == "stopped" and cluster.all(PODS) == []
 
 
+@pytest.mark.parametrize("task", ["deferred", "scheduled", "queued", "running", None])
 def test_a_trigger_that_moved_or_whose_run_is_followed_again_stops_nothing(
-    cluster: FakeCluster, airflow_says: Any
+    cluster: FakeCluster, airflow_says: Any, task: str | None
 ) -> None:
     context = a_context()
     trigger = deferred(an_operator(), context)
     run = running(cluster)
-    airflow_says("deferred")
+    airflow_says(task)
     asyncio.run(trigger.on_kill())
     assert stored(cluster).record.stop is None
     record, ti = stored(cluster).record, str(context["ti"].id)

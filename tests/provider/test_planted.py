@@ -308,7 +308,8 @@ def pages_of(world: World, places: Places, run: Run, moment: str) -> None:
     places.add(f"task log {moment}", run.log())
     places.add(f"rendered fields {moment}", json.dumps(run.task()["rendered_fields"], ensure_ascii=False))
     for entry in world.live.airflow.api("GET", f"{run.path()}/xcomEntries")["xcom_entries"]:
-        places.add(f"XCom by the API {moment}", json.dumps(run.xcom(entry["key"])))
+        by_key = f"{run.path()}/xcomEntries/{entry['key']}?deserialize=true&map_index=-1"
+        places.add(f"XCom by the API {moment}", json.dumps(world.live.airflow.api("GET", by_key)["value"]))
 
 
 def test_a_job_that_a_task_returns_is_trained_by_another(world: World) -> None:

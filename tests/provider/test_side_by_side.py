@@ -57,7 +57,9 @@ class Side(Run):
         def trains() -> bool:
             record = self.record()
             same = (record.generation, record.attempt) == (generation, attempt)
-            return same and (self.observe().progress.checkpoint is not None)
+            # The progress of a further attempt begins with the checkpoint of the one before.
+            begun = any((s.generation, s.attempt) == (generation, attempt) for s in self.starts())
+            return same and begun and self.observe().progress.checkpoint is not None
 
         until(f"{self.name} saves in attempt {attempt} of generation {generation}", trains)
 

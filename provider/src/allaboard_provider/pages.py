@@ -177,10 +177,11 @@ ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 def seen_at(page: Mapping[str, Any]) -> str:
-    """When a page was made: RFC 3339."""
+    """When a page was made: RFC 3339, in whole seconds."""
     since = page.get("looked_at")
     try:
-        return str(rfc3339(float(round(page["zero"] + (since if isinstance(since, (int, float)) else 0.0)))))
+        seen = rfc3339(float(round(page["zero"] + (since if isinstance(since, (int, float)) else 0.0))))
+        return str(seen).replace(".000Z", "Z")
     except (ArithmeticError, OSError, ValueError):  # a snapshot that some task made up
         return "an unknown time"
 
