@@ -75,11 +75,13 @@ def test_the_whole_chain_in_pods_with_a_bucket_as_its_store(pods: Pods, job: dic
         folder=str(JOBS),
     )
     assert data["code"] == 0, data["log"]
-    assert data["parameters"] == {"Output": f"{pods.store}/numbers"}
-    assert data["artifacts"]["dataset"]["metadata"]["uri"] == f"{pods.store}/numbers"
-    assert data["artifacts"]["dataset"]["metadata"]["samples"] == 10
+    version = data["parameters"]["Output"]
+    assert version.startswith(f"{pods.store}/numbers/version-")
+    dataset = data["artifacts"]["dataset"]["metadata"]
+    assert (dataset["uri"], dataset["into"]) == (version, f"{pods.store}/numbers")
+    assert dataset["samples"] == 10
 
-    done = pods.run("train", job=job, shards=data["parameters"]["Output"], folder=str(JOBS))
+    done = pods.run("train", job=job, shards=version, folder=str(JOBS))
     assert done["code"] == 0, done["log"]
     made = done["parameters"]
     assert made["checkpoint"] == f"{pods.store}/checkpoints/{made['run']}/step-000000000010"
