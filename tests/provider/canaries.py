@@ -40,10 +40,13 @@ from airflow.utils.session import create_session
 settings = json.loads(sys.stdin.read())
 with create_session() as session:
     for one in settings["connections"]:
+        session.query(Connection).filter_by(conn_id=one["conn_id"]).delete()
         session.add(Connection(**one))
     for name, value in settings["variables"].items():
+        session.query(Variable).filter_by(key=name).delete()
         session.add(Variable(key=name, val=value))
 """
+"""In place of what has the same names: a test that is tried again finds its own."""
 
 
 def put(live: Live) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 
 import pytest
+from airflow.sdk.log import mask_secret
 
 from allaboard import TrainingJob
+from allaboard.errors import AllaboardError
 from allaboard_provider.lineage import Dataset, Lineage, for_openlineage, name_of
 from allaboard_provider.operators import TrainingJobOperator
 
@@ -41,6 +44,21 @@ def test_a_training_that_has_not_begun_tells_what_it_will_read_and_where_it_will
     assert told is not None and told.run_facets == {}
     assert [(one.namespace, one.name) for one in told.inputs] == [("s3://bucket", "shards")]
     assert [(one.namespace, one.name) for one in told.outputs] == [("s3://bucket", "models")]
+
+
+def test_a_job_that_is_refused_tells_openlineage_no_value_that_airflow_hides() -> None:
+    mask_secret("a pass/word of a connection")
+    job = {"name": "a", "workers": "a pass/word of a connection"}
+    operator = TrainingJobOperator(task_id="train", job=job, allaboard_conn_id=None)
+    for tell in (
+        operator.get_openlineage_facets_on_start,
+        lambda: operator.get_openlineage_facets_on_complete(None),
+        lambda: operator.get_openlineage_facets_on_failure(None),
+    ):
+        with pytest.raises(AllaboardError, match="workers") as refused:
+            tell()
+        shown = "".join(traceback.format_exception(refused.value))
+        assert "***" in shown and "pass/word" not in shown
 
 
 def test_what_the_work_noted_is_told_at_its_end_also_when_it_failed() -> None:

@@ -28,7 +28,7 @@ from tests.provider.canaries import STORE
 from tests.provider.listening import Collector, Statsd, collector, statsd
 from tests.provider.live import Live, Run, until
 
-pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.endurance, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(1500)]
 DAGS = Path(__file__).resolve().parent / "planted"
 
 PLANTED = {

@@ -28,6 +28,7 @@ from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin
 from allaboard_provider.identity import in_triggerer, on_worker
+from allaboard_provider.task_log import TaskLog
 from allaboard_provider.triggers import polling, train
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
@@ -164,6 +165,24 @@ def test_whatever_goes_wrong_ends_in_an_event_that_says_so(monkeypatch: pytest.M
         here.setattr(LocalBackend, "observe", broken)
         event = fired(trigger)
     assert event["status"] == "error" and "the disk is on fire" in event["error"]
+
+
+def test_what_goes_wrong_is_told_without_the_secrets_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti))
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no disk for the pass/word of a Variable")
+
+    with monkeypatch.context() as here:
+        here.setattr(LocalBackend, "secrets_of", lambda *_: ("pass/word of a Variable",))
+        here.setattr(TaskLog, "track", broken)
+        event = fired(trigger)
+    assert event["status"] == "error" and "no disk for the ***" in event["error"]
+    logged = capsys.readouterr().out
+    assert "no disk for the ***" in logged and "pass/word" not in logged
 
 
 # --- on_kill

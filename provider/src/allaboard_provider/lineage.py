@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from allaboard.errors import AllaboardError
 from allaboard.redaction import redact_url
 from allaboard_provider import outlets
+from allaboard_provider.masking import hidden
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -55,13 +57,23 @@ class TellsLineage:
         return Lineage()
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
-        return for_openlineage(self.expected_lineage())
+        return _told(self.expected_lineage)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        return for_openlineage((self.lineage or self.expected_lineage)())
+        return _told(self.lineage or self.expected_lineage)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         return self.get_openlineage_facets_on_complete(task_instance)
+
+
+def _told(lineage: Callable[[], Lineage]) -> OperatorLineage[Any, Any]:
+    """In OpenLineage's classes. Raises `AllaboardError` without secrets and without the error that it comes
+    from: OpenLineage's provider logs it where Airflow masks nothing, and a refused job quotes its values.
+    """
+    try:
+        return for_openlineage(lineage())
+    except Exception as error:
+        raise AllaboardError(hidden(error)) from None
 
 
 def of_checkpoint(uri: str) -> Dataset:

@@ -15,6 +15,7 @@ import asyncio
 import random
 import socket
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any
@@ -92,6 +93,8 @@ class TrainingJobTrigger(BaseTrigger):
         self.backend, self.connection = backend, connection
         self.told, self.again = dict(told or {}), again
         self.version, self.newer = version, newer
+        self.secrets: tuple[str, ...] = ()
+        """Those of the run's job, once its record was read."""
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -130,8 +133,9 @@ class TrainingJobTrigger(BaseTrigger):
         try:
             event = await self._watch()
         except Exception as error:  # whatever it is, a worker can still follow the run
-            self.log.exception("the trigger of run %s cannot go on", self.run_name)
-            event = self._event("error", error=redact_text(f"{type(error).__name__}: {error}"))
+            trace = redact_text(traceback.format_exc(), self.secrets)
+            self.log.error("the trigger of run %s cannot go on\n%s", self.run_name, trace)  # noqa: TRY400
+            event = self._event("error", error=redact_text(f"{type(error).__name__}: {error}", self.secrets))
         await settle(begun)
         # Airflow calls on_kill even after the event when this generator ends slowly.
         self._fired = True
@@ -295,7 +299,7 @@ class _RunFollower:
         try:
             seen = await self.backend.observe(trigger.run_name, evidence)
             if self.task_log.secrets is None:
-                self.task_log.secrets = await self.backend.secrets_of(trigger.run_name)
+                self.task_log.secrets = trigger.secrets = await self.backend.secrets_of(trigger.run_name)
         except BackendUnreachable as error:
             self._refuse_late()
             return error
