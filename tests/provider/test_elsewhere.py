@@ -15,8 +15,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import pid_namespace
-from allaboard.follow.run_record import RunRecord
+from allaboard.follow.run_record import Data, Reached, RunRecord
 from allaboard.observation import Observation, Owner
+from allaboard.shards import prepare
 from allaboard.status import state_of
 from allaboard_provider import errors, homes, reconciler
 from allaboard_provider.identity import in_triggerer, task_of
@@ -39,6 +40,8 @@ print("began at", step, flush=True)
 for step in range(step + 1, step + 4):
     report(step, 100)
     saves.step(step, lambda: b"the state")
+if "fail" in sys.argv:
+    sys.exit(1)
 if "go on" in sys.argv:
     time.sleep(300)
 result(steps=step)
@@ -206,6 +209,52 @@ def test_a_try_that_ended_there_is_not_waited_for(hosts: tuple[Host, Host], how:
     assert (result["state"], result["attempt"]) == ("succeeded", 2) and homes.STOP not in store
 
 
+def made(folder: Path, text: str) -> str:
+    """The uri of a version, the newest of its place."""
+    samples = [{"__key__": f"{n}", "txt": text} for n in range(4)]
+    return prepare(samples, folder / "shards", samples_per_shard=2).version_uri(str(folder / "shards"))
+
+
+@pytest.mark.parametrize("data", ["the same", "the same, a newer one beside it", "other"])
+def test_a_next_try_elsewhere_on_other_data_trains_from_scratch(
+    hosts: tuple[Host, Host], tmp_path: Path, data: str
+) -> None:
+    there, here = hosts
+    store = StateStore()
+    first = made(tmp_path, "first")
+    place = str(tmp_path / "shards")
+    named = first if data == "other" else place
+    with there.here(), pytest.raises(AirflowException):
+        job = a_job("fail", data={"shards": named})
+        an_operator(job=job).execute(a_context(store=store))
+    assert store.get(homes.HOME)["data"]["uri"] == first
+    if data != "the same":
+        second = made(tmp_path, "second")
+        named = second if data == "other" else place
+    with here.here():
+        result = an_operator(job=a_job(data={"shards": named})).execute(a_context(store=store))
+        generation, step = (2, 3) if data == "other" else (1, 6)
+        assert (only_run().generation, result["progress"]["step"]) == (generation, step)
+        assert store.get(homes.HOME)["data"]["uri"] == (second if data == "other" else first)
+
+
+def test_a_result_of_other_data_is_not_handed_over_elsewhere(
+    hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from allaboard_provider import plugin
+
+    there, here = hosts
+    store = StateStore()
+    first = made(tmp_path, "first")
+    with there.here(), monkeypatch.context() as dies:
+        dies.setattr(plugin.Listener, "active", True)
+        an_operator(job=a_job(data={"shards": first})).execute(a_context(store=store))
+    second = made(tmp_path, "second")
+    with here.here():
+        an_operator(job=a_job(data={"shards": second})).execute(a_context(store=store))
+        assert only_run().generation == 2
+
+
 def test_a_training_that_was_accepted_there_begins_anew_here_from_scratch(hosts: tuple[Host, Host]) -> None:
     """On main its clear resumes from the last checkpoint of the training that was done."""
     there, here = hosts
@@ -251,9 +300,13 @@ def test_a_store_that_is_lost_or_damaged_is_no_reason_to_fail(hosts: tuple[Host,
 
 def test_attempts_go_on_after_those_of_another_machine() -> None:
     record = RunRecord("a-1", "k", "a", {}, "v1:0", Owner("me"), "uid", 0.0, attempt=2, generation=1)
-    assert record.going_on_after(None) == record.going_on_after((1, 1)) == record
+    assert record.going_on_after(None) == record.going_on_after(Reached(1, 1)) == record
     for after, expected in (((1, 2), (1, 3)), ((2, 0), (2, 1)), ((3, 4), (3, 5))):
-        further = record.going_on_after(after)
+        further = record.going_on_after(Reached(*after))
+        assert (further.generation, further.attempt) == expected
+    old, new = Data("/data/version-1", "a"), Data("/data/version-2", "b")
+    for data, expected in ((old, (3, 5)), (None, (3, 5)), (new, (4, 1))):
+        further = record.going_on_after(Reached(3, 4, old), data)
         assert (further.generation, further.attempt) == expected
 
 

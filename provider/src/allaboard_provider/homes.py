@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from allaboard.follow.run_record import Data, Reached
 from allaboard.names import why_not_an_object_name
 from allaboard.printable import visible
 
@@ -27,7 +28,8 @@ notices, and for the grace of its members.
 @dataclass(frozen=True, slots=True)
 class Home:
     """Where a run lives. ``patience``: seconds for which it goes on there without a follower. ``place``: the
-    fingerprint of the runs of its home. ``alone``: it ends with the worker that launched it.
+    fingerprint of the runs of its home. ``alone``: it ends with the worker that launched it. ``data``: what
+    its attempt trains on; None: unknown.
     """
 
     run: str
@@ -38,9 +40,14 @@ class Home:
     patience: float
     place: Mapping[str, Any]
     alone: bool = False
+    data: Data | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {"version": VERSION, **asdict(self)}
+
+    @property
+    def reached(self) -> Reached:
+        return Reached(self.generation, self.attempt, self.data)
 
     def bound(self) -> float:
         """Seconds after which it has ended, whatever has become of its host."""
@@ -74,10 +81,18 @@ def read_home(value: Any) -> Home | None:
             min(max(float(value["patience"]), 0.0), 86400.0),
             dict(value["place"]),
             value.get("alone") is True,
+            _read_data(value.get("data")),
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
     return home if why_not_an_object_name(home.run) is None else None
+
+
+def _read_data(value: Any) -> Data | None:
+    if not isinstance(value, Mapping) or not isinstance(value.get("uri"), str):
+        return None
+    content = value.get("content")
+    return Data(value["uri"], content if isinstance(content, str) else None, value.get("fixed") is True)
 
 
 def read_ended(value: Any) -> Ended | None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from allaboard.follow.run_record import Data, Reached
 from allaboard.names import run_name
 from allaboard.observation import Event, Observation, Owner
 from allaboard.spec.identity import spec_hash, spec_of
@@ -22,13 +23,13 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the attempt
-    before was, so that it does not count. ``environment``: what every member gets beside the job's own
-    variables, which go first; it is no part of the job, so no other try of it is another job. ``shards``: the
-    version of the data set to train on, in place of the job's ``data.shards``. ``after``: the generation and
-    attempt that the run has reached on another machine, whose records this one does not have.
-    ``secrets``: values in the job that its caller knows to be secret, whatever they stand under; the run's
-    record keeps them, so that nobody who tells of the run shows them.
+    """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the
+    attempt before was, so that it does not count. ``environment``: what every member gets beside the
+    job's own variables, which go first; it is no part of the job, so no other try of it is another job.
+    ``shards``: the version of the data set to train on, in place of the job's ``data.shards``. ``after``:
+    how far the run has come on another machine. ``secrets``: values in the job that its caller knows to
+    be secret, whatever they stand under; the run's record keeps them, so that nobody who tells of the run
+    shows them.
     """
 
     job: TrainingJob
@@ -36,7 +37,7 @@ class Plan:
     interrupted: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     shards: str | None = None
-    after: tuple[int, int] | None = None
+    after: Reached | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -56,7 +57,7 @@ class Plan:
 class Handle:
     """One attempt of one run. ``adopted``: it existed already. ``hand_over``: it had succeeded and its result
     was not taken yet. ``notes``: sentences for people about the launch (what changed, what it resumes);
-    ``warnings``: those that nobody may overlook.
+    ``warnings``: those that nobody may overlook. ``data``: of a local launch, what the attempt trains on.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Handle:
     hand_over: bool = False
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    data: Data | None = None
 
 
 def handle_of(seen: Observation) -> Handle:

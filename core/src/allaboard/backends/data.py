@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from allaboard.errors import AllaboardError
-from allaboard.follow.run_record import Data, RunRecord
-from allaboard.observation import State
+from allaboard.follow.run_record import Data
 from allaboard.shards.index import VERSION_NAME, place_of
 
 
@@ -28,21 +27,17 @@ class Choice:
 
 
 def choose_data(
-    uri: str, named: Data | None, record: RunRecord | None, state: State, environ: Mapping[str, str]
+    uri: str, named: Data | None, begun: Data | None, run: str, environ: Mapping[str, str]
 ) -> Choice:
     """What a launch trains on. ``uri``: the place or the version that its job names; ``named``: what
-    `read_data` has found there.
+    `read_data` has found there; ``begun``: what the run has begun with (`run_record.begun_with`).
     """
-    begun = record.data if record is not None else None
-    if record is None or begun is None or begun == named or uri not in (begun.uri, place_of(begun.uri)):
-        return Choice(named)
-    if state is State.SUCCEEDED and record.handed_over:
+    if begun is None or begun == named or uri not in (begun.uri, place_of(begun.uri)):
         return Choice(named)
     if named is None:
         return Choice(begun)
     if begun.uri == uri:
         return Choice(named)
-    run = record.run
     kept = read_data(begun.uri, run, environ)
     if kept is None or kept.content != begun.content:
         return Choice(named)  # it was removed

@@ -60,6 +60,17 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a run has come on another machine, whose records this one does not have: the last attempt
+    there, and what that trained on.
+    """
+
+    generation: int
+    attempt: int
+    data: Data | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """``uid``: of the current attempt. ``object_uid``: of its job object on a cluster, once created.
     ``outcome``: of that attempt, once known. ``interruptions``: how many attempts of this generation were
@@ -141,13 +152,15 @@ class RunRecord:
         fresh = self.next_attempt(uid, owner, spec, spec_hash)
         return replace(fresh, attempt=1, interruptions=0, generation=self.generation + 1)
 
-    def going_on_after(self, after: tuple[int, int] | None) -> RunRecord:
-        """This record of a new attempt, which follows generation and attempt ``after`` of another machine
-        where those are further.
+    def going_on_after(self, after: Reached | None, data: Data | None = None) -> RunRecord:
+        """This record of a new attempt on ``data``, which follows ``after`` where that is further. It begins
+        a generation where the data has changed.
         """
-        if after is None or (self.generation, self.attempt) > after:
+        if after is None or (self.generation, self.attempt) > (after.generation, after.attempt):
             return self
-        return replace(self, generation=after[0], attempt=after[1] + 1)
+        if why_from_scratch(after.data, data):
+            return replace(self, generation=after.generation + 1, attempt=1)
+        return replace(self, generation=after.generation, attempt=after.attempt + 1)
 
 
 def last_good(own: RunRecord, records: Iterable[RunRecord]) -> RunRecord | None:
@@ -236,7 +249,7 @@ def decide(
     if record is None:
         return Start()
     changes = spec_changes(record, spec, data)
-    why = why_from_scratch(record, data)
+    why = why_from_scratch(record.data, data)
     if not state.is_final:
         is_own = record.owner.id == owner.id
         if why or (record.owner.phase == "deferred" and not is_own):
@@ -273,17 +286,29 @@ def _without_shards(spec: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def why_from_scratch(record: RunRecord, data: Data | None) -> str:
-    """Why the run cannot go on from its checkpoints: its data has changed. Empty where that is the same, or
-    not known of both.
+def why_from_scratch(old: Data | None, new: Data | None) -> str:
+    """Why a run cannot go on from its checkpoints: its data has changed. Empty where that is the same, or not
+    known of both.
     """
-    old = record.data
-    if old is None or data is None or not _differ(old, data):
+    if old is None or new is None or not _differ(old, new):
         return ""
     return (
-        f"its data has changed ({old.short} -> {data.short}), and its checkpoints belong to the data of "
+        f"its data has changed ({old.short} -> {new.short}), and its checkpoints belong to the data of "
         "before: it trains from scratch"
     )
+
+
+def begun_with(record: RunRecord | None, state: State, after: Reached | None = None) -> Data | None:
+    """What a next attempt would go on with. ``after``: how far the run has come on another machine. None:
+    nothing is known, or its result was taken, so that it begins anew.
+    """
+    if after is not None and (
+        record is None or (record.generation, record.attempt) <= (after.generation, after.attempt)
+    ):
+        return after.data
+    if record is None or (state is State.SUCCEEDED and record.handed_over):
+        return None
+    return record.data
 
 
 def _differ(old: Data, new: Data) -> bool:

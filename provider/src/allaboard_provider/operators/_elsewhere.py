@@ -19,6 +19,7 @@ from airflow.sdk import conf
 from allaboard.backends.base import Handle, handle_of
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
+from allaboard.follow.run_record import Reached
 from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
 
@@ -30,11 +31,11 @@ _SAYS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What other hosts did for this task. ``after``: generation and attempt after which this machine goes on;
-    ``result``: of an attempt, ``uid``, that succeeded there and was not handed over.
+    """What other hosts did for this task. ``after``: how far its run has come there; ``result``: of an
+    attempt, ``uid``, that succeeded there and was not handed over.
     """
 
-    after: tuple[int, int] | None = None
+    after: Reached | None = None
     result: Mapping[str, Any] | None = None
     uid: str = ""
 
@@ -53,8 +54,9 @@ class Homes:
         place = self.backend.place()
         patience = max(self.backend.patience, self.backend.orchestrated_patience)
         home = Home(
-            handle.run, handle.uid, handle.attempt, handle.generation, self.host, patience, place, alone
-        )
+            handle.run, handle.uid, handle.attempt, handle.generation, self.host, patience, place, alone,
+            handle.data,
+        )  # fmt: skip
         self._set(HOME, home.as_json())
 
     def keep_end(self, ended: Ended) -> None:
@@ -80,11 +82,10 @@ class Homes:
             ended = self._wait_for_end(home)
         if ended is not None and ended.state == "succeeded":
             if ended.accepted:
-                return Before((home.generation + 1, 0))
+                return Before(Reached(home.generation + 1, 0))
             if ended.result is not None:
-                self.log.info("run %s succeeded on %s; its result is handed over", run, home.host)
-                return Before(result=ended.result, uid=ended.uid)
-        return Before((home.generation, home.attempt))
+                return Before(home.reached, ended.result, ended.uid)
+        return Before(home.reached)
 
     def _is_here(self, home: Home) -> bool:
         try:

@@ -45,6 +45,7 @@ from allaboard.follow.loop import (
     follow,
     run_sync,
 )
+from allaboard.follow.run_record import why_from_scratch
 from allaboard.observation import Observation, Owner, State
 from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.report.last_good import last_good_line
@@ -63,7 +64,7 @@ from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.homes import Ended
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.masking import masked_in
-from allaboard_provider.operators._elsewhere import Homes
+from allaboard_provider.operators._elsewhere import Before, Homes
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, goodput_in, outcome_of, snapshot
 from allaboard_provider.places import Place, place_of
@@ -192,12 +193,17 @@ class TaskTry:
         with airflow_errors(self._run_name), self._stop_on_timeout():
             if self.place.is_local:
                 before = self.homes.settle(self.plan.run)
-                if before.result is not None:
+                if before.result is not None and not self._data_has_changed_since(before):
+                    self.log.info("run %s has succeeded on another host: its result is taken", self.plan.run)
                     return self._take(before.result, before.uid)
                 self.plan = replace(self.plan, after=before.after)
                 self._wait_for_stop()
             self._launch(self.plan)
             return self._follow()
+
+    def _data_has_changed_since(self, before: Before) -> bool:
+        then = before.after.data if before.after is not None else None
+        return bool(why_from_scratch(then, self.homes.backend.data_of(self.plan)))
 
     def _launch(self, plan: Plan) -> None:
         self.handle = self.backend.launch(plan, self.worker)

@@ -134,7 +134,7 @@ class TrainingJobTrigger(BaseTrigger):
             event = await self._watch()
         except Exception as error:  # whatever it is, a worker can still follow the run
             trace = redact_text(traceback.format_exc(), self.secrets)
-            self.log.error("the trigger of run %s cannot go on\n%s", self.run_name, trace)  # noqa: TRY400
+            self.log.error("the trigger of run %s cannot go on\n%s", self.run_name, trace)
             event = self._event("error", error=redact_text(f"{type(error).__name__}: {error}", self.secrets))
         await settle(begun)
         # Airflow calls on_kill even after the event when this generator ends slowly.

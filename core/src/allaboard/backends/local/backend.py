@@ -77,7 +77,7 @@ from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, Sp
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.progress import thrown_away
-from allaboard.follow.run_record import RunRecord
+from allaboard.follow.run_record import Data, RunRecord
 from allaboard.inspection import shipped_code, sizes_of_code
 from allaboard.layout import Layout, Needs, lay_out
 from allaboard.names import nearest, why_not_an_object_name
@@ -188,10 +188,13 @@ class LocalBackend:
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
         uri = self._data_uri(plan, folder)
-        data = read_data(uri, plan.run, self.environ) if uri is not None else None
+        data = self.data_of(plan)
 
         def choose(record: RunRecord | None, state: State) -> Choice:
-            return choose_data(uri, data, record, state, self.environ) if uri is not None else Choice()
+            if uri is None:
+                return Choice()
+            begun = run_record.begun_with(record, state, plan.after)
+            return choose_data(uri, data, begun, plan.run, self.environ)
 
         while True:
             handle = self._try_launch(folder, plan, owner, choose)
@@ -242,6 +245,11 @@ class LocalBackend:
                     return None
             return self._start(transaction, decision, plan, owner, choice)
 
+    def data_of(self, plan: Plan) -> Data | None:
+        """What a first attempt of this plan would train on; None: no data set, or nothing is known of it."""
+        uri = self._data_uri(plan, RunFolder(self.runs / plan.run))
+        return read_data(uri, plan.run, self.environ) if uri is not None else None
+
     def _data_uri(self, plan: Plan, folder: RunFolder) -> str | None:
         """Where this plan's data is on this machine; None where it has none, or that is not known."""
         if "shards" not in (plan.job.get("data") or {}):
@@ -276,8 +284,11 @@ class LocalBackend:
             )
         else:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
-        record = record.going_on_after(plan.after)
-        record = replace(record, data=choice.data, secrets=plan.secrets)
+        further = record.going_on_after(plan.after, choice.data)
+        if plan.after is not None and further is not record:
+            why = run_record.why_from_scratch(plan.after.data, choice.data)
+            notes += [f"{plan.run}: {why}"] if why else []
+        record = replace(further, data=choice.data, secrets=plan.secrets)
         if choice.data is not None:
             plan = replace(plan, shards=choice.data.uri)
         notes += [choice.note] if choice.note else []
@@ -1240,7 +1251,9 @@ def _outcome_word(record: RunRecord) -> str:
 
 
 def _handle_of_record(record: RunRecord, adopted: bool = False) -> Handle:
-    return Handle(record.run, record.attempt, record.generation, record.uid, adopted=adopted)
+    return Handle(
+        record.run, record.attempt, record.generation, record.uid, adopted=adopted, data=record.data
+    )
 
 
 def _is_final(seen: Observation) -> bool:

@@ -227,7 +227,7 @@ def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Han
     changes = run_record.spec_changes(record, plan.spec, data)
     if changes and objects.now - (objects.stored.followed or record.created) < STARTING:
         raise SpecChanged.of(plan.run, changes)
-    if record.attempt > 1 and run_record.why_from_scratch(record, data):  # it would resume
+    if record.attempt > 1 and run_record.why_from_scratch(record.data, data):  # it would resume
         uid = _uid(plan, record.generation + 1, 1)
         record = record.next_generation(uid, request.owner, plan.spec, plan.spec_hash)
     ready = yield from request.prepared(record.generation, record.attempt)

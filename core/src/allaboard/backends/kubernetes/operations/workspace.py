@@ -18,7 +18,7 @@ from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
 from allaboard.errors import BadInput
-from allaboard.follow.run_record import RunRecord
+from allaboard.follow.run_record import RunRecord, begun_with
 from allaboard.observation import State
 from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
 from allaboard.render.compatibility import possible_engines, priority_of
@@ -70,7 +70,8 @@ class Workspace:
         data = yield from effects.work(lambda: read_data(uri, plan.run, self.environ))
 
         def choose(record: RunRecord | None, state: State) -> Operation[Choice]:
-            return (yield from effects.work(lambda: choose_data(uri, data, record, state, self.environ)))
+            begun = begun_with(record, state)
+            return (yield from effects.work(lambda: choose_data(uri, data, begun, plan.run, self.environ)))
 
         return choose
 
