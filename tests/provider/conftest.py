@@ -67,11 +67,10 @@ def examples(root: Path) -> Path:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A whole Airflow for all tests of a file. A test that ends a part of it starts another one."""
-    from tests.provider import canaries
     from tests.provider.live import Live
 
     executors = {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor,pods:pods.PodExecutor"}
-    live = Live(tmp_path_factory.mktemp("live"), **canaries.IN_ENVIRONMENT, **executors)
+    live = Live(tmp_path_factory.mktemp("live"), **executors)
     try:
         live.airflow.start()
         live.airflow.wait_until_ready(400)

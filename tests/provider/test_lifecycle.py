@@ -8,12 +8,7 @@ never two, and what is tried again resumes.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +17,6 @@ from allaboard.backends.base import Plan
 from allaboard.observation import Owner
 from allaboard.status import state_of
 from dags_examples.own_airflow import ApiError, is_alive, send
-from tests.provider import canaries
 from tests.provider.live import Live, Run, until
 
 pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -388,47 +382,3 @@ def test_a_sensor_passes_over_what_ended_before_its_dag_run_and_takes_what_ends_
     for task in ("defers", "stays"):
         run.at(task).wait_task("success")
         assert run.at(task).xcom()["run"] == new != old
-
-
-# --- secrets
-# ----------------------------------------------------------------------------------------------------------
-
-
-def test_no_secret_of_a_job_or_a_connection_is_told_or_kept_by_airflow(live: Live) -> None:
-    """Deferred, failed with a traceback that is full of them, retried, succeeded: all that Airflow shows of
-    the run, every file of Airflow's (its database and every log with it), what the triggerer is told, and
-    what other users of the machine could read of the run.
-    """
-    canaries.put(live)
-    run = live.start("leaky")
-    until("the second attempt has spoken", lambda: run.task()["try_number"] == 2 and "opened" in run.log(2))
-    run.wait_watched()
-    airflow = live.airflow.home
-    assert canaries.told_in(canaries.files_below(airflow)) == []  # with the trigger's row
-    run.finish()
-    run.wait_task("success")
-
-    shown = {
-        "the task": run.task(),
-        "its fields": run.task()["rendered_fields"],
-        "its result": run.xcom(),
-        "the run's address": run.xcom("allaboard_run"),
-        "the log": run.log(),
-        "the DAG": live.airflow.api("GET", f"/dags/{run.dag}/details"),
-        "the audit log": live.airflow.api("GET", f"/eventLogs?dag_id={run.dag}"),
-    }
-    assert "opened the door with *** today" in run.log(1) and "was refused" in run.log(1)
-    assert shown["its fields"]["job"]["environment"]["INDEX_URL"] == "https://me:***@index.example/simple"
-    assert canaries.told_in((what, json.dumps(value).encode()) for what, value in shown.items()) == []
-    assert canaries.told_in(canaries.files_below(airflow)) == []
-    home = Path(live.environ["ALLABOARD_HOME"])
-    assert canaries.told_in(canaries.open_to_others(home)) == []
-    allaboard = [sys.executable, "-m", "allaboard"]
-    environ = {**os.environ, **live.environ}
-    for verb in ("status", "events", "checkpoints list"):
-        said = subprocess.run(
-            [*allaboard, *verb.split(), run.record().run], capture_output=True, env=environ, check=False
-        )
-        assert canaries.told_in([(verb, said.stdout + said.stderr)]) == []
-    # They did reach the members, and the record that they are started from.
-    assert canaries.told_in(canaries.files_below(home)) != []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from urllib.parse import quote, quote_plus
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
-from tests.provider.canaries import STORE
 from tests.provider.listening import Collector, Statsd, collector, statsd
 from tests.provider.live import Live, Run, until
 
@@ -70,6 +70,17 @@ SETTINGS = {
 }  # fmt: skip
 KEY = Fernet.generate_key().decode()
 """With which Airflow encrypts the arguments of triggers."""
+STORE = """
+import json, sys
+from airflow.models import Connection, Variable
+from airflow.utils.session import create_session
+settings = json.loads(sys.stdin.read())
+with create_session() as session:
+    for one in settings["connections"]:
+        session.add(Connection(**one))
+    for name, value in settings["variables"].items():
+        session.add(Variable(key=name, val=value))
+"""
 HELD_BY_AIRFLOW = ("connection", "variable")
 """Tables that are Airflow's own place for secrets."""
 
@@ -165,6 +176,18 @@ def _unpacked(cell: Any) -> Iterator[bytes]:
             yield zlib.decompress(base64.b64decode(value["data"]))
     except (TypeError, ValueError, zlib.error):
         return
+
+
+def open_to_others(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The files below a folder which nothing but the folders above it keeps from other users."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and not _is_closed(path, folder):
+            yield str(path.relative_to(folder)), path.read_bytes()
+
+
+def _is_closed(path: Path, folder: Path) -> bool:
+    within = [path, *(one for one in path.parents if one == folder or folder in one.parents)]
+    return any(not one.stat().st_mode & 0o077 for one in within)
 
 
 def a_secret(home: Path, name: str, key: str, value: str) -> None:
@@ -279,6 +302,15 @@ def test_no_secret_leaves_a_worker_or_a_triggerer(world: World) -> None:
     places.holds("spans", "checkpoint.save", name)
     places.add("metrics", "\n".join(world.metrics.lines))
     places.holds("metrics", "allaboard.runs", "planted")
+
+    shared = Path(live.environ["ALLABOARD_HOME"])
+    for file, text in open_to_others(shared):
+        places.add(f"what other users of the machine may read: {file}", text)
+    for verb in ("status", "events", "checkpoints list"):
+        command = [sys.executable, "-m", "allaboard", *verb.split(), name]
+        said = subprocess.run(command, capture_output=True, env={**os.environ, **live.environ}, check=False)
+        places.add(f"allaboard {verb}", said.stdout + said.stderr)
+        places.holds(f"allaboard {verb}", name)
 
     told = [json.loads(line) for line in (world.folder / "pages").read_text().splitlines()]
     assert {one["class"] for one in told} == {"SpecRejected", "TrainingBug"}

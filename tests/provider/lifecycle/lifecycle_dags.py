@@ -126,26 +126,6 @@ dag("left_at_last", Impatient, deferrable=False)
 dag("dies_after_launch", DiesAfterLaunch, retries=1, retry_delay=SOON)
 dag("dies_with_the_result", DiesWithTheResult, retries=1, retry_delay=SOON)
 
-dag(
-    "leaky",
-    job={
-        "name": "leaky",
-        "command": ["python", "leaky.py", "{{ run_id }}"],
-        "policy": {"restart": "never"},
-        "secrets": [{"name": "team", "env": True}],
-        "environment": {
-            "API_KEY": "{{ conn.vault.password }}",
-            "S3_SECRET_ACCESS_KEY": "{{ conn.vault.extra_dejson.secret }}",
-            "HF_TOKEN": "{{ var.value.hub }}",
-            "INDEX_URL": "{{ var.value.index }}",
-            "DATA_URL": "{{ var.value.data }}",
-        },
-    },
-    allaboard_conn_id="leaky",
-    retries=1,
-    retry_delay=SOON,
-)
-
 with DAG("watching", schedule=None, params={"run": "", "saved": ""}):
     TrainingJobSensor(task_id="run", run="{{ params.run }}", poke_interval=1)
     CheckpointSensor(
