@@ -47,6 +47,7 @@ READY = 300.0
 PATIENCE = 300.0
 """Seconds for which a run goes on that nobody follows. On a busy machine Airflow needs minutes for little."""
 FINAL = ("success", "failed", "skipped", "upstream_failed", "removed")
+UNFINISHED = ("running", "deferred", "scheduled", "queued", "restarting", "up_for_retry", "up_for_reschedule")
 
 
 def postgres_bin() -> Path | None:
@@ -129,7 +130,7 @@ class Deployment(Api):
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
             "AIRFLOW__CELERY__BROKER_URL": f"redis://{CONTROL}:6379/0",
             "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{database}",
-            "AIRFLOW__CELERY__WORKER_CONCURRENCY": "2",
+            "AIRFLOW__CELERY__WORKER_CONCURRENCY": "6",
             "AIRFLOW__CELERY__SYNC_PARALLELISM": "1",
             # A machine may be busy with other things.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -383,6 +384,13 @@ class Deployment(Api):
         """The members that live now, by host: pids as seen from outside."""
         found = {name: self.host(name).members() for name in hosts or self.workers}
         return {name: pids for name, pids in found.items() if pids}
+
+    def left_behind(self) -> list[str]:
+        """Each process of a training, and each task that has not ended, in words."""
+        found = [f"{name}: {words}" for name in self.workers for words in self.host(name).trainings()]
+        states = "&".join(f"state={state}" for state in UNFINISHED)
+        tasks = self.api("GET", f"/dags/~/dagRuns/~/taskInstances?{states}&limit=100")["task_instances"]
+        return found + [f"task of {one['dag_run_id']}: {one['state']}" for one in tasks]
 
 
 class HostRun(Run):

@@ -307,7 +307,7 @@ class LocalBackend:
                 "pool": default_path(self.environ),
                 "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),
                 "progress": asdict(self._carried_progress(folder, old, record)),
-                "attached_seconds": self.patience,
+                "attached_seconds": self._attached_seconds(owner),
                 "orchestrated_seconds": self.orchestrated_patience,
                 "notes": notes,
             },
@@ -321,6 +321,11 @@ class LocalBackend:
                 discard(attempt.path, folder.trash)
             raise
         return replace(_handle_of_record(record), notes=tuple(notes))
+
+    def _attached_seconds(self, owner: Owner) -> float:
+        """An orchestrated run without a further try counts as attached; nothing makes it live longer."""
+        orchestrated = owner.kind == "orchestrated"
+        return min(self.patience, self.orchestrated_patience) if orchestrated else self.patience
 
     @_translate_disk_errors
     def examine(self, plan: Plan) -> tuple[str, ...]:
