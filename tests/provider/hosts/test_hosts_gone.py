@@ -15,7 +15,7 @@ from tests.provider.live import until
 
 pytestmark = [*marks, pytest.mark.endurance]
 
-GOES_ON = 120.0
+GOES_ON = 60.0
 """Seconds for which a run goes on that nobody follows. Here it is to end so, and the test waits for it."""
 SETTINGS = {
     "ALLABOARD_ORCHESTRATED_PATIENCE": f"{GOES_ON:.0f}s",

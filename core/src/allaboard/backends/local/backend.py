@@ -42,6 +42,7 @@ from allaboard.backends.local.host.processes import (
     send_signal,
     spawn_supervisor,
 )
+from allaboard.backends.local.host.shared_files import check_pool
 from allaboard.backends.local.host.stacks import BETWEEN, look_twice
 from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
@@ -286,6 +287,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
+        check_pool(default_path(self.environ))
         code = shipped_code(plan.job)  # before anything is made: one of them may have gone meanwhile
         discard(attempt.path, folder.trash)  # left by a launch that was killed before it wrote the record
         for earlier in folder.attempts():
