@@ -184,6 +184,7 @@ class Deployment(Api):
             if not host.lives:
                 host.boot()
             host.join()
+            host.thaw()
             for name, component in list(host.components.items()):
                 component.thaw()
                 if name.startswith("triggerer"):
@@ -366,6 +367,14 @@ class Deployment(Api):
         self.api("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": name, "logical_date": None, "conf": params})
         return HostRun(self, dag, name)
 
+    def raw(self, text: str, samples: int = 12) -> Path:
+        """A folder of raw data that all hosts see: in each sample stands this text."""
+        folder = self.network.shared / "raw" / f"{text}-{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+        for number in range(samples):
+            (folder / f"{number:03d}.txt").write_text(text)
+        return folder
+
     def _knows(self, dag: str) -> bool:
         try:
             self.api("GET", f"/dags/{dag}")
@@ -394,9 +403,12 @@ class Deployment(Api):
 
 
 class HostRun(Run):
-    """One DAG run, its task ``train``, and what trained for it on any host."""
+    """One DAG run, its task ``train``, and what trained for it on any host. ``data``: the text in its data,
+    for those who ask.
+    """
 
     live: Any
+    data: str = ""
 
     def __init__(self, airflow: Deployment, dag: str, name: str) -> None:
         super().__init__(airflow, dag, name)  # type: ignore[arg-type]  # which has what Run asks of it

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from allaboard_provider.homes import MARGIN
 from tests.provider.hosts.deployment import PATIENCE, Deployment, HostRun
 from tests.provider.live import until
 
@@ -16,6 +17,8 @@ BOUND = PATIENCE + 60.0
 """Seconds within which a run has ended that nobody follows any more, its members' grace included."""
 HELD = "follows the run to its end"
 """In the log of a worker that does not defer."""
+EVERY = 10
+"""Steps between two saves of a training (dags/journaled.py)."""
 RUNS = 5
 """DAG runs that meet a fault at once: a worker has a place for each."""
 
@@ -119,3 +122,42 @@ def wait_ended(what: str, runs: Sequence[HostRun]) -> None:
     for run in runs:
         until(f"{what}: the training of {run.name} has ended", lambda run=run: has_ended(run), BOUND)
         print(f"{what}: {run.name} ended after {time.monotonic() - began:.0f} s")
+
+
+def on_east(airflow: Deployment) -> list[HostRun]:
+    """Runs that train in the east, each followed by its worker, though any host may take them."""
+    with airflow.only("east"):
+        return train(airflow, "anywhere_sync", beyond=20)
+
+
+def go_on_in_the_west(runs: Sequence[HostRun]) -> None:
+    """The next try of each resumes there, within what it takes at most: Airflow finds out, the run has surely
+    ended, and members start.
+    """
+    for run in runs:
+        second = run.wait_training(2, seconds=BOUND + MARGIN + 120.0)
+        assert second.host == "west" and second.first_step > 0, run.story()
+
+
+def stand_still_and_wake(airflow: Deployment) -> None:
+    """The east stands still, as a paused machine does, until the next tries train in the west. It wakes then,
+    saves nothing more, and its trainings end at their first save.
+    """
+    runs = on_east(airflow)
+    airflow.host("east").freeze()
+    before = [run.members()[-1].last_step for run in runs]
+    go_on_in_the_west(runs)
+    airflow.host("east").thaw()
+    wait_ended("woke beside its next try", runs)
+    for run, step in zip(runs, before, strict=True):
+        [east] = [one for one in run.members() if one.host == "east"]
+        assert east.last_step <= step + EVERY, run.story()
+    go_on(20, *runs)
+    for run in runs:
+        run.finish()
+    for run in runs:
+        assert run.wait_over() == "success", run.story()
+        run.wait_quiet()
+        assert len(run.trainings()) == 2, run.story()
+    nothing_is_left(airflow)
+    print(f"{len(runs)} right ends")

@@ -267,6 +267,17 @@ class Host:
             component.collect()
         self.components.clear()
 
+    def freeze(self) -> None:
+        """All of it stands still, trainings included."""
+        for pid in self.pids():
+            send(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for component in self.components.values():
+            component.thaw()
+        for pid in self.pids():
+            send(pid, signal.SIGCONT)
+
     def cut(self) -> None:
         """No packet leaves or reaches it."""
         self.network.switch("ip", "link", "set", f"to-{self.name}", "down")

@@ -314,6 +314,35 @@ def test_a_worker_shuts_down_warmly(airflow: Deployment, again: int) -> None:
     end_well(airflow, *runs)
 
 
+@endurance
+@times()
+def test_dag_runs_side_by_side_on_two_hosts_keep_to_their_own_data(airflow: Deployment, again: int) -> None:
+    """One DAG, and each DAG run brings data of its own; then a host loses its worker, and all of its tasks go
+    on beside those of the other one.
+    """
+    airflow.triggerer("east")
+
+    def side(host: str, number: int) -> HostRun:
+        run = airflow.run_dag("sides", raw=str(airflow.raw(f"{host}-{number}")))
+        run.data = f"{host}-{number}"
+        return run
+
+    sides: dict[str, list[HostRun]] = {}
+    for host in airflow.workers:
+        with airflow.only(host):
+            sides[host] = [side(host, number) for number in range(2)]
+            assert all(run.wait_training(beyond=20).host == host for run in sides[host])
+    airflow.component("east", "worker").kill()
+    for run in sides["east"]:
+        second = run.wait_training(2)
+        assert second.host == "west" and second.first_step > 0, run.story()
+    go_on(10, *sides["west"])
+    end_well(airflow, *sides["east"], once=False)
+    end_well(airflow, *sides["west"])
+    for run in (*sides["east"], *sides["west"]):
+        assert {one.read for one in run.members()} == {(run.data,)}, run.story()
+
+
 # What people see.
 
 

@@ -8,9 +8,17 @@ import time
 
 import pytest
 
-from allaboard_provider.homes import MARGIN
-from tests.provider.hosts.deployment import Deployment, HostRun
-from tests.provider.hosts.faults import end_well, go_on, marks, times, train, wait_ended
+from tests.provider.hosts.deployment import Deployment
+from tests.provider.hosts.faults import (
+    end_well,
+    go_on,
+    go_on_in_the_west,
+    marks,
+    on_east,
+    stand_still_and_wake,
+    times,
+    wait_ended,
+)
 from tests.provider.live import until
 
 pytestmark = [*marks, pytest.mark.endurance]
@@ -24,19 +32,6 @@ SETTINGS = {
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "10",
     "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "3",
 }
-RESUMES = GOES_ON + MARGIN + 240.0
-"""Seconds within which the next try trains: Airflow finds out, the run has surely ended, members start."""
-
-
-def on_east(airflow: Deployment) -> list[HostRun]:
-    with airflow.only("east"):
-        return train(airflow, "anywhere_sync", beyond=20)
-
-
-def go_on_in_the_west(runs: list[HostRun], seconds: float = RESUMES) -> None:
-    for run in runs:
-        second = run.wait_training(2, seconds=seconds)
-        assert second.host == "west" and second.first_step > 0, run.story()
 
 
 @times()
@@ -81,3 +76,8 @@ def test_a_host_is_cut_off_for_a_moment(airflow: Deployment, again: int) -> None
     airflow.host("east").join()
     go_on(100, *runs)
     end_well(airflow, *runs)
+
+
+@times()
+def test_a_host_stands_still_and_wakes_late(airflow: Deployment, again: int) -> None:
+    stand_still_and_wake(airflow)
