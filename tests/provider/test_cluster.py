@@ -35,7 +35,7 @@ from allaboard.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_provider import plugin
-from allaboard_provider.errors import PlaceFailed
+from allaboard_provider.errors import PlaceFailed, TrainingBug
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -792,7 +792,7 @@ def test_a_job_of_others_that_fails_fails_the_sensor_with_the_reason(
     cluster.tick(3)
     cluster.say("nightly-master-0", "ValueError: odd")
     sensor = a_sensor(**THEIRS, deferrable=deferrable, soft_fail=soft)
-    error: Any = AirflowSkipException if soft else AirflowException
+    error: Any = AirflowSkipException if soft else TrainingBug
     if deferrable:
         trigger = waiting(sensor)
         cluster.end_members("nightly", 3)
