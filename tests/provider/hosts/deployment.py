@@ -161,7 +161,7 @@ class Deployment(Api):
         with self._timed("Redis"):
             self.start_redis()
         with self._timed("the database"):
-            self.control.run(["airflow", "db", "migrate"], self.environ)
+            self.control.run(["airflow", "db", "migrate"], self.environ, 900)
         with self._timed("Airflow"):
             for component in ("api-server", "scheduler", "dag-processor"):
                 self.spawn(CONTROL, component)
