@@ -149,9 +149,9 @@ class TrainingLooks:
             return None
         if (end := read_end(ending)) is None:
             return None
-        state, result, error = end
+        state, result, failure = end
         if result is None:
-            raise error or TrainingFailed(f"{self.sensor.kind} {self.sensor.job_name} has ended: {state}")
+            raise failure or TrainingFailed(f"{self.sensor.kind} {self.sensor.job_name} has ended: {state}")
         return result
 
     def _ending_of_job(self) -> Mapping[str, Any] | None:
