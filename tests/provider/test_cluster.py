@@ -35,7 +35,7 @@ from allaboard.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_provider import plugin
-from allaboard_provider.errors import PlaceFailed
+from allaboard_provider.errors import PlaceFailed, TrainingBug
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -709,7 +709,7 @@ def test_a_job_of_others_is_waited_for_in_the_triggerer(
         comes_later(cluster, monkeypatch)
     with log_lines(monkeypatch, JobTrigger) as lines:
         event = fired(trigger)
-    assert event["status"] == "there" and event["failure"] is None
+    assert event["status"] == "there" and event["error"] is None
     assert lines == [*dict.fromkeys(lines)] and lines[-1] == "nightly succeeded"
     for kind in (PYTORCHJOBS, EVENTS):  # a ttl may be shorter than the way back to a worker
         for thing in cluster.all(kind):
@@ -780,7 +780,7 @@ def test_one_that_comes_and_goes_while_a_trigger_waits_has_ended(
     trigger = waiting(a_sensor(**THEIRS))
     comes_later(cluster, monkeypatch, lambda: cluster.delete(PYTORCHJOBS, "nightly", "default"))
     event = fired(trigger)
-    assert event["uid"] is not None and "was stopped: the job is gone" in event["failure"]
+    assert event["uid"] is not None and "was stopped: the job is gone" in event["error"]["text"]
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["", "soft_fail"])
@@ -792,7 +792,7 @@ def test_a_job_of_others_that_fails_fails_the_sensor_with_the_reason(
     cluster.tick(3)
     cluster.say("nightly-master-0", "ValueError: odd")
     sensor = a_sensor(**THEIRS, deferrable=deferrable, soft_fail=soft)
-    error: Any = AirflowSkipException if soft else AirflowException
+    error: Any = AirflowSkipException if soft else TrainingBug
     if deferrable:
         trigger = waiting(sensor)
         cluster.end_members("nightly", 3)
@@ -890,7 +890,7 @@ def test_a_triggerer_waits_for_a_cluster_that_is_away_with_what_it_knows(
     cluster.delete(PYTORCHJOBS, "nightly", "default")
     away.left = 7
     event = fired(trigger)
-    assert away.left == 0 and "was stopped: the job is gone" in event["failure"]
+    assert away.left == 0 and "was stopped: the job is gone" in event["error"]["text"]
 
 
 # --- one client for all triggers

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from allaboard.status import state_of
 from allaboard_provider import errors, homes, reconciler
 from allaboard_provider.identity import in_triggerer, task_of
 from allaboard_provider.operators import _elsewhere
+from allaboard_provider.operators._elsewhere import Homes
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.reconciler import Reconciler, TaskNow, why_stop_here
 from allaboard_provider.triggerers import Presence, Triggerer, present, why_not_left
@@ -189,6 +191,78 @@ def test_a_site_may_have_such_tries_fail_instead(
         an_operator(job=a_job()).execute(a_context(store=store))
     assert not isinstance(failure.value, AirflowFailException), "its retries are used"
     assert not here.has_run() and there.run().uid == run.uid and there.run().stop is None
+
+
+@pytest.mark.parametrize("word", ["Stop", " fail ", "", "stopp", "never", "true", "s\x1btop"])
+def test_a_word_of_the_site_that_is_not_allowed_is_told_at_the_first_try(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """Not only in the night in which it counts."""
+    monkeypatch.setenv("AIRFLOW__ALLABOARD__ELSEWHERE", word)
+    _, here = hosts
+    with here.here():
+        if word.strip().lower() in ("", "stop", "fail"):
+            assert an_operator(job=a_job()).execute(a_context())["state"] == "succeeded"
+            return
+        with pytest.raises(errors.PlaceFailed, match=r"stop and fail are allowed.*ELSEWHERE") as failure:
+            an_operator(job=a_job()).execute(a_context())
+    assert failure.value.code == "site_error" and "\x1b" not in str(failure.value)
+    assert not here.has_run()
+
+
+def test_a_wait_for_another_host_is_told_at_once_and_then_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = {"now": 1000.0}
+    said: list[tuple[float, str]] = []
+
+    def tell(words: str, *values: Any) -> None:
+        said.append((clock["now"] - 1000.0, words % values if values else words))
+
+    def pause(seconds: float) -> None:
+        clock["now"] += seconds
+
+    monkeypatch.setattr(_elsewhere.time, "monotonic", lambda: clock["now"])
+    log = SimpleNamespace(info=tell, warning=tell)
+    home = homes.Home("small-1", "uid", 1, 1, "east", 180.0, {})
+    waits = Homes(StateStore(), LocalBackend({"ALLABOARD_HOME": "/nowhere"}), log, pause)
+    assert waits._wait_for_end(home, "stop") is None
+    assert clock["now"] - 1000.0 == pytest.approx(home.bound(), abs=3)
+    assert [round(at / 60) for at, _ in said] == [0, 1, 2, 3, 4, 5]
+    assert ["at most" in words for _, words in said] == [False, True, True, True, True, False]
+    assert "4 min at most" in said[1][1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        ({}, 0.0),
+        ({"WORKERS__EXECUTION_API_TIMEOUT": "60"}, 3 * (5 + 5 * 60 + 15) - 300.0),
+        ({"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "40"}, 3 * (5 + 5 * 5 + 15) - 40.0),
+        (
+            {
+                "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "0",
+                "WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "2",
+                "WORKERS__MAX_FAILED_HEARTBEATS": "1",
+            },
+            5 + 5 * 5 + 1 + 2 + 2 + 2,
+        ),
+    ],
+    ids=str,
+)
+def test_a_next_try_elsewhere_waits_for_a_worker_that_is_cut_off_as_well(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], seconds: float
+) -> None:
+    """Airflow gives its try away after the heartbeat timeout, and that worker may follow on for longer."""
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AIRFLOW__{name}", value)
+    assert _elsewhere.cut_off_worker() == seconds
+    monkeypatch.setenv("ALLABOARD_ORCHESTRATED_PATIENCE", "2m")
+    store = StateStore()
+    with hosts[0].here():
+        an_operator(job=a_job()).execute(a_context(store=store))
+    home = homes.read_home(store[homes.HOME])
+    assert home is not None and home.patience == 120.0 + seconds
 
 
 @pytest.mark.parametrize("how", ["failed", "stopped by a limit"])

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowTaskTimeout,
+    TaskDeferred,
 )
 from airflow.sdk.execution_time.timeout import timeout
 
@@ -30,7 +31,7 @@ from allaboard.status import state_of
 from allaboard_provider import errors
 from allaboard_provider.operators import EvaluateOperator, TrainingJobOperator
 from allaboard_provider.retries import TrainingRetryPolicy
-from tests.provider.building import a_context
+from tests.provider.building import TaskInstance, a_context
 from tests.provider.live import until
 from tests.provider.runs import stop
 
@@ -106,6 +107,28 @@ def stopped_by_a_person() -> errors.TrainingFailed:
         person.join()
 
 
+def a_worker_that_is_told_to_end() -> errors.TrainingFailed:
+    task = TrainingJobOperator(task_id="train", job=a_job(), deferrable=False, allaboard_conn_id=None)
+    task.on_kill()
+    with pytest.raises(errors.TrainingFailed) as failure:
+        task.execute(a_context(TaskInstance(state="running", max_tries=1)))
+    return failure.value
+
+
+def another_try_has_the_run() -> errors.TrainingFailed:
+    def deferral() -> tuple[TrainingJobOperator, TaskDeferred]:
+        task = TrainingJobOperator(task_id="train", job=a_job(), deferrable=True, allaboard_conn_id=None)
+        with pytest.raises(TaskDeferred) as deferred:
+            task.execute(a_context(TaskInstance()))
+        return task, deferred.value
+
+    task, first = deferral()
+    deferral()  # cleared meanwhile
+    with pytest.raises(errors.TrainingFailed) as failure:
+        task.execute_complete(a_context(), first.trigger._event("there"))  # type: ignore[attr-defined]
+    return failure.value
+
+
 FAILS: dict[str, tuple[Callable[[], errors.TrainingFailed], str]] = {
     "a job with a typo": (lambda: raised_by(a_job(wokers=2)), "wokers"),
     "a job file that is missing": (lambda: raised_by("nowhere/job.yaml"), "job"),
@@ -144,6 +167,8 @@ FAILS: dict[str, tuple[Callable[[], errors.TrainingFailed], str]] = {
         "",
     ),
     "a person stops it (`allaboard stop`)": (stopped_by_a_person, ""),
+    "another try of the task has the run": (another_try_has_the_run, ""),
+    "the worker is told to end": (a_worker_that_is_told_to_end, ""),
 }
 
 

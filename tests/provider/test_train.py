@@ -29,7 +29,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.observation import Owner
 from allaboard.status import state_of
 from allaboard_provider import plugin
-from allaboard_provider.errors import PlaceFailed, TaskTimedOut
+from allaboard_provider.errors import PlaceFailed, RunTakenOver, TaskTimedOut
 from allaboard_provider.identity import on_worker
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -477,8 +477,9 @@ def test_a_run_that_somebody_else_took_over_is_left_alone() -> None:
     operator, context = an_operator(HANGS, deferrable=True), a_context()
     deferral = deferred(operator, context)
     deferred(an_operator(HANGS, deferrable=True), a_context())  # cleared meanwhile: a new try
-    with pytest.raises(AirflowFailException, match="on attempt 2"):
+    with pytest.raises(RunTakenOver, match="on attempt 2") as failure:
         operator.execute_complete(context, event_of(deferral))
+    assert (failure.value.code, failure.value.run) == ("taken_over", only_run().run)
     assert not state_of(only_run()).is_final
 
 

@@ -1,4 +1,6 @@
-"""Defaults of tasks. They are cheap, for DAG files ask at every parse."""
+"""Defaults of tasks, and what a site configures about them. They are cheap, for DAG files ask at every
+parse.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,11 @@ import os
 from configparser import RawConfigParser
 
 from airflow.sdk import conf
+
+from allaboard.errors import SiteError
+from allaboard.untrusted import show
+
+ELSEWHERE = ("stop", "fail")
 
 
 def deferrable() -> bool:
@@ -20,6 +27,20 @@ def deferrable() -> bool:
     if _in_environment("operators", "default_deferrable"):
         return bool(conf.getboolean("operators", "default_deferrable"))
     return True
+
+
+def elsewhere() -> str:
+    """``[allaboard] elsewhere``: what a next try does whose local run lives on another host. Raises SiteError
+    for a word that is not in `ELSEWHERE`.
+    """
+    word = str(conf.get("allaboard", "elsewhere", fallback="")).strip().lower() or ELSEWHERE[0]
+    if word not in ELSEWHERE:
+        raise SiteError(
+            f"[allaboard] elsewhere is {show(word)} in Airflow's configuration; stop and fail are allowed: "
+            "stop has the run stopped on the other host and resumes it here, fail fails this try; correct it "
+            "in airflow.cfg, or in AIRFLOW__ALLABOARD__ELSEWHERE"
+        )
+    return word
 
 
 def _in_environment(section: str, option: str) -> bool:

@@ -17,11 +17,12 @@ first diagnosis, and what prevented a run by who must act. So callbacks can page
     │   ├── QueueTimedOut       ... of its queue: the run got no place in time
     │   └── TaskTimedOut        ... of the task: its execution_timeout
     ├── PlaceFailed             the place refused or did not answer: cluster, store, connection
-    └── StoppedByPerson         never retried
+    ├── StoppedByPerson         never retried
+    └── RunTakenOver            another try follows the run now; never retried
 
-`SpecRejected` and `StoppedByPerson` are Airflow's `AirflowFailException`, which no retry repeats;
-`TaskTimedOut` is its `AirflowTaskTimeout`. The table in provider/README.md says which of them Airflow
-retries, with a retry policy and without.
+`SpecRejected`, `StoppedByPerson` and `RunTakenOver` are Airflow's `AirflowFailException`, which no retry
+repeats; `TaskTimedOut` is its `AirflowTaskTimeout`. The table in provider/README.md says which of them
+Airflow retries, with a retry policy and without.
 """
 
 from __future__ import annotations
@@ -128,6 +129,10 @@ class StoppedByPerson(TrainingFailed, AirflowFailException):
     """A person stopped the run, or deleted its job."""
 
 
+class RunTakenOver(TrainingFailed, AirflowFailException):
+    """Another try of the task, or somebody else, follows the run now: this try has no say in it any more."""
+
+
 Run = Callable[[], str]
 """Gives the name or the key of the run that a task is about."""
 _PASSES = (BackendUnreachable, StorageUnreachable)
@@ -223,6 +228,23 @@ def task_timed_out(limit: object, run: str) -> TaskTimedOut:
         fix=fix,
         run=run,
         sure=True,
+    )
+
+
+def taken_over(run: str, why: str) -> RunTakenOver:
+    """The exception of a try whose run another one follows. ``why``: in words."""
+    why = hidden(why)
+    fix = "nothing is to be done where the task was cleared; else `allaboard status` says who has the run"
+    return RunTakenOver(
+        _about(run, f"{why}; {fix}"), code="taken_over", summary=why, fix=fix, run=run, sure=True
+    )
+
+
+def worker_ended(run: str, why: str) -> TrainingFailed:
+    """The exception of a try whose worker was told to end. ``why``: with what becomes of the run."""
+    fix = "look at who ended the worker: a restart, a drained node, a time limit, or a person"
+    return TrainingFailed(
+        _about(run, why), code="worker_ended", summary=why, fix=fix, run=run, retryable=True, sure=True
     )
 
 

@@ -27,9 +27,9 @@ notices, and for the grace of its members.
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a run lives. ``patience``: seconds for which it goes on there without a follower. ``place``: the
-    fingerprint of the runs of its home. ``alone``: it ends with the worker that launched it. ``data``: what
-    its attempt trains on; None: unknown.
+    """Where a run lives. ``patience``: seconds for which it goes on there once Airflow has given up its
+    worker, which may be cut off. ``place``: the fingerprint of the runs of its home. ``alone``: it ends with
+    the worker that launched it. ``data``: what its attempt trains on; None: unknown.
     """
 
     run: str

@@ -27,6 +27,7 @@ from pluggy import HookimplMarker
 
 from allaboard.errors import SiteError
 from allaboard.spec.site import home
+from allaboard.untrusted import show
 from allaboard_provider.links import ROUTE
 from allaboard_provider.ui import PREFIX, LazyApp
 
@@ -86,6 +87,21 @@ class Listener:
             stop_runs_of(cut_short, (dag_run.dag_id, dag_run.run_id), reason)
 
 
+UI = ("tabs", "page", "off")
+
+
+def ui_of(configured: str) -> str:
+    """``[allaboard] ui``. Another word than those of `UI` is logged, and is no reason to load no plugin."""
+    word = configured.strip().lower() or UI[0]
+    if word in UI:
+        return word
+    log.error(
+        "[allaboard] ui is %s in Airflow's configuration; %s are allowed; tabs are shown",
+        show(configured), ", ".join(UI),
+    )  # fmt: skip
+    return UI[0]
+
+
 def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     """What a plugin registers for Airflow's web pages. ``ui``: the option ``[allaboard] ui``; ``knows``: the
     attributes of plugins that this Airflow reads. An Airflow without React plugins shows the HTML page of a
@@ -126,7 +142,7 @@ def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]
     return found
 
 
-_PAGES = web_pages(str(conf.get("allaboard", "ui", fallback="tabs") or "tabs").lower(), dir(AirflowPlugin))
+_PAGES = web_pages(ui_of(str(conf.get("allaboard", "ui", fallback=""))), dir(AirflowPlugin))
 
 
 class AllaboardPlugin(AirflowPlugin):

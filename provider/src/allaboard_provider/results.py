@@ -108,14 +108,18 @@ def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:
     return dict(redact_texts(summary, secrets))
 
 
-def end_of(outcome: Outcome, options: str = "", secrets: Iterable[str] = ()) -> dict[str, Any]:
+def end_of(
+    outcome: Outcome, options: str = "", secrets: Iterable[str] = (), text: str | None = None
+) -> dict[str, Any]:
     """How a run has ended, for a worker that cannot look at it: plain JSON without secrets. ``result``: as
-    `result_of`, of one that succeeded; ``error``: what its task raises for another one.
+    `result_of`, of one that succeeded; ``error``: what its task raises for another one, with ``text`` or
+    `failure_text`.
     """
     known = tuple(secrets)
     if outcome.ok:
         return {"state": str(outcome.state), "result": result_of(outcome, known), "error": None}
-    error = failure_of(outcome, failure_text(outcome, options, known), known)
+    text = failure_text(outcome, options, known) if text is None else _plain(text, known)
+    error = failure_of(outcome, text, known)
     fields = {"kind": type(error).__name__, "text": str(error), **vars(error)}
     return {"state": str(outcome.state), "result": None, "error": fields}
 

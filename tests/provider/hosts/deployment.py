@@ -47,6 +47,7 @@ READY = 300.0
 PATIENCE = 300.0
 """Seconds for which a run goes on that nobody follows. On a busy machine Airflow needs minutes for little."""
 FINAL = ("success", "failed", "skipped", "upstream_failed", "removed")
+UNFINISHED = ("running", "deferred", "scheduled", "queued", "restarting", "up_for_retry", "up_for_reschedule")
 
 
 def postgres_bin() -> Path | None:
@@ -129,7 +130,7 @@ class Deployment(Api):
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
             "AIRFLOW__CELERY__BROKER_URL": f"redis://{CONTROL}:6379/0",
             "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{database}",
-            "AIRFLOW__CELERY__WORKER_CONCURRENCY": "2",
+            "AIRFLOW__CELERY__WORKER_CONCURRENCY": "6",
             "AIRFLOW__CELERY__SYNC_PARALLELISM": "1",
             # A machine may be busy with other things.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -160,7 +161,7 @@ class Deployment(Api):
         with self._timed("Redis"):
             self.start_redis()
         with self._timed("the database"):
-            self.control.run(["airflow", "db", "migrate"], self.environ)
+            self.control.run(["airflow", "db", "migrate"], self.environ, 900)
         with self._timed("Airflow"):
             for component in ("api-server", "scheduler", "dag-processor"):
                 self.spawn(CONTROL, component)
@@ -183,6 +184,7 @@ class Deployment(Api):
             if not host.lives:
                 host.boot()
             host.join()
+            host.thaw()
             for name, component in list(host.components.items()):
                 component.thaw()
                 if name.startswith("triggerer"):
@@ -365,6 +367,14 @@ class Deployment(Api):
         self.api("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": name, "logical_date": None, "conf": params})
         return HostRun(self, dag, name)
 
+    def raw(self, text: str, samples: int = 12) -> Path:
+        """A folder of raw data that all hosts see: in each sample stands this text."""
+        folder = self.network.shared / "raw" / f"{text}-{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+        for number in range(samples):
+            (folder / f"{number:03d}.txt").write_text(text)
+        return folder
+
     def _knows(self, dag: str) -> bool:
         try:
             self.api("GET", f"/dags/{dag}")
@@ -384,11 +394,21 @@ class Deployment(Api):
         found = {name: self.host(name).members() for name in hosts or self.workers}
         return {name: pids for name, pids in found.items() if pids}
 
+    def left_behind(self) -> list[str]:
+        """Each process of a training, and each task that has not ended, in words."""
+        found = [f"{name}: {words}" for name in self.workers for words in self.host(name).trainings()]
+        states = "&".join(f"state={state}" for state in UNFINISHED)
+        tasks = self.api("GET", f"/dags/~/dagRuns/~/taskInstances?{states}&limit=100")["task_instances"]
+        return found + [f"task of {one['dag_run_id']}: {one['state']}" for one in tasks]
+
 
 class HostRun(Run):
-    """One DAG run, its task ``train``, and what trained for it on any host."""
+    """One DAG run, its task ``train``, and what trained for it on any host. ``data``: the text in its data,
+    for those who ask.
+    """
 
     live: Any
+    data: str = ""
 
     def __init__(self, airflow: Deployment, dag: str, name: str) -> None:
         super().__init__(airflow, dag, name)  # type: ignore[arg-type]  # which has what Run asks of it

@@ -14,7 +14,9 @@ BREATH = 0.05
 
 @dataclass(frozen=True)
 class Member:
-    """One process of a training, from its first line to its last. ``ended``: it wrote that it ended well."""
+    """One process of a training, from its first line to its last. ``ended``: it wrote that it ended well;
+    ``read``: the texts of the data in its model.
+    """
 
     host: str
     pid: int
@@ -27,6 +29,7 @@ class Member:
     first_step: int
     last_step: int
     ended: bool
+    read: tuple[str, ...] = ()
 
     @property
     def training(self) -> tuple[str, str, int, int]:
@@ -59,6 +62,7 @@ def _member(file: Path) -> Member | None:
         first_step=first["step"],
         last_step=last["step"],
         ended=last["what"] == "end",
+        read=tuple(last["read"]),
     )
 
 

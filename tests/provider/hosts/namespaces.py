@@ -242,6 +242,11 @@ class Host:
         found = self.pids() if self.lives else {}
         return [pid for pid, line in found.items() if MEMBER in line and words in line]
 
+    def trainings(self) -> list[str]:
+        """The command lines of all that belongs to a training: supervisors, keepers, members."""
+        found = self.pids().values() if self.lives else ()
+        return [words for words in found if SUPERVISOR in words or MEMBER in words]
+
     def end_trainings(self) -> None:
         """Whatever a test left running: the supervisors, and with them their members."""
         for pid in (pids := [pid for pid, words in self.pids().items() if SUPERVISOR in words]):
@@ -261,6 +266,17 @@ class Host:
         for component in self.components.values():
             component.collect()
         self.components.clear()
+
+    def freeze(self) -> None:
+        """All of it stands still, trainings included."""
+        for pid in self.pids():
+            send(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for component in self.components.values():
+            component.thaw()
+        for pid in self.pids():
+            send(pid, signal.SIGCONT)
 
     def cut(self) -> None:
         """No packet leaves or reaches it."""

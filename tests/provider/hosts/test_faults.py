@@ -9,12 +9,23 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.provider.hosts.deployment import CONTROL, Deployment, HostRun
-from tests.provider.hosts.faults import BOUND, goes_on, marks, times, wait_good_end, wait_settled, wait_taken
+from tests.provider.hosts.faults import (
+    BOUND,
+    end_well,
+    go_on,
+    marks,
+    times,
+    train,
+    wait_ended,
+    wait_settled,
+    wait_taken,
+    wait_watched,
+)
+from tests.provider.hosts.namespaces import Component
 from tests.provider.live import until
 
 pytestmark = marks
@@ -47,15 +58,13 @@ def test_with_the_defaults_a_task_ends_as_its_run(airflow: Deployment, again: in
     triggerer = airflow.triggerer(CONTROL)
     triggerer.freeze()
     with airflow.only("east"):
-        run = airflow.run_dag("anywhere")
-        run.wait_training()
-        state = wait_settled(run)
-    if state == "deferred":
-        with airflow.only("west"):
-            triggerer.thaw()
+        runs = train(airflow, "anywhere")
+        states = [wait_settled(run) for run in runs]
+    with airflow.only("west"):
+        triggerer.thaw()
+        for run in [run for run, state in zip(runs, states, strict=True) if state == "deferred"]:
             wait_taken(run)
-    wait_good_end(run)
-    run.assert_trained_once()
+    end_well(airflow, *runs)
 
 
 @endurance
@@ -63,70 +72,69 @@ def test_with_the_defaults_a_task_ends_as_its_run(airflow: Deployment, again: in
 def test_a_run_that_ended_at_home_is_handed_over_elsewhere(airflow: Deployment, again: int) -> None:
     """The triggerer of its host follows it to its end; then the resume lands on the other host."""
     airflow.triggerer("east")
+    # What a triggerer says of itself is known after a while.
+    time.sleep(10)
     with airflow.only("east"):
-        run = airflow.run_dag("anywhere")
-        run.wait_training()
-        state = wait_settled(run)
-    if state == "deferred":
-        until("a triggerer watches", lambda: run.task()["triggerer_job"])
-        with airflow.only("west"):
+        runs = train(airflow, "anywhere")
+        wait_watched(*runs)
+    with airflow.only("west"):
+        for run in runs:
             run.finish()
+        for run in runs:
             wait_taken(run)
-    wait_good_end(run)
-    run.assert_trained_once()
-    assert run.xcom()["state"] == "succeeded"
+    end_well(airflow, *runs)
+    assert [run.xcom()["state"] for run in runs] == ["succeeded"] * len(runs)
 
 
 # A triggerer that freezes.
 
 
-def of_trigger(logs: Path, run: str) -> list[Path]:
-    """The files in which the triggerers of a host log about a DAG run."""
-    return list(logs.glob(f"*/run_id={run}/**/*.trigger.*"))
+def took_the_trigger(triggerer: Component, run: HostRun) -> bool:
+    """Whether Airflow has taken the trigger of this run from a triggerer, which says so in its own log or in
+    the task's. The API server reads no longer what one writes there that has lost its triggers.
+    """
+    logs = triggerer.host.folder / "airflow" / "logs"
+    told = [file.read_text() for file in logs.glob(f"*/run_id={run.name}/**/*.trigger.*")]
+    mine = [line for line in triggerer.words().splitlines() if run.name in line]
+    return any("invoking on_kill" in text for text in (*told, *mine))
 
 
 @endurance
 @times()
 def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, again: int) -> None:
-    """Another one has taken over and fired, for it cannot see the run, and the resume waits in the queue."""
+    """Another one has taken over and fired, for it cannot see the runs, and the resumes wait in the queue."""
     frozen = airflow.triggerer("east")
-    run = airflow.run_dag("on_east")
-    run.wait_training()
-    assert wait_settled(run) == "deferred"
-    until("the triggerer of its host watches", lambda: run.task()["triggerer_job"])
+    time.sleep(10)
+    runs = train(airflow, "on_east")
+    wait_watched(*runs)
     airflow.triggerer(CONTROL)
     with airflow.only("west"):
         frozen.freeze()
-        until("another one has fired", lambda: run.task()["state"] in ("scheduled", "queued"), 240)
+        for run in runs:
+            until(
+                "another one has fired", lambda run=run: run.task()["state"] in ("scheduled", "queued"), 240
+            )
         frozen.thaw()
-        # The API server reads no longer what this one writes.
-        logs = airflow.host("east").folder / "airflow" / "logs"
-        taken = "invoking on_kill"
-        until(
-            "Airflow takes the trigger",
-            lambda: any(taken in f.read_text() for f in of_trigger(logs, run.name)),
-            300,
-        )
-        assert goes_on(run, 15), run.story()
-    wait_good_end(run)
-    run.assert_trained_once()
+        for run in runs:
+            until("Airflow takes the trigger", lambda run=run: took_the_trigger(frozen, run), 300)
+        go_on(15, *runs)
+    end_well(airflow, *runs)
 
 
 @endurance
 @times()
 def test_a_triggerer_that_froze_while_its_run_ended(airflow: Deployment, again: int) -> None:
     frozen = airflow.triggerer("east")
-    run = airflow.run_dag("on_east")
-    run.wait_training()
-    assert wait_settled(run) == "deferred"
-    until("a triggerer watches", lambda: run.task()["triggerer_job"])
+    time.sleep(10)
+    runs = train(airflow, "on_east")
+    wait_watched(*runs)
     frozen.freeze()
     time.sleep(THRESHOLD + 10)
-    run.finish()
+    for run in runs:
+        run.finish()
     time.sleep(2)
     frozen.thaw()
-    wait_good_end(run)
-    run.assert_trained_once()
+    end_well(airflow, *runs)
 
 
 # The next try lands elsewhere.
@@ -134,75 +142,48 @@ def test_a_triggerer_that_froze_while_its_run_ended(airflow: Deployment, again: 
 
 @times()
 def test_the_next_try_after_a_killed_worker(airflow: Deployment, again: int) -> None:
-    """The worker is killed, its training goes on, and the next try begins on the other host."""
+    """The worker is killed, its trainings go on, and the next tries begin on the other host."""
     airflow.triggerer("east")
     with airflow.only("east"):
-        run = airflow.run_dag("anywhere_sync")
-        run.wait_training(beyond=20)
+        runs = train(airflow, "anywhere_sync", beyond=20)
     airflow.component("east", "worker").kill()
-    assert airflow.training("east"), "the training lives on"
-    second = run.wait_training(2)
-    assert second.host == "west" and second.first_step > 0, run.story()
-    wait_good_end(run)
-
-
-@endurance
-@times()
-def test_the_next_try_after_a_host_was_lost(airflow: Deployment, again: int) -> None:
-    with airflow.only("east"):
-        run = airflow.run_dag("anywhere_sync")
-        run.wait_training(beyond=20)
-    airflow.host("east").crash()
-    second = run.wait_training(2, seconds=2 * BOUND)
-    assert second.host == "west" and second.first_step > 0, run.story()
-    wait_good_end(run)
-
-
-@endurance
-@times()
-def test_the_next_try_after_a_host_was_cut_off(airflow: Deployment, again: int) -> None:
-    """Its worker and its training live, and see nothing of others but the folder that all hosts share."""
-    with airflow.only("east"):
-        run = airflow.run_dag("anywhere_sync")
-        run.wait_training(beyond=20)
-    airflow.host("east").cut()
-    second = run.wait_training(2, seconds=2 * BOUND)
-    assert second.host == "west" and second.first_step > 0, run.story()
-    airflow.host("east").join()
-    assert goes_on(run, 30), run.story()
-    wait_good_end(run)
+    assert airflow.training("east"), "the trainings live on"
+    for run in runs:
+        second = run.wait_training(2)
+        assert second.host == "west" and second.first_step > 0, run.story()
+    end_well(airflow, *runs, once=False)
 
 
 @times()
 def test_a_cleared_task_goes_on_elsewhere(airflow: Deployment, again: int) -> None:
     """Cleared while deferred; its next try begins on the other host."""
     airflow.triggerer("east")
+    time.sleep(10)
     with airflow.only("east"):
-        run = airflow.run_dag("anywhere")
-        run.wait_training(beyond=20)
-        assert wait_settled(run) == "deferred"
-        until("a triggerer watches", lambda: run.task()["triggerer_job"])
+        runs = train(airflow, "anywhere", beyond=20)
+        wait_watched(*runs)
     with airflow.only("west"):
-        run.clear()
-        second = run.wait_training(2)
-    assert second.host == "west" and second.first_step > 0, run.story()
-    wait_good_end(run)
+        for run in runs:
+            run.clear()
+        for run in runs:
+            second = run.wait_training(2)
+            assert second.host == "west" and second.first_step > 0, run.story()
+    end_well(airflow, *runs, once=False)
 
 
 @endurance
 @times()
 def test_a_cleared_task_goes_on_elsewhere_also_from_a_worker(airflow: Deployment, again: int) -> None:
-    """Cleared while a worker follows; the worker of that host is busy with other runs then."""
-    others = [airflow.run_dag("on_east_sync")]
+    """Cleared while a worker follows; any host may take the next try."""
+    [other] = train(airflow, "on_east_sync", count=1)
     with airflow.only("east"):
-        run = airflow.run_dag("anywhere_sync")
-        run.wait_training(beyond=20)
-    others[0].wait_training()
-    run.clear()
-    run.wait_training(2)
-    wait_good_end(run)
-    wait_good_end(others[0])
-    others[0].assert_trained_once()
+        runs = train(airflow, "anywhere_sync", count=2, beyond=20)
+    for run in runs:
+        run.clear()
+    for run in runs:
+        run.wait_training(2)
+    end_well(airflow, *runs, once=False)
+    end_well(airflow, other)
 
 
 # Orders of a person.
@@ -213,70 +194,74 @@ ORDERS: dict[str, Callable[[HostRun], None]] = {
     "cleared": lambda run: run.clear(),
     "dag_run_failed": lambda run: run.patch("failed"),
 }
-orders = pytest.mark.parametrize("order", ORDERS)
 
 
-def obeys(run: HostRun, order: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """The training ends within the bound; a clear begins another one."""
-    first = run.trainings()[0]
-    ORDERS[order](run)
-    time.sleep(3)
-    meanwhile()
-    began = time.monotonic()
+def train_for_orders(airflow: Deployment) -> list[tuple[str, HostRun]]:
+    """Two runs for each order."""
+    orders = [*ORDERS, *ORDERS]
+    return list(zip(orders, train(airflow, "on_east", count=len(orders)), strict=True))
 
-    def has_ended() -> bool:
-        return all(time.time() - one.last > 2 for one in run.members() if one.training == first)
 
-    until(f"{order}: the training has ended\n", has_ended, BOUND)
-    print(f"{order}: ended after {time.monotonic() - began:.0f} s")
-    if order == "cleared":
+def give(orders: list[tuple[str, HostRun]]) -> list[HostRun]:
+    """Give each run its order. Those which end by it: a clear begins another training."""
+    for order, run in orders:
+        ORDERS[order](run)
+    return [run for order, run in orders if order != "cleared"]
+
+
+WANTED = {"success": ("success",), "failed": ("failed",), "dag_run_failed": ("failed", "skipped")}
+"""Airflow skips what waits in a queue when its DAG run is failed."""
+
+
+def all_obeyed(airflow: Deployment, orders: list[tuple[str, HostRun]]) -> None:
+    """Each task is in the state of its order, and what was cleared trains again, by itself."""
+    cleared = [run for order, run in orders if order == "cleared"]
+    for run in cleared:
         run.wait_training(2)
-        wait_good_end(run)
-    else:
-        run.wait_quiet(BOUND)
-        assert len(run.trainings()) == 1, run.story()
-        # Airflow skips what waits in a queue when its DAG run is failed.
-        wanted = {"success": ("success",), "failed": ("failed",), "dag_run_failed": ("failed", "skipped")}
-        assert run.task()["state"] in wanted[order], run.story()
+    for order, run in orders:
+        if order != "cleared":
+            run.wait_quiet(BOUND)
+            run.assert_never_two()
+            assert len(run.trainings()) == 1, run.story()
+            assert run.wait_over() in WANTED[order], run.story()
+    end_well(airflow, *cleared, once=False)
 
 
 @endurance
-@orders
-@times()
-def test_an_order_in_the_first_seconds_of_a_deferral(airflow: Deployment, order: str, again: int) -> None:
-    """No triggerer has begun the trigger yet."""
+@times(5)
+def test_orders_in_the_first_seconds_of_a_deferral(airflow: Deployment, again: int) -> None:
+    """No triggerer has begun the triggers yet."""
     triggerer = airflow.triggerer("east")
     # What a triggerer says of itself counts for a while.
     time.sleep(10)
     triggerer.freeze()
-    run = airflow.run_dag("on_east")
-    run.wait_training()
-    if wait_settled(run) == "deferred":
-        assert run.task()["triggerer_job"] is None
-    obeys(run, order, meanwhile=triggerer.thaw)
+    orders = train_for_orders(airflow)
+    for _, run in orders:
+        if wait_settled(run) == "deferred":
+            assert run.task()["triggerer_job"] is None
+    stopped = give(orders)
+    time.sleep(3)
+    triggerer.thaw()
+    wait_ended("ordered at the beginning of a deferral", stopped)
+    all_obeyed(airflow, orders)
 
 
 @endurance
-@orders
-@times()
-def test_an_order_while_the_resume_is_queued(airflow: Deployment, order: str, again: int) -> None:
-    """A triggerer that cannot see the run has fired, and no worker of its host is free."""
+@times(5)
+def test_orders_while_the_resume_is_queued(airflow: Deployment, again: int) -> None:
+    """A triggerer that cannot see the runs has fired, and no worker of their host is free."""
     home = airflow.triggerer("east")
-    run = airflow.run_dag("on_east")
-    run.wait_training()
-    assert wait_settled(run) == "deferred"
-    until("a triggerer watches", lambda: run.task()["triggerer_job"])
+    time.sleep(10)
+    orders = train_for_orders(airflow)
+    wait_watched(*(run for _, run in orders))
     with airflow.only("west"):
         home.kill()
         airflow.triggerer(CONTROL)
-        until("it has fired", lambda: run.task()["state"] in ("scheduled", "queued"), 240)
+        for _, run in orders:
+            until("it has fired", lambda run=run: run.task()["state"] in ("scheduled", "queued"), 240)
         airflow.triggerer("east")
-        if order != "cleared":
-            obeys(run, order)
-            return
-        run.clear()
-    run.wait_training(2)
-    wait_good_end(run)
+        wait_ended("ordered while queued", give(orders))
+    all_obeyed(airflow, orders)
 
 
 # What goes on.
@@ -289,45 +274,71 @@ PARTS = ("redis", "postgres", "scheduler", "api-server", "dag-processor")
 @times()
 def test_a_part_of_airflow_is_killed_and_comes_back(airflow: Deployment, part: str, again: int) -> None:
     airflow.triggerer("east")
-    run = airflow.run_dag("on_east")
-    run.wait_training()
-    wait_settled(run)
+    runs = train(airflow, "on_east")
+    for run in runs:
+        wait_settled(run)
     airflow.component(CONTROL, part).kill()
     time.sleep(5)
     airflow.start_missing()
-    assert goes_on(run, 5), run.story()
-    wait_good_end(run)
-    run.assert_trained_once()
+    go_on(5, *runs)
+    end_well(airflow, *runs)
 
 
 @endurance
 @times()
 def test_a_triggerer_is_killed_and_comes_back(airflow: Deployment, again: int) -> None:
     triggerer = airflow.triggerer("east")
-    run = airflow.run_dag("on_east")
-    run.wait_training()
-    wait_settled(run)
+    time.sleep(10)
+    runs = train(airflow, "on_east")
+    wait_watched(*runs)
     triggerer.kill()
-    assert goes_on(run, 10), run.story()
+    go_on(10, *runs)
     airflow.spawn("east", "triggerer")
-    wait_good_end(run)
-    run.assert_trained_once()
+    end_well(airflow, *runs)
 
 
 @endurance
 @times()
 def test_a_worker_shuts_down_warmly(airflow: Deployment, again: int) -> None:
-    """As in a deployment: SIGTERM, and a new worker beside the training, which goes on."""
-    run = airflow.run_dag("on_east_sync")
-    run.wait_training()
+    """As in a deployment: SIGTERM, and a new worker beside the trainings, which go on."""
+    runs = train(airflow, "on_east_sync")
     airflow.component("east", "worker").signal(signal.SIGTERM)
     time.sleep(5)
-    assert goes_on(run, 10), run.story()
-    run.finish()
+    go_on(10, *runs)
+    for run in runs:
+        run.finish()
     until("the worker has ended", lambda: not airflow.component("east", "worker").runs, 120)
     airflow.start_missing()
-    wait_good_end(run)
-    run.assert_trained_once()
+    end_well(airflow, *runs)
+
+
+@endurance
+@times()
+def test_dag_runs_side_by_side_on_two_hosts_keep_to_their_own_data(airflow: Deployment, again: int) -> None:
+    """One DAG, and each DAG run brings data of its own; then a host loses its worker, and all of its tasks go
+    on beside those of the other one.
+    """
+    airflow.triggerer("east")
+
+    def side(host: str, number: int) -> HostRun:
+        run = airflow.run_dag("sides", raw=str(airflow.raw(f"{host}-{number}")))
+        run.data = f"{host}-{number}"
+        return run
+
+    sides: dict[str, list[HostRun]] = {}
+    for host in airflow.workers:
+        with airflow.only(host):
+            sides[host] = [side(host, number) for number in range(2)]
+            assert all(run.wait_training(beyond=20).host == host for run in sides[host])
+    airflow.component("east", "worker").kill()
+    for run in sides["east"]:
+        second = run.wait_training(2)
+        assert second.host == "west" and second.first_step > 0, run.story()
+    go_on(10, *sides["west"])
+    end_well(airflow, *sides["east"], once=False)
+    end_well(airflow, *sides["west"])
+    for run in (*sides["east"], *sides["west"]):
+        assert {one.read for one in run.members()} == {(run.data,)}, run.story()
 
 
 # What people see.
@@ -350,5 +361,5 @@ def test_the_pages_tell_of_runs_on_other_hosts(airflow: Deployment) -> None:
     until(
         "the tab has the run", lambda: (told := airflow.page(tab)["run"]) and told["state"] == "running", 60
     )
-    wait_good_end(run)
+    end_well(airflow, run)
     until("the tab has its end", lambda: airflow.page(tab)["run"]["state"] == "succeeded", 60)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.provider.hosts import page
 from tests.provider.hosts.deployment import CONTROL, Deployment
-from tests.provider.hosts.faults import goes_on, marks, times, wait_good_end, wait_settled
+from tests.provider.hosts.faults import end_well, go_on, marks, times, train, wait_watched
 from tests.provider.live import until
 
 pytestmark = [*marks, pytest.mark.endurance]
@@ -32,42 +32,34 @@ def start_triggerers(airflow: Deployment) -> None:
 @times()
 def test_each_task_defers_and_ends_as_its_run(airflow: Deployment, again: int) -> None:
     start_triggerers(airflow)
-    runs = {host: airflow.run_dag(f"on_{host}") for host in airflow.workers}
-    for host, run in runs.items():
-        assert run.wait_training().host == host
-        assert wait_settled(run) == "deferred", run.story()
-    for run in runs.values():
-        wait_good_end(run)
-        run.assert_trained_once()
+    runs = [run for host in airflow.workers for run in train(airflow, f"on_{host}")]
+    wait_watched(*runs)
+    assert all(f"on_{one.host}" == run.dag for run in runs for one in run.members())
+    end_well(airflow, *runs)
 
 
 @times()
 def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, again: int) -> None:
     """No other one takes its triggers: none serves its queue."""
     start_triggerers(airflow)
-    run = airflow.run_dag("on_east")
-    run.wait_training()
-    assert wait_settled(run) == "deferred"
-    until("a triggerer watches", lambda: run.task()["triggerer_job"])
+    runs = train(airflow, "on_east")
+    wait_watched(*runs)
     frozen = airflow.component("east", "triggerer")
     frozen.freeze()
-    assert goes_on(run, 45), run.story()
+    go_on(45, *runs)
     frozen.thaw()
-    assert goes_on(run, 20), run.story()
-    wait_good_end(run)
-    run.assert_trained_once()
+    go_on(20, *runs)
+    end_well(airflow, *runs)
 
 
 @times()
 def test_a_worker_restarts_meanwhile(airflow: Deployment, again: int) -> None:
     start_triggerers(airflow)
-    run = airflow.run_dag("on_west")
-    run.wait_training()
-    assert wait_settled(run) == "deferred"
+    runs = train(airflow, "on_west")
+    wait_watched(*runs)
     worker = airflow.component("west", "worker")
     worker.signal(signal.SIGTERM)
     until("the worker has ended", lambda: not worker.runs, 60)
     airflow.start_missing()
-    assert goes_on(run, 5), run.story()
-    wait_good_end(run)
-    run.assert_trained_once()
+    go_on(5, *runs)
+    end_well(airflow, *runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.provider.hosts.deployment import Deployment
-from tests.provider.hosts.faults import goes_on, marks, times, wait_good_end
+from tests.provider.hosts.faults import end_well, go_on, marks, times, train
 
 pytestmark = [*marks, pytest.mark.endurance]
 
@@ -14,8 +14,6 @@ SETTINGS = {"AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": "15"
 
 @times()
 def test_a_task_that_is_delivered_twice_trains_once(airflow: Deployment, again: int) -> None:
-    run = airflow.run_dag("anywhere_sync")
-    run.wait_training()
-    assert goes_on(run, 60), run.story()
-    wait_good_end(run)
-    run.assert_trained_once()
+    runs = train(airflow, "anywhere_sync")
+    go_on(60, *runs)
+    end_well(airflow, *runs)

@@ -616,6 +616,16 @@ def test_an_airflow_without_react_plugins_shows_the_page_in_a_frame_and_an_older
     assert plugin.web_pages("tabs", []) == plugin.web_pages("off", ["fastapi_apps", "react_apps"]) == {}
 
 
+@pytest.mark.parametrize("configured", ["", "Tabs", " page ", "off", "tab", "none", "o\nff"])
+def test_a_word_for_the_pages_that_is_not_allowed_is_told(
+    configured: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    word = configured.strip().lower()
+    assert plugin.ui_of(configured) == (word if word in plugin.UI else "tabs")
+    told = [line for line in caplog.messages if "tabs, page, off are allowed" in line]
+    assert len(told) == (word not in ("", *plugin.UI)) and "\n" not in "".join(told)
+
+
 def test_the_plugin_imports_nothing_of_a_web_server_before_the_first_request() -> None:
     heavy = ("fastapi", "starlette", "airflow.api_fastapi")
     code = f"import sys, allaboard_provider.plugin; print([m for m in {heavy} if m in sys.modules])"

@@ -176,7 +176,7 @@ def taken_over(store: Store, newest: Writer) -> TakenOver:
     goes_on = "began from scratch" if own.after is None else f"goes on after step {own.after}"
     return TakenOver(
         f"checkpoints {store.uri}: {newest.by or 'another process'} has taken over this folder at "
-        f"{newest.at or 'an unknown time'} and {goes_on}; process {os.getpid()} on {socket.gethostname()} "
+        f"{newest.at or 'an unknown time'} and {goes_on}; {_this_process()} "
         "saves no more, so that their checkpoints do not mix; let the other one train, or stop it and "
         "start this one anew"
     )

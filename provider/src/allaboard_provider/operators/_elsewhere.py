@@ -19,14 +19,14 @@ from airflow.sdk import conf
 from allaboard.backends.base import Handle, handle_of
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
+from allaboard.follow.news import Said, news
 from allaboard.follow.run_record import Reached
+from allaboard_provider import defaults
 from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
 
 _EVERY = 3.0
 """Seconds between two looks at what the other host has left."""
-_SAYS = 60.0
-"""Seconds between two lines about the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,20 @@ class Before:
     after: Reached | None = None
     result: Mapping[str, Any] | None = None
     uid: str = ""
+
+
+def cut_off_worker() -> float:
+    """Seconds for which a worker that is cut off from Airflow may follow its run after Airflow has given its
+    try to another one, by Airflow's configuration; 0 with its defaults.
+    """
+    beats = conf.getint("workers", "max_failed_heartbeats", fallback=3)
+    every = conf.getfloat("workers", "min_heartbeat_interval", fallback=5.0)
+    tries = conf.getint("workers", "execution_api_retries", fallback=5)
+    longest = conf.getfloat("workers", "execution_api_retry_wait_max", fallback=90.0)
+    pauses = sum(min(2.0**n, longest) for n in range(tries - 1))
+    request = tries * conf.getfloat("workers", "execution_api_timeout", fallback=5.0) + pauses
+    given_up = conf.getfloat("scheduler", "task_instance_heartbeat_timeout", fallback=300.0)
+    return max(0.0, beats * (every + request) - given_up)
 
 
 class Homes:
@@ -52,7 +66,7 @@ class Homes:
     def keep_home(self, handle: Handle, *, alone: bool) -> None:
         """Say that the run lives here. ``alone``: it ends with this worker."""
         place = self.backend.place()
-        patience = max(self.backend.patience, self.backend.orchestrated_patience)
+        patience = self.backend.orchestrated_patience + cut_off_worker()
         home = Home(
             handle.run, handle.uid, handle.attempt, handle.generation, self.host, patience, place, alone,
             handle.data,
@@ -70,8 +84,9 @@ class Homes:
 
     def settle(self, run: str) -> Before:
         """Wait until the last attempt of the run, if it was on another host, has surely ended. Raises
-        PlaceFailed where ``[allaboard] elsewhere`` says so.
+        PlaceFailed where ``[allaboard] elsewhere`` says so, SiteError where that is no word for it.
         """
+        policy = defaults.elsewhere()
         home = read_home(self._get(HOME))
         if home is None or home.run != run:
             return Before()
@@ -79,7 +94,7 @@ class Homes:
             return Before()
         ended = self._end_of(home)
         if ended is None and not home.alone:
-            ended = self._wait_for_end(home)
+            ended = self._wait_for_end(home, policy)
         if ended is not None and ended.state == "succeeded":
             if ended.accepted:
                 return Before(Reached(home.generation + 1, 0))
@@ -104,9 +119,9 @@ class Homes:
         ended = read_ended(self._get(ENDED))
         return ended if ended is not None and ended.uid == home.uid else None
 
-    def _wait_for_end(self, home: Home) -> Ended | None:
+    def _wait_for_end(self, home: Home, policy: str) -> Ended | None:
         where = f"run {home.run}, attempt {home.attempt}, lives on {home.host}; this worker is on {self.host}"
-        if conf.get("allaboard", "elsewhere", fallback="stop") == "fail":
+        if policy == "fail":
             summary = f"{where}: a second training is not started beside it ([allaboard] elsewhere is fail)"
             fix = f"`allaboard stop {home.run}` on {home.host} ends it, and the next try resumes"
             raise PlaceFailed(f"{summary}; {fix}", summary=summary, fix=fix, run=home.run, retryable=True)
@@ -115,17 +130,19 @@ class Homes:
             "%s: it is asked to stop there, and resumes here once it has ended, within %.0f min",
             where, home.bound() / 60,
         )  # fmt: skip
-        begun = said = time.monotonic()
-        while time.monotonic() - begun < home.bound():
+        begun = time.monotonic()
+        said = news(Said(), "waits", home.uid, None, begun) or Said()
+        while (waited := time.monotonic() - begun) < home.bound():
             if (ended := self._end_of(home)) is not None:
                 self.log.info("run %s has ended on %s: %s", home.run, home.host, ended.state)
                 return ended
-            if time.monotonic() - said >= _SAYS:
-                said = time.monotonic()
-                left = (home.bound() - (said - begun)) / 60
-                self.log.info(
-                    "still waits for the end of run %s on %s, %.0f min at most", home.run, home.host, left
-                )
+            line = (
+                f"still waits for the end of run {home.run} on {home.host}, "
+                f"{(home.bound() - waited) / 60:.0f} min at most"
+            )
+            if (heard := news(said, "waits", home.uid, line, begun + waited)) is not None:
+                said = heard
+                self.log.info("%s", line)
             self.pause(_EVERY)
         self.log.warning(
             "nothing is heard of run %s on %s; nobody has followed it for %.0f min, so it has ended",

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from airflow.sdk import conf
 from airflow.sdk.exceptions import (
-    AirflowException,
     AirflowFailException,
     AirflowTaskTimeout,
     TaskDeferralTimeout,
@@ -58,7 +57,9 @@ from allaboard_provider.errors import (
     TaskTimedOut,
     TrainingFailed,
     airflow_errors,
+    taken_over,
     task_timed_out,
+    worker_ended,
 )
 from allaboard_provider.executors import first_process, why_run_ends_with_worker
 from allaboard_provider.homes import Ended
@@ -347,9 +348,8 @@ class TaskTry:
         except OwnershipConflict as error:
             seen = self.backend.observe(self.handle.run)
             if seen.uid != self.handle.uid or seen.owner is None or seen.owner.id != self.worker.id:
-                raise AirflowFailException(
-                    f"{error}: somebody else took it over while this task was deferred"
-                ) from None
+                why = f"{error}: somebody else took it over while this task was deferred"
+                raise taken_over(self.handle.run, why) from None
 
     def _return_to_triggerer(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
         """Defer again while the cluster does not answer. A failure of the task would not end its run, and the
@@ -521,8 +521,9 @@ class TaskTry:
         self._seen = seen
         if seen.uid != self.handle.uid or (seen.owner is not None and seen.owner.id != self.worker.id):
             owner = seen.owner.id if seen.owner is not None else "nobody"
-            raise AirflowFailException(
-                f"run {seen.run} is on attempt {seen.attempt} now and belongs to {owner}: this try lost it"
+            raise taken_over(
+                seen.run,
+                f"run {seen.run} is on attempt {seen.attempt} now and belongs to {owner}: this try lost it",
             )
         state = state_of(seen)
         # The API server reads clusters by itself.
@@ -553,7 +554,7 @@ class TaskTry:
     # Ends from outside.
 
     def _leave_if_killed(self) -> None:
-        """Raises AirflowException if the worker was told to end. If a person or a time limit ended the task,
+        """Raises TrainingFailed if the worker was told to end. If a person or a time limit ended the task,
         the run is stopped first. If the task still counts as running, only this worker goes away (a restart,
         a drained node), and the run goes on for the next try.
         """
@@ -567,8 +568,8 @@ class TaskTry:
         state = task_state(states, ti)
         run = self.handle.run if self.handle is not None else self.plan.run
         if state == "running" and has_a_try_left(ti):
-            raise AirflowException(
-                f"this worker is told to end; run {run} goes on, and the next try of the task adopts it"
+            raise worker_ended(
+                run, f"this worker is told to end; run {run} goes on, and the next try of the task adopts it"
             )
         why = (
             "the worker was told to end, and no try is left"
@@ -576,7 +577,7 @@ class TaskTry:
             else f"the task was ended (its state is {state})"
         )
         self._stop(why, _UNTIL_SIGKILL)
-        raise AirflowException(f"run {run} is stopped: {why}")
+        raise worker_ended(run, f"run {run} is stopped: {why}")
 
     def give_up(self) -> None:
         """Mark a local run as one without a further try: this try ends in a way that Airflow does not try
@@ -623,7 +624,7 @@ class TaskTry:
     # The end.
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        """The result of a run that succeeded. Raises AirflowException with the reason for any other."""
+        """The result of a run that succeeded. Raises TrainingFailed with the reason for any other."""
         for line in self._task_log.failure_lines(outcome):
             self.log.error("%s", line)
         self._task_log.forget()

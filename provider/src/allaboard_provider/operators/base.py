@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException
 
+from allaboard_provider.errors import worker_ended
 from allaboard_provider.lineage import TellsLineage
 from allaboard_provider.templates import LeafByLeaf, uri_in
 
@@ -52,8 +52,8 @@ class StoreOperator(TellsLineage, LeafByLeaf, BaseOperator):
         self.killed = True
 
     def stop_if_killed(self, *_: Any) -> None:
-        """Raises AirflowException when the worker was told to end. A next try goes on with work that is half
+        """Raises TrainingFailed when the worker was told to end. A next try goes on with work that is half
         done.
         """
         if self.killed:
-            raise AirflowException("this worker was told to end; the next try goes on where this one stopped")
+            raise worker_ended("", "this worker was told to end; the next try goes on where this one stopped")

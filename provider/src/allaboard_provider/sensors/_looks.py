@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger
 
 from allaboard.diagnosis import diagnose
@@ -17,8 +16,9 @@ from allaboard.names import why_not_an_object_name
 from allaboard.observation import Observation
 from allaboard.status import state_of
 from allaboard.units import rfc3339
+from allaboard_provider.errors import TrainingFailed
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.results import failure_text, observation_words, result_of
+from allaboard_provider.results import failure_of, failure_text, observation_words, read_end, result_of
 from allaboard_provider.runs import ended_before, find_run, since_of
 from allaboard_provider.triggers.jobs import JobTrigger, ending_of
 from allaboard_provider.triggers.train import RunTrigger
@@ -70,8 +70,8 @@ class TrainingLooks:
             self.place.close()
 
     def look(self) -> dict[str, Any] | None:
-        """The status of the training that has succeeded; None while it has not ended. Raises AirflowException
-        for one that ended otherwise, BadInput for fields that contradict each other.
+        """The status of the training that has succeeded; None while it has not ended. Raises TrainingFailed
+        for one that ended otherwise, as its own task would, BadInput for fields that contradict each other.
         """
         self._check()
         try:
@@ -138,7 +138,7 @@ class TrainingLooks:
         last = backend.observe(seen.run, evidence=True)
         outcome, secrets = Outcome(last, diagnose(last)), backend.secrets_of(seen.run)
         if not outcome.ok:
-            raise AirflowException(failure_text(outcome, self.place.options, secrets))
+            raise failure_of(outcome, failure_text(outcome, self.place.options, secrets), secrets)
         return result_of(outcome, secrets)
 
     def _look_at_job(self) -> dict[str, Any] | None:
@@ -147,9 +147,12 @@ class TrainingLooks:
         except UnknownRun as error:
             self.log.info("%s yet", error)
             return None
-        if ending is not None and ending["failure"] is not None:
-            raise AirflowException(ending["failure"])
-        return None if ending is None else dict(ending["result"])
+        if (end := read_end(ending)) is None:
+            return None
+        state, result, failure = end
+        if result is None:
+            raise failure or TrainingFailed(f"{self.sensor.kind} {self.sensor.job_name} has ended: {state}")
+        return result
 
     def _ending_of_job(self) -> Mapping[str, Any] | None:
         """How the job ended; None while it has not."""

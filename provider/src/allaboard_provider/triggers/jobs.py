@@ -13,7 +13,7 @@ from allaboard.errors import BackendUnreachable, UnknownRun
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation
 from allaboard.status import state_of
-from allaboard_provider.results import observation_words, result_of
+from allaboard_provider.results import end_of, observation_words
 from allaboard_provider.runs import ended_before
 from allaboard_provider.triggers import train
 from allaboard_provider.triggers.backends import cluster_backend
@@ -21,8 +21,8 @@ from allaboard_provider.triggers.polling import VERSION, PollTrigger
 
 
 class JobTrigger(PollTrigger):
-    """Fires when the job of this kind and name has ended: ``{"version", "status": "there", "uid", "result",
-    "failure"}``. The event holds the ending, for a ttl may remove the job before a worker looks.
+    """Fires when the job of this kind and name has ended: ``{"version", "status": "there", "uid", "state",
+    "result", "error"}``. The event holds the ending, for a ttl may remove the job before a worker looks.
 
     ``since`` (epoch seconds): a job that ended before does not count. ``uid``: of a job that was seen
     already. The trigger waits for a job that does not exist yet; one that was seen and is gone has ended.
@@ -88,13 +88,9 @@ class JobTrigger(PollTrigger):
 
 
 def ending_of(seen: Observation, kind: str, namespace: str) -> Mapping[str, Any]:
-    """``result`` of a job that succeeded, else ``failure``: what happened, why, and where to look; the other
-    one is None. Plain JSON.
-    """
+    """The `end_of` a job of others; its error says what happened, why, and where to look. Plain JSON."""
     outcome, engine = Outcome(seen, diagnose(seen)), engine_of_kind(kind)
-    if outcome.ok:
-        return {"result": result_of(outcome), "failure": None}
     words = outcome.message.removeprefix("run ")
     fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses else ""
     where = f"kubectl describe {engine.PLURAL} {seen.run} --namespace {namespace}"
-    return {"result": None, "failure": f"{engine.KIND} {words}{fix}. To look at it: {where}"}
+    return end_of(outcome, text=f"{engine.KIND} {words}{fix}. To look at it: {where}")

@@ -22,7 +22,7 @@ from allaboard.backends.base import NotYours, Selection, Stopped
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import prepare
 from allaboard.backends.local.state.records import read_record
-from allaboard.errors import OwnershipConflict, SpecChanged, UnknownRun
+from allaboard.errors import OwnershipConflict, SiteError, SpecChanged, UnknownRun
 from allaboard.follow.loop import FollowPolicy
 from allaboard.observation import Owner, State
 from allaboard.running import Follower
@@ -598,6 +598,24 @@ def test_a_job_that_starts_the_entrypoint_of_its_image_is_refused_here(
     with pytest.raises(BadInput, match="no image is there whose entrypoint") as caught:
         backend.launch(plan, ME)
     assert [p.path for p in caught.value.problems] == ["command"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as two users")
+def test_a_pool_whose_folder_others_may_rename_is_refused_before_a_run_is_made(
+    backend: LocalBackend, folder: Path, tmp_path: Path
+) -> None:
+    """As a /tmp without the sticky bit is; no wait in a queue mends that."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    os.chown(tmp, 65534, 65534)
+    tmp.chmod(0o777)
+    unsafe = LocalBackend({**backend.environ, "ALLABOARD_POOL": str(tmp / "pool")})
+    with pytest.raises(SiteError, match=r"chmod \+t .*ALLABOARD_POOL") as refused:
+        unsafe.launch(a_plan(folder, QUICK, workers=1), ME)
+    assert refused.value.code == "pool_not_safe" and unsafe.list() == []
+    tmp.chmod(0o1777)
+    handle = unsafe.launch(a_plan(folder, QUICK, workers=1), ME)
+    assert state_of(ended(unsafe, handle.run)) is State.SUCCEEDED
 
 
 def test_a_gang_waits_for_its_slots_all_or_nothing(backend: LocalBackend, folder: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,19 @@ def test_an_orchestrated_run_that_nobody_follows_ends_and_its_next_try_resumes(
     assert_abandoned(ended(patient, handle.run))
     again = patient.launch(plan, Owner("the next try", kind="orchestrated"))
     assert (again.run, again.attempt, again.adopted) == (handle.run, 2, False)
+
+
+def test_an_orchestrated_run_without_a_further_try_lives_no_longer_than_the_bound(
+    backend: LocalBackend, folder: Path
+) -> None:
+    """It counts as attached then, whose time is longer here."""
+    backend.patience, backend.orchestrated_patience = 600.0, 4.0
+    handle = backend.launch(a_plan(folder, SLEEP, workers=1), WORKER)
+    backend.adopt(handle, WORKER, replace(WORKER, kind="attached"))
+    seen = ended(backend, handle.run)
+    assert state_of(seen) is State.STOPPED and seen.stop is not None and "for 4 s" in seen.stop.reason
+    mine = backend.launch(a_plan(folder, "import time; time.sleep(8)", workers=1, key="mine"), Owner("me"))
+    assert state_of(ended(backend, mine.run)) is State.SUCCEEDED
 
 
 def test_a_run_that_a_trigger_follows_lives_and_ends_once_the_trigger_is_gone(

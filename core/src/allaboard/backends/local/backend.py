@@ -42,6 +42,7 @@ from allaboard.backends.local.host.processes import (
     send_signal,
     spawn_supervisor,
 )
+from allaboard.backends.local.host.shared_files import check_pool
 from allaboard.backends.local.host.stacks import BETWEEN, look_twice
 from allaboard.backends.local.pool.admission import shrink_to_fit
 from allaboard.backends.local.pool.pool import Need, Pool, PoolView, default_path
@@ -297,6 +298,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         layout, where, more = self._prepare(plan, record, attempt)
         notes += more
+        check_pool(default_path(self.environ))
         code = shipped_code(plan.job)  # before anything is made: one of them may have gone meanwhile
         discard(attempt.path, folder.trash)  # left by a launch that was killed before it wrote the record
         for earlier in folder.attempts():
@@ -318,7 +320,7 @@ class LocalBackend:
                 "pool": default_path(self.environ),
                 "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),
                 "progress": asdict(self._carried_progress(folder, old, record)),
-                "attached_seconds": self.patience,
+                "attached_seconds": self._attached_seconds(owner),
                 "orchestrated_seconds": self.orchestrated_patience,
                 "notes": notes,
             },
@@ -332,6 +334,11 @@ class LocalBackend:
                 discard(attempt.path, folder.trash)
             raise
         return replace(_handle_of_record(record), notes=tuple(notes))
+
+    def _attached_seconds(self, owner: Owner) -> float:
+        """An orchestrated run without a further try counts as attached; nothing makes it live longer."""
+        orchestrated = owner.kind == "orchestrated"
+        return min(self.patience, self.orchestrated_patience) if orchestrated else self.patience
 
     @_translate_disk_errors
     def examine(self, plan: Plan) -> tuple[str, ...]:

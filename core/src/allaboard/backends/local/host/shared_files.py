@@ -73,6 +73,15 @@ def own_folder(path: str) -> tuple[str, int]:
     raise OSError(errno.EAGAIN, "it is removed as often as it is made", path)
 
 
+def check_pool(path: str) -> None:
+    """Raise SiteError if this user has no folder of the pool yet, and others could rename one there. No wait
+    mends that. What may pass, as a full disk, is not looked for.
+    """
+    with contextlib.suppress(OSError):
+        if not any(user == os.geteuid() for user, _ in user_folders(path)) and not _is_root_sticky(path):
+            _refuse_unsafe(os.path.dirname(path))
+
+
 def _make_own(path: str) -> None:
     inside = _is_root_sticky(path)
     parent = path if inside else os.path.dirname(path)
