@@ -84,9 +84,7 @@ class Pipeline:
                     "name": name,
                     "namespace": TEAM,
                     "labels": {"pipeline/runid": self.run_id},
-                    "annotations": {
-                        "workflows.argoproj.io/node-name": node_name(self.name, number)
-                    },
+                    "annotations": {"workflows.argoproj.io/node-name": node_name(self.name, number)},
                 },
                 "spec": {
                     "serviceAccountName": "pipeline-runner",
@@ -170,8 +168,8 @@ TOLD = {
 
 
 def node_name(workflow: str, number: int) -> str:
-    """Of a try of the step ``train``, from 0. Every level has tries of its own, as Kubeflow's manifests say it
-    for all templates: three of the step, then the task that holds it begins anew.
+    """Of a try of the step ``train``, from 0. By Kubeflow's manifests every level has three: after those of
+    the step, the task that holds it begins anew.
     """
     return f"{workflow}(0).root(0).train({number // 3}).executor({number % 3})"
 

@@ -56,15 +56,16 @@ def pod(node: str) -> dict[str, str]:
     ],
 )
 def test_a_pod_that_is_told_who_it_is_has_the_key_of_its_node_in_every_try(node: str) -> None:
-    """Argo tries again at every level of the workflow: the step, and once it is out of tries, what holds it."""
+    """Argo tries again at every level: the step, and once it is out of tries, what holds it."""
     assert json.loads(key_of(PLACE, pod(node))) == ["kfp", RUN, "retrain-x7k.root.train.executor"]
     assert key_of(PLACE.replace(TASK, RUN), pod(node)) == key_of(PLACE, pod(node))
 
 
 def test_each_iteration_of_a_loop_has_a_key_of_its_own() -> None:
     """Also of a loop in a loop, and in every try."""
-    names = [f"p(0).root(0).for-loop-2(0).iteration({n}:{n})(TRY).train(0).executor(TRY)" for n in range(12)]
-    names += [name.replace(".train", ".for-loop-4(0).iteration(0:0)(0).train") for name in names]
+    loop = "for-loop-1(0).iteration-iterations({n}:{n})(TRY).iteration-item(0)."
+    names = [f"p(0).root(TRY).{loop}train(0).executor(TRY)".replace("{n}", str(n)) for n in range(12)]
+    names += [name.replace("train", loop.replace("{n}", "0") + "train") for name in names]
     first, second = ([key_of(PLACE, pod(n.replace("TRY", again))) for n in names] for again in ("0", "2"))
     assert first == second and len({*first, key_of(PLACE, pod("p(0).root(0).train(0).executor(0)"))}) == 25
 

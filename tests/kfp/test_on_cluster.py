@@ -171,6 +171,7 @@ def test_the_next_pod_adopts_what_the_one_before_has_started(
     cluster: FakeCluster, artifacts: Of, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the step is out of tries, and Argo begins anew with what holds it."""
+
     class Evicted(BaseException):
         pass
 

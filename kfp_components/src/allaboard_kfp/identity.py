@@ -35,8 +35,9 @@ DOWNWARD = {
 the workflow, which holds the task, the iteration of a loop, and the number of the try.
 """
 _TRY = re.compile(r"\(\d+\)(?=\.|$)")
-"""The number of a try in the name of a node. Kubeflow's manifests have Argo try lost pods again at every level:
-``retrain-x7k(0).root(0).train(1).executor(0)``. An iteration of a loop has a colon: ``(1:1)``.
+"""The number of a try in the name of a node. By Kubeflow's manifests every level has one, as Argo begins
+anew with the level above where a step is out of tries: ``retrain-x7k(0).root(0).train(1).executor(0)``.
+An iteration of a loop has a colon: ``(1:1)``.
 """
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
