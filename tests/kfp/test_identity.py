@@ -37,16 +37,43 @@ def test_every_try_of_a_step_and_every_output_of_it_have_the_same_key() -> None:
     assert key_of(f"{LOCAL}/train/report") != key_of(f"/other{LOCAL}/train/report")
 
 
-def test_a_pod_that_is_told_who_it_is_has_the_key_of_its_node_in_every_try() -> None:
-    pod = {"KFP_POD_NAME": "p", "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(0)"}
-    again = {**pod, "KFP_POD_NAME": "q", "ARGO_NODE_NAME": "retrain-x7k.root.train.executor(2)"}
-    place = f"s3://b/v2/artifacts/retrain/{RUN}/train/{TASK}/report"
-    assert json.loads(key_of(place, pod)) == ["kfp", RUN, "retrain-x7k.root.train.executor"]
-    assert key_of(place, again) == key_of(place.replace(TASK, RUN), pod)
-    loop = {**pod, "ARGO_NODE_NAME": "retrain-x7k.root.for-loop(1:b).train.executor(0)"}
-    assert key_of(place, loop) != key_of(place, pod)
-    assert key_of(place, {**pod, "ARGO_NODE_NAME": ""}) == key_of(place), "half of it is not enough"
-    assert key_of(place, {n: v for n, v in pod.items() if n != "KFP_POD_NAME"}) == key_of(place)
+PLACE = f"s3://b/v2/artifacts/retrain/{RUN}/train/{TASK}/report"
+
+
+def pod(node: str) -> dict[str, str]:
+    return {"KFP_POD_NAME": "p", "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": node}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "retrain-x7k.root.train.executor",
+        "retrain-x7k.root.train.executor(0)",
+        "retrain-x7k(0).root(0).train(0).executor(0)",
+        "retrain-x7k(0).root(0).train(0).executor(2)",
+        "retrain-x7k(0).root(0).train(1).executor(0)",
+        "retrain-x7k(1).root(2).train(10).executor(1)",
+    ],
+)
+def test_a_pod_that_is_told_who_it_is_has_the_key_of_its_node_in_every_try(node: str) -> None:
+    """Argo tries again at every level: the step, and once it is out of tries, what holds it."""
+    assert json.loads(key_of(PLACE, pod(node))) == ["kfp", RUN, "retrain-x7k.root.train.executor"]
+    assert key_of(PLACE.replace(TASK, RUN), pod(node)) == key_of(PLACE, pod(node))
+
+
+def test_each_iteration_of_a_loop_has_a_key_of_its_own() -> None:
+    """Also of a loop in a loop, and in every try."""
+    loop = "for-loop-1(0).iteration-iterations({n}:{n})(TRY).iteration-item(0)."
+    names = [f"p(0).root(TRY).{loop}train(0).executor(TRY)".replace("{n}", str(n)) for n in range(12)]
+    names += [name.replace("train", loop.replace("{n}", "0") + "train") for name in names]
+    first, second = ([key_of(PLACE, pod(n.replace("TRY", again))) for n in names] for again in ("0", "2"))
+    assert first == second and len({*first, key_of(PLACE, pod("p(0).root(0).train(0).executor(0)"))}) == 25
+
+
+def test_half_of_an_identity_is_not_enough() -> None:
+    told = pod("retrain-x7k.root.train.executor(0)")
+    assert key_of(PLACE, {**told, "ARGO_NODE_NAME": ""}) == key_of(PLACE)
+    assert key_of(PLACE, {n: v for n, v in told.items() if n != "KFP_POD_NAME"}) == key_of(PLACE)
 
 
 def test_a_task_of_a_pipeline_asks_for_it_by_the_downward_api(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def cluster(here: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     for name, value in {
         "ALLABOARD_BACKEND": "kubernetes", "ALLABOARD_IMAGE": "lab/train:1",
         "ALLABOARD_STORE": "s3://bucket/team", "KFP_POD_NAME": "retrain-1", "KFP_POD_UID": "pod-1",
-        "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain.train(0)",
+        "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain(0).root(0).train(0).executor(0)",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     return found
@@ -71,7 +71,7 @@ def test_members_are_pods_of_their_own_and_the_result_is_handed_over(
     cluster.operator.trains_for = 30
     made, _ = trained(artifacts)
     assert made.run == record(cluster).run
-    assert json.loads(record(cluster).key) == ["kfp", RUN, "retrain.train"]
+    assert json.loads(record(cluster).key) == ["kfp", RUN, "retrain.root.train.executor"]
     assert record(cluster).owner == Owner("kfp:pod-1", "worker", "orchestrated")
     assert record(cluster).outcome.state == "succeeded" and record(cluster).handed_over
     assert f"{made.run} is on its way" in capsys.readouterr().out
@@ -166,9 +166,12 @@ def test_a_pod_that_is_told_to_end_stops_the_run(
     assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
 
 
+@pytest.mark.parametrize("node", ["train(0).executor(1)", "train(1).executor(0)"])
 def test_the_next_pod_adopts_what_the_one_before_has_started(
-    cluster: FakeCluster, artifacts: Of, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, artifacts: Of, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the step is out of tries, and Argo begins anew with what holds it."""
+
     class Evicted(BaseException):
         pass
 
@@ -182,7 +185,7 @@ def test_the_next_pod_adopts_what_the_one_before_has_started(
     uid = record(cluster).uid
     cluster.operator.trains_for = 30
     monkeypatch.setenv("KFP_POD_UID", "pod-2")
-    monkeypatch.setenv("ARGO_NODE_NAME", "retrain.train(1)")
+    monkeypatch.setenv("ARGO_NODE_NAME", f"retrain(0).root(0).{node}")
     made, _ = trained(artifacts)
     assert (made.run, record(cluster).uid, record(cluster).attempt) == (record(cluster).run, uid, 1)
     assert record(cluster).owner.id == "kfp:pod-2" and len(cluster.all(PYTORCHJOBS)) == 1

@@ -34,7 +34,11 @@ DOWNWARD = {
 """The variables of a step's pod, and the fields that they come from: the run of the pipeline, and the node of
 the workflow, which holds the task, the iteration of a loop, and the number of the try.
 """
-_TRY = re.compile(r"\(\d+\)$")
+_TRY = re.compile(r"\(\d+\)(?=\.|$)")
+"""The number of a try in the name of a node. By Kubeflow's manifests every level has one, as Argo begins
+anew with the level above where a step is out of tries: ``retrain-x7k(0).root(0).train(1).executor(0)``.
+An iteration of a loop has a colon: ``(1:1)``.
+"""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
 
