@@ -19,10 +19,10 @@ from typing import Any
 import click
 
 from allaboard.errors import AllaboardError, BadInput, ExitCode, SiteError
-from allaboard.redaction import redact_job, redact_text
+from allaboard.redaction import redact_job
 from allaboard.report.commands import command
 from allaboard.report.exits import exit_code_of
-from allaboard.report.terminal import json_line, say, shown
+from allaboard.report.terminal import say, show_json_line, shown
 
 _MACHINE_ERRORS = frozenset(
     {
@@ -166,5 +166,4 @@ def _write_new_file(folder: Path, name: str, text: bytes) -> Path:
 
 
 def _print_error_object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
-    error = {"code": code, "message": redact_text(message), "problems": list(problems)}
-    click.echo(json_line({"error": error}))
+    show_json_line({"error": {"code": code, "message": message, "problems": list(problems)}})

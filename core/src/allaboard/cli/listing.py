@@ -15,15 +15,16 @@ import click
 from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
-from allaboard.errors import SiteError
+from allaboard.errors import SiteError, UnknownRun
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.terminal import say, show_json, style
+from allaboard.report.terminal import hide, say, show_json, style
 from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
     from allaboard.backends.kubernetes.backend import KubernetesBackend
 
 EPILOG = """\b
@@ -53,6 +54,7 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         others = cast("KubernetesBackend", backend).list_others()
         runs = sorted([*runs, *others], key=lambda seen: seen.created or 0, reverse=True)
     if as_json:
+        hide(value for seen in runs for value in _secrets_of(backend, seen))
         show_json({"runs": [summary(seen, _damage_diagnoses(seen)) for seen in runs]})
         return
     now = time.time()
@@ -70,6 +72,13 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
     for line in () if at.is_cluster else _slot_lines(now):
         say(line)
+
+
+def _secrets_of(backend: Backend, seen: Observation) -> tuple[str, ...]:
+    """The names of metrics are a member's. On a cluster each run would cost a request."""
+    with suppress(UnknownRun, SiteError):  # deleted meanwhile, or damaged
+        return backend.secrets_of(seen.run) if backend.name == "local" else ()
+    return ()
 
 
 def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from allaboard.errors import BadInput
 from allaboard.observation import Owner, State, Stop
+from allaboard.redaction import secret_values
 from allaboard.spec.identity import differences, names_one_step, same_spec
 from allaboard.units import seconds
 
@@ -88,6 +89,11 @@ class RunRecord:
     data: Data | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def secret_values(self) -> tuple[str, ...]:
+        """Every value of its job that is secret, for `allaboard.redaction`."""
+        return (*secret_values(self.spec), *self.secrets)
 
     def to_dict(self) -> dict[str, Any]:
         known = asdict(self)

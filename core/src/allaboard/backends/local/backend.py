@@ -92,7 +92,7 @@ from allaboard.observation import (
     Stop,
     in_order,
 )
-from allaboard.redaction import secret_values
+from allaboard.redaction import hide_known, secret_values
 from allaboard.render.labels import claim_name
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
@@ -678,7 +678,9 @@ class LocalBackend:
 
     def _with_evidence(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
         attempt = folder.attempt(record.generation, record.attempt)
-        tails = {m.name: tail(Path(m.log), _TAIL_LINES) for m in seen.members if m.log}
+        secrets = self._secrets_of(record)
+        # Hidden before anybody shortens or folds them: half of a secret is not found any more.
+        tails = {m.name: hide_known(tail(Path(m.log), _TAIL_LINES), secrets) for m in seen.members if m.log}
         progress = self._with_checkpoints(attempt, seen.progress)
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 
@@ -737,15 +739,16 @@ class LocalBackend:
         """The secret values in its job, the present values of the secrets that it names, and those of the
         environment that members inherit from whoever launches on this machine.
         """
-        record = self._read_record(self.find(run))
+        return self._secrets_of(self._read_record(self.find(run)))
+
+    def _secrets_of(self, record: RunRecord) -> tuple[str, ...]:
         named = [
             {"name": name, "folder": str(folder_of(self.home, name))}
             for secret in record.spec.get("secrets", ())
             if isinstance(name := secret.get("name"), str)
         ]
         return (
-            *secret_values(record.spec),
-            *record.secrets,
+            *record.secret_values,
             *secret_texts(named),  # of what was removed meanwhile only the members know the values
             *self._inherited_secrets,
         )
