@@ -137,7 +137,9 @@ class _Shell:
         shown = shlex.join(["allaboard", *words]) + (f" > {into}" if into else "")
         say(self.ink(f"$ {shown}", "cyan"))
         sys.stdout.flush()
-        command = [sys.executable, "-m", "allaboard", *words]
+        from allaboard.backends.local.host.isolated import isolated_command
+
+        command = isolated_command("allaboard", *words)
         if into is None:
             return _end_of(subprocess.Popen(command, cwd=self.place))
         with (self.place / into).open("wb") as file:

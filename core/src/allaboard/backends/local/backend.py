@@ -33,6 +33,7 @@ from allaboard.backends.base import (
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.data import Choice, choose_data, read_data
 from allaboard.backends.local.host.arrivals import arrivals_in
+from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
@@ -470,7 +471,7 @@ class LocalBackend:
         """Start the supervisor and wait until it holds its lock; this process holds the record's lock
         meanwhile. Leaves nothing behind when it raises.
         """
-        argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
+        argv = isolated_command("allaboard.backends.local.supervisor", str(attempt.path))
         environment = {**inherited_environment(self.environ), **_import_path(self.environ)}
         patient = _StartTimer(record.run, self.on_silence)
         who: Identity | None = None
@@ -1336,7 +1337,7 @@ def _describe_capacity(room: Capacity) -> str:
 
 
 def _import_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """A PYTHONPATH with which the supervisor imports the same allaboard as its launcher."""
+    """A PYTHONPATH with which members import the same allaboard as their launcher."""
     import allaboard
 
     root = str(Path(allaboard.__file__).parent.parent)
