@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
+from allaboard.filenames import expand_home
 from allaboard.report.terminal import Ink, say, supports_colour
 from allaboard.units import counted, show_seconds
 
@@ -61,7 +62,7 @@ def demo(folder: str, no_kill: bool) -> int:
             f"the demo trains with torch and numpy, and this Python has no {missing[0]}; "
             "pip install 'allaboard[torch]', or pipx run --spec 'allaboard[torch]' allaboard demo"
         )
-    place = Path(folder).expanduser()
+    place = expand_home(folder)
     _lay_out(place)
     began, ink = time.monotonic(), Ink(supports_colour())
     key = f"demo-{secrets.token_hex(4)}"

@@ -58,16 +58,15 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         show_json({"runs": [summary(seen, _damage_diagnoses(seen)) for seen in runs]})
         return
     now = time.time()
-    whole = [seen for seen in runs if not _damage_diagnoses(seen)]
+    whole = [seen for seen in runs if not _unreadable(seen)]
     if whole:
         head, *lines = words.table(_HEAD, (_row(seen, now) for seen in whole))
         say(style(head, dim=True))
         for seen, line in zip(whole, lines, strict=True):
             state = str(state_of(seen))
             say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
-    for seen in runs:
-        for damage in _damage_diagnoses(seen):
-            say(damage.evidence[0].text, to_stderr=True)
+    for seen in filter(_unreadable, runs):
+        say(seen.notes[0], to_stderr=True)
     if not runs:
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
     for line in () if at.is_cluster else _slot_lines(now):
@@ -79,6 +78,11 @@ def _secrets_of(backend: Backend, seen: Observation) -> tuple[str, ...]:
     with suppress(UnknownRun, SiteError):  # deleted meanwhile, or damaged
         return backend.secrets_of(seen.run) if backend.name == "local" else ()
     return ()
+
+
+def _unreadable(seen: Observation) -> bool:
+    """Whether its files are damaged, or of a newer allaboard: a note says which."""
+    return bool({"run_damaged", "run_newer"} & {*seen.flags})
 
 
 def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:
