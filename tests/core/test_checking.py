@@ -8,6 +8,7 @@ import pytest
 
 from allaboard import BadInput, TrainingJob, check
 from allaboard.checking import require_valid
+from allaboard.spec.fields import MOST_PROBLEMS
 from allaboard.testing import a_job
 
 
@@ -197,3 +198,11 @@ def test_a_job_is_never_changed() -> None:
     assert job.get("workers") == 2 and other.get("workers") == 3
     assert job.as_mapping()["environment"] == {"A": "1"}
     assert job == a_job(environment={"A": "1"}) and job != other
+
+
+def test_of_a_file_of_thousands_of_unknown_fields_the_first_are_told_and_the_rest_counted() -> None:
+    many = {f"unknown_field_{n}": n for n in range(20_000)}
+    problems = check({"name": "x", "command": ["python"], **many})
+    assert len(problems) == MOST_PROBLEMS + 1
+    assert problems[-1].message == f"and {20_000 - MOST_PROBLEMS:,} more problems"
+    assert [p.suggestion for p in check({"name": "x", "comand": ["python"]})][:1] == ["command"]

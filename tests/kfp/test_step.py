@@ -20,6 +20,7 @@ from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.inputs import job_of
 from allaboard_kfp.step import (
     KEEPALIVE,
+    LONGEST_LINE,
     MAY_PASS,
     Place,
     Rank0Output,
@@ -62,6 +63,16 @@ def write(backend: FakeBackend, *lines: str) -> None:
 
 
 # --- the log ---
+
+
+def test_the_log_of_a_step_shows_none_of_the_secrets_of_its_run(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where a long line is cut."""
+    backend = FakeBackend()
+    write(backend, "plainWordOfTheJob77", "x" * (LONGEST_LINE - 5) + "plainWordOfTheJob77", "and *** itself")
+    outcome, _ = run_to_the_end(backend, a_job(environment={"API_KEY": "plainWordOfTheJob77"}), "k")
+    said = capfd.readouterr()
+    assert outcome.ok and "[rank0] ***" in said.out and "and *** itself" in said.out
+    assert "plain" not in said.out + said.err
 
 
 def test_a_silent_training_is_said_to_live(

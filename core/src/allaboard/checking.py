@@ -57,7 +57,7 @@ def _read_fields(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[T
     reader = Reader(lenient)
     values = reader.mapping(Fields, copied(fields), "")
     # An invalid value is reported once.
-    problems += [p for p in reader.problems if p.path not in flawed]
+    problems += [p for p in reader.every_problem() if p.path not in flawed]
     problems += _missing_fields(values)
     problems += _contradictions(_without_problems(values, problems))
     if not _errors(problems):

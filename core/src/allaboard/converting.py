@@ -21,6 +21,7 @@ from allaboard.errors import BadInput, Problem
 from allaboard.names import one_of, why_not_an_object_name
 from allaboard.redaction import redact_job, redact_text, secret_values
 from allaboard.spec.job import TrainingJob
+from allaboard.spec.loader import parse, parse_all
 from allaboard.untrusted import Unreadable, parse_json, show
 from allaboard.untrusted_yaml import parse_yaml
 
@@ -258,13 +259,27 @@ def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine
     return made
 
 
-def fields_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of a job: of the manifest that was given in its place, else what was given. Raises BadInput
-    with every problem of a manifest, of which what a job cannot say is one.
+def fields_of_text(text: str, name: str) -> Mapping[str, Any]:
+    """As `fields_of`, of the text of a job file: the job itself, or a manifest with the objects that stand
+    beside it, such as the runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also
+    for several jobs.
+    """
+    found = parse_all(text, name)
+    is_job = [isinstance(one, Mapping) and engine_of_manifest(one) is not None for one in found]
+    if len(found) < 2 or sum(is_job) != 1:
+        return fields_of(parse(text, name))
+    others = [one for one, job in zip(found, is_job, strict=True) if not job and isinstance(one, Mapping)]
+    return fields_of(found[is_job.index(True)], others)
+
+
+def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
+    """The fields of a job: of the manifest that was given in its place, else what was given. ``others``: the
+    objects beside that manifest. Raises BadInput with every problem of a manifest, of which what a job cannot
+    say is one.
     """
     if not {"apiVersion", "kind"} <= {*given}:
         return given
-    (outcome,) = convert([Document("this manifest", "", given)])
+    outcome = _convert(Document("this manifest", "", given), others, None)
     problems = [*outcome.problems]
     problems += [Problem(loss.path, f"a job cannot say it: {loss.why}") for loss in outcome.lost]
     if outcome.passed:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from allaboard.untrusted import read_value
+
 PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "training")
 
 
@@ -424,34 +426,8 @@ class Observation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Observation:
-        """The inverse of `to_dict`; unknown fields of a newer writer are left out."""
-
-        def value(kind: Any, fields: Mapping[str, Any] | None) -> Any:
-            return (
-                None
-                if fields is None
-                else kind(**{k: v for k, v in fields.items() if k in kind.__dataclass_fields__})
-            )
-
-        rest = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "objects"}
-        kinds = (
-            ("owner", Owner),
-            ("stop", Stop),
-            ("limit", Limit),
-            ("obstacle", Obstacle),
-            ("stall", Stall),
-            ("slow", Slow),
-            ("progress", Progress),
-        )
-        for name, kind in kinds:
-            if name in rest:
-                rest[name] = (
-                    value(kind, rest[name])
-                    if rest[name] is not None
-                    else (Progress() if name == "progress" else None)
-                )
-        for name, item in (("conditions", Condition), ("members", MemberSeen), ("events", Event)):
-            rest[name] = tuple(value(item, fields) for fields in rest.get(name, ()))
-        rest["flags"] = tuple(rest.get("flags", ()))
-        rest["notes"] = tuple(rest.get("notes", ()))
-        return cls(**rest)
+        """The inverse of `to_dict`; unknown fields of a newer writer are left out. Raises `Unreadable`, a
+        ValueError, for what is no observation, AttributeError for what is no mapping.
+        """
+        progress = data.get("progress") or {}
+        return read_value(cls, {**data, "objects": None, "progress": progress})

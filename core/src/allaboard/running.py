@@ -30,7 +30,7 @@ from allaboard.follow.restart import INTERRUPTIONS
 from allaboard.observation import Observation, Owner
 from allaboard.spec.identity import fresh_key
 from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import display_name, folder_of, parse, read_text
+from allaboard.spec.loader import display_name, folder_of, read_text
 from allaboard.spec.site import Site, check_backend
 
 ATTEMPTS = 3
@@ -70,14 +70,15 @@ def backend_of(
 
 def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
     """A checked job from a TrainingJob, a mapping or the path of a job file (``-``: stdin); the mapping and
-    the file may be a manifest of a known kind. Raises BadInput with every problem.
+    the file may be a manifest of a known kind, in a file with other objects beside it. Raises BadInput with
+    every problem.
     """
-    from allaboard.converting import fields_of
+    from allaboard.converting import fields_of, fields_of_text
 
     if isinstance(job, (str, os.PathLike)):
         path = os.fspath(job)
         # Check the fields before making a job: an unknown field is one of all problems.
-        written = fields_of(parse(read_text(path), display_name(path)))
+        written = fields_of_text(read_text(path), display_name(path))
         fields = require_valid(written, lenient=lenient).as_mapping()
         return TrainingJob(folder=folder_of(path), **fields)
     return require_valid(fields_of(job) if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)

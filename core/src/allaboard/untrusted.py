@@ -19,9 +19,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import lru_cache, partial
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,98 @@ def spell(number: SpelledInt | SpelledFloat, word: str) -> int | float:
 def _check_digits(word: str, limits: Limits) -> None:
     if len(word) > limits.digits:
         raise Unreadable(f"is not valid: a number has {len(word)} characters; {limits.digits} are allowed")
+
+
+# --- values of a known form ---------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+_EARLIEST, _LATEST = -62_135_424_000.0, 253_402_128_000.0
+"""The years 1 and 9999 in epoch seconds, less a day for the zones: no clock shows other times."""
+_LARGEST = 2**63
+_NOWHERE = object()
+
+
+def read_value(kind: type[T], data: object) -> T:
+    """The dataclass ``kind`` out of plain values, those of its fields included, each of its declared type.
+    Fields that it does not have, of a newer writer, are left out. Every number is finite, and none is beyond
+    what a time, a step or a count can be. Raises `Unreadable` with the first field that is not so.
+    """
+    reader: Reader = _reader(kind)  # type: ignore[arg-type]
+    return reader(data, "")  # type: ignore[no-any-return]
+
+
+Reader = Callable[[Any, str], Any]
+"""Of a value and its path."""
+
+
+def _refuse(at: str, what: str) -> Unreadable:
+    return Unreadable(f"holds no {what} ({at})" if at else f"holds no {what}")
+
+
+@lru_cache
+def _reader(kind: Any, times: bool = True) -> Reader:
+    """The reader of a type: a dataclass, a plain type, or tuples, mappings and unions of these. ``times``:
+    whether a float may be one; those of a mapping are metrics.
+    """
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        needed = tuple(f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
+        return partial(_read_fields, kind, {f.name: hints[f.name] for f in fields(kind) if f.init}, needed)
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        readers = tuple(_reader(one, times) for one in inside if one is not NoneType)
+        return partial(_read_union, readers, NoneType in inside)
+    if origin is tuple:
+        return partial(_read_tuple, _reader(inside[0]))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return partial(_read_mapping, _reader(inside[1], False))
+    return partial(_read_plain, kind, times) if kind in (str, bool, int, float) else lambda value, _: value
+
+
+def _read_fields(kind: Any, hints: Mapping[str, Any], needed: tuple[str, ...], data: Any, at: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise _refuse(at, "mapping")
+    found = {}
+    for name, hint in hints.items():
+        value = data.get(name, _NOWHERE)
+        if value is not _NOWHERE:
+            found[name] = _reader(hint)(value, f"{at}.{name}" if at else name)
+        elif name in needed:
+            raise _refuse(at, f"field {name}")
+    return kind(**found)
+
+
+def _read_union(readers: tuple[Reader, ...], optional: bool, value: Any, at: str) -> Any:
+    if value is None and optional:
+        return None
+    for reader in readers[:-1]:
+        try:
+            return reader(value, at)
+        except Unreadable:
+            continue
+    return readers[-1](value, at)
+
+
+def _read_tuple(reader: Reader, value: Any, at: str) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise _refuse(at, "list")
+    return tuple(reader(item, f"{at}[{n}]") for n, item in enumerate(value))
+
+
+def _read_mapping(reader: Reader, value: Any, at: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise _refuse(at, "mapping")
+    return {name: reader(item, f"{at}.{show(str(name), 40, quote=False)}") for name, item in value.items()}
+
+
+def _read_plain(kind: type, times: bool, value: Any, at: str) -> Any:
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if _EARLIEST < value < _LATEST or (not times and abs(value) < math.inf):
+            return value
+    elif type(value) is kind and not (type(value) is int and abs(value) >= _LARGEST):
+        return value
+    raise _refuse(at, {str: "text", bool: "true or false"}.get(kind, "number that can be one"))
 
 
 # --- values -----------------------------------------------------------------------------------------------

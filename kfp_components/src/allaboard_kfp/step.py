@@ -26,13 +26,12 @@ from allaboard.diagnosis.faults import SURE
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Observation, State
-from allaboard.printable import last_state, visible
-from allaboard.redaction import redact_text
+from allaboard.printable import last_state
 from allaboard.report import localtime, words
 from allaboard.report.attached_run import AttachedRun, FollowerLeft, Signals, event_source
 from allaboard.report.exits import exit_code_of, untouched_on_error
 from allaboard.report.plain import PlainView
-from allaboard.report.terminal import silence_stdout
+from allaboard.report.terminal import shown, silence_stdout
 from allaboard.reportline import decode
 from allaboard.running import ATTEMPTS, backend_of, follow_policy
 from allaboard.spec.job import TrainingJob
@@ -67,7 +66,7 @@ KEEPALIVE = 60.0  # seconds after which a silent step logs that it lives: people
 
 def say(text: str) -> None:
     """Write one line into the step's log, at once: without line breaks of others and without secrets."""
-    print(visible(redact_text(text), tabs=True), flush=True)
+    print(shown(text), flush=True)
 
 
 @contextmanager
@@ -76,7 +75,7 @@ def step_errors() -> Iterator[None]:
     try:
         yield
     except AllaboardError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(shown(f"error: {error}", lines=True), file=sys.stderr, flush=True)
         keep_reason(str(error))
         if error.code == "never_fits" and on_cluster():
             print(_RESOURCES_HINT, file=sys.stderr, flush=True)
@@ -89,7 +88,7 @@ def keep_reason(reason: str, path: str = TERMINATION_LOG) -> None:
     """
     if not on_cluster():
         return
-    line = visible(redact_text(" ".join(reason.split()))).encode(errors="replace")
+    line = shown(" ".join(reason.split())).encode(errors="replace")
     if len(line) > LONGEST_REASON:
         line = line[: LONGEST_REASON - 3].decode(errors="ignore").encode() + b"..."
     with suppress(OSError):
@@ -345,7 +344,7 @@ class Rank0Output:
                 continue
             yield from self._skipped_line(seen)
             self.allowance -= 1
-            yield f"[rank0] {last_state(line)[:LONGEST_LINE]}"
+            yield f"[rank0] {shown(last_state(line))[:LONGEST_LINE]}"
         if last:
             yield from self._skipped_line(seen)
 
@@ -390,8 +389,7 @@ def finish(outcome: Outcome, since_last_good: str = "") -> None:
             code = MAY_PASS
         lines.append(f"cause: {first.code}; {verdict}; {first.fix}")
     lines += [since_last_good] if since_last_good else []
-    text = visible(redact_text("\n".join(lines)), newlines=True, tabs=True)
-    print(text, file=sys.stderr, flush=True)
+    print(shown("\n".join(lines), lines=True), file=sys.stderr, flush=True)
     raise SystemExit(code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from allaboard.filenames import expand_home
 from allaboard.spec.loader import parse, read_text
 
 
@@ -16,5 +17,5 @@ def dag_folder(operator: Any) -> str:
 
 def fields_of_file(path: str, start: str) -> tuple[dict[str, Any], str]:
     """The mapping in a job file, and the folder where its relative paths start. Raises BadInput."""
-    file = Path(start) / Path(path.strip()).expanduser()
+    file = Path(start) / expand_home(path.strip())
     return parse(read_text(file), str(file)), str(file.resolve().parent)

@@ -384,3 +384,34 @@ def test_a_word_that_names_no_run_is_unknown(ab: Terminal, run: str) -> None:
     said = ab("status", "--", run)
     assert said.code == 2 and "bug" not in said.err and "\x1b[31m" not in said.err
     assert len(said.err) < 400
+
+
+# Streams that are closed or full, and users that are not there.
+
+
+@pytest.mark.parametrize("where", ["/dev/full", "closed"])
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["status", "nothing", "--json"]])
+def test_a_stdout_that_takes_nothing_is_a_sentence_at_most(
+    ab: Terminal, words: list[str], where: str
+) -> None:
+    line = " ".join([*ab.command(*words), ">&-" if where == "closed" else f"> {where}"])
+    done = subprocess.run(line, shell=True, cwd=ab.folder, env=ab.environ, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "bug in allaboard" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr and done.returncode in (0, 1, 2), done
+
+
+def test_all_streams_may_be_closed(ab: Terminal) -> None:
+    """No file of a run gets the number of one of them."""
+    line = " ".join([*ab.command("run", ab.job()), "<&- >&- 2>&-"])
+    assert subprocess.run(line, shell=True, cwd=ab.folder, env=ab.environ).returncode == 0
+    assert ab("status", "digits").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["shards", "prepare", "~nouser", "x"], ["shards", "prepare", "a", "~nouser/x"], ["demo", "~nouser"],
+     ["check", "~nouser/job.yaml"], ["checkpoints", "list", "~nouser/x"]],
+)  # fmt: skip
+def test_a_user_who_is_not_there_is_a_sentence(ab: Terminal, words: list[str]) -> None:
+    said = ab(*words)
+    assert said.code == 2 and "there is no home of ~nouser here" in said.err, said

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.diagnosis import diagnose
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.observation import Event, State
-from allaboard.report.page_data import LAST_LINES
+from allaboard.report.page import run_page
+from allaboard.report.page_data import LAST_LINES, page_data
 from allaboard.report.reading import Rank0Output, read_run
 from allaboard.reportline import encode
 from allaboard.testing import a_member, seen
@@ -53,7 +56,30 @@ def test_the_reports_of_all_attempts_are_one_history_and_the_rest_are_lines() ->
     second = [encode("resumed", step=1), "10%\r20%", encode("progress", step=2, loss=1.0), "two"]
     found = told(Logs({"master-0": first}, {"master-0": second}), attempt=2)
     assert found.history.curves == {"loss": [(1, 3.0), (2, 1.0)]}
-    assert found.lines == {"master-0": ["one", "20%", "two"]} and found.gaps == []
+    assert found.lines == {"master-0": ["20%", "two"]} and found.gaps == []
+
+
+BOOM = ["Traceback (most recent call last):", "RuntimeError: boom"]
+
+
+@pytest.mark.parametrize("last", [["all is well"], [encode("progress", step=1)], []])
+def test_each_try_has_its_own_last_lines(last: list[str]) -> None:
+    """A run that succeeded shows no traceback of an earlier attempt as its last lines."""
+    found = told(Logs({"master-0": BOOM}, {"master-0": ["again"]}, {"master-0": last}), attempt=3)
+    own = [line for line in last if line == "all is well"]
+    assert found.lines == ({"master-0": own} if own else {})
+    earlier = [(of.attempt, of.restart, of.lines) for of in found.earlier["master-0"]]
+    assert earlier == [(2, 0, ["again"]), (1, 0, BOOM)]
+
+
+def test_a_page_shows_the_lines_of_earlier_tries_below_their_names() -> None:
+    looked = seen(State.SUCCEEDED, members=(a_member("master-0"),), attempt=2)
+    outcome = Outcome(looked, ())
+    read = read_run(Logs({"master-0": BOOM}, {"master-0": ["all is well"]}), outcome)  # type: ignore[arg-type]
+    (member,) = page_data(outcome, read, 0.0)["members"]
+    assert member["lines"] == ["all is well"]
+    page = run_page(page_data(outcome, read, 0.0))
+    assert "master-0, attempt 1, restart 0" in page and page.index("all is well") < page.index("boom")
 
 
 def test_of_many_lines_the_last_are_kept_and_long_ones_are_put_together() -> None:

@@ -14,6 +14,7 @@ object per line.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextvars import copy_context
@@ -150,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ``python -m allaboard``.
     """
     words = sys.argv[1:] if arguments is None else [*arguments]
+    _open_closed_streams()
     # Names and logs may hold characters that the terminal's encoding lacks. They are shown as escapes.
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -157,6 +159,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reconfigure(errors="backslashreplace")
     # What the line says about the place of its runs ends with it: `main` may be called again in this process.
     return copy_context().run(_run_line, words)
+
+
+def _open_closed_streams() -> None:
+    """Give each standard stream that is closed a file that takes everything: its number would be that of the
+    next file that is opened, a record of a run as well.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _run_line(words: list[str]) -> int:

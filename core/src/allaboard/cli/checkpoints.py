@@ -10,7 +10,7 @@ import click
 
 from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
 from allaboard.errors import BadInput
-from allaboard.report.terminal import progress_bar, say, show_json
+from allaboard.report.terminal import hide, progress_bar, say, show_json
 from allaboard.units import show_bytes
 
 if TYPE_CHECKING:
@@ -239,7 +239,9 @@ def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int |
 
     if is_place(where):
         return locate(resolved(where, store))
-    saved = at.open().saving(where)
+    backend = at.open()
+    hide(backend.secrets_of(where))  # the names of metrics are a member's
+    saved = backend.saving(where)
     if saved is None:
         raise BadInput(f"the job of run {where!r} says nothing of checkpoints; name their folder instead")
     return saved, None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
+from allaboard.filenames import expand_home
 from allaboard.report.terminal import Ink, say, supports_colour
 from allaboard.units import counted, show_seconds
 
@@ -61,7 +62,7 @@ def demo(folder: str, no_kill: bool) -> int:
             f"the demo trains with torch and numpy, and this Python has no {missing[0]}; "
             "pip install 'allaboard[torch]', or pipx run --spec 'allaboard[torch]' allaboard demo"
         )
-    place = Path(folder).expanduser()
+    place = expand_home(folder)
     _lay_out(place)
     began, ink = time.monotonic(), Ink(supports_colour())
     key = f"demo-{secrets.token_hex(4)}"
@@ -137,7 +138,9 @@ class _Shell:
         shown = shlex.join(["allaboard", *words]) + (f" > {into}" if into else "")
         say(self.ink(f"$ {shown}", "cyan"))
         sys.stdout.flush()
-        command = [sys.executable, "-m", "allaboard", *words]
+        from allaboard.backends.local.host.isolated import isolated_command
+
+        command = isolated_command("allaboard", *words)
         if into is None:
             return _end_of(subprocess.Popen(command, cwd=self.place))
         with (self.place / into).open("wb") as file:

@@ -14,7 +14,7 @@ from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, Evidence, diagnose
 from allaboard.errors import BadInput
 from allaboard.observation import Observation, State
-from allaboard.report.terminal import Ink, say, show_json, supports_colour
+from allaboard.report.terminal import Ink, say, show_json, shown, supports_colour
 from allaboard.status import state_of
 from allaboard.units import show_seconds
 
@@ -222,7 +222,7 @@ def lines(seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], colour
     for other in others:
         yield ""
         yield from _wrapped(_sentence(other.summary), "also       ", lambda t: ink(t, "yellow"))
-        yield ink(f"           {other.code}: {other.fix}"[:WIDTH], "bright_black")
+        yield ink(shown(f"           {other.code}: {other.fix}")[:WIDTH], "bright_black")
 
 
 def _how_sure(confidence: float) -> str:
@@ -243,6 +243,7 @@ def _quote(evidence: Evidence, ink: Ink) -> Iterator[str]:
 
 def _wrapped(text: str, label: str, paint: Any = str) -> Iterator[str]:
     """Lines within the width; what follows the first stands below it."""
+    text = shown(text)  # before it is folded: half of a secret is not found any more
     rest = label if label.strip() == "│" else " " * len(label)
     parts = textwrap.wrap(" ".join(text.split()), WIDTH - len(label), break_on_hyphens=False) or [""]
     for n, part in enumerate(parts):

@@ -19,10 +19,10 @@ from typing import Any
 import click
 
 from allaboard.errors import AllaboardError, BadInput, ExitCode, SiteError
-from allaboard.redaction import redact_job, redact_text
+from allaboard.redaction import redact_job
 from allaboard.report.commands import command
 from allaboard.report.exits import exit_code_of
-from allaboard.report.terminal import json_line, say, shown
+from allaboard.report.terminal import say, show_json_line, shown, silence_stdout
 
 _MACHINE_ERRORS = frozenset(
     {
@@ -43,7 +43,15 @@ _MACHINE_ERRORS = frozenset(
 
 def exit_code(error: Exception, words: Sequence[str]) -> int:
     """Print the error in the form that the command line ``words`` asks for, and return the exit code."""
-    as_json = wants_json(words)
+    try:
+        return _report(error, wants_json(words))
+    except OSError as trouble:
+        # stdout takes nothing, /dev/full for one. Python would flush what is left there once more at its end.
+        silence_stdout()
+        return _report_own_error(SiteError(f"stdout cannot be written: {trouble.strerror}"), False)
+
+
+def _report(error: Exception, as_json: bool) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
@@ -166,5 +174,4 @@ def _write_new_file(folder: Path, name: str, text: bytes) -> Path:
 
 
 def _print_error_object(code: str, message: str, problems: Sequence[dict[str, Any]] = ()) -> None:
-    error = {"code": code, "message": redact_text(message), "problems": list(problems)}
-    click.echo(json_line({"error": error}))
+    show_json_line({"error": {"code": code, "message": message, "problems": list(problems)}})

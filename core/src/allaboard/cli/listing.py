@@ -15,15 +15,16 @@ import click
 from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
-from allaboard.errors import SiteError
+from allaboard.errors import SiteError, UnknownRun
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
-from allaboard.report.terminal import say, show_json, style
+from allaboard.report.terminal import hide, say, show_json, style
 from allaboard.status import state_of, summary
 from allaboard.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
     from allaboard.backends.kubernetes.backend import KubernetesBackend
 
 EPILOG = """\b
@@ -53,23 +54,35 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         others = cast("KubernetesBackend", backend).list_others()
         runs = sorted([*runs, *others], key=lambda seen: seen.created or 0, reverse=True)
     if as_json:
+        hide(value for seen in runs for value in _secrets_of(backend, seen))
         show_json({"runs": [summary(seen, _damage_diagnoses(seen)) for seen in runs]})
         return
     now = time.time()
-    whole = [seen for seen in runs if not _damage_diagnoses(seen)]
+    whole = [seen for seen in runs if not _unreadable(seen)]
     if whole:
         head, *lines = words.table(_HEAD, (_row(seen, now) for seen in whole))
         say(style(head, dim=True))
         for seen, line in zip(whole, lines, strict=True):
             state = str(state_of(seen))
             say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
-    for seen in runs:
-        for damage in _damage_diagnoses(seen):
-            say(damage.evidence[0].text, to_stderr=True)
+    for seen in filter(_unreadable, runs):
+        say(seen.notes[0], to_stderr=True)
     if not runs:
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
     for line in () if at.is_cluster else _slot_lines(now):
         say(line)
+
+
+def _secrets_of(backend: Backend, seen: Observation) -> tuple[str, ...]:
+    """The names of metrics are a member's. On a cluster each run would cost a request."""
+    with suppress(UnknownRun, SiteError):  # deleted meanwhile, or damaged
+        return backend.secrets_of(seen.run) if backend.name == "local" else ()
+    return ()
+
+
+def _unreadable(seen: Observation) -> bool:
+    """Whether its files are damaged, or of a newer allaboard: a note says which."""
+    return bool({"run_damaged", "run_newer"} & {*seen.flags})
 
 
 def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:

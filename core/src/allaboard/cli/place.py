@@ -144,6 +144,9 @@ class Place:
         """The backend and the observation for a verb that only reads: a run of allaboard, else a foreign job
         on the cluster. If both have the name, the run is chosen and a note says so.
         """
+        return _hiding_secrets(*self._open_to_watch(run, evidence))
+
+    def _open_to_watch(self, run: str, evidence: bool) -> tuple[Backend, Observation]:
         backend = self.open()
         if not self.is_cluster:
             return backend, backend.observe(run, evidence)
@@ -167,6 +170,9 @@ class Place:
         ``adopt`` also a foreign job. A name that both have means the run; with ``adopt`` it is refused.
         Raises BadInput.
         """
+        return _hiding_secrets(*self._open_to_change(run, verb, adopt))
+
+    def _open_to_change(self, run: str, verb: str, adopt: bool) -> tuple[Backend, Observation]:
         if not self.is_cluster:
             if adopt:
                 raise BadInput(
@@ -203,6 +209,14 @@ class Place:
         return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
 
 
+def _hiding_secrets(backend: Backend, seen: Observation) -> tuple[Backend, Observation]:
+    """Both, for a verb that tells of this run: what it prints shows none of the run's secrets."""
+    from allaboard.report.terminal import hide
+
+    hide(backend.secrets_of(seen.run))
+    return backend, seen
+
+
 def _foreign_job(backend: KubernetesBackend, name: str, adopt: bool = False) -> OthersJob | None:
     try:
         return backend.others(name, adopt=adopt)
@@ -228,7 +242,10 @@ def place_options(verb: Verb) -> Verb:
         namespace: str | None,
         **rest: Any,
     ) -> Any:
+        from allaboard.report.terminal import forget_hidden
+
         at = Place(backend, kubeconfig, context, namespace)
+        forget_hidden()
         set_place_options(at.arguments)
         at.check()
         return verb(*args, at=at, **rest)

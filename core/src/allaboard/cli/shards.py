@@ -63,15 +63,9 @@ def prepare(
     as_json: bool,
 ) -> None:
     """Turn a folder, or the samples of a Python function (module:function), into shards and an index."""
-    import sys
-    from pathlib import Path
-
     from allaboard import shards as of
 
     into = resolved(into, store)
-    # module:function is imported from the working directory, as python itself does.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     with progress_bar("preparing", str, aside=as_json) as moved:
         index = of.prepare(
             source,

@@ -265,6 +265,10 @@ def _say_once(reading: Reading, trains: dict[str, Any], spec: dict[str, Any], fi
 # Environment.
 
 
+_TOLD = frozenset({"ALLABOARD_INDEX", "ALLABOARD_RANK"})
+"""What an engine tells each member by itself, also where a manifest that was made by allaboard has it."""
+
+
 def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours: bool) -> None:
     """Moves variables with a value of their own into ``environment``."""
     at = f"{fields.container_at}.env"
@@ -277,6 +281,8 @@ def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours
             continue
         if ours and name.startswith("ALLABOARD_"):
             _own_variable(reading, name, variable, f"{at}[{n}]")
+            continue
+        if name in _TOLD and "valueFrom" in variable:
             continue
         if "value" in variable or "valueFrom" not in variable:
             secret = names_a_secret(name)

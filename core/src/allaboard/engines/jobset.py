@@ -530,6 +530,8 @@ def with_environment(
             ranked = [{"name": "ALLABOARD_RANK", "valueFrom": rank}]
             values = [*injected.values(), *(str(variable.get("value")) for variable in own)]
             needs_rank = always or any("$(ALLABOARD_RANK)" in value for value in values)
+            if needs_rank:
+                own = [variable for variable in own if variable["name"] != "ALLABOARD_RANK"]
             written = [{"name": name, "value": value} for name, value in injected.items()]
             # The job's own may refer to what is injected, which refers to ours, the first of all.
             first = next((n for n, variable in enumerate(own) if _refers_to(variable, injected)), len(own))

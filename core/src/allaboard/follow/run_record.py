@@ -13,8 +13,10 @@ from typing import Any
 
 from allaboard.errors import BadInput
 from allaboard.observation import Owner, State, Stop
+from allaboard.redaction import secret_values
 from allaboard.spec.identity import differences, names_one_step, same_spec
 from allaboard.units import seconds
+from allaboard.untrusted import read_value
 
 VERSION = 1
 KEEP = "30d"
@@ -100,24 +102,23 @@ class RunRecord:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def secret_values(self) -> tuple[str, ...]:
+        """Every value of its job that is secret, for `allaboard.redaction`."""
+        return (*secret_values(self.spec), *self.secrets)
+
     def to_dict(self) -> dict[str, Any]:
         known = asdict(self)
         return {"version": VERSION, **known.pop("unknown"), **known}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
-        """The inverse of `to_dict`. Raises KeyError or TypeError when it is no record."""
-        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "unknown"}
-        known["owner"] = _read_value(Owner, data["owner"])
-        known["outcome"] = _read_value(Ended, data.get("outcome"))
-        known["stop"] = _read_value(Stop, data.get("stop"))
-        known["data"] = _read_value(Data, data.get("data"))
-        known["history"] = tuple(_read_value(Ended, item) for item in data.get("history", ()))
-        known["secrets"] = tuple(map(str, data.get("secrets") or ()))
+        """The inverse of `to_dict`. Raises `Unreadable`, a ValueError, when it is no record."""
+        record = read_value(cls, {k: v for k, v in data.items() if k != "unknown"})
         rest = {k: v for k, v in data.items() if k not in cls.__dataclass_fields__}
         if rest.get("version", VERSION) <= VERSION:  # the version of a newer writer is kept
             rest.pop("version", None)
-        return cls(**known, unknown=rest)
+        return replace(record, unknown=rest)
 
     def ended(self, state: State, at: float, why: str = "") -> RunRecord:
         """The record with the end of its attempt. An outcome that is already recorded stays."""
@@ -174,10 +175,6 @@ def last_good(own: RunRecord, records: Iterable[RunRecord]) -> RunRecord | None:
         and record.outcome.state == State.SUCCEEDED.value
     )
     return max(good, key=lambda pair: pair[0], default=(0.0, None))[1]
-
-
-def _read_value(kind: Any, data: Mapping[str, Any] | None) -> Any:
-    return None if data is None else kind(**{k: v for k, v in data.items() if k in kind.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from allaboard.follow.loop import Answer, Effect, Launch, Outcome, Wait
 from allaboard.observation import Event, Observation, Owner
 from allaboard.report.commands import command
 from allaboard.report.exits import maybe_started_on_error, untouched_on_error
-from allaboard.report.terminal import say
+from allaboard.report.terminal import hide, say
 from allaboard.running import ATTEMPTS, Follower, follow_policy, new_owner
 from allaboard.status import state_of
 
@@ -139,6 +139,8 @@ class AttachedRun(Follower):
             self.view.say(text)
 
     def _launched(self, handle: Handle) -> None:
+        # At each launch anew: the values may have changed since the last.
+        hide(self.backend.secrets_of(handle.run))
         if self.view is not None:
             self.view.launched(handle)
 

@@ -485,6 +485,13 @@ def _last_lines(data: Data) -> str:
             f'<details class="lines"{" open" * (n < 2)}><summary>{escape(m["name"])}</summary>'
             f"<pre>{text}</pre>{whole}</details>"
         )
+    for m in data["members"]:
+        for of in m["earlier"]:
+            name = f"{m['name']}, attempt {of['attempt']}, restart {of['restart']}"
+            text = escape("\n".join(of["lines"]))
+            parts.append(
+                f'<details class="lines"><summary>{escape(name)}</summary><pre>{text}</pre></details>'
+            )
     return section("The last lines", "".join(parts)) if parts else ""
 
 

@@ -44,7 +44,8 @@ _PLACES = 9
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """How much is told at most. ``points``: of all curves together, shared equally; ``of_a_curve``: of one;
-    ``lines``: of output, of one member; ``told``: members whose last lines are told.
+    ``lines``: of output, of one member; ``told``: members whose last lines are told;
+    ``earlier``: tries of rank 0 before the last whose lines are.
     """
 
     curves: int = 200
@@ -54,6 +55,7 @@ class Bounds:
     members: int = 300
     told: int = 16
     lines: int = LAST_LINES
+    earlier: int = 3
     events: int = 100
     checkpoints: int = 100
     marks: int = 200
@@ -64,7 +66,7 @@ class Bounds:
 
 PAGE = Bounds()
 SNAPSHOT = Bounds(
-    curves=40, points=2000, of_a_curve=120, clock=200, members=64, told=2, lines=20, events=30,
+    curves=40, points=2000, of_a_curve=120, clock=200, members=64, told=2, lines=20, earlier=0, events=30,
     checkpoints=20, marks=60, tries=20, metrics=40, diagnoses=3,
 )  # fmt: skip
 """For whoever keeps the value: usually some 50 KB."""
@@ -81,8 +83,18 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
+class LinesOfTry:
+    """The last lines of one try."""
+
+    attempt: int
+    restart: int
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Readings:
-    """What was read of a run besides its observation. ``lines``: the last lines of a member, by its name.
+    """What was read of a run besides its observation. ``lines``: the last lines of a member's last try, by
+    its name; ``earlier``: those of the tries before, the newest first, as far as they were read.
     ``events``: over all attempts, oldest first. ``secrets``: values that nobody may see. ``gaps``: what could
     not be read, in sentences. ``tries``: of rank 0, as far as times of its lines are known.
     """
@@ -93,6 +105,7 @@ class Readings:
     secrets: Sequence[str] = ()
     gaps: Sequence[str] = ()
     tries: Sequence[Try] = ()
+    earlier: Mapping[str, Sequence[LinesOfTry]] = field(default_factory=dict)
 
 
 def page_data(
@@ -510,6 +523,10 @@ def _members(outcome: Outcome, read: Readings, zero: float, bounds: Bounds) -> d
             "ended": None if member.ended is None else round(member.ended - zero, 3),
             "log": member.log,
             "lines": [*read.lines[name][-most:]] if most else [],
+            "earlier": [
+                {"attempt": of.attempt, "restart": of.restart, "lines": [*of.lines[-bounds.lines :]]}
+                for of in [*read.earlier.get(name, ())][: bounds.earlier]
+            ],
             "order": told.get(name),
         })  # fmt: skip
     return {"members": rows, "members_left_out": len(seen.members) - len(rows)}

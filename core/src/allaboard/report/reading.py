@@ -17,7 +17,7 @@ from allaboard.observation import MemberSeen
 from allaboard.printable import last_state
 from allaboard.report import words
 from allaboard.report.history import History
-from allaboard.report.page_data import LAST_LINES, Readings, Try
+from allaboard.report.page_data import LAST_LINES, LinesOfTry, Readings, Try
 from allaboard.reportline import PREFIX, decode
 from allaboard.spec.job import TrainingJob
 
@@ -25,6 +25,8 @@ T = TypeVar("T")
 _LONGEST = 64 << 10
 """Characters of a line of output that are held."""
 MOST_TRIES = 1000
+MOST_TRIES_TOLD = 4
+"""The newest tries of rank 0 whose last lines are kept."""
 
 
 def read_run(
@@ -43,6 +45,7 @@ def read_run(
     first = next((m for m in seen.members if m.rank == 0), None)
     if first is not None and rank0.last_lines:
         lines[first.name] = [*rank0.last_lines]
+    earlier = {} if first is None else {first.name: rank0.earlier_lines}
     failing = words.first_failing(outcome) if not outcome.ok else None
     if failing is not None and failing.name not in lines:
         lines[failing.name] = _last_lines_of(backend, outcome, failing, gaps)
@@ -50,7 +53,7 @@ def read_run(
     for member in seen.members:
         if member.name not in lines and (kept := words.tail(outcome, member, LAST_LINES)):
             lines[member.name] = [last_state(line) for line in kept]
-    return Readings(rank0.history, lines, events, secrets, gaps, rank0.tries)
+    return Readings(rank0.history, lines, events, secrets, gaps, rank0.tries, earlier)
 
 
 def job_of(backend: Backend, run: str) -> TrainingJob | None:
@@ -64,13 +67,13 @@ def job_of(backend: Backend, run: str) -> TrainingJob | None:
 
 class Rank0Output:
     """What rank 0 wrote over all attempts, as far as it was read: its reports as a history, when each of its
-    tries wrote, and its last lines that are no reports. What it is asked for again, it reads from where it
-    stopped; memory is bounded.
+    tries wrote, and the last lines of each that are no reports. What it is asked for again, it reads from
+    where it stopped; memory is bounded.
     """
 
     def __init__(self) -> None:
         self.history = History()
-        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._lines: dict[tuple[int, int], deque[str]] = {}
         self._tries: dict[tuple[int, int], Try] = {}
         self._cursors: dict[int, Cursor] = {}
         self._gaps: dict[int, str] = {}
@@ -80,6 +83,23 @@ class Rank0Output:
     @property
     def tries(self) -> list[Try]:
         return [*self._tries.values()]
+
+    @property
+    def last_lines(self) -> list[str]:
+        """Those of the newest try of the newest attempt; empty where that wrote none, whatever others did."""
+        return [*self._lines.get(self._newest_try, ())]
+
+    @property
+    def earlier_lines(self) -> list[LinesOfTry]:
+        """Those of the tries before, the newest first."""
+        before = sorted(
+            (of for of, kept in self._lines.items() if kept and of < self._newest_try), reverse=True
+        )
+        return [LinesOfTry(*of, [*self._lines[of]]) for of in before]
+
+    @property
+    def _newest_try(self) -> tuple[int, int]:
+        return max((of for of in self._lines if of[0] == self._newest), default=(self._newest, 0))
 
     @property
     def gaps(self) -> list[str]:
@@ -125,11 +145,17 @@ class Rank0Output:
                 self._tries[of_try] = Try(*of_try, line.time, line.time)
             if of_try in self._tries:
                 self._tries[of_try].ended = line.time
+        if of_try not in self._lines:
+            self._lines[of_try] = deque(maxlen=LAST_LINES)
+            for old in sorted(self._lines)[:-MOST_TRIES_TOLD]:
+                del self._lines[old]
         report = decode(line.text) if PREFIX in line.text else None
         if report is not None:
             self.history.add(report, line.time)
         else:
-            self.last_lines.append(last_state(line.text)[:_LONGEST])
+            kept = self._lines.get(of_try)
+            if kept is not None:  # an older try than those that are told
+                kept.append(last_state(line.text)[:_LONGEST])
 
 
 def _whole_lines(items: Iterable[LogLine | Cursor]) -> Iterator[LogLine]:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,20 @@ from allaboard.redaction import redact_text, redact_texts
 
 WARNING = "warning: "
 """Before what nobody may overlook."""
+
+_hidden: set[str] = set()
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """From now on nothing that this process prints shows these values: those of the runs that it tells of, by
+    `Backend.secrets_of`. Text of a member may hold them anywhere, in any spelling.
+    """
+    _hidden.update(secrets)
+
+
+def forget_hidden() -> None:
+    """Forget the values of `hide`: the next command line of this process tells of other runs."""
+    _hidden.clear()
 
 
 def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None:
@@ -46,7 +60,7 @@ def say(text: str = "", *, error: bool = False, to_stderr: bool = False) -> None
 
 def shown(text: str, *, lines: bool = False) -> str:
     """``text`` made safe to print; ``lines``: it may have several lines."""
-    return visible(redact_text(text), newlines=lines, tabs=True)
+    return visible(redact_text(text, _hidden), newlines=lines, tabs=True)
 
 
 # Colour marks from Unicode's private use area. `visible` keeps them; in text from outside they could only
@@ -79,13 +93,13 @@ def show_json(value: Any, *, exact: bool = False) -> None:
     """Print the one JSON object of a verb on stdout. ``exact``: keep secrets, for objects that
     will be sent.
     """
-    text = json_value(value) if exact else json_value(redact_texts(value))
+    text = json_value(value) if exact else json_value(redact_texts(value, _hidden))
     click.echo(visible_json(json.dumps(text, ensure_ascii=False, indent=2, allow_nan=False)))
 
 
 def show_json_line(value: Any) -> None:
-    """Print one line of JSON Lines on stdout and flush it."""
-    click.echo(json_line(value))
+    """Print one line of JSON Lines on stdout, without secrets, and flush it."""
+    click.echo(json_line(redact_texts(value, _hidden)))
 
 
 def json_line(value: Any) -> str:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import AllaboardError, BadInput, Problem
+from allaboard.filenames import expand_home
 from allaboard.shards.tar import name_trouble, split_name
 from allaboard.units import show_bytes
 
@@ -281,7 +282,7 @@ def _call_function(function: Callable[[], Iterable[Any]]) -> Iterable[Any]:
 def _folder(text: str) -> Path:
     if re.match(r"[a-z0-9]+://", text) and not text.startswith("file://"):
         raise BadInput(f"source {text!r} is not a folder of this machine; {_ALLOWED}")
-    path = Path(text.removeprefix("file://")).expanduser()
+    path = expand_home(text.removeprefix("file://"))
     if not path.exists():
         raise BadInput(f"source {str(path)!r} does not exist; {_ALLOWED}")
     if not path.is_dir():
@@ -322,7 +323,7 @@ def _walk(
 def _list_files(paths: list[str]) -> Files:
     if not paths:
         raise BadInput(f"the list of files is empty, so there is nothing to prepare; {_ALLOWED}")
-    absolute = [os.path.normpath(Path(path).expanduser().absolute()) for path in paths]
+    absolute = [os.path.normpath(expand_home(path).absolute()) for path in paths]
     shared = os.path.commonpath([Path(path).parent for path in absolute])
     problems = _Problems()
     seen: set[str] = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -78,15 +78,38 @@ def default_of(hint: Any) -> str:
     return str((*get_args(hint)[4:], "")[0])
 
 
+MOST_PROBLEMS = 200
+"""Problems of a job that are told one by one: a file of thousands is no job."""
+
+
 class Reader:
     """Reads values; collects problems."""
 
     def __init__(self, lenient: bool = False) -> None:
         self.lenient = lenient
         self.problems: list[Problem] = []
+        self.more = 0
 
-    def wrong(self, path: str, message: str, suggestion: str | None = None, severity: str = "error") -> None:
-        self.problems.append(Problem(path, message, suggestion, severity))
+    def wrong(
+        self,
+        path: str,
+        message: str,
+        severity: str = "error",
+        *,
+        meant: tuple[Any, Iterable[str]] | None = None,
+    ) -> None:
+        """``meant``: a word, and those that it may stand for."""
+        if len(self.problems) >= MOST_PROBLEMS:
+            self.more += 1
+            return
+        word, known = meant or (None, ())
+        hint = nearest(word, known) if isinstance(word, str) else None
+        self.problems.append(Problem(path, message, hint, severity))
+
+    def every_problem(self) -> list[Problem]:
+        """All of them; of very many the first, and how many more there are."""
+        left_out = [Problem("", f"and {self.more:,} more problems")] if self.more else []
+        return [*self.problems, *left_out]
 
     def mapping(self, kind: type, value: Any, path: str) -> dict[str, Any]:
         """A typed dictionary's fields, known ones in the order of the dictionary."""
@@ -98,7 +121,7 @@ class Reader:
             if not isinstance(name, str):
                 self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
             elif name not in known:
-                self.wrong(_at(path, name), "no such field", nearest(name, known))
+                self.wrong(_at(path, name), "no such field", meant=(name, known))
         return {
             name: self.field(known[name], value[name], _at(path, name))
             for name in known
@@ -127,8 +150,8 @@ class Reader:
     def choice(self, allowed: tuple[str, ...], value: Any, path: str) -> Any:
         # YAML 1.1 reads a bare `none`, `on` or `off` as text or truth; `never` and `none` must survive.
         if value not in allowed:
-            hint = nearest(value, allowed) if isinstance(value, str) else None
-            self.wrong(path, f"{_show_value(value)} is not known; known: {one_of(allowed)}", hint)
+            words = f"{_show_value(value)} is not known; known: {one_of(allowed)}"
+            self.wrong(path, words, meant=(value, allowed))
         return value
 
     def groups(self, base: Any, value: Any, path: str) -> dict[str, Any]:
@@ -459,7 +482,7 @@ class Reader:
             self.wrong(
                 at,
                 f"no such kind of volume; known: {one_of(VOLUME_SOURCES)}",
-                nearest(str(kind), VOLUME_SOURCES),
+                meant=(str(kind), VOLUME_SOURCES),
             )
         elif not isinstance(inner, Mapping):
             self.wrong(at, f"expected its fields, {like}, not {_show_value(inner)}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput
+from allaboard.filenames import expand_home
 from allaboard.names import nearest
 from allaboard.spec.job import TrainingJob
 from allaboard.untrusted import LIMITS, Limits, Unreadable, decode, parse_json, show
@@ -52,13 +53,8 @@ def job_folder(path: str | Path) -> Path:
     if "\0" in text:
         raise BadInput(f"{show(text)} is no name of a file: it holds a NUL byte")
     try:
-        file = Path(path).expanduser()
+        file = expand_home(path)
         os.fsencode(file)
-    except RuntimeError:
-        user = text.partition("/")[0]
-        raise BadInput(
-            f"{display_name(text)}: there is no home of {user} here; write the whole path"
-        ) from None
     except UnicodeEncodeError:
         raise BadInput(f"{show(text)} is no name of a file") from None
     return file

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from allaboard.errors import BadInput
+from allaboard.filenames import expand_home
 from allaboard.storage.base import Entry, Progress, Store, join, scheme_of, shown
 from allaboard.storage.disk import DiskStore
 
@@ -69,8 +70,5 @@ def _folder(path: str, environ: Mapping[str, str] | None) -> Path:
     home = (environ or {}).get("HOME")
     if home and (path == "~" or path.startswith("~/")):
         path = home + path[1:]
-    try:
-        # Not resolve(): the name that people gave stays, links in it included.
-        return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100
-    except RuntimeError as error:
-        raise BadInput(f"store {path!r}: {error}; write the folder without '~'") from error
+    # Not resolve(): the name that people gave stays, links in it included.
+    return Path(os.path.abspath(expand_home(path)))  # noqa: PTH100

@@ -36,7 +36,6 @@ from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.run_record import RunRecord
 from allaboard.layout import Layout, lay_out
 from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
-from allaboard.redaction import secret_values
 from allaboard.spec.job import TrainingJob
 from allaboard.status import state_of
 from allaboard.testing.cluster import FakeCluster as FakeCluster
@@ -203,8 +202,7 @@ class FakeBackend:
         return None
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        record = self._record(run)
-        return (*secret_values(record.spec), *record.secrets)
+        return self._record(run).secret_values
 
     def started_with(self, run: str) -> StartedWith:
         return StartedWith(self._record(run).spec, {})

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from allaboard.filenames import expand_home
 from allaboard.units import show_bytes
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
@@ -118,7 +119,7 @@ class PrepareShardsOperator(StoreOperator):
 
         path, colon, function = text.rpartition(":")
         if colon and path.endswith(".py") and function.isidentifier():
-            return f"{Path(dag_folder(self)) / Path(path).expanduser()}:{function}"
+            return f"{Path(dag_folder(self)) / expand_home(path)}:{function}"
         if colon and "/" not in text and path.replace(".", "").isidentifier() and function.isidentifier():
             return text
         return self.uri(text, "source")

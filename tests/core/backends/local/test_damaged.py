@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,12 @@ import pytest
 from allaboard import State
 from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.backends.local.state.paths import DAMAGED, RunFolder, remove, write_json
+from allaboard.backends.local.state.paths import DAMAGED, NEWER, RunFolder, remove, write_json
 from allaboard.backends.local.state.records import locked_record
+from allaboard.diagnosis import diagnose
 from allaboard.errors import OwnershipConflict, SiteError, UnknownRun
-from allaboard.status import state_of
+from allaboard.report import localtime
+from allaboard.status import state_of, summary
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
 from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running
 from tests.core.cli.terminal import Terminal, a_terminal
@@ -27,12 +32,6 @@ def _wrong(field: str, value: object) -> Callable[[RunFolder], None]:
         write_json(run.record, {**json.loads(run.record.read_text()), field: value})
 
     return damage
-
-
-def _newer(run: RunFolder) -> None:
-    body = json.loads(run.record.read_text())
-    del body["owner"]
-    write_json(run.record, {**body, "version": 9})
 
 
 def _linked(run: RunFolder) -> None:
@@ -52,15 +51,15 @@ def _folder_for_a_record(run: RunFolder) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[RunFolder], object], str]] = {
-    "half a record": (lambda run: os.truncate(run.record, 40), "record.json is no JSON"),
-    "an empty record": (lambda run: os.truncate(run.record, 0), "record.json is no JSON"),
-    "a record of bytes": (lambda run: run.record.write_bytes(b"\xff\x00"), "record.json is no JSON"),
+    "half a record": (lambda run: os.truncate(run.record, 40), "record.json is not JSON"),
+    "an empty record": (lambda run: os.truncate(run.record, 0), "record.json is not JSON"),
+    "a record of bytes": (lambda run: run.record.write_bytes(b"\xff\x00"), "record.json is not UTF-8 text"),
     "a list": (lambda run: run.record.write_text("[1]"), "record.json is no run record"),
     "a number": (lambda run: run.record.write_text("1"), "record.json is no run record"),
     "a record of another run": (_wrong("run", "other-1"), "is the record of 'other-1'"),
-    "a date in words": (_wrong("created", "yesterday"), "a number is none"),
-    "an attempt that is none": (_wrong("attempt", None), "a number is none"),
-    "a key that is none": (_wrong("key", 7), "a text is none"),
+    "a date in words": (_wrong("created", "yesterday"), "holds no number that can be one (created)"),
+    "an attempt that is none": (_wrong("attempt", None), "holds no number that can be one (attempt)"),
+    "a key that is none": (_wrong("key", 7), "holds no text (key)"),
     "an end that is none": (
         _wrong("outcome", {"state": "eaten", "at": 1.0, "attempt": 1, "generation": 1}),
         "no run record ('eaten' is not a valid State",
@@ -70,8 +69,7 @@ DAMAGES: dict[str, tuple[Callable[[RunFolder], object], str]] = {
     "nothing at all": (lambda run: (remove(run.path), run.path.mkdir()), "has no record.json"),
     "a link": (_linked, "is a link"),
     "a link to nothing": (_dangling, "is a link"),
-    "a newer one": (_newer, "it is of version 9, this allaboard writes 1: use the newer one"),
-    "half a state": (lambda run: os.truncate(run.attempt(1, 1).state, 10), "state.json is no JSON"),
+    "half a state": (lambda run: os.truncate(run.attempt(1, 1).state, 10), "state.json is not JSON"),
     "a state of nothing": (lambda run: run.attempt(1, 1).state.write_text("{}"), "holds no state of a run"),
     "a state that is none": (lambda run: run.attempt(1, 1).state.write_text("[]"), "holds no state of a run"),
 }
@@ -210,3 +208,143 @@ def test_a_plan_that_is_damaged_hides_no_log_and_no_state(backend: LocalBackend,
         backend.saving(run.name)
     backend.delete(run.name)
     assert run.attempts() == []
+
+
+# What hangs or breaks a reader. The files are put back, so that one run serves all.
+
+
+def _in_state(**fields: object) -> Callable[[RunFolder], None]:
+    """A state file with these fields in the observation."""
+
+    def damage(run: RunFolder) -> None:
+        state = run.attempt(1, 1).state
+        body = json.loads(state.read_text())
+        state.write_text(json.dumps({**body, "seen": {**body["seen"], **fields}}))
+
+    return damage
+
+
+def _instead(name: str, make: Callable[[Path], object]) -> Callable[[RunFolder], None]:
+    def damage(run: RunFolder) -> None:
+        path = getattr(run if name == "record" else run.attempt(1, 1), name)
+        path.unlink(missing_ok=True)
+        make(path)
+
+    return damage
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+ATTACKS: dict[str, Callable[[RunFolder], object]] = {
+    **{f"a pipe for {name}": _instead(name, _pipe) for name in ("record", "state", "plan", "events")},
+    **{f"zeros for {name}": _instead(name, _zeros) for name in ("record", "state", "plan", "events")},
+    "a pipe for the lock": lambda run: (run.lock.unlink(), os.mkfifo(run.lock)),
+    "a date in words": _in_state(created="yesterday"),
+    "a date beyond all": _in_state(created=1e300),
+    "a date before all": _in_state(started=-1e15),
+    "no number": _in_state(created=float("nan")),
+    "no end of a number": _in_state(finished=float("inf")),
+    "digits without end": _instead("state", lambda path: path.write_text('{"seen": ' + "9" * 5000 + "}")),
+    "an attempt of a million digits": _wrong("attempt", 10**4000),
+    "a step in words": _in_state(progress={"step": "ten"}),
+    "a metric in words": _in_state(progress={"metrics": {"loss": "low"}}),
+    "a phase in words": _in_state(phases={"training": "long"}),
+    "members that are none": _in_state(members=[1, "two"]),
+    "a rank in words": _in_state(
+        members=[{"group": "master", "index": 0, "rank": "first", "phase": "running"}]
+    ),
+    "flags that are none": _in_state(flags=[{}]),
+    "a hundred thousand brackets": _instead("state", lambda path: path.write_text("[" * 100_000)),
+    "an end of no time": _wrong("outcome", {"state": "failed", "at": "now", "attempt": 1, "generation": 1}),
+    "a history that is none": _wrong("history", [1]),
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBackend, RunFolder, str]]:
+    """A backend with a run to damage and another one."""
+    top = tmp_path_factory.mktemp("attacked")
+    with a_terminal(top) as ab:
+        backend = LocalBackend(ab.environ)
+        runs = [ended(backend, backend.launch(a_plan(top, QUICK, key=key), ME).run).run for key in "ab"]
+        yield backend, RunFolder(backend.runs / runs[0]), runs[1]
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """A reader that hangs is ended by an alarm."""
+
+    def late(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def damaged(run: RunFolder, damage: Callable[[RunFolder], object]) -> Iterator[None]:
+    kept = run.path.parent.parent / "kept"
+    shutil.copytree(run.path, kept, symlinks=True, ignore=shutil.ignore_patterns("wake"))
+    damage(run)
+    try:
+        yield
+    finally:
+        remove(run.path)
+        kept.rename(run.path)
+
+
+@pytest.mark.parametrize("how", ATTACKS)
+def test_no_file_of_a_run_hangs_or_breaks_the_list_of_all(
+    pair: tuple[LocalBackend, RunFolder, str], how: str
+) -> None:
+    backend, bad, good = pair
+    with damaged(bad, ATTACKS[how]), within(60):
+        listed = {seen.run: seen for seen in backend.list()}
+        assert {*listed} == {bad.name, good} and state_of(listed[good]) is State.SUCCEEDED
+        for seen in listed.values():
+            json.dumps(summary(seen, diagnose(seen)))
+            assert localtime.moment(seen.created, 0.0)
+        with suppress(SiteError, UnknownRun):
+            backend.observe(bad.name, evidence=True)
+            backend.events(bad.name)
+            backend.secrets_of(bad.name)
+            list(backend.logs(bad.name, Selection()))
+        assert backend.housekeep() == ()
+
+
+def _newer_record(run: RunFolder) -> None:
+    body = json.loads(run.record.read_text())
+    del body["owner"]
+    write_json(run.record, {**body, "version": 9})
+
+
+def _newer_state(run: RunFolder) -> None:
+    write_json(run.attempt(1, 1).state, {"version": 9, "look": {}})
+
+
+@pytest.mark.parametrize("how", [_newer_record, _newer_state])
+def test_a_run_of_a_newer_version_is_that_and_nothing_else(
+    pair: tuple[LocalBackend, RunFolder, str], how: Callable[[RunFolder], object]
+) -> None:
+    backend, newer, good = pair
+    ab = Terminal(newer.path.parent.parent, backend.environ)
+    with damaged(newer, how):
+        listed = ab("list")
+        words = f"run '{newer.name}' was made by a newer allaboard"
+        assert listed.code == 0 and good in listed.out and words in listed.err
+        (told,) = (run for run in ab("list", "--json").json["runs"] if run["run"] == newer.name)
+        assert (told["state"], told["flags"]) == ("unknown", [NEWER])
+        for said in (listed, ab("status", newer.name), ab("delete", newer.name)):
+            assert words in said.err and "damaged" not in said.text and "allaboard delete" not in said.text
+        assert newer.record.exists(), "it is not deleted by an allaboard that cannot read it"

@@ -4,6 +4,7 @@ behind, and a stop gets through while many members start."""
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -24,23 +25,23 @@ from tests.core.backends.local.test_backend import ME, QUICK, SLEEP
 MANY = 300
 
 
-def with_start(backend: LocalBackend, folder: Path, code: str) -> LocalBackend:
-    """Supervisors of this backend run ``code`` before anything else; members do not."""
-    site = folder / "start"
-    site.mkdir()
-    guard = "import sys\nif any('supervisor' in word for word in sys.orig_argv):\n"
-    (site / "sitecustomize.py").write_text(guard + "".join(f"    {line}\n" for line in code.splitlines()))
-    backend.environ["PYTHONPATH"] = f"{site}{os.pathsep}{backend.environ.get('PYTHONPATH', '')}"
-    return backend
+def with_start(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
+    """Supervisors run ``code`` before anything else; members do not."""
+    script = folder / "start.py"
+    script.write_text(
+        f"import runpy, sys\n{code}\ndel sys.argv[0]\n"
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+    )
+    monkeypatch.setattr(local, "isolated_command", lambda *words: [sys.executable, str(script), *words])
 
 
 def started_by(folder: Path) -> list[int]:
-    """Pids of processes that have this folder in their environment."""
+    """Pids of processes that this script has started."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             try:
-                if os.fsencode(folder / "start") in (process / "environ").read_bytes():
+                if os.fsencode(folder / "start.py") in (process / "cmdline").read_bytes():
                     found.append(int(process.name))
             except OSError:
                 continue
@@ -53,7 +54,7 @@ def test_a_supervisor_that_is_slow_is_waited_for_and_that_is_said_once(
     monkeypatch.setattr(local, "NOTICE_AFTER", 0.3)
     said: list[str] = []
     backend.on_silence = said.append
-    with_start(backend, folder, "import time\ntime.sleep(1.5)")
+    with_start(monkeypatch, folder, "import time\ntime.sleep(1.5)")
     handle = backend.launch(a_plan(folder, QUICK), ME)
     assert state_of(ended(backend, handle.run)) is State.SUCCEEDED
     (words,) = said
@@ -78,7 +79,7 @@ def test_one_that_never_starts_leaves_no_process_and_no_run(
     if before is not None:
         ended(backend, backend.launch(plan, ME).run)
     monkeypatch.setattr(local, "START_LIMIT", 0.5)
-    with_start(backend, folder, "import time\ntime.sleep(600)")
+    with_start(monkeypatch, folder, "import time\ntime.sleep(600)")
     with pytest.raises(
         SiteError, match=r"has not started within 0\.5 s \(.*\); nothing was started"
     ) as caught:
@@ -103,10 +104,10 @@ def test_one_that_never_starts_leaves_no_process_and_no_run(
     ],
 )
 def test_one_that_ends_before_it_has_begun_is_told_at_once_with_its_words(
-    backend: LocalBackend, folder: Path, code: str, words: str
+    backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
     plan = a_plan(folder, QUICK)
-    with_start(backend, folder, code)
+    with_start(monkeypatch, folder, code)
     begun = time.monotonic()
     with pytest.raises(SiteError, match=f"the supervisor ended at once.*{words}") as caught:
         backend.launch(plan, ME)
@@ -121,7 +122,7 @@ def test_whoever_interrupts_the_start_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(local._StartTimer, "__call__", impatient)
-    with_start(backend, folder, "import time\ntime.sleep(600)")
+    with_start(monkeypatch, folder, "import time\ntime.sleep(600)")
     with pytest.raises(KeyboardInterrupt):
         backend.launch(a_plan(folder, QUICK), ME)
     wait_for(lambda: not started_by(folder))

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -33,6 +33,7 @@ from allaboard.backends.base import (
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.data import Choice, choose_data, read_data
 from allaboard.backends.local.host.arrivals import arrivals_in
+from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
@@ -53,6 +54,7 @@ from allaboard.backends.local.state.paths import (
     CLAIMS,
     DAMAGED,
     EPHEMERAL,
+    NEWER,
     AttemptFolder,
     RunFolder,
     damaged_error,
@@ -60,11 +62,13 @@ from allaboard.backends.local.state.paths import (
     is_held,
     locked,
     make_private,
+    open_plain,
     prepare,
     read_json,
     remove,
     runs_folder,
     translate_disk_errors,
+    unreadable_error,
     wait_for_lock,
     write_json,
 )
@@ -93,13 +97,13 @@ from allaboard.observation import (
     Stop,
     in_order,
 )
-from allaboard.redaction import secret_values
+from allaboard.redaction import hide_known, secret_values
 from allaboard.render.labels import claim_name
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.units import seconds as duration
-from allaboard.untrusted import show
+from allaboard.untrusted import RECORDS, parse_json, read_value, show
 
 ATTACHED_SECONDS = 600.0
 ORCHESTRATED_SECONDS = 3600.0
@@ -488,7 +492,7 @@ class LocalBackend:
         """Start the supervisor and wait until it holds its lock; this process holds the record's lock
         meanwhile. Leaves nothing behind when it raises.
         """
-        argv = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(attempt.path)]
+        argv = isolated_command("allaboard.backends.local.supervisor", str(attempt.path))
         environment = {**inherited_environment(self.environ), **_import_path(self.environ)}
         patient = _StartTimer(record.run, self.on_silence)
         who: Identity | None = None
@@ -577,7 +581,7 @@ class LocalBackend:
     def _read_state(self, attempt: AttemptFolder) -> Observation | None:
         """What the supervisor last wrote; None when it wrote nothing."""
         written = _read_state_file(attempt)
-        return None if written is None else written[1]
+        return None if written is None else written.seen
 
     def _read_live_state(self, attempt: AttemptFolder, glances: _PoolViews) -> Observation | None:
         """Like `_read_state`, for a live attempt. The file is written only at changes, so the current phase
@@ -586,14 +590,14 @@ class LocalBackend:
         written = _read_state_file(attempt)
         if written is None:
             return None
-        body, seen = written
+        seen = written.seen
         on = next((name for name in reversed(PHASES) if seen.phases.get(name) is not None), None)
         if on is None or seen.finished is not None or seen.suspended:
             return seen
         so_far = seen.phases[on] or 0.0
-        if seen.waiting is not None and "queued" in body:
-            seen = replace(seen, waiting=_waiting_reason(body["queued"], glances) or seen.waiting)
-        return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - body["written"])})
+        if seen.waiting is not None and written.queued is not None:
+            seen = replace(seen, waiting=_waiting_reason(written.queued, glances) or seen.waiting)
+        return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - written.written)})
 
     def _observe_settled(
         self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _PoolViews | None = None
@@ -618,9 +622,9 @@ class LocalBackend:
         if record.outcome is None or record.deleted:
             return None
         written = _read_state_file(attempt)
-        if written is None or not written[0].get("over"):
+        if written is None or not written.over:
             return None
-        seen = replace(written[1], alive=None)
+        seen = replace(written.seen, alive=None)
         return (seen, attempt.is_live() or None) if state_of(seen).is_final else None
 
     def _read_current_state(
@@ -696,7 +700,9 @@ class LocalBackend:
 
     def _with_evidence(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
         attempt = folder.attempt(record.generation, record.attempt)
-        tails = {m.name: tail(Path(m.log), _TAIL_LINES) for m in seen.members if m.log}
+        secrets = self._secrets_of(record)
+        # Hidden before anybody shortens or folds them: half of a secret is not found any more.
+        tails = {m.name: hide_known(tail(Path(m.log), _TAIL_LINES), secrets) for m in seen.members if m.log}
         progress = self._with_checkpoints(attempt, seen.progress)
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 
@@ -755,15 +761,16 @@ class LocalBackend:
         """The secret values in its job, the present values of the secrets that it names, and those of the
         environment that members inherit from whoever launches on this machine.
         """
-        record = self._read_record(self.find(run))
+        return self._secrets_of(self._read_record(self.find(run)))
+
+    def _secrets_of(self, record: RunRecord) -> tuple[str, ...]:
         named = [
             {"name": name, "folder": str(folder_of(self.home, name))}
             for secret in record.spec.get("secrets", ())
             if isinstance(name := secret.get("name"), str)
         ]
         return (
-            *secret_values(record.spec),
-            *record.secrets,
+            *record.secret_values,
             *secret_texts(named),  # of what was removed meanwhile only the members know the values
             *self._inherited_secrets,
         )
@@ -838,8 +845,8 @@ class LocalBackend:
 
     @_translate_disk_errors
     def list(self) -> list[Observation]:
-        """See `Backend.list`. A run whose files are damaged is `State.UNKNOWN`, with the flag `DAMAGED` and
-        an event that says what is wrong.
+        """See `Backend.list`. A run whose files cannot be read is `State.UNKNOWN`, with the flag `DAMAGED` or
+        `NEWER`, a note and an event that say why.
         """
         runs = []
         glances: _PoolViews = {}
@@ -850,7 +857,7 @@ class LocalBackend:
             except UnknownRun:
                 continue
             except SiteError as error:
-                runs.append(_damaged_observation(folder, error))
+                runs.append(_unreadable_observation(folder, error))
         return sorted(runs, key=lambda seen: seen.created or 0, reverse=True)
 
     # Owning and ending.
@@ -1160,16 +1167,15 @@ def _orchestrated_patience(environ: Mapping[str, str]) -> float:
 
 def read_events(attempt: AttemptFolder) -> list[Event]:
     """The events of one attempt."""
-    from allaboard.untrusted import RECORDS, parse_json
-
     events = []
     try:
-        lines = attempt.events.read_text(encoding="utf-8", errors="replace").splitlines()
+        with open_plain(attempt.events) as file:
+            lines = file.read(RECORDS.size).splitlines()
     except OSError:
         return []
     for line in lines:
-        with suppress(ValueError, TypeError):  # the last line may be half written
-            events.append(Event(**parse_json(line, RECORDS, spelling=False, any_text=True)))
+        with suppress(ValueError):  # the last line may be half written
+            events.append(read_value(Event, parse_json(line, RECORDS, spelling=False, any_text=True)))
     return events
 
 
@@ -1177,16 +1183,19 @@ _PoolViews = dict[str, PoolView]
 """Views of pools by path, so that a list of many runs reads each pool once."""
 
 
-def _waiting_reason(queued: Mapping[str, Any], glances: _PoolViews) -> str | None:
+def _waiting_reason(written: Any, glances: _PoolViews) -> str | None:
     """Why a run waits now. Computed here, because its supervisor sleeps until slots are free."""
-    if "needs" not in queued:
+    try:
+        queued = read_value(_Queued, written)
+        cpu, memory, gpus = queued.room
+        needs = Need(*queued.needs)  # type: ignore[arg-type]
+        room = Capacity(float(cpu), int(memory), tuple(map(str, gpus)))
+    except (ValueError, TypeError):
         return None  # written by an older release, which kept a sentence instead
-    path, (cpu, memory, gpus) = queued["pool"], queued["room"]
-    room = Capacity(cpu, memory, tuple(gpus))
     with suppress(SiteError):
-        if path not in glances:
-            glances[path] = Pool(path, room).view()
-        return glances[path].why_waiting(queued["ticket"], Need(*queued["needs"]), room)
+        if queued.pool not in glances:
+            glances[queued.pool] = Pool(queued.pool, room).view()
+        return glances[queued.pool].why_waiting(queued.ticket, needs, room)
     return None
 
 
@@ -1208,17 +1217,43 @@ def _readable_and_created(folder: RunFolder) -> tuple[bool, float]:
     return False, 0.0
 
 
-def _read_state_file(attempt: AttemptFolder) -> tuple[dict[str, Any], Observation] | None:
-    """The content of the state file and its observation; None if there is none. Raises SiteError for damaged
-    content.
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """The data from which a reader computes why a run waits (`Supervisor._waiting_place`)."""
+
+    pool: str
+    ticket: str
+    needs: tuple[int | float, ...]
+    room: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _StateFile:
+    """What a supervisor writes down. ``queued`` of an older release is a sentence."""
+
+    seen: Observation
+    written: float
+    boot: str | None = None
+    over: bool = False
+    queued: Any = None
+
+
+STATE_VERSION = 1
+
+
+def _read_state_file(attempt: AttemptFolder) -> _StateFile | None:
+    """The content of the state file; None if there is none. Raises SiteError for content that cannot be
+    read.
     """
     body = read_json(attempt.state)
     if body is None:
         return None
     try:
-        return dict(body), Observation.from_dict(body["seen"])
+        seen = Observation.from_dict(body["seen"])
+        return replace(read_value(_StateFile, {**body, "seen": {"run": seen.run}}), seen=seen)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise damaged_error(attempt.state, f"holds no state of a run ({error})") from error
+        trouble = f"holds no state of a run ({error})"
+        raise unreadable_error(attempt.state, body, STATE_VERSION, trouble) from error
 
 
 def _read_layout(attempt: AttemptFolder) -> Layout | None:
@@ -1229,7 +1264,8 @@ def _read_layout(attempt: AttemptFolder) -> Layout | None:
     try:
         return Layout.from_dict(plan["layout"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise damaged_error(attempt.plan, f"holds no plan of a run ({error})") from error
+        trouble = f"holds no plan of a run ({error})"
+        raise unreadable_error(attempt.plan, plan, STATE_VERSION, trouble) from error
 
 
 def _is_unreadable(attempt: AttemptFolder) -> bool:
@@ -1246,11 +1282,12 @@ def _is_overdue(attempt: AttemptFolder, ended: float, now: float) -> bool:
     return ttl is not None and now - ended >= ttl
 
 
-def _damaged_observation(folder: RunFolder, error: SiteError) -> Observation:
-    """The observation of a run whose files are damaged, for lists."""
-    event = Event(None, "Warning", DAMAGED, folder.name, str(error))
+def _unreadable_observation(folder: RunFolder, error: SiteError) -> Observation:
+    """The observation of a run whose files are damaged, or of a newer version, for lists."""
+    flag = NEWER if error.code == NEWER else DAMAGED
+    event = Event(None, "Warning", flag, folder.name, str(error))
     job = folder.name.rpartition("-")[0]
-    return Observation(folder.name, job=job, flags=(DAMAGED,), notes=(str(error),), events=(event,))
+    return Observation(folder.name, job=job, flags=(flag,), notes=(str(error),), events=(event,))
 
 
 def _outcome_word(record: RunRecord) -> str:
@@ -1277,7 +1314,7 @@ def _state_file_time(attempt: AttemptFolder) -> float | None:
 
 def _is_of_another_boot(attempt: AttemptFolder) -> bool:
     written = _read_state_file(attempt)
-    return written is not None and written[0].get("boot") != boot_id()
+    return written is not None and written.boot != boot_id()
 
 
 def _ended_with_machine(folder: RunFolder, record: RunRecord) -> bool:
@@ -1353,7 +1390,7 @@ def _describe_capacity(room: Capacity) -> str:
 
 
 def _import_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """A PYTHONPATH with which the supervisor imports the same allaboard as its launcher."""
+    """A PYTHONPATH with which members import the same allaboard as their launcher."""
     import allaboard
 
     root = str(Path(allaboard.__file__).parent.parent)

@@ -387,6 +387,19 @@ def test_a_plugin_that_is_not_installed(tmp_path: Path) -> None:
         secret(settings(path))
 
 
+@pytest.mark.parametrize("path", ["", ".", ":/nowhere"])
+def test_a_plugin_is_not_taken_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    (tmp_path / "aws-of-nowhere").write_text("#!/bin/sh\ntouch ran\n")
+    (tmp_path / "aws-of-nowhere").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", path)
+    with pytest.raises(SiteError, match="which is not here"):
+        secret(settings(with_plugin(tmp_path, command="aws-of-nowhere")))
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_plugin_that_needs_a_person(tmp_path: Path) -> None:
     plugin(tmp_path, credential(token="t"))
     if os.isatty(0):

@@ -199,7 +199,10 @@ class Plugin:
         return str(self.folder / self.command) if os.sep in self.command else self.command
 
     def _program(self) -> str:
-        program = shutil.which(self._name, path={**os.environ, **self.env}.get("PATH"))
+        # As kubectl: nothing is taken from the current folder, whatever PATH says.
+        path = {**os.environ, **self.env}.get("PATH", os.defpath)
+        folders = os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
+        program = shutil.which(self._name, path=folders)
         if program is None:
             raise SiteError(
                 f"the kubeconfig asks for the credential plugin {self.command!r}, which is not here; "

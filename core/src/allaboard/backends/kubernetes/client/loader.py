@@ -25,6 +25,7 @@ from allaboard.backends.kubernetes.client import kubeconfig
 from allaboard.backends.kubernetes.client.config import Settings
 from allaboard.backends.kubernetes.client.credentials import borrowed_credentials, token_file
 from allaboard.errors import BadInput, SiteError
+from allaboard.filenames import expand_home
 from allaboard.spec.loader import job_folder
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _usable(proxy: str | None) -> str | None:
 
 
 def _home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HOME") or "~").expanduser()
+    return expand_home(environ.get("HOME") or "~")
 
 
 def _namespace_of_pod() -> str | None:

@@ -54,6 +54,7 @@ from allaboard.follow.run_record import RunRecord, last_good
 from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
 from allaboard.layout import Layout
 from allaboard.observation import Observation, Stall, State
+from allaboard.redaction import hide_known
 from allaboard.render import labels
 from allaboard.status import state_of
 
@@ -230,7 +231,10 @@ def _with_history(
     notes: tuple[str, ...],
     evidence: bool,
 ) -> Operation[Observation]:
-    tails = history.collector.tails() if evidence else None
+    tails = None
+    if evidence:
+        secrets = objects.stored.record.secret_values
+        tails = {name: hide_known(text, secrets) for name, text in history.collector.tails().items()}
     observation = observation_of(
         objects, memory=history.memory, report=history.report, tails=tails, notes=notes
     )

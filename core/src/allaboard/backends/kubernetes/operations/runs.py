@@ -41,7 +41,6 @@ from allaboard.follow.run_record import keep_seconds
 from allaboard.layout import Layout
 from allaboard.names import attempt_name
 from allaboard.observation import Event, Observation, Owner, in_order
-from allaboard.redaction import secret_values
 from allaboard.render import labels
 
 # Launching.
@@ -160,8 +159,7 @@ def saving_uri(workspace: Workspace, run: str) -> Operation[str | None]:
 
 def secrets_of(workspace: Workspace, run: str) -> Operation[tuple[str, ...]]:
     """Those of its job. What a Secret of the cluster holds is read by the members alone."""
-    record = (yield from find_run(workspace, run)).record
-    return (*secret_values(record.spec), *record.secrets)
+    return (yield from find_run(workspace, run)).record.secret_values
 
 
 def started_with(workspace: Workspace, run: str) -> Operation[StartedWith]:

@@ -122,13 +122,13 @@ def output_of(*command: str, path: str | None = None, within: float = 10.0) -> s
 
     Raises TimeoutError when it has not ended after ``within`` seconds, OSError when it cannot be started.
     """
+    folders = absolute_folders(path).split(os.pathsep)
+    program = next(filter(_is_program, (f"{folder}/{command[0]}" for folder in folders if folder)), None)
+    if program is None:  # a bare name would be a program of the current folder
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
     reading, writing = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (writing, 1), (null, 2))]
-    path = os.environ.get("PATH", os.defpath) if path is None else path
-    program = next(
-        filter(_is_program, (f"{folder}/{command[0]}" for folder in path.split(os.pathsep))), command[0]
-    )
     try:
         pid = os.posix_spawn(program, command, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
     except OSError:
@@ -150,6 +150,12 @@ def output_of(*command: str, path: str | None = None, within: float = 10.0) -> s
     os.kill(pid, signal.SIGKILL)
     reap_orphan(pid)  # without waiting: what hangs in a driver does not die of it
     raise TimeoutError(errno.ETIMEDOUT, f"no answer within {within:g} s", command[0])
+
+
+def absolute_folders(path: str | None = None) -> str:
+    """A search path (default: ours) without the current folder, in which anybody may have put a program."""
+    path = os.environ.get("PATH", os.defpath) if path is None else path
+    return os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
 
 
 def _is_program(path: str) -> bool:

@@ -25,6 +25,7 @@ from typing import IO
 from allaboard.backends.local.host.processes import (
     MEMBER,
     Identity,
+    absolute_folders,
     environment,
     find_marked,
     process_of,
@@ -184,7 +185,7 @@ def _spies(members: Iterable[Identity]) -> Iterator[_Spied]:
 
 def _py_spy() -> str | None:
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy", path=absolute_folders())
 
 
 def _is_python(pid: int) -> bool:

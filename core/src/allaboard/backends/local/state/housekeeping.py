@@ -8,12 +8,12 @@ read-only verbs never start it. The next launch reports once what could not be r
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.processes import spawn_supervisor
 from allaboard.backends.local.state.paths import (
     HOUSEKEEPING,
@@ -46,9 +46,7 @@ def start(base: Path, environ: Mapping[str, str]) -> None:
     with suppress(OSError, SiteError):
         open_private(base / _LOG, "w").close()
         here = {**environ, "ALLABOARD_HOME": str(base.parent.parent)}
-        spawn_supervisor(
-            [sys.executable, "-m", "allaboard.backends.local", str(base)], here, str(base / _LOG)
-        )
+        spawn_supervisor(isolated_command("allaboard.backends.local", str(base)), here, str(base / _LOG))
 
 
 def take_unreported(base: Path) -> tuple[str, ...]:

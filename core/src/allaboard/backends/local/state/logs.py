@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.backends.local.state.paths import AttemptFolder
+from allaboard.backends.local.state.paths import AttemptFolder, open_plain
 from allaboard.backends.selection import refuse_strangers
 from allaboard.observation import MemberSeen
 
@@ -275,7 +275,7 @@ def _whole_characters(data: bytes) -> int:
 
 def _read_range(path: Path, start: int, end: int) -> bytes:
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_plain(path) as file:
             return os.pread(file.fileno(), end - start, start)
     except FileNotFoundError:
         return b""

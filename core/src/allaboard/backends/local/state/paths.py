@@ -42,16 +42,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from allaboard.backends.local.host.machine import machine_id
-from allaboard.backends.local.host.shared_files import user_name
+from allaboard.backends.local.host.shared_files import READ, user_name
 from allaboard.errors import SiteError
-from allaboard.untrusted import show
+from allaboard.untrusted import RECORDS, Unreadable, parse_json, show
 
 FORMAT = "1"
 DAMAGED = "run_damaged"
 """The code of the error that says which file of a run cannot be read, and the flag of such a run."""
+NEWER = "run_newer"
+"""The code of the error about a run that only a newer allaboard can read, and the flag of such a run."""
 HOUSEKEEPING = "housekeeping.lock"
 _RESERVED = 1 << 16
 CLAIMS = "claims"
@@ -204,7 +206,8 @@ def runs_folder(home: str) -> Path:
             return base / "runs"
         _make_own(base)
         try:
-            version = (base / "format").read_text(encoding="utf-8", errors="replace").strip()
+            with open_plain(base / "format") as file:
+                version = file.read(100).decode("utf-8", "replace").strip()
         except FileNotFoundError:
             version = ""
     if version not in (FORMAT, ""):
@@ -311,9 +314,13 @@ def open_private(path: Path, mode: str) -> IO[str]:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens for the user alone, whatever the umask. Links are not followed."""
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
+    """Opens for the user alone, whatever the umask. Links are not followed, and pipes not waited for."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is no plain file", path)
+    if stat.S_IMODE(info.st_mode) != 0o600:
         with suppress(OSError):  # a disk without modes
             os.fchmod(fd, 0o600)
     return fd
@@ -373,28 +380,67 @@ def write_json(path: Path, body: Any) -> None:
     write_text(path, json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
 
+def open_plain(path: Path) -> BinaryIO:
+    """A plain file, to read, without waiting. Raises OSError for anything else: a pipe would never answer, a
+    device never end, a link lead anywhere.
+    """
+    fd = os.open(path, READ)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return os.fdopen(fd, "rb")
+    os.close(fd)
+    raise OSError(errno.EINVAL, "is no plain file", str(path))
+
+
 def read_json(path: Path) -> Any:
     """The JSON in a file of a run; None when there is none. Raises SiteError (`DAMAGED`) for another
     content.
     """
     try:
-        return json.loads(path.read_bytes())
+        with open_plain(path) as file:
+            data = file.read(RECORDS.size + 1)
+        return parse_json(data, RECORDS, spelling=False, any_text=True, unique=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, RecursionError) as error:
-        raise damaged_error(path, f"is no JSON ({error})") from error
-    except IsADirectoryError as error:
-        raise damaged_error(path, "is a folder") from error
+    except Unreadable as error:
+        raise damaged_error(path, str(error)) from error
+    except OSError as error:
+        if error.errno not in _NOT_PLAIN:
+            raise
+        raise damaged_error(path, "is a folder" if path.is_dir() else "is no plain file") from error
+
+
+_NOT_PLAIN = (errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENXIO)
+
+
+def newer_error(path: Path, version: int, known: int) -> SiteError:
+    """The error about a file of a newer version that this one cannot read; nothing is wrong with it."""
+    return SiteError(
+        f"run {show(_run_of(path))} was made by a newer allaboard: {path.name} is of version {version}, this "
+        f"one reads {known}; use the newer one",
+        code=NEWER,
+    )
+
+
+def unreadable_error(path: Path, body: Any, known: int, trouble: str) -> SiteError:
+    """The error about a file whose content is not what this version expects."""
+    version = body.get("version") if isinstance(body, dict) else None
+    if type(version) is int and version > known:
+        return newer_error(path, version, known)
+    return damaged_error(path, trouble)
 
 
 def damaged_error(path: Path, trouble: str) -> SiteError:
     """The error that says what is wrong with a file of a run, and what to do."""
-    run = next((p.name for p in (path, *path.parents) if p.parent.name == "runs"), path.parent.name)
+    run = _run_of(path)
     return SiteError(
         f"run {show(run)} is damaged: {show(str(path), 300, quote=False)} {trouble}; restore the file, or "
         f"remove what is left of the run: allaboard delete {show(run, quote=False)}",
         code=DAMAGED,
     )
+
+
+def _run_of(path: Path) -> str:
+    return next((p.name for p in (path, *path.parents) if p.parent.name == "runs"), path.parent.name)
 
 
 def discard(path: Path, trash: Path) -> None:
@@ -479,7 +525,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int]:
 def wait_for_lock(path: Path) -> Iterator[None]:
     """Wait until a file's lock is free, and hold it. Creates nothing: a missing file has no holder."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         yield
         return

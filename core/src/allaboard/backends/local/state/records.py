@@ -13,6 +13,7 @@ from allaboard.backends.local.state.paths import (
     is_same_file,
     locked,
     read_json,
+    unreadable_error,
     write_json,
 )
 from allaboard.errors import SiteError
@@ -21,8 +22,8 @@ from allaboard.observation import State
 
 
 def read_record(folder: RunFolder) -> RunRecord | None:
-    """The record of a run; None when it has none. Raises SiteError (`paths.DAMAGED`) for what is no record
-    of this run.
+    """The record of a run; None when it has none. Raises SiteError (`paths.DAMAGED`, `paths.NEWER`) for what
+    is no record of this run, or none that this version can read.
     """
     refuse_link(folder)
     data = read_json(folder.record)
@@ -30,37 +31,20 @@ def read_record(folder: RunFolder) -> RunRecord | None:
         return None
     try:
         record = RunRecord.from_dict(data)
-        wrong = _record_trouble(record, folder.name)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        wrong = f"is no run record ({error})"
-    if wrong is None:
-        return record
-    version = data.get("version") if isinstance(data, dict) else None
-    if isinstance(version, int) and version > VERSION:
-        wrong += f"; it is of version {version}, this allaboard writes {VERSION}: use the newer one"
-    raise damaged_error(folder.record, wrong)
+        if record.outcome is not None:
+            State(record.outcome.state)
+    except (AttributeError, ValueError) as error:
+        trouble = f"is no run record ({error})"
+        raise unreadable_error(folder.record, data, VERSION, trouble) from error
+    if record.run != folder.name:
+        raise damaged_error(folder.record, f"is the record of {record.run!r}")
+    return record
 
 
 def refuse_link(folder: RunFolder) -> None:
     """Raises SiteError (`paths.DAMAGED`) where the folder of a run is a link: it may lead anywhere."""
     if folder.path.is_symlink():
         raise damaged_error(folder.path, "is a link, and runs have folders of their own")
-
-
-def _record_trouble(record: RunRecord, name: str) -> str | None:
-    """Why a record cannot be one of the run ``name``. Raises ValueError for an invalid outcome."""
-    if record.run != name:
-        return f"is the record of {record.run!r}"
-    texts = (record.key, record.job, record.spec_hash, record.uid, record.owner.id)
-    numbers = (record.created, record.outcome.at if record.outcome else 0.0)
-    counts = (record.attempt, record.generation)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(record.spec, dict):
-        return "is no run record (a text is none)"
-    if not all(type(n) in (int, float) for n in numbers) or not all(type(n) is int for n in counts):
-        return "is no run record (a number is none)"
-    if record.outcome is not None:
-        State(record.outcome.state)
-    return None
 
 
 @dataclass

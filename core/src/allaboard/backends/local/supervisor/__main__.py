@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
 from allaboard.backends.local.pool import sleeper
@@ -180,7 +181,7 @@ class Supervisor:
         }
         patience = self._patience()
         left = (patience or 0.0) - (time.monotonic() - self.client_seen[1])
-        back = [sys.executable, "-m", "allaboard.backends.local.supervisor", str(self.folder.path)]
+        back = isolated_command("allaboard.backends.local.supervisor", str(self.folder.path))
         with suppress(OSError):  # it goes on as the large program
             sleeper.become_sleeper(
                 [*back, json.dumps(again)],
@@ -794,7 +795,7 @@ def _read_request(path: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """``python -m allaboard.backends.local.supervisor ATTEMPT_FOLDER``: started by the backend, or again by
+    """``allaboard.backends.local.supervisor ATTEMPT_FOLDER``, isolated: started by the backend, or again by
     `sleeper`, with what `Supervisor._sleep_small` wrote down, the reason, and when it was last followed.
     """
     folder = AttemptFolder(Path(sys.argv[1]))

@@ -174,7 +174,8 @@ def local_command(command: Sequence[str]) -> list[str]:
     if first in ("python", "python3"):
         return [sys.executable, *rest]
     if first == "torchrun":
-        return [sys.executable, "-m", "torch.distributed.run", *rest]
+        # As the script `torchrun`, which does not look for modules in the current folder.
+        return [sys.executable, "-P", "-m", "torch.distributed.run", *rest]
     return [first, *rest]
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allaboard.backends.local.state.paths import open_private
+from allaboard.backends.local.state.paths import open_plain, open_private
 from allaboard.follow.progress import is_below, place_of
 from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
@@ -54,7 +54,7 @@ class LogWatch:
             self.offset = size
             return []
         lines: deque[bytes] = deque(maxlen=_MOST_REPORTS)
-        with suppress(OSError), self.path.open("rb") as file:
+        with suppress(OSError), open_plain(self.path) as file:
             file.seek(self.offset)
             # Up to the size at the beginning: a member that writes without end would keep this loop busy.
             remaining = size - self.offset if last else min(size - self.offset, _AT_ONCE * _CHUNK)
@@ -126,7 +126,7 @@ def probe_port(port: int) -> Rendezvous | None:
 def tail(path: Path, lines: int, most: int = 1 << 16) -> str:
     """The last lines of a file, ``most`` bytes at most; empty when it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - most))
             data = file.read()
