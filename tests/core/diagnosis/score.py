@@ -89,7 +89,8 @@ def main(folder: str) -> int:
     for v in verdicts:
         if not v.code:
             print(
-                f"{v.name}{' FORBIDDEN' if v.forbidden else ''}: wanted {v.wanted}, said {v.found.code} ({v.found.confidence}); then "
+                f"{v.name}{' FORBIDDEN' if v.forbidden else ''}: wanted {v.wanted}, said {v.found.code} "
+                f"({v.found.confidence}); then "
                 f"{', '.join(v.others) or '-'}"
             )
             print(f"    {v.found.summary}")

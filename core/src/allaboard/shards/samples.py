@@ -2,8 +2,8 @@
 
 Nothing is written here.
 
-* **Files** are grouped by WebDataset's rule (`tar.py`); sub-folders are part of the key. A name whose dot belongs
-  to the key (``2026.01.02.jpg``) is refused: several samples would become one. Files are taken in
+* **Files** are grouped by WebDataset's rule (`tar.py`); sub-folders are part of the key. A name whose dot
+  belongs to the key (``2026.01.02.jpg``) is refused: several samples would become one. Files are taken in
   the order of a checksum of their keys, the same every time: a folder per class must not become a shard per
   class, nor a batch of one class. Files and folders whose name begins with a dot are passed over.
 * **An iterable** gives mappings ``{"__key__": "cat/1", "png": b"...", "cls": 3, "json": {...}, "npy":
