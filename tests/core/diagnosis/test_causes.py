@@ -59,5 +59,8 @@ def test_the_doctor_is_right_over_the_cases_of_the_field() -> None:
     """
     verdicts = verdicts_over("cases_of_the_field.jsonl")
     assert len(verdicts) >= 60
-    assert sum(v.code for v in verdicts) >= 46
-    assert sum(v.forbidden for v in verdicts) <= 13
+    wrong = [f"{v.name}: {v.wanted}, not {v.found.code}" for v in verdicts if not v.code]
+    assert len(wrong) <= 0.03 * len(verdicts), wrong
+    assert not [v.name for v in verdicts if v.forbidden]
+    assert sum(v.retryable for v in verdicts) >= 0.97 * len(verdicts)
+    assert sum(v.blame for v in verdicts) >= 0.97 * len(verdicts)

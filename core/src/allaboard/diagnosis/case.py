@@ -229,9 +229,15 @@ class Case:
         found += [
             Said(f"{e.kind or 'job'}/{e.name}", f"events.{e.reason}", e.message, e.time)
             for e in self.events
-            if e.kind not in ("Pod", "Node", "PersistentVolumeClaim")
+            if e.kind not in ("Pod", "Node", "PersistentVolumeClaim") and not self._is_over_with(e)
         ]
         return found
+
+    def _is_over_with(self, event: EventSeen) -> bool:
+        """Whether all members run, and became ready after this was said: it has been got over."""
+        ready = self.last_ready
+        runs = ready is not None and 0 < self.expected <= len(self.running)
+        return runs and event.time is not None and event.time < (ready or 0.0)
 
     @cached_property
     def last_ready(self) -> float | None:

@@ -793,9 +793,12 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 case.went_bad(pod),
                 Level.SYMPTOM,
                 0.5,
-                fix=f"look at the lines before: allaboard logs {case.seen.run} {pod.name}"
-                if case.seen.run
-                else None,
+                fix=_remedy(said)
+                or (
+                    f"look at the lines before: allaboard logs {case.seen.run} {pod.name}"
+                    if case.seen.run
+                    else None
+                ),
                 generic=True,
                 from_object=False,
                 who=pod.name,

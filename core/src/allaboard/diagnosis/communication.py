@@ -521,8 +521,9 @@ def _watchdogs(case: Case) -> list[tuple[Reading, int | None, str, str, str, flo
         found = []
         for one in readings(case):
             seen: set[int | None] = set()
+            goes = None if one.ended else one.log.last(GOES_ON)
             for hit in one.log.hits(_WATCHDOG):
-                if hit.rank in seen:
+                if hit.rank in seen or (goes is not None and goes.position > hit.position):
                     continue
                 seen.add(hit.rank)
                 work = _WORK.search(hit.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from allaboard.diagnosis.case import Case, exit_code, is_running, pod_object, quote
+from allaboard.diagnosis.case import Case, asserted, exit_code, is_running, pod_object, quote
 from allaboard.diagnosis.communication import stalled_ranks
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.reading import log_evidence, readings, told_of
@@ -207,7 +207,8 @@ def backoff_limit_exceeded(case: Case) -> Iterator[Finding]:
 
 
 _DEADLINE = re.compile(
-    r"longer than (the )?specified deadline|DeadlineExceeded|MaximumExecutionTimeExceeded|active ?deadline",
+    r"longer than (the )?specified deadline|DeadlineExceeded|MaximumExecutionTimeExceeded|"
+    r"active ?deadline.{0,40}(exceed|pass|reach|expire)",
     re.IGNORECASE,
 )
 
@@ -246,7 +247,7 @@ def deadline_exceeded(case: Case) -> Iterator[Finding]:
     ]
     for object_, where, text, at in texts:
         if (
-            _DEADLINE.search(text)
+            asserted(_DEADLINE, text)
             and "PodsReady" not in text
             and "context deadline" not in text
             and "ProgressDeadline" not in text

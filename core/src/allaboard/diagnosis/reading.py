@@ -111,8 +111,12 @@ def has_ended(case: Case, pod: PodSeen) -> bool:
     return pod.main is None or (pod.main.now.state in ("", "waiting") and (has_run(pod) or not case.is_local))
 
 
+_OF_HTTP = re.compile(r"^(requests|httpx|httpcore|urllib3?|aiohttp|botocore|boto3|http)\.")
+
+
 def is_secondary(text: str) -> bool:
-    return SECONDARY.pattern.search(text) is not None
+    """Whether it says only that a peer went away; what a client of HTTP lost is no member."""
+    return SECONDARY.pattern.search(text) is not None and _OF_HTTP.match(text) is None
 
 
 def author(case: Case, pod: PodSeen, rank: int | None, local: int | None = None) -> str:
