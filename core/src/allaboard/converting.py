@@ -178,7 +178,10 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
         return Outcome(document, passed=known if is_job else "no object of Kubernetes: it has no kind")
     engine = engine_of_manifest(value)
     if engine is None and kind not in _known_kinds():
-        return Outcome(document, passed=f"{show(kind, quote=False)} is no job")
+        advice = _NO_JOBS.get(kind)
+        return Outcome(
+            document, passed=f"{show(kind, quote=False)} is no job{f': {advice}' if advice else ''}"
+        )
     if engine is None:
         return Outcome(document, problems=(_unknown_version(kind, version),))
     try:
@@ -193,6 +196,32 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
         template = all(one is not other for one, other in zip(problems, hinted, strict=True))
         return Outcome(document, problems=hinted, template=template)
 
+
+_MAKES = "it makes jobs; give the manifest of the job that stands in it, under"
+_SERVES = "it has no end, and nothing that fails as a whole; give the job that trains"
+_NO_JOBS: Mapping[str, str] = {
+    "Job": "the pods of a batch/v1 Job are no gang, and fail one by one; make it a JobSet, a PyTorchJob or a "
+    "TrainJob, or write a job with its image, command and workers",
+    "CronJob": f"{_MAKES} spec.jobTemplate, as a PyTorchJob, a TrainJob or a JobSet",
+    "Pod": "a single pod has no one who starts it again; write a job with its image and command, and "
+    "workers: 1",
+    "Experiment": f"a Katib Experiment is a search; {_MAKES} spec.trialTemplate.trialSpec",
+    "Trial": "a Katib Trial is one try of a search; give the manifest under spec.runSpec",
+    "Workflow": f"{_MAKES} the template of its step (resource.manifest)",
+    "CronWorkflow": f"{_MAKES} the template of its step (resource.manifest)",
+    "PipelineRun": f"{_MAKES} the step that creates it",
+    "RayJob": "Ray starts its own workers; run the command of its driver as a job of one member",
+    "RayCluster": _SERVES,
+    "SparkApplication": "Spark starts its own executors; run the command of its driver as a job of one "
+    "member",
+    "Deployment": _SERVES,
+    "StatefulSet": _SERVES,
+    "DaemonSet": _SERVES,
+    "InferenceService": _SERVES,
+    "Notebook": _SERVES,
+    "List": "it holds several objects; give each as a document of its own",
+}
+"""Kinds that people take for jobs -> what to do."""
 
 _PLACEHOLDER = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\b|<[A-Za-z][A-Za-z0-9 _-]*>|\{\{")
 

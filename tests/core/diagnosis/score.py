@@ -2,9 +2,10 @@
 
     python -m tests.core.diagnosis.score FOLDER|FILE
 
-FOLDER holds a file for each, FILE (``.jsonl.xz``) a line for each: a snapshot with `expected`, which has
-`cause`, and as far as it matters `also_accept`, `must_not`, `blame`, `retryable`. Printed are the shares,
-each miss with what was said instead, and how well the confidence was meant.
+FOLDER holds a file for each, FILE (``.jsonl`` or ``.jsonl.xz``) a line for each: a snapshot with `expected`,
+which has `cause`, and as far as it matters `also_accept`, `must_not`, `blame`, `retryable`. Printed are the
+shares, each miss with what was said instead, and how well the confidence was meant. `must_not` lists the
+causes that are forbidden as the first answer.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Verdict(NamedTuple):
     code: bool
     retryable: bool
     blame: bool
+    forbidden: bool
     others: tuple[str, ...]
 
 
@@ -47,6 +49,7 @@ def judge(name: str, sample: dict[str, Any]) -> Verdict:
         right,
         expected.get("retryable") in (None, top.retryable) or expected["cause"] in ("healthy",),
         names_the_same(expected.get("blame"), top.blame),
+        top.code in expected.get("must_not", ()),
         tuple(d.code for d in found[1:]),
     )
 
@@ -57,7 +60,8 @@ def samples(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for file in sorted(place.glob("*.json")):
             yield file.stem, json.loads(file.read_text())
         return
-    with lzma.open(place, "rt", encoding="utf-8") as lines:
+    opened = lzma.open if place.suffix == ".xz" else open
+    with opened(place, "rt", encoding="utf-8") as lines:
         for line in lines:
             sample = json.loads(line)
             yield sample["id"], sample
@@ -80,11 +84,13 @@ def main(folder: str) -> int:
     for what in ("code", "retryable", "blame"):
         right = sum(getattr(v, what) for v in verdicts)
         print(f"{what:<10} {right} of {len(verdicts)}  ({right / len(verdicts):.0%})")
+    print(f"{'forbidden':<10} {sum(v.forbidden for v in verdicts)}")
     print()
     for v in verdicts:
         if not v.code:
             print(
-                f"{v.name}: wanted {v.wanted}, said {v.found.code} ({v.found.confidence}); then "
+                f"{v.name}{' FORBIDDEN' if v.forbidden else ''}: wanted {v.wanted}, said {v.found.code} "
+                f"({v.found.confidence}); then "
                 f"{', '.join(v.others) or '-'}"
             )
             print(f"    {v.found.summary}")

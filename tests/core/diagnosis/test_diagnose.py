@@ -47,7 +47,7 @@ def failed(tail: str, code: int = 1, **fields: object) -> Observation:
 )
 def test_the_log_names_the_cause(error: str, code: str) -> None:
     found = diagnose(failed(TRACEBACK.format(error=error)))[0]
-    assert found.code == code and found.blame == "master-0"
+    assert found.code == code and "master-0" in (found.blame or "")
     assert any(error.split(":")[0].split(".")[-1] in e.text or e.text in error for e in found.evidence), (
         "evidence quotes"
     )

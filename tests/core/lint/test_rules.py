@@ -97,8 +97,67 @@ SIDECAR = {"name": "proxy", "image": "lab/proxy:1"}
 GPU_1 = {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1}}
 DIGEST = "lab/train@sha256:" + "a" * 64
 
+
+def a_runtime(**spec: Any) -> dict[str, Any]:
+    """The spec of a runtime, of whose JobSet these are fields."""
+    pod = {"containers": [{"name": "node", "image": "lab/train:v3", "command": ["torchrun", "t.py"]}]}
+    node = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    return {"mlPolicy": {"numNodes": 2}, "template": {"spec": {"replicatedJobs": [node], **spec}}}
+
+
 MANIFESTS: list[tuple[str, Changes, str, Changes]] = [
     # code, what it finds, at which path, and what it leaves alone
+    (
+        "shell_drops_words", {f"{MAIN}.command": ["bash", "-c", "python", "train.py"]}, f"{MAIN}.command",
+        {f"{MAIN}.command": ["bash", "-c", 'exec python "$@"', "run", "train.py"]},
+    ),
+    (
+        "shell_drops_words",
+        {f"{MAIN}.command": ["/bin/sh", "-ec"], f"{MAIN}.args": ["torchrun", "train.py"]},
+        f"{MAIN}.args", {f"{MAIN}.command": ["/bin/sh", "-ec"], f"{MAIN}.args": ["torchrun train.py"]},
+    ),
+    (
+        "shell_drops_words", {f"{MAIN}.command": ["bash", "-euo", "pipefail", "-c", "python", "t.py"]},
+        f"{MAIN}.command", {f"{MAIN}.command": ["bash", "train.sh", "-c", "config.yaml", "--fast"]},
+    ),
+    (
+        "shell_drops_words", {f"{MAIN}.command": ["sh", "-lc", "python train.py", "--lr", "3"]},
+        f"{MAIN}.command", {f"{MAIN}.command": ["sh", "-c", "python train.py", "sh"]},
+    ),
+    (
+        "shell_drops_words", {f"{MAIN}.command": ["dash", "-c", "python", "-m", "net"]}, f"{MAIN}.command",
+        {f"{MAIN}.command": ["python", "-c", "print(1)", "x"]},
+    ),
+    (
+        "shell_words_without_shell", {f"{MAIN}.command": ["python", "t.py", "--data=$DATA_DIR"]},
+        f"{MAIN}.command", {f"{MAIN}.command": ["python", "t.py", "--data=$(DATA_DIR)"]},
+    ),
+    (
+        "shell_words_without_shell", {f"{MAIN}.args": ["--data", "${DATA_DIR}/a"]}, f"{MAIN}.args",
+        {f"{MAIN}.args": ["--data", "$${DATA_DIR}"]},
+    ),
+    (
+        "shell_words_without_shell", {f"{MAIN}.command": ["python", "a.py", "&&", "python", "b.py"]},
+        f"{MAIN}.command", {f"{MAIN}.command": ["bash", "-c", "python a.py && python b.py"]},
+    ),
+    (
+        "shell_words_without_shell", {f"{MAIN}.command": ["torchrun", "t.py", ">", "/log"]},
+        f"{MAIN}.command", {f"{MAIN}.command": ["python", "-c", "print('$HOME')"]},
+    ),
+    (
+        "shell_words_without_shell", {f"{MAIN}.command": ["torchrun", "--node_rank", "$RANK", "t.py"]},
+        f"{MAIN}.command", {f"{MAIN}.command": ["mpirun", "sh", "-c", "echo $RANK"]},
+    ),
+    (
+        "command_in_one_word", {f"{MAIN}.command": ["python train.py"]}, f"{MAIN}.command",
+        {f"{MAIN}.command": ["/opt/my tools/train"]},
+    ),
+    (
+        "runtime_with_ttl", {"kind": "TrainingRuntime", "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                             "spec": a_runtime(ttlSecondsAfterFinished=60)},
+        "spec.template.spec.ttlSecondsAfterFinished",
+        {"kind": "TrainingRuntime", "apiVersion": "trainer.kubeflow.org/v1alpha1", "spec": a_runtime()},
+    ),
     ("image_unpinned", {f"{MAIN}.image": "lab/train"}, f"{MAIN}.image", {f"{MAIN}.image": "h:5000/train:v1"}),
     ("image_unpinned", {f"{MAIN}.image": "h:5000/train:latest"}, f"{MAIN}.image", {f"{MAIN}.image": DIGEST}),
     (

@@ -118,6 +118,38 @@ def test_all_that_is_wrong_with_files_is_said_at_once(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        ("2026.01.02.jpg 2026.01.03.jpg 2026.02.01.jpg", "all"),
+        ("2025.01.jpg 2026.01.jpg", "all"),
+        ("john.doe.jpg john.smith.jpg jane.roe.jpg", "john.doe.jpg john.smith.jpg"),
+        ("resnet.v1.5.txt", "all"),
+        ("a/en.wikipedia.org.html a/en.wikinews.org.html", "all"),
+        ("run.png run.best.png other.png", "run.best.png"),
+        ("0001.left.png 0001.right.png 0002.left.png 0002.right.png", ""),
+        ("0001.png 0001.seg.png 0002.png 0002.seg.png", ""),
+        ("0001.png 0001.seg.png", ""),
+        ("scan.nii.gz scan.json", ""),
+        ("1.5/a.png 1.5/b.png", ""),
+    ],
+)
+def test_a_dot_that_belongs_to_a_key_is_refused_and_one_that_names_a_part_is_not(
+    tmp_path: Path, names: str, refused: str
+) -> None:
+    wanted = set(names.split() if refused == "all" else refused.split())
+    for name in names.split():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    try:
+        find_samples(tmp_path)
+        found: dict[str, str] = {}
+    except BadInput as error:
+        found = {problem.field: problem.message for problem in error.problems}
+    assert {str(Path(path).relative_to(tmp_path)) for path in found} == wanted
+    assert all("dot" in words and "'_'" in words for words in found.values())
+
+
 def test_files_that_may_not_be_read_are_named() -> None:
     with a_place_for_all() as place:
         folder = a_folder(place / "raw", {"a.png": b"", "fine.png": b"", "locked/b.png": b""})

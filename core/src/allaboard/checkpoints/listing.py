@@ -9,6 +9,7 @@ One that a process saved after another had taken over from it is left out, as if
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -229,7 +230,38 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
         return store, complete[-1]
     torn = "; ".join(problem for item in items if isinstance(item, Torn) for problem in item.problems)
     why = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
+    if not items and (format_ := format_of(entry.key for entry in islice(store.entries(), LOOKED_AT))):
+        raise BadInput(
+            f"{uri} holds a checkpoint of {format_}, without the manifest by which it is known to be "
+            f"complete; "
+            "save it with `allaboard.checkpoints.Checkpointer` (load it in a script, then `save`), or let "
+            "the "
+            "evaluation's own command read it"
+        )
     raise BadInput(f"{uri}: {why}; give the uri of a complete one (.../step-000000000120)")
+
+
+LOOKED_AT = 1000
+"""Names in a folder by which the format of a checkpoint is told."""
+_FORMATS = (
+    ("Hugging Face's Trainer", re.compile(r"(^|/)trainer_state\.json$")),
+    (
+        "Hugging Face",
+        re.compile(r"(^|/)(model|adapter_model)(-\d+-of-\d+)?\.safetensors$|(^|/)pytorch_model\S*\.bin$"),
+    ),
+    ("torch.distributed.checkpoint", re.compile(r"\.distcp$")),
+    ("DeepSpeed", re.compile(r"(^|/)(zero_pp_rank|mp_rank)_\S*states\.pt$")),
+    ("PyTorch Lightning", re.compile(r"\.ckpt$")),
+    ("Orbax", re.compile(r"(^|/)_CHECKPOINT_METADATA$")),
+    ("TensorFlow", re.compile(r"\.data-\d{5}-of-\d{5}$|(^|/)saved_model\.pb$")),
+    ("PyTorch", re.compile(r"\.(pt|pth)$")),
+)
+
+
+def format_of(names: Iterable[str]) -> str | None:
+    """Which library wrote files of these names; None where that is not known."""
+    known = [*names]
+    return next((name for name, pattern in _FORMATS if any(map(pattern.search, known))), None)
 
 
 def object_digest(store: Store, key: str, size: int) -> str:

@@ -23,13 +23,18 @@ Exit code 0 when the job can be run, warnings or not; 2 when it has errors.
 @click.argument("job", metavar="JOB")
 @json_option
 def check(job: str, as_json: bool) -> int:
-    """Say everything that is wrong with a job file (YAML or JSON; -: stdin), each with its path and the
-    nearest right word."""
+    """Say everything that is wrong with a job file (YAML or JSON; -: stdin), or with a manifest in the place
+    of one, each with its path and the nearest right word."""
+    from allaboard.converting import fields_of
+    from allaboard.errors import BadInput, Problem
     from allaboard.inspection import check as problems_of
     from allaboard.spec.loader import display_name, folder_of, parse, read_text
 
-    fields = parse(read_text(job), display_name(job))
-    problems = problems_of(fields, folder=folder_of(job))
+    given = parse(read_text(job), display_name(job))
+    try:
+        problems = problems_of(fields_of(given), folder=folder_of(job))
+    except BadInput as error:
+        problems = [*(error.problems or [Problem("", error.headline)])]
     errors = [p for p in problems if p.severity == "error"]
     if as_json:
         show_json({"problems": [p.to_dict() for p in problems]})

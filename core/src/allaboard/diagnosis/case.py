@@ -229,9 +229,15 @@ class Case:
         found += [
             Said(f"{e.kind or 'job'}/{e.name}", f"events.{e.reason}", e.message, e.time)
             for e in self.events
-            if e.kind not in ("Pod", "Node", "PersistentVolumeClaim")
+            if e.kind not in ("Pod", "Node", "PersistentVolumeClaim") and not self._is_over_with(e)
         ]
         return found
+
+    def _is_over_with(self, event: EventSeen) -> bool:
+        """Whether all members run, and became ready after this was said: it has been got over."""
+        ready = self.last_ready
+        runs = ready is not None and 0 < self.expected <= len(self.running)
+        return runs and event.time is not None and event.time < (ready or 0.0)
 
     @cached_property
     def last_ready(self) -> float | None:
@@ -250,6 +256,36 @@ class Case:
             one.ended for c in pod.containers for one in (c.last, c.now) if one is not None and one.failed
         ]
         return min((t for t in times if t is not None), default=pod.deleted)
+
+
+OUTSIDE = {129: "SIGHUP", 130: "SIGINT", 137: "SIGKILL", 143: "SIGTERM"}
+"""Exit code -> the signal by which somebody else ends a process."""
+
+_CLAUSE = re.compile(r"[.;:,()\n]")
+_DENIES = re.compile(
+    r"\b(not|no|nor|never|without|cannot|unable|if|unless|may|might|could|would|to avoid|prevent(s|ed|"
+    r"ing)?)\b|n't\b",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"^\W*((is|are|was|were|has|have|had|been|will|would|do|does|did)\s+)*(not|never|no longer|disabled|"
+    r"skipped|"
+    r"unnecessary|impossible)\b",
+    re.IGNORECASE,
+)
+
+
+def asserted(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The first place where a text says that something is so: a clause that denies it, or that speaks of what
+    might be ("Preemption is not helpful", "no victims were preempted"), says the contrary or nothing."""
+    for match in pattern.finditer(text):
+        begins = [m.end() for m in _CLAUSE.finditer(text, 0, match.start())]
+        end = _CLAUSE.search(text, match.end())
+        before = text[begins[-1] if begins else 0 : match.start()]
+        after = text[match.end() : end.start() if end is not None else len(text)]
+        if not _DENIES.search(before) and not _DENIED.match(after):
+            return match
+    return None
 
 
 def is_running(pod: PodSeen) -> bool:

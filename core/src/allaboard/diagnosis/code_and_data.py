@@ -5,15 +5,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, is_running, pod_object, quote
+from allaboard.diagnosis.case import (
+    OUTSIDE,
+    Case,
+    exit_code,
+    exit_evidence,
+    has_run,
+    is_running,
+    pod_object,
+    quote,
+)
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.reading import (
     GOES_ON,
     MEETING,
     SECONDARY,
     author,
+    ended_by_signal,
     from_logs,
+    last_complaint,
     log_evidence,
     readings,
     went_on,
@@ -29,7 +41,7 @@ _NEEDS = (Need.PODS, Need.LOGS)
     "A module or library is not installed",
     means="The image lacks a Python module or a shared library, or has another version of it.",
     looks="ModuleNotFoundError, ImportError, `lib*.so: cannot open shared object file`, `undefined "
-    "symbol`, `GLIBCXX_* not found`.",
+    "symbol`, `GLIBCXX_* not found`; pip's `No matching distribution found`, and what uv, conda and apt say.",
     fix="install it where the members run (the image), in the version that the script needs",
     needs=_NEEDS,
 )
@@ -37,15 +49,30 @@ def missing_dependency(case: Case) -> Iterator[Finding]:
     pattern = words(
         r"ModuleNotFoundError|ImportError|No module named|cannot open shared object|undefined symbol|"
         r"GLIBC(XX)?_\S+'? not found|(module|package) .{0,60} (is )?not installed|command 'gcc' "
-        r"failed|Please install"
+        r"failed|Please install|No matching distribution found|Could not find a version that satisfies|"
+        r"ResolutionImpossible|No solution found when resolving|PackagesNotFoundError|ResolvePackageNotFound|"
+        r"PackageNotFoundError|Unable to locate package"
     )
+
+    def blame(pod: PodSeen, text: str) -> str:
+        match = _LACKS.search(text)
+        return _named(pod, match)
+
     yield from from_logs(
         case,
         "missing_dependency",
         pattern,
         "a module is not installed",
+        blame=blame,
         but=words(r"/torch_extensions/|libcuda\.so|libnvidia-ml|TF-TRT|Could not load dynamic library"),
     )
+
+
+_LACKS = re.compile(
+    r"(?:No module named|distribution found for|satisfies the requirement|locate package) "
+    r"['\"]?([\w.=<>~!-]+)|"
+    r"(\S+): cannot open shared object"
+)
 
 
 @rule(
@@ -66,9 +93,11 @@ def native_crash(case: Case) -> Iterator[Finding]:
         r"SIGILL|stack smashing|Illegal instruction|corrupted (size|double-linked)"
     )
     found = [
-        *from_logs(
+        finding
+        for finding in from_logs(
             case, "native_crash", pattern, "native code crashed", but=words(r"[Ww]atchdog|SIGTERM|bus error")
         )
+        if not _is_abort_by_watchdog(case, finding)
     ]
     yield from found
     for pod in case.pods:
@@ -91,6 +120,16 @@ def native_crash(case: Case) -> Iterator[Finding]:
         )
 
 
+def _is_abort_by_watchdog(case: Case, finding: Finding) -> bool:
+    """Whether a watchdog ended the process: an abort is how it does that."""
+    log = case.logs.get(finding.who or "")
+    return (
+        log is not None
+        and re.search(r"\babort|SIGABRT|core dumped", finding.summary, re.IGNORECASE) is not None
+        and log.has(SECONDARY)
+    )
+
+
 @rule(
     "cuda_oom",
     "A GPU ran out of memory",
@@ -105,7 +144,8 @@ def native_crash(case: Case) -> Iterator[Finding]:
 )
 def cuda_oom(case: Case) -> Iterator[Finding]:
     pattern = words(
-        r"CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure '?(2 )?'?out of "
+        r"CUDA out of memory|torch\S*\.OutOfMemoryError|^OutOfMemoryError|cupy\S*OutOfMemoryError|"
+        r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure '?(2 )?'?out of "
         r"memory|Failed to CUDA calloc|"
         r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|"
         r"RESOURCE_EXHAUSTED: (Out of memory|Failed to allocate)|"
@@ -281,7 +321,7 @@ def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
         "checkpoint_corrupt",
         pattern,
         "a checkpoint cannot be read",
-        but=words(r"Missing key|Unexpected key|size mismatch"),
+        but=words(r"Missing key|Unexpected key|size mismatch|EOF when reading a line"),
     )
 
 
@@ -436,7 +476,8 @@ def _silent_save(case: Case) -> Iterator[Finding]:
 )
 def filesystem_permission_denied(case: Case) -> Iterator[Finding]:
     pattern = words(
-        r"PermissionError|Read-only file system|StorageDenied|Errno 13\b|Errno 30\b|cannot create "
+        r"PermissionError: \[Errno|\[?Errno 1\]|\(os error (1|13|30)\)|Read-only file system|StorageDenied|"
+        r"Errno 13\b|Errno 30\b|cannot create "
         r"directory.{0,200}Permission denied|Permission denied: '?/|(mkdir|touch|open|cp|mv|"
         r"tee).{0,200}: Permission denied|is not writable|EACCES|PermissionDeniedError|"
         r"No usable temporary directory|"
@@ -447,7 +488,8 @@ def filesystem_permission_denied(case: Case) -> Iterator[Finding]:
         "filesystem_permission_denied",
         pattern,
         "a folder may not be written",
-        but=words(r"publickey|s3://|gs://|Access ?Denied|ssh"),
+        but=words(r"publickey|s3://|gs://|Access ?Denied|ssh|Failed to spawn"),
+        blame=lambda pod, text: _named(pod, _PATH.search(text)),
     )
 
 
@@ -478,7 +520,8 @@ def data_access_denied(case: Case) -> Iterator[Finding]:
         r"DefaultCredentialsError|Invalid (user )?token|"
         r"invalid username or password|AuthorizationFailure|AuthenticationFailed|HTTP(Error)? ?:?(401|"
         r"403)|Forbidden: 403|403 .{0,40}Forbidden|TokenRefreshRequired|"
-        r"Invalid credentials|AuthorizationPermissionMismatch|credentials? (were|was|are) (not found|"
+        r"Invalid credentials|PermissionError: (?!\[Errno)(.{0,80}\b)?(Forbidden|Access ?Denied|Unauthorized|"
+        r"credential|token|403|401)|AuthorizationPermissionMismatch|credentials? (were|was|are) (not found|"
         r"refused|expired)"
     )
     yield from from_logs(
@@ -506,7 +549,8 @@ def data_not_found(case: Case) -> Iterator[Finding]:
         r"NotADirectoryError|The specified (key|bucket|blob|container) does not exist|"
         r"(dataset|data|file|shard|path|directory).{0,120}(does not exist|not found|doesn't exist)|No "
         r"such file or directory|No (files|samples|shards|images).{0,40}found|BlobNotFound|"
-        r"DataFilesNotFound|No files matched pattern|No \(supported\) data files found|Couldn't "
+        r"DataFilesNotFound|\[Errno 2\]|\(os error 2\)|No files matched pattern|No \(supported\) data files "
+        r"found|Couldn't "
         r"find (a )?dataset|NotFound: 404|Path does not exist"
     )
     yield from from_logs(
@@ -515,7 +559,8 @@ def data_not_found(case: Case) -> Iterator[Finding]:
         pattern,
         "a file or object that the script reads is not there",
         but=words(
-            r"torchrun|No usable temporary directory|\.metadata|\.distcp|can't open file|\.so\b|"
+            r"torchrun|Failed to spawn|No usable temporary directory|\.metadata|\.distcp|can't open file|"
+            r"\.so\b|"
             r"exec |sh: |command"
         ),
         confidence=0.88,
@@ -541,12 +586,38 @@ def data_throttled(case: Case) -> Iterator[Finding]:
     yield from from_logs(case, "data_throttled", pattern, "the store slows the job down", running=True)
 
 
+_UNTRUSTED_WORDS = (
+    r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|SSLCertVerificationError|self[- ]signed "
+    r"certificate|"
+    r"unable to get (local )?issuer certificate|certificate signed by unknown authority|"
+    r"SSLHandshakeException|"
+    r"PKIX path building failed|certificate has expired|doesn't match .{0,80}(certificate|either of)|"
+    r"SSL certificate problem"
+)
+_UNTRUSTED = words(_UNTRUSTED_WORDS)
+"""A certificate that no later try finds trusted; what times out, is reset or answers 5xx may pass."""
+_CERTIFICATES = (
+    "give the image the CA that signed it, and name it by SSL_CERT_FILE, REQUESTS_CA_BUNDLE or "
+    "AWS_CA_BUNDLE, or "
+    "correct the endpoint: another try does not help"
+)
+_HOST = re.compile(r"https?://(?:[^/@\s'\"]*@)?([\w.-]+)|host='([\w.-]+)'|connect to host ([\w.-]+)")
+_PATH = re.compile(r"['\"](/[^'\"]{1,300})['\"]|(/[\w./@-]{2,300})")
+
+
+def _named(pod: PodSeen, match: re.Match[str] | None) -> str:
+    """A member with what a line of its log names; the member alone where the line names nothing."""
+    name = next((g for g in match.groups() if g), "") if match is not None else ""
+    return f"{name} ({pod.name})" if name else pod.name
+
+
 @rule(
     "data_endpoint_unreachable",
     "The store does not answer",
     means="Name resolution, the network, a proxy or the store itself fails.",
     looks="`Could not connect to the endpoint URL`, ConnectTimeout, `Max retries exceeded`, the "
-    "store's name does not resolve.",
+    "store's name does not resolve, 500, 502 or 504. A certificate that is not trusted "
+    "(`CERTIFICATE_VERIFY_FAILED`) is told here, too, and no further try heals it.",
     fix="check the endpoint, the proxy and the network, then start again: the run resumes",
     needs=_NEEDS,
     retryable=True,
@@ -562,9 +633,17 @@ def data_endpoint_unreachable(case: Case) -> Iterator[Finding]:
         r"(Name or service not known|Temporary failure).{0,200}(s3|storage\.googleapis|huggingface|"
         r"amazonaws)|Connection to .{1,200} timed out|OfflineModeIsEnabled|urlopen error|Could not "
         r"reach .{0,40}(endpoint|hub|store)|AWS Error NETWORK_CONNECTION|NoRouteToHostException|"
-        r"hadoop\.net\.ConnectTimeout|curlCode: (6|7|28|35|56)\b"
+        r"hadoop\.net\.ConnectTimeout|curlCode: (6|7|28|35|56)\b|"
+        r"(httpx|httpcore)\.(Connect|Read|Write|Pool|Network|Proxy|RemoteProtocol|Timeout)\w*|"
+        r"requests\.exceptions\.(Connection|Connect|Read|Proxy|SSL|Timeout|ChunkedEncoding)\w*|"
+        r"aiohttp\.client_exceptions\.\w*(Connector|Timeout|Disconnected|Connection)\w*|"
+        r"urllib3\.exceptions\.(NewConnection|MaxRetry|ConnectTimeout|ReadTimeout|Protocol|SSL|NameRes)\w*|"
+        r"botocore\.exceptions\.(SSL|Connection|ReadTimeout|ProxyConnection)\w*Error|"
+        r"\b50[0245] Server Error|Bad Gateway|Gateway Time-?out|\b500 Internal Server Error|"
+        r"HTTP Error 50[024]|ClientError.{0,60}\((500|502|504)\)|\(InternalError\) when calling|"
+        + _UNTRUSTED_WORDS
     )
-    yield from from_logs(
+    for found in from_logs(
         case,
         "data_endpoint_unreachable",
         pattern,
@@ -573,7 +652,19 @@ def data_endpoint_unreachable(case: Case) -> Iterator[Finding]:
             r"c10d|TCPStore|tcp_utils|socket\.cpp|rendezvous|\b429\b|\b503\b|too many|TimeTooSkewed|"
             r"RemoteDisconnected|port 22|not yet valid|wandb"
         ),
-    )
+        blame=lambda pod, text: _named(pod, _HOST.search(text)),
+    ):
+        untrusted = _UNTRUSTED.pattern.search(found.summary) is not None
+        yield replace(
+            found,
+            summary=found.summary.replace(
+                "the store does not answer", "the certificate of the store is not trusted"
+            )
+            if untrusted
+            else found.summary,
+            retryable=False if untrusted else None,
+            fix=_CERTIFICATES if untrusted else None,
+        )
 
 
 @rule(
@@ -632,6 +723,8 @@ def python_exception(case: Case) -> Iterator[Finding]:
         pod = one.pod
         if pod.phase == "Succeeded" or (not one.ended and (one.fatal is None or went_on(one.log))):
             continue
+        if ended_by_signal(one) is not None:
+            continue
         fix = (
             f"fix the script; its log shows the traceback: allaboard logs {case.seen.run} {pod.name}"
             if case.seen.run
@@ -654,7 +747,7 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 pod.name,
                 case.went_bad(pod),
                 confidence=0.9 if one.speaks else 0.75,
-                fix=fix,
+                fix=_remedy(raised.text) or fix,
                 generic=True,
                 from_object=False,
                 who=pod.name,
@@ -680,11 +773,60 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 pod.name,
                 case.went_bad(pod),
                 confidence=0.8,
+                fix=_remedy(text),
+                generic=True,
+                from_object=False,
+                who=pod.name,
+            )
+        elif (
+            exit_code(pod) not in (None, 0, *OUTSIDE)
+            and not (one.log.has(SECONDARY) or one.log.has(MEETING))
+            and (said := last_complaint(one.log))
+        ):
+            yield Finding(
+                "python_exception",
+                f"{author(case, pod, None)} exited with {exit_code(pod)}, most likely because of its last "
+                f"words: "
+                f"{_shorten(said)}",
+                log_evidence(pod, said),
+                pod.name,
+                case.went_bad(pod),
+                Level.SYMPTOM,
+                0.5,
+                fix=_remedy(said)
+                or (
+                    f"look at the lines before: allaboard logs {case.seen.run} {pod.name}"
+                    if case.seen.run
+                    else None
+                ),
                 generic=True,
                 from_object=False,
                 who=pod.name,
             )
     yield from _only_exit_codes(case)
+
+
+_REMEDIES = (
+    (
+        re.compile(r"EOF when reading a line"),
+        "the script asks on stdin, and a job has none: give the answer by an option or a variable",
+    ),
+    (
+        re.compile(r"Too many open files|Errno 24\b|\(24\)$"),
+        "raise the limit of open files (ulimit -n), use fewer loader workers, or "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    (
+        re.compile(r"Java heap space|GC overhead limit|java\.lang\.OutOfMemoryError|Metaspace"),
+        "give the Java virtual machine more heap (spark.driver.memory, -Xmx): neither a GPU nor the pod's "
+        "limit is full",
+    ),
+)
+"""What to do where an exception of no cause of its own is known nevertheless."""
+
+
+def _remedy(text: str) -> str | None:
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), None)
 
 
 _NOBODY = re.compile(r"bootstrap the communication|connect to the tracker|Failed to recv|Connection refused")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, has_run, is_running, pod_object, quote
-from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.logs import Hit, Log, words
 from allaboard.diagnosis.reading import GOES_ON, SECONDARY, Reading, author, from_logs, log_evidence, readings
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
 from allaboard.observation import PodSeen
@@ -31,7 +31,7 @@ _DNS = words(
 )
 _STORE_NAME = words(
     r"https?://|amazonaws|s3\.|storage\.googleapis|huggingface|blob\.core|endpoint|boto|Max retries|"
-    r"pypi|wandb|mlflow|ssh:|urllib3|requests\."
+    r"pypi|wandb|mlflow|ssh:|urllib3|requests\.|httpx|httpcore|aiohttp|urlopen|URLError|ClientConnector"
 )
 _REFUSED = words(
     r"(client socket|TCPStore|c10d|socket\.cpp|rendezvous|master|connect to \[?[\w.-]+\]?[: ]\d|"
@@ -113,7 +113,7 @@ def _procs(case: Case) -> int | None:
     retryable=True,
 )
 def master_unreachable_dns(case: Case) -> Iterator[Finding]:
-    yield from from_logs(
+    for found in from_logs(
         case,
         "master_unreachable_dns",
         _DNS,
@@ -123,7 +123,9 @@ def master_unreachable_dns(case: Case) -> Iterator[Finding]:
         running=True,
         secondary=True,
         confidence=0.85,
-    )
+    ):
+        if not asks_an_endpoint(case, found.who):
+            yield found
     for pod in never_ran(case):
         for container in pod.containers:
             said = " ".join(t.message for t in (container.now, container.last) if t)
@@ -183,7 +185,7 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
             continue
         if master is not None and found.who == master.name and not mesh and not log.has(_MESHES):
             continue
-        if _joined_late(case, found.who or ""):
+        if _joined_late(case, found.who or "") or asks_an_endpoint(case, found.who):
             continue
         if mesh is not None:
             pod, proxy = mesh
@@ -202,6 +204,14 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
             return
         if alive:
             yield found
+
+
+def asks_an_endpoint(case: Case, name: str | None) -> bool:
+    """Whether what ended this member was a request over HTTP: what it could not reach is no member."""
+    return any(
+        one.pod.name == name and one.fatal is not None and _STORE_NAME.pattern.search(one.fatal.text)
+        for one in readings(case)
+    )
 
 
 def _joined_late(case: Case, name: str) -> bool:
@@ -439,7 +449,10 @@ def port_in_use(case: Case) -> Iterator[Finding]:
 _NO_INTERFACE = words(
     r"no socket interface found|No interface found in the same subnet|Unable to find (network "
     r")?interface|Unable to find address for: |ifa != nullptr|unknown interface|"
-    r"makeDeviceForInterface|ncclSocketInit: .{0,60}neither AF_INET"
+    r"makeDeviceForInterface|ncclSocketInit: .{0,60}neither AF_INET|"
+    r"connectFullMesh failed(?!.{0,300}(timed out|refused|No route|unreachable|closed by peer|reset|errno: "
+    r"1))|"
+    r"connectFullMesh failed.{0,300}remote=\[?(127\.|::1|169\.254|172\.17\.)"
 )
 _WRONG_INTERFACE = words(
     r"(Bootstrap|NET/Socket|NET/IB)\s*:\s*Using.{0,40}?(docker0|virbr\d|\blo:|169\.254\.)|connect to "
@@ -494,7 +507,8 @@ def nccl_interface(case: Case) -> Iterator[Finding]:
 
 
 _WATCHDOG = words(
-    r"Watchdog caught collective operation timeout|collective operation timeout: WorkNCCL|Timed out "
+    r"watchdog got stuck for|due to \S+ watchdog hang|Watchdog caught collective operation timeout|"
+    r"collective operation timeout: WorkNCCL|Timed out "
     r"waiting \d+ms for (send|recv)|NCCL.{0,60}watchdog.{0,60}timeout"
 )
 _WORK = re.compile(r"SeqNum=(\d{1,12}),\s*OpType=(\w+)(?:,\s*NumelIn=(\d{1,15}))?")
@@ -507,8 +521,9 @@ def _watchdogs(case: Case) -> list[tuple[Reading, int | None, str, str, str, flo
         found = []
         for one in readings(case):
             seen: set[int | None] = set()
+            goes = None if one.ended else one.log.last(GOES_ON)
             for hit in one.log.hits(_WATCHDOG):
-                if hit.rank in seen:
+                if hit.rank in seen or (goes is not None and goes.position > hit.position):
                     continue
                 seen.add(hit.rank)
                 work = _WORK.search(hit.text)
@@ -708,10 +723,35 @@ _MISMATCH = words(
     r"Detected mismatch between collectives|Mismatched collective|mismatch(ed)? (between )?collective|"
     r"collective.{0,60}(shapes?|types?) (are )?(different|mismatch)|Collectives? (differ|do not "
     r"match)|monitoredBarrier.{0,120}failed to pass|Ranks? .{0,60}failed to pass monitoredBarrier|"
-    r"preamble\.length <= op\.nbytes|collective mismatch error|waiting for remainder of ranks|"
-    r"MPI_ERR_TRUNCATE|"
-    r"submitted .{0,60}by subset of ranks"
+    r"preamble\.length <= op\.nbytes|collective mismatch error|MPI_ERR_TRUNCATE"
 )
+_STALLED = words(r"waiting for remainder of ranks|submitted .{0,60}by subset of ranks|Stalled ops:")
+"""What Horovod's stall inspector says; which ranks are missing follows."""
+_MISSING_OF_RANK = re.compile(r"(?:^|[>\s:])(\d{1,6}): \[(.{1,4000})")
+_MISSING_OF_OP = re.compile(r"missing ranks: ?\[?((?:\d{1,6}(?:, ?)?)+)")
+
+
+def stalled_ranks(log: Log) -> tuple[Hit, frozenset[int], bool] | None:
+    """The last report of Horovod's stall inspector, unless steps follow it: its line, the ranks that do not
+    come, and whether those wait for others with tensors of their own: then nobody is late, they do not do the
+    same."""
+    hit, goes = log.last(_STALLED), log.last(GOES_ON)
+    if hit is None or (goes is not None and goes.position > hit.position):
+        return None
+    # As they stand: ``3: [...]`` looks like the mark of a launcher.
+    below = log.body[hit.position :].split("\n", 400)[:400]
+    by_rank: dict[int, str] = {}
+    for line in below:
+        if (match := _MISSING_OF_RANK.search(line)) is not None:
+            by_rank.setdefault(int(match[1]), match[2])
+    named = [match[1] for line in below for match in _MISSING_OF_OP.finditer(line)]
+    of_ops = [frozenset(map(int, re.findall(r"\d+", ranks))) for ranks in named]
+    missing = frozenset(by_rank) | frozenset(rank for ranks in of_ops for rank in ranks)
+    if not missing:
+        return hit, missing, True
+    tensors = [frozenset(re.split(r",\s*", text.rstrip("]. "))) for text in by_rank.values()]
+    apart = any(not (a & b) for a in tensors for b in tensors) or len(set(of_ops)) > 1
+    return hit, missing, apart
 
 
 @rule(
@@ -735,6 +775,20 @@ def collective_mismatch(case: Case) -> Iterator[Finding]:
         secondary=True,
         running=True,
     )
+    for one in readings(case):
+        stalled = stalled_ranks(one.log)
+        if stalled is not None and stalled[2]:
+            yield Finding(
+                "collective_mismatch",
+                f"the ranks call different collectives ({author(case, one.pod, stalled[0].rank)}): "
+                f"{quote(stalled[0].text)}",
+                log_evidence(one.pod, stalled[0].text),
+                one.pod.name,
+                stalled[0].time,
+                confidence=0.8,
+                from_object=False,
+                who=one.pod.name,
+            )
     dogs = [d for d in _watchdogs(case) if d[1] is not None]
     kinds = {(d[2], d[3]) for d in dogs}
     if len(dogs) < 2 or len(kinds) < 2:
@@ -824,6 +878,7 @@ def shm_too_small(case: Case) -> Iterator[Finding]:
             anywhere=True,
             running=True,
             secondary=True,
+            but=words(r"Too many open files|Errno 24\b|\(24\)"),
             confidence=0.9,
         )
     ]

@@ -5,11 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote
+from allaboard.diagnosis.case import (
+    OUTSIDE,
+    Case,
+    asserted,
+    exit_code,
+    exit_evidence,
+    has_run,
+    is_running,
+    pod_object,
+    quote,
+)
 from allaboard.diagnosis.logs import words
-from allaboard.diagnosis.reading import SECONDARY, author, from_logs, log_evidence, readings, told_of
+from allaboard.diagnosis.reading import (
+    SECONDARY,
+    author,
+    ended_by_signal,
+    from_logs,
+    log_evidence,
+    readings,
+    told_of,
+)
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import Condition, PodSeen, State, Try
+from allaboard.observation import Condition, EventSeen, PodSeen, State, Try
 from allaboard.status import state_of
 
 _NEEDS = (Need.PODS, Need.EVENTS)
@@ -69,8 +87,15 @@ _KILLED_LOG = words(
     r"received signal 9|died with <Signals\.SIGKILL: 9>|process was killed.{0,40}(memory|OOM)|"
     r"\bSIGKILL\b.{0,60}(memory|OOM)"
 )
+_NODE_MEMORY = words(
+    r"ray\.exceptions\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\)|node running low on memory|"
+    r"Workers? .{0,60}killed due to memory pressure|Worker exceeded .{0,40}memory budget|"
+    r"KilledWorker\b|exceeds the memory usage threshold"
+)
+"""What frameworks say that watch the memory of a host themselves: Ray's memory monitor, Dask's nanny."""
 _MEMORY_ERROR = words(
-    r"^MemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: (can't allocate memory|"
+    r"^MemoryError|\[?Errno 12\]|\(os error 12\)|numpy\S*\._ArrayMemoryError|std::bad_alloc|Cannot allocate "
+    r"memory|DefaultCPUAllocator: (can't allocate memory|"
     r"not enough memory)"
 )
 
@@ -173,6 +198,15 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case,
         "oom_killed",
+        _NODE_MEMORY,
+        "its framework ended a process because the host's memory was nearly used up",
+        anywhere=True,
+        confidence=0.9,
+        fix="ask for more memory (resources.memory), or have fewer processes on a member",
+    )
+    yield from from_logs(
+        case,
+        "oom_killed",
         _MEMORY_ERROR,
         "it used more memory than there is",
         but=words(r"CUDA|cuda|/dev/shm|shared memory"),
@@ -196,6 +230,13 @@ _LIMIT = re.compile(
 )
 
 
+_BY_KUBELET = re.compile(
+    r"low on resource|had condition|Pressure\b|ephemeral|EmptyDir|exceed|shutdown|shutting down",
+    re.IGNORECASE,
+)
+"""What a kubelet says when it evicts; others write events of the same reason (Karpenter, the descheduler)."""
+
+
 def _evictions(case: Case) -> Iterator[tuple[PodSeen, str, float | None]]:
     """Pods that their kubelet evicted, and its words."""
     for pod in case.pods:
@@ -203,14 +244,18 @@ def _evictions(case: Case) -> Iterator[tuple[PodSeen, str, float | None]]:
             c = disruption(pod)
             yield pod, f"{pod.message} {c.message if c else ''}", c.since if c else case.went_bad(pod)
             continue
-        told = [e for e in case.events_of(pod) if e.reason == "Evicted"]
+        told = [e for e in case.events_of(pod) if _is_by_kubelet(e)]
         if told and pod.phase != "Running":
             yield pod, told[-1].message, told[-1].time
     known = {pod.pod or pod.name for pod in case.pods}
     own = (case.job.name if case.job is not None else None) or case.seen.job or ""
     for e in case.events:
-        if e.reason == "Evicted" and e.kind == "Pod" and e.name not in known and e.name.startswith(own):
+        if _is_by_kubelet(e) and e.kind == "Pod" and e.name not in known and e.name.startswith(own):
             yield PodSeen(e.name, e.name, reason="Evicted", message=e.message), e.message, e.time
+
+
+def _is_by_kubelet(event: EventSeen) -> bool:
+    return event.reason == "Evicted" and (not event.message or _BY_KUBELET.search(event.message) is not None)
 
 
 def _is_ephemeral(pod: PodSeen, text: str) -> bool:
@@ -326,6 +371,25 @@ def _spot_node(case: Case, name: str) -> Evidence | None:
     return None
 
 
+_STUCK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "FilesystemCorruptionProblem", "HardwareFailure")
+"""Conditions of a node problem detector that tell of a node on which nothing works any more."""
+
+
+def _stuck_kernel(case: Case, pod: PodSeen) -> Evidence | None:
+    """What a node problem detector says of a pod's node, where the pod ended, or has been silent, since."""
+    node = case.nodes.get(pod.node)
+    for c in node.conditions if node is not None else ():
+        if c.type in _STUCK_CONDITIONS and c.status == "True" and c.since is not None:
+            bad = case.went_bad(pod)
+            if any(one.pod is pod and one.speaks for one in readings(case)):
+                continue
+            if (bad is not None and bad >= c.since) or (
+                is_running(pod) and _is_silent_since(case, pod, c.since)
+            ):
+                return Evidence(f"node/{pod.node}", f"conditions.{c.type}", quote(c.message or c.reason))
+    return None
+
+
 @rule(
     "node_lost",
     "Its node is gone",
@@ -355,7 +419,13 @@ def node_lost(case: Case) -> Iterator[Finding]:
             evidence.append(Evidence(pod_object(pod), "status.reason", quote(f"NodeLost: {pod.message}")))
         node = case.nodes.get(pod.node)
         ready = next((n for n in node.conditions if n.type == "Ready"), None) if node is not None else None
-        dead = ready is not None and ready.status in ("Unknown",)
+        dead = ready is not None and (
+            ready.status == "Unknown"
+            or (ready.status == "False" and is_running(pod) and _is_silent_since(case, pod, ready.since))
+        )
+        stuck = _stuck_kernel(case, pod)
+        if stuck is not None:
+            evidence.append(stuck)
         if node is not None and (dead or any("node.kubernetes.io/unreachable" in t for t in node.taints)):
             words_ = f"{ready.reason}: {ready.message}" if ready is not None else "unreachable"
             evidence.append(Evidence(f"node/{pod.node}", "conditions.Ready", quote(words_)))
@@ -405,6 +475,12 @@ def node_lost(case: Case) -> Iterator[Finding]:
         )
 
 
+_TAKEN_BACK = re.compile(
+    r"\b(EvictedDueTo)?Preempted\b(?! (\d+|an?|the|other|lower|pods?|victims?|workloads?)\b)", re.IGNORECASE
+)
+"""Who was preempted, not who preempted others."""
+
+
 @rule(
     "preempted_by_priority",
     "Something of higher priority took its place",
@@ -434,6 +510,7 @@ def preempted_by_priority(case: Case) -> Iterator[Finding]:
                     e.reason in ("Preempted", "Evict", "Preempting")
                     and not _SPOT.search(e.message)
                     and pod.phase != "Succeeded"
+                    and not is_running(pod)
                 ):
                     evidence = Evidence(pod_object(pod), f"events.{e.reason}", quote(e.message))
                     yield Finding(
@@ -462,7 +539,7 @@ def preempted_by_priority(case: Case) -> Iterator[Finding]:
 
     if case.running or case.succeeded:
         return
-    said = _evicted(case, re.compile(r"\bPreempt"))
+    said = _evicted(case, _TAKEN_BACK)
     if said is not None and "PodsReady" not in f"{said.reason} {said.text}":
         yield Finding(
             "preempted_by_priority",
@@ -529,8 +606,10 @@ def spot_or_node_shutdown(case: Case) -> Iterator[Finding]:
 @rule(
     "drained_by_eviction_api",
     "Its node was drained",
-    means="Somebody drained the node, or an autoscaler removed it, through the eviction API.",
-    looks="DisruptionTarget EvictionByEvictionAPI; the node is unschedulable.",
+    means="Somebody drained the node, or an autoscaler (Karpenter, the cluster autoscaler) or the "
+    "descheduler emptied it, through the eviction API.",
+    looks="DisruptionTarget EvictionByEvictionAPI; events `Evicted pod: Drifted`, `Disrupting Node: ...`, "
+    "`deleting pod for node scale down`, `pod evicted ... by sigs.k8s.io/descheduler`.",
     fix="start it again: it resumes; a PodDisruptionBudget makes drains wait",
     needs=(*_NEEDS, Need.NODES),
     retryable=True,
@@ -541,6 +620,58 @@ def drained_by_eviction_api(case: Case) -> Iterator[Finding]:
         if c is not None and c.reason == "EvictionByEvictionAPI" and _spot_node(case, pod.node) is None:
             where = f" from node {pod.node}" if pod.node else ""
             yield _disrupted(case, pod, "drained_by_eviction_api", f"{pod.name} was drained{where}")
+        elif c is None and pod.phase != "Succeeded" and not is_running(pod) and pod.reason != "Evicted":
+            yield from _drained_by_events(case, pod)
+    known = {pod.pod or pod.name for pod in case.pods}
+    own = (case.job.name if case.job is not None else None) or case.seen.job or ""
+    for name in dict.fromkeys(e.name for e in case.events if e.kind == "Pod"):
+        if own and name not in known and name.startswith(f"{own}-"):
+            yield from _drained_by_events(case, PodSeen(name, name))
+
+
+_DRAINED = re.compile(
+    r"^Evicted pod\b|deleting pod for node scale ?down|evicted by \S*descheduler|evicted .{0,80}descheduler|"
+    r"marked for deletion .{0,40}drain|node .{0,40}(is being|was) drained|evicted (due to|because of|for) "
+    r"(node )?(drain|consolidation|scale ?down|maintenance|upgrade)",
+    re.IGNORECASE,
+)
+_DRAINING = re.compile(r"^(DisruptionTerminating|NodeDrained?|Draining|Drain|ScaleDown)$")
+
+
+def _drained_by_events(case: Case, pod: PodSeen) -> Iterator[Finding]:
+    """By what those say who call the eviction API and leave no condition."""
+    e = _drain_event(case, pod)
+    if e is None or _spot_node(case, pod.node) is not None:
+        return
+    where = f" from node {pod.node}" if pod.node else ""
+    yield Finding(
+        "drained_by_eviction_api",
+        f"{pod.name} was drained{where}: {quote(e.message)}",
+        (Evidence(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", quote(e.message)), *exit_evidence(pod)),
+        pod.name,
+        e.time if e.kind == "Pod" else case.went_bad(pod),
+        confidence=0.9,
+    )
+
+
+def _drain_event(case: Case, pod: PodSeen) -> EventSeen | None:
+    for e in case.events_of(pod):
+        said = f"{e.reason} {e.message}"
+        is_evicted = e.reason == "Evicted" and not _is_by_kubelet(e) and "preempt" not in said.lower()
+        if (is_evicted or asserted(_DRAINED, e.message)) and not _SPOT.search(said):
+            return e
+    ended = case.went_bad(pod)
+    if ended is None or exit_code(pod) not in OUTSIDE:
+        return None
+    for e in case.events:
+        its_own = e.kind == "Node" and e.name == pod.node and _DRAINING.match(e.reason) is not None
+        if its_own and e.time is not None and 0 <= ended - e.time <= DRAIN_SECONDS:
+            return e
+    return None
+
+
+DRAIN_SECONDS = 900.0
+"""Within which a pod goes whose node is drained."""
 
 
 # --- devices -----------------------------------------------------------------------------------------------
@@ -615,10 +746,9 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
     """Nodes of failed members whose conditions, events or devices tell of a sick GPU."""
     for pod in case.pods:
         node = case.nodes.get(pod.node)
-        if exit_code(pod) is None and pod.phase != "Failed":
+        if not has_run(pod) or pod.phase == "Succeeded":
             continue
-        if not has_run(pod):
-            continue
+        has_failed = exit_code(pod) is not None or pod.phase == "Failed"
         text = ""
         at = None
         where = "conditions"
@@ -648,7 +778,8 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
                 left = node.allocatable.get(resource, "0")
                 if "gpu" in resource and full.isdigit() and left.isdigit() and int(left[:9]) < int(full[:9]):
                     text, where = f"{resource}: allocatable {left} of {full}", "status.allocatable"
-        if text:
+        # What trains on after its node said so has got over it.
+        if text and (has_failed or _is_silent_since(case, pod, at)):
             yield Finding(
                 "gpu_hardware_error",
                 f"a GPU of {pod.name}'s node {pod.node} is sick: {quote(text)}",
@@ -658,6 +789,19 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
                 confidence=0.85,
             )
 
+
+def _is_silent_since(case: Case, pod: PodSeen, at: float | None) -> bool:
+    """Whether a pod that runs has written nothing since then, as far as its lines tell their times."""
+    log = case.log(pod)
+    if at is None or case.is_younger(at, SILENT_SECONDS):
+        return False
+    if log is None or not log.body.strip():
+        return True
+    return log.last_time is not None and log.last_time <= at + SILENT_SECONDS
+
+
+SILENT_SECONDS = 60.0
+"""After a node's trouble, in which a pod may still write."""
 
 _NVML = words(
     r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown|nvmlInit\S* failed: Unknown Error|"
@@ -707,7 +851,8 @@ _SHM = words(
 _DISK = words(
     r"No space left on device|Disk quota exceeded|storage_full|StorageFull|PytorchStreamWriter failed "
     r"writing|"
-    r"inline_container.{0,200}unexpected pos|\[?Errno 28\]?|\[?Errno 122\]?|disk quota|file write "
+    r"inline_container.{0,200}unexpected pos|\[?Errno 28\]?|\[?Errno 122\]?|\(os error (28|122)\)|disk "
+    r"quota|file write "
     r"failed.{0,60}space"
 )
 
@@ -735,7 +880,7 @@ def disk_full(case: Case) -> Iterator[Finding]:
 def _is_torn_down(case: Case, pod: PodSeen) -> bool:
     """Whether another member failed by itself, and not after this one: it was ended with the rest."""
     mine = case.went_bad(pod)
-    others = [p for p in case.pods if p is not pod and exit_code(p) not in (None, 0, 137, 143)]
+    others = [p for p in case.pods if p is not pod and exit_code(p) not in (None, 0, *OUTSIDE)]
     return any(mine is None or (at := case.went_bad(p)) is None or at <= mine for p in others)
 
 
@@ -745,8 +890,8 @@ def _is_torn_down(case: Case, pod: PodSeen) -> bool:
     means="A process ended by SIGKILL or SIGTERM, and neither memory nor an eviction explains it: a "
     "deletion, an "
     "administrator, a script. Members that are torn down after a peer look the same.",
-    looks="Exit 143 or 137 without OOMKilled, DisruptionTarget or eviction; `Received 15 death "
-    "signal`; a deletion.",
+    looks="Exit 143, 137, 130 or 129 without OOMKilled, DisruptionTarget or eviction; `Received 15 death "
+    "signal`, an exception that a handler of SIGTERM raised; a deletion.",
     fix="find out who killed it (out of memory? an administrator?), then start again: it resumes",
     needs=(*_NEEDS, Need.LOGS),
     retryable=True,
@@ -768,22 +913,22 @@ def killed_externally(case: Case) -> Iterator[Finding]:
         code = exit_code(pod)
         one: Try | None = pod.main.ended_try if pod.main is not None else None
         if (
-            code not in (137, 143)
+            code not in OUTSIDE
             or one is None
             or (one.reason in ("OOMKilled", "DeadlineExceeded") and code == 137)
             or disruption(pod) is not None
             or pod.reason in ("Evicted", "Terminated")
-            or (code == 143 and _is_torn_down(case, pod))
+            or (code != 137 and _is_torn_down(case, pod))
         ):
             continue
-        signal = "SIGKILL" if code == 137 else "SIGTERM"
+        signal = OUTSIDE[code]
         told = [e for e in case.events_of(pod) if e.reason in ("Killing", "ExceededGracePeriod")]
         evidence = [*exit_evidence(pod)]
         if told:
             evidence.append(Evidence(pod_object(pod), f"events.{told[-1].reason}", quote(told[-1].message)))
         alone = [p for p in case.pods if exit_code(p) == code and p is not pod]
         victim = (
-            code == 143
+            code != 137
             and bool(alone)
             and case.went_bad(pod) is not None
             and min((t for p in alone if (t := case.went_bad(p)) is not None), default=float("inf"))
@@ -791,7 +936,7 @@ def killed_externally(case: Case) -> Iterator[Finding]:
         )
         log = case.log(pod)
         lost = log is not None and log.has(SECONDARY)
-        level = Level.SYMPTOM if code == 143 or lost or victim else Level.CAUSE
+        level = Level.SYMPTOM if code != 137 or lost or victim else Level.CAUSE
         yield Finding(
             "killed_externally",
             f"{pod.name} was killed from outside ({signal})",
@@ -802,6 +947,19 @@ def killed_externally(case: Case) -> Iterator[Finding]:
             0.7,
             generic=True,
         )
+    for one in readings(case):
+        if exit_code(one.pod) not in OUTSIDE and (said := ended_by_signal(one)) is not None:
+            yield Finding(
+                "killed_externally",
+                f"{one.pod.name} was ended from outside: {quote(said)}",
+                log_evidence(one.pod, said),
+                one.pod.name,
+                case.went_bad(one.pod),
+                Level.SYMPTOM,
+                0.7,
+                from_object=False,
+                who=one.pod.name,
+            )
     hits = words(r"Received 15 death signal|Received Signals\.SIGTERM death signal|got signal: 15")
     yield from from_logs(
         case,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from allaboard.diagnosis.case import Case, exit_code, is_running, pod_object, quote
+from allaboard.diagnosis.case import Case, asserted, exit_code, is_running, pod_object, quote
+from allaboard.diagnosis.communication import stalled_ranks
 from allaboard.diagnosis.logs import words
-from allaboard.diagnosis.reading import log_evidence, readings
+from allaboard.diagnosis.reading import log_evidence, readings, told_of
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
 from allaboard.observation import State
 
@@ -34,7 +35,7 @@ _PROGRESS = words(
     "daemon, loader workers, a logger "
     "that waits, a process group that nobody destroyed.",
     looks="The log ends with its final words, and the container still runs; warnings about "
-    "`destroy_process_group`.",
+    "`destroy_process_group`. Or it is Completed and started again, over and over: restartPolicy Always.",
     fix="destroy_process_group, close loaders and loggers, sys.exit at the end; then delete the job or "
     "let it complete",
     needs=_NEEDS,
@@ -42,6 +43,7 @@ _PROGRESS = words(
 def process_not_exiting(case: Case) -> Iterator[Finding]:
     if case.is_over:
         return
+    yield from _started_again(case)
     for one in readings(case):
         if not is_running(one.pod) or one.fatal is not None:
             continue
@@ -63,6 +65,36 @@ def process_not_exiting(case: Case) -> Iterator[Finding]:
             from_object=False,
             who=one.pod.name,
         )
+
+
+AGAIN = 2
+"""Restarts after a good end that are no accident."""
+
+
+def _started_again(case: Case) -> Iterator[Finding]:
+    """Members that end well and are started again: restartPolicy Always takes no end for one."""
+    for pod in case.pods:
+        main = pod.main
+        last = main.last if main is not None else None
+        if main is None or last is None or last.exit_code != 0 or main.restarts < AGAIN:
+            continue
+        yield Finding(
+            "process_not_exiting",
+            f"{pod.name} has ended well (exit 0) and is started again, {main.restarts} times so far: its "
+            f"restartPolicy takes no end for one",
+            (
+                Evidence(
+                    pod_object(pod),
+                    f"containerStatuses[{main.name}].lastState.terminated",
+                    f"{last.reason or 'Completed'} (exit 0), {main.restarts} restarts",
+                ),
+            ),
+            pod.name,
+            last.ended,
+            confidence=0.9,
+            fix="set restartPolicy to OnFailure or Never: with Always a member that is done is started again",
+        )
+        return
 
 
 @rule(
@@ -175,7 +207,8 @@ def backoff_limit_exceeded(case: Case) -> Iterator[Finding]:
 
 
 _DEADLINE = re.compile(
-    r"longer than (the )?specified deadline|DeadlineExceeded|MaximumExecutionTimeExceeded|active ?deadline",
+    r"longer than (the )?specified deadline|DeadlineExceeded|MaximumExecutionTimeExceeded|"
+    r"active ?deadline.{0,40}(exceed|pass|reach|expire)",
     re.IGNORECASE,
 )
 
@@ -214,7 +247,7 @@ def deadline_exceeded(case: Case) -> Iterator[Finding]:
     ]
     for object_, where, text, at in texts:
         if (
-            _DEADLINE.search(text)
+            asserted(_DEADLINE, text)
             and "PodsReady" not in text
             and "context deadline" not in text
             and "ProgressDeadline" not in text
@@ -406,15 +439,37 @@ def _placed(
     looks="All members run, none writes a line any more, and the stacks of the waiting ranks end in "
     "torch.distributed while that of one does not. A run that makes no progress is asked for them by itself, "
     "on a cluster by exec (`allaboard cluster --rbac stacks`) or by a file (`policy.hang.ask`); where they "
-    "cannot be had it says which ranks are silent since when (`policy.hang`).",
+    "cannot be had it says which ranks are silent since when (`policy.hang`). Horovod's stall inspector "
+    "names the "
+    "missing ranks.",
     fix="look at the line where that rank is; give what it waits for a time limit; policy.hang.then: restart "
     "starts all members again by itself",
     needs=(Need.STACKS,),
     retryable=True,
 )
 def rank_stalled(case: Case) -> Iterator[Finding]:
-    # Stacks are asked for of a run that is live and silent: `allaboard.diagnosis.stacks` says it.
-    yield from ()
+    # Stacks are asked for of a run that is live and silent: `allaboard.diagnosis.stacks` says it. Horovod's
+    # stall inspector knows by itself who does not come.
+    for one in readings(case):
+        stalled = stalled_ranks(one.log)
+        if stalled is None or stalled[2]:
+            continue
+        hit, missing, _ = stalled
+        late = [told_of(case, one.pod, "", rank) for rank in sorted(missing)]
+        names = ", ".join(dict.fromkeys(pod.name for pod in late if pod is not one.pod)) or one.pod.name
+        ranks = ", ".join(map(str, sorted(missing)[:8]))
+        yield Finding(
+            "rank_stalled",
+            f"{'ranks' if len(missing) > 1 else 'rank'} {ranks} ({names}) "
+            f"{'do' if len(missing) > 1 else 'does'} not come, and the others wait",
+            (*log_evidence(one.pod, hit.text), Evidence(f"log/{one.pod.name}", "missing ranks", ranks)),
+            names,
+            hit.time,
+            confidence=0.85,
+            from_object=False,
+            who=one.pod.name,
+        )
+        return
 
 
 @rule(

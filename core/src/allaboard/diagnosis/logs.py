@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from allaboard.diagnosis.json_lines import unfold
 from allaboard.diagnosis.tracebacks import (
     Line,
     RaisedException,
@@ -160,6 +161,7 @@ class Log:
         text, head = self.text, self.most // 8
         if len(text) > self.most:
             text = f"{text[:head]}\n{text[head - self.most :]}"
+        text = unfold(text)
         shapes = text.translate(_NO_DIGITS).split("\n")
         counts = Counter(shapes)
         often = {shape for shape, n in counts.items() if n > OFTEN and not _TELLS.search(shape)}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from allaboard.diagnosis.case import Case, has_run, is_running, pod_object, quote
+from allaboard.diagnosis.case import Case, asserted, has_run, is_running, pod_object, quote
 from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
 from allaboard.diagnosis.submit import amount
 from allaboard.observation import Condition, ObjectSeen, PodSeen
@@ -438,12 +438,12 @@ def _evicted(case: Case, pattern: re.Pattern[str]) -> Queued | None:
         if (
             c is not None
             and c.status == "True"
-            and pattern.search(f"{c.reason} {c.message}")
+            and (pattern.search(c.reason) or asserted(pattern, c.message))
             and workload is not None
         ):
             return Queued(f"workload/{workload.name}", f"conditions.{kind}", c.reason, c.message, c.since)
     for e in reversed(case.events):
-        if e.kind not in ("Pod", "Node") and pattern.search(f"{e.reason} {e.message}"):
+        if e.kind not in ("Pod", "Node") and (pattern.search(e.reason) or asserted(pattern, e.message)):
             return Queued(f"{e.kind.lower()}/{e.name}", f"events.{e.reason}", e.reason, e.message, e.time)
     return None
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, quote
+from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, has_run, quote
 from allaboard.diagnosis.logs import Hit, Log, Words, words
 from allaboard.diagnosis.rule import Evidence, Finding, Level
 from allaboard.diagnosis.tracebacks import RaisedException
@@ -19,7 +19,8 @@ SECONDARY = words(
     r"Connection closed by (remote )?peer|Connection reset by (remote )?peer|Broken pipe|remote process exit|"
     r"there was a network error|ncclRemoteError|Socket recv failed while polling|Connection closed by "
     r"localRank|"
-    r"Some NCCL operations have failed or timed out|taking the entire process down|Watchdog caught|"
+    r"watchdog got stuck|watchdog hang|Some NCCL operations have failed or timed out|taking the entire "
+    r"process down|Watchdog caught|"
     r"watchdog thread terminated|store->get\('0'\) got error|got signal: 15|closing signal SIGTERM|"
     r"RendezvousClosedError|"
     r"lost communication with a remote daemon|mpirun noticed that process rank|processes exited with "
@@ -110,8 +111,12 @@ def has_ended(case: Case, pod: PodSeen) -> bool:
     return pod.main is None or (pod.main.now.state in ("", "waiting") and (has_run(pod) or not case.is_local))
 
 
+_OF_HTTP = re.compile(r"^(requests|httpx|httpcore|urllib3?|aiohttp|botocore|boto3|http)\.")
+
+
 def is_secondary(text: str) -> bool:
-    return SECONDARY.pattern.search(text) is not None
+    """Whether it says only that a peer went away; what a client of HTTP lost is no member."""
+    return SECONDARY.pattern.search(text) is not None and _OF_HTTP.match(text) is None
 
 
 def author(case: Case, pod: PodSeen, rank: int | None, local: int | None = None) -> str:
@@ -244,6 +249,63 @@ def _first(
     if not hits:
         return None
     return hits[0].text, None, hits[0]
+
+
+_OF_SIGNALS = re.compile(
+    r"SIG(TERM|INT|HUP)|(^|\.)(SignalException|KeyboardInterrupt|GracefulExit|TerminationSignal)|"
+    r"^SystemExit: "
+    r"(128|129|130|143|SIG)"
+)
+_SIGNALLED = words(
+    r"(received|caught|got|handling) .{0,20}\b(SIGTERM|SIGINT|SIGHUP)\b|(SIGTERM|SIGINT|SIGHUP)\b.{0,20}\b"
+    r"(received|caught)|received .{0,20}\b(termination|15) (death )?signal|signal:? 15\b"
+)
+
+
+def ended_by_signal(one: Reading) -> str | None:
+    """The line that says so, where what ended a process is how it answers a signal: an exception that a
+    handler raised, or any after the signal was reported in a process that ended with 128 and its number."""
+    raised = next((e for e in one.log.fatal if _OF_SIGNALS.search(e.text)), None)
+    if raised is not None:
+        return raised.text
+    if exit_code(one.pod) not in OUTSIDE or not one.log.fatal:
+        return None
+    hit = next(iter(one.log.hits(_SIGNALLED, 1)), None)
+    traceback = one.log.body.rfind("Traceback (most recent call last)")
+    return hit.text if hit is not None and hit.position < traceback else None
+
+
+_METRIC = re.compile(r"[\w./-]+ ?[=:] ?[-+]?(\d[\d.,e+%-]*|nan|none|null|true|false)\b,?", re.IGNORECASE)
+_COMPLAINT = re.compile(
+    r"\b(error|errors|failed|failure|fail|fails|fatal|cannot|can't|couldn't|could not|unable|illegal|"
+    r"invalid|not found|"
+    r"no such|denied|abort(ed|ing)?|giving up|gave up|unexpected|missing|refused|undefined|unrecognized|"
+    r"unknown option|"
+    r"unsupported|panic(ked)?|exceeded|must (be|have|not)|exception|critical|mismatch|corrupt(ed)?)\b|"
+    r"^usage: ",
+    re.IGNORECASE,
+)
+_OF_A_SHELL = re.compile(r"^(/\S+/)?\w{0,6}sh: \S.*: ")
+_HARMLESS = re.compile(r"\b(0|no|without|zero) (errors?|failures?|failed)\b|\b(info|debug)\b", re.IGNORECASE)
+LAST_WORDS = 3
+"""Last lines of a log in which a reason is looked for that no rule knows."""
+
+
+def last_complaint(log: Log) -> str | None:
+    """The last line that complains, among the last that a member wrote: its reason, most likely. Figures of a
+    training (``error=0.1``) complain of nothing."""
+    for text in reversed(log.last_lines[-LAST_WORDS:]):
+        bare = _METRIC.sub("", text)
+        if (
+            GOES_ON.pattern.search(text)
+            or _HARMLESS.search(bare)
+            or is_secondary(text)
+            or MEETING.pattern.search(text)
+        ):
+            continue
+        if _COMPLAINT.search(bare) or _OF_A_SHELL.match(text):
+            return text
+    return None
 
 
 def went_on(log: Log) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
-from allaboard.diagnosis.case import Case, exit_code, exit_evidence, quote
+from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, quote
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level, Rule
 from allaboard.observation import Observation, PodSeen, State
@@ -279,7 +279,7 @@ def _says_nothing(case: Case) -> bool:
 
 def _first_that_failed(case: Case) -> PodSeen | None:
     """Of the members that ended by themselves with another exit code than 0."""
-    failed = [p for p in case.pods if exit_code(p) not in (None, 0, 137, 143)]
+    failed = [p for p in case.pods if exit_code(p) not in (None, 0, *OUTSIDE)]
     return min(failed, key=lambda p: case.went_bad(p) or float("inf"), default=None)
 
 

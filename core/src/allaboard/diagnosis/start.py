@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote, waiting
-from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.logs import Log, words
 from allaboard.diagnosis.queue import unplaced
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
 from allaboard.diagnosis.start_errors import why_not_started
+from allaboard.diagnosis.tracebacks import RaisedException
 from allaboard.observation import ContainerSeen, EventSeen, PodSeen, Try
 
 _NEEDS = (Need.PODS, Need.EVENTS)
@@ -180,8 +181,14 @@ _NO_PROGRAM = words(
     r"OCI runtime exec failed|"
     r"bash: .{1,200}: (No such file or directory|Permission denied)|sh: .{0,20}.{1,200}: (not found|"
     r"Permission denied)|"
-    r"exec .{1,200}: permission denied|/entrypoint\S*: .{0,80}(No such file|Permission denied)"
+    r"exec .{1,200}: permission denied|/entrypoint\S*: .{0,80}(No such file|Permission denied)|"
+    r"Failed to spawn: |failed to (run|execute|exec) command|exec \S{1,200} failed: |Command not found: \S|"
+    r"mpirun was unable to (launch|find) the specified|unable to find the specified executable|"
+    r"could not (find|access or execute|be executed).{0,60}executable|line \d+: \S{1,200}: (command not "
+    r"found|"
+    r"Permission denied|No such file)"
 )
+_SHELL_SAYS = re.compile(r"^(?:/\S+/)?\w{0,6}sh[:\uff1a] ")
 
 
 def _start_failures(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, str]]:
@@ -314,27 +321,69 @@ _NO_LIBRARY = words(r"error while loading shared libraries|cannot open shared ob
 
 def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: Try) -> Iterator[Finding]:
     log = case.log(pod) if container.role == "main" else None
+    spawn = log.fatal[-1] if log is not None and log.fatal and _is_spawn(log, log.fatal[-1]) else None
     hit = log.last(_NO_PROGRAM) if log is not None and ended.exit_code in (1, 2, 126, 127) else None
     raised = log is not None and (log.fatal or (hit is not None and _RAISED.search(hit.text)))
     if ended.exit_code == 1 and hit is not None and raised:
         hit = None
-    if hit is None and ended.exit_code not in (126, 127):
+    if hit is None and spawn is None and ended.exit_code not in (126, 127):
         return
     if hit is None and log is not None and log.has(_NO_LIBRARY):
         return  # the program is there
-    told = hit.text if hit is not None else ended.message
+    shell = [text for text in log.last_lines if _SHELL_SAYS.match(text)] if log is not None else []
+    told = (
+        spawn.text
+        if spawn is not None
+        else hit.text
+        if hit is not None
+        else shell[-1]
+        if shell
+        else ended.message
+    )
     what = f": {quote(told)}" if told else ": a program in its command is not there or may not run"
     who = pod.name if container.role == "main" else f"container {container.name} of {pod.name}"
-    evidence = (Evidence(f"log/{pod.name}", "text", quote(hit.text)),) if hit is not None else ()
+    evidence = (Evidence(f"log/{pod.name}", "text", quote(told)),) if told and told != ended.message else ()
+    program = program_in(told)
     number = Evidence(pod_object(pod), "exit_code", str(ended.exit_code))
     yield Finding(
         "bad_entrypoint",
         f"{who} exited with {ended.exit_code}{what}",
         (*evidence, number),
-        pod.name,
+        f"{program} ({pod.name})" if program else pod.name,
         case.went_bad(pod),
-        confidence=0.9 if hit is not None or ended.exit_code == 127 else 0.75,
+        confidence=0.9 if hit is not None or spawn is not None or ended.exit_code == 127 else 0.75,
+        who=pod.name,
     )
+
+
+def _is_spawn(log: Log, raised: RaisedException) -> bool:
+    """Whether Python could not start another program: by the file that it looked for, which is a bare name or
+    what its subprocess was to run."""
+    if raised.type.rpartition(".")[2] not in ("FileNotFoundError", "PermissionError", "NotADirectoryError"):
+        return False
+    at = log.body.rfind(raised.text[:120])
+    before = log.body[max(0, at - TRACE) : at]
+    return _SPAWNS.search(before[before.rfind("Traceback (most recent call last)") :]) is not None
+
+
+TRACE = 8000
+"""Characters of a traceback before its last line in which the call is looked for."""
+_SPAWNS = re.compile(
+    r"in (_execute_child|execvpe?|_execvpe|_spawnvef|posix_spawnp?|create_subprocess_exec)\b"
+)
+
+
+def program_in(text: str) -> str:
+    """The program that a shell, a runtime or a launcher names that cannot start it; "" where it names none. A
+    shell says its own name first and the reason last, in whatever language."""
+    quoted = re.search(r"[`'\"\u2018]([^`'\"\u2019]{1,200})[`'\"\u2019]", text)
+    if quoted is not None:
+        return quoted[1]
+    parts = re.split(r"[:\uff1a]\s+", text)
+    if _SHELL_SAYS.match(text) and len(parts) >= 3:
+        return parts[-2].strip()
+    match = re.search(r"exec:? (\S+?)(?: failed)?:|Command not found: (\S+)|line \d+: (\S+):", text)
+    return next((g for g in match.groups() if g), "") if match is not None else ""
 
 
 # --- what it needs of the cluster --------------------------------------------------------------------------
@@ -655,6 +704,12 @@ _RUNTIME = re.compile(
     r"nvidia-container-runtime|failed to (inject|generate) CDI|unresolvable CDI devices",
     re.IGNORECASE,
 )
+_DRA = re.compile(
+    r"DRA driver \S+ (is )?not registered|(DRA |dra )?plugin (name )?\S+ (is )?not (found|registered)|"
+    r"not found in the list of registered DRA|NodePrepareResources? .{0,120}(fail|error|Unavailable)|"
+    r"error preparing devices|unprepared .{0,40}CDI",
+    re.IGNORECASE,
+)
 _NOT_READY = words(
     r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|Error 802"
 )
@@ -677,8 +732,8 @@ def _runtime_is_broken(text: str) -> bool:
     means="The container runtime cannot give the container its GPUs: the driver is not loaded, does "
     "not fit its library, "
     "the nvidia runtime is not configured, or the fabric manager is not up.",
-    looks='StartError with `nvidia-container-cli: initialization error`, `no runtime for "nvidia"`; in '
-    "the script "
+    looks='StartError with `nvidia-container-cli: initialization error`, `no runtime for "nvidia"`; '
+    "FailedPrepareDynamicResources `DRA driver .. is not registered`; in the script "
     "`Error 802: system not yet initialized`.",
     fix="tell who runs the node (cordon it, repair its driver); another node may do",
     needs=(*_NEEDS, Need.LOGS),
@@ -700,6 +755,19 @@ def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
                 pod,
                 Evidence(pod_object(pod), "events.FailedCreatePodSandBox", quote(boxes[-1].message)),
                 boxes[-1].time,
+            )
+            return
+    for pod in case.pods:
+        prepared = [
+            e
+            for e in case.events_of(pod)
+            if e.reason in ("FailedPrepareDynamicResources", "FailedMount") and _DRA.search(e.message)
+        ]
+        if prepared and _is_preparing(pod):
+            yield _broken(
+                pod,
+                Evidence(pod_object(pod), f"events.{prepared[-1].reason}", quote(prepared[-1].message)),
+                prepared[-1].time,
             )
             return
     for reading in readings(case):

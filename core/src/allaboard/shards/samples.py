@@ -2,7 +2,8 @@
 
 Nothing is written here.
 
-* **Files** are grouped by WebDataset's rule (`tar.py`); sub-folders are part of the key. They are taken in
+* **Files** are grouped by WebDataset's rule (`tar.py`); sub-folders are part of the key. A name whose dot
+  belongs to the key (``2026.01.02.jpg``) is refused: several samples would become one. Files are taken in
   the order of a checksum of their keys, the same every time: a folder per class must not become a shard per
   class, nor a batch of one class. Files and folders whose name begins with a dot are passed over.
 * **An iterable** gives mappings ``{"__key__": "cat/1", "png": b"...", "cls": 3, "json": {...}, "npy":
@@ -26,6 +27,7 @@ import re
 import stat
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
@@ -356,8 +358,41 @@ def _group_by_key(
                     path, f"{name!r} differs from another file in upper and lower case alone; rename one"
                 )
             group.append((extension, path, *looked))
+    _refuse_dots(groups, problems)
     problems.raise_if_any(trouble)
     return groups
+
+
+def _refuse_dots(groups: Mapping[str, list[tuple[str, str, int, int]]], problems: _Problems) -> None:
+    """Problems of files whose names have a dot that is no end of a key: WebDataset would make one sample of
+    ``2026.01.02.jpg`` and ``2026.01.03.jpg``, and neither has a part ``jpg``.
+
+    What stands between the key and the last extension names a part (``left.png``, ``right.png``) where other
+    samples have the part, too. A number never names one, and neither does what is found in one sample alone
+    beside another file of the same extension.
+    """
+    known = Counter(extension for group in groups.values() for extension, *_ in group)
+    for key, group in groups.items():
+        endings = Counter(extension.rpartition(".")[2] for extension, *_ in group)
+        named = Counter(extension.rpartition(".")[2] for extension, *_ in group if "." in extension)
+        for extension, path, *_ in group:
+            middle, _, ending = extension.rpartition(".")
+            if not middle:
+                continue
+            is_lonely = known[extension] == 1 and endings[ending] > 1
+            is_the_only = len(groups) == 1 and named[ending] == 1
+            if any(piece.isdigit() for piece in middle.split(".")) or (is_lonely and not is_the_only):
+                problems.add(
+                    path,
+                    f"its name has a dot before its extension: to WebDataset it is the part {extension!r} "
+                    f"of the sample {key!r}; {_DOTS}",
+                )
+
+
+_DOTS = (
+    "put '_' in the place of the dot where the file is a sample of its own, or give the samples by a Python "
+    "function, which names their keys and parts"
+)
 
 
 _NO_EXTENSION = (

@@ -72,7 +72,13 @@ from allaboard.backends.local.state.paths import (
     wait_for_lock,
     write_json,
 )
-from allaboard.backends.local.supervisor.environment import inherited_environment, why_not_startable
+from allaboard.backends.local.supervisor.environment import (
+    declared_names,
+    expand,
+    inherited_environment,
+    unknown_references,
+    why_not_startable,
+)
 from allaboard.backends.local.supervisor.probes import tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
 from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
@@ -403,8 +409,8 @@ class LocalBackend:
         ]
         if problems:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
-        ignored = _ignored_note(plan)
-        return layout, where, notes + ([ignored] if ignored else [])
+        more = [note for note in (_ignored_note(plan), _reference_note(plan, layout)) if note is not None]
+        return layout, where, [*notes, *more]
 
     def _placed(self, plan: Plan, attempt: AttemptFolder) -> TrainingJob:
         """The job with every place as it is on this machine. Raises BadInput."""
@@ -1348,12 +1354,30 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
     for group in layout.groups:
         if not group.command:
             continue
-        wrong = why_not_startable(group.command, where, {**environ, **group.environment})
+        words = [expand(word, group.environment) for word in group.command]
+        wrong = why_not_startable(words, where, {**environ, **group.environment})
         if wrong is not None:
             problem = Problem(f"command[{wrong[0]}]", wrong[1])
             if problem not in problems:
                 problems.append(problem)
     return problems
+
+
+def _reference_note(plan: Plan, layout: Layout) -> str | None:
+    """One line with the references that name no variable of the job; None where there are none, or where its
+    secrets may have them."""
+    if any(secret.get("env") for secret in plan.job.get("secrets", ())):
+        return None
+    firsts = {member.group: member for member in reversed(layout.members)}
+    unknown = [
+        reference
+        for group in layout.groups
+        if group.role in firsts
+        for reference in unknown_references(group, declared_names(layout, firsts[group.role], ()))
+    ]
+    if not unknown:
+        return None
+    return f"{', '.join(dict.fromkeys(unknown))}: no variable of the job, stays as it is, as in a pod"
 
 
 def _ignored_note(plan: Plan) -> str | None:

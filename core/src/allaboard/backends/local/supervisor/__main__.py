@@ -42,8 +42,9 @@ from allaboard.backends.local.state.paths import (
 )
 from allaboard.backends.local.supervisor import controller as op
 from allaboard.backends.local.supervisor.environment import (
-    local_command,
+    declared_names,
     loopback_place,
+    member_command,
     member_environment,
     member_files,
 )
@@ -425,7 +426,7 @@ class Supervisor:
         )
         self.keeper.spawn(
             member.name,
-            local_command((*group.command, *group.args)),
+            member_command(group, environment, declared_names(self.layout, member, self.secrets)),
             environment,
             self.plan["folder"],
             str(log),

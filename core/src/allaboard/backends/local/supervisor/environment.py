@@ -42,14 +42,15 @@ OMPI_ALLOW_RUN_AS_ROOT, OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import allaboard
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Place
-from allaboard.layout import Layout, Member, allaboard_environment
+from allaboard.layout import Group, Layout, Member, allaboard_environment
 from allaboard.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
@@ -93,18 +94,61 @@ def member_environment(
     injected = ENGINES[layout.engine].environment(layout, member, place)
     injected = {name: (files or {}).get(value, value) for name, value in injected.items()}
     injected.pop("OMPI_MCA_plm_rsh_agent", None)
+    own = allaboard_environment(layout, member)
+    stated: dict[str, str] = {}
+    for name, value in group.environment.items():
+        # A variable sees those before it, as in a pod.
+        stated[name] = expand(value, {**secrets, **own, **stated})
     environment = {
         **caller,
         "PATH": search_path(caller),
         **_defaults(layout, group.needs.cpu, cpus),
         **secrets,
-        **group.environment,
+        **stated,
         **injected,
         **_local_overrides(layout, member, injected, gpus),
-        **allaboard_environment(layout, member),
+        **own,
     }
     before = environment.get("PYTHONPATH")
     return {**environment, "PYTHONPATH": f"{STARTUP}{os.pathsep}{before}" if before else STARTUP}
+
+
+_REFERENCE = re.compile(r"\$(?:\((?P<name>[^)]*)\)|(?P<escape>\$))")
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """A word with ``$(NAME)`` replaced as the kubelet does it: ``$$`` is a dollar, and what names no variable
+    stays (k8s.io/kubernetes/third_party/forked/golang/expansion).
+    """
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match["escape"] else variables.get(match["name"], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def declared_names(layout: Layout, member: Member, secrets: Collection[str]) -> frozenset[str]:
+    """The variables that a command may refer to: those of its pod, and not what its caller or image has."""
+    group = layout.group(member.group)
+    engine = ENGINES[layout.engine]
+    place = loopback_place(layout, [1] * len(engine.listeners(layout)))
+    injected = engine.environment(layout, member, place)
+    own = allaboard_environment(layout, member)
+    return frozenset((*secrets, *own, *injected, *(group.environment if group is not None else ())))
+
+
+def member_command(group: Group, environment: Mapping[str, str], declared: Collection[str]) -> list[str]:
+    """The command of a member with its arguments, as it is started here. ``environment``: the member's."""
+    known = {name: environment[name] for name in declared if name in environment}
+    return local_command([expand(word, known) for word in (*group.command, *group.args)])
+
+
+def unknown_references(group: Group, declared: Collection[str]) -> list[str]:
+    """References in the words and variables of a group that name no variable of the job, which stay as they
+    are."""
+    words = (*group.command, *group.args, *group.environment.values())
+    named = [match["name"] for word in words for match in _REFERENCE.finditer(word) if not match["escape"]]
+    return [f"$({name})" for name in dict.fromkeys(named) if name not in declared]
 
 
 def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, str]:

@@ -1,0 +1,144 @@
+"""Rules about commands that are not what their authors think: who reads which word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from allaboard.lint.rule import Hit, rule
+from allaboard.lint.view import MANIFEST, Container, Group, View, items, mapping, words
+from allaboard.untrusted import show
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
+_CODE = frozenset({"-c", "-e", "--eval", "-m"})
+"""Options of interpreters whose next word is a program of its own."""
+_POSITIONAL = re.compile(r"\$(?:[0-9@*#]|\{[#!]?[0-9@*])|\bgetopts?\b|\bshift\b")
+_VARIABLE = re.compile(r"(?<![\\$])\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)")
+_OPERATORS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&"})
+_PROGRAMS = frozenset(
+    {
+        "python",
+        "python3",
+        "torchrun",
+        "accelerate",
+        "deepspeed",
+        "mpirun",
+        "bash",
+        "sh",
+        "uv",
+        "poetry",
+        "conda",
+    }
+)
+
+
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _script(line: tuple[str, ...]) -> int | None:
+    """The place of the word that a shell runs as its script; None: it is given none by -c."""
+    if not line or _name(line[0]) not in _SHELLS:
+        return None
+    for n, word in enumerate(line[1:], 1):
+        if not word.startswith(("-", "+")):
+            # The value of an option, as of `-o pipefail`.
+            if n > 1 and line[n - 1].startswith(("-", "+")) and line[n - 1].endswith("o"):
+                continue
+            return None
+        if word.startswith("-") and not word.startswith("--") and "c" in word:
+            after = n + 1
+            # `-euxo pipefail -c`, or `-ceuo pipefail`: what `o` takes comes first.
+            if word.endswith("o"):
+                after += 1
+            return after if after < len(line) else None
+    return None
+
+
+def _field(container: Container, n: int) -> str:
+    """The field that holds a word of the line."""
+    return "command" if n < len(words(container.fields.get("command"))) else "args"
+
+
+def _lines(view: View) -> Iterator[tuple[Group, Container, tuple[str, ...]]]:
+    return ((group, one, one.line) for group, one in view.containers if one.line)
+
+
+@rule(
+    "shell_drops_words",
+    "error",
+    "the shell runs one word, and drops the rest",
+    "`sh -c` takes the next word as its whole script; further words are $0, $1 and so on, which this script "
+    "does "
+    "not read. `bash -c python train.py` starts Python without a script, which reads an empty stdin and "
+    "succeeds.",
+    "write the script as one word, or leave the shell out",
+)
+def shell_drops_words(view: View) -> Iterator[Hit]:
+    """POSIX, sh: -c command_string [command_name [argument...]]."""
+    for group, one, line in _lines(view):
+        at = _script(line)
+        if at is None or at + 1 >= len(line) or _POSITIONAL.search(line[at]):
+            continue
+        # A first word that is a name only ($0) is a habit, not a loss.
+        if len(line) == at + 2 and _name(line[at + 1]) in (*_SHELLS, "_", "--", ""):
+            continue
+        yield Hit(view.container(group, one, _field(one, at + 1)), show(" ".join(line[at + 1 :]), 80))
+
+
+@rule(
+    "shell_words_without_shell",
+    "error",
+    "words that only a shell understands reach the program as they are",
+    "A container's command is started without a shell: nobody replaces $NAME, and `&&`, `|` and `>` are "
+    "arguments.",
+    "write $(NAME), which Kubernetes replaces by the container's variable, or start a shell: [sh, -c, ...]",
+)
+def shell_words_without_shell(view: View) -> Iterator[Hit]:
+    """Kubernetes, Define a Command and Arguments for a Container: $(VAR); "Run a command in a shell"."""
+    for group, one, line in _lines(view):
+        if any(_name(word) in _SHELLS for word in line) or _name(line[0]) in ("env", "make", "awk", "perl"):
+            continue
+        for n, word in enumerate(line):
+            code = n > 0 and line[n - 1] in _CODE
+            if not code and (word in _OPERATORS or _VARIABLE.search(word)) and "\n" not in word:
+                yield Hit(view.container(group, one, _field(one, n)), show(word, 80))
+                break
+
+
+@rule(
+    "command_in_one_word",
+    "error",
+    "the whole command is one word, which no program is called",
+    "Each word of a command is an item of its own; a program with spaces in its name is looked for, and is "
+    "not "
+    "there.",
+    "give each word an item of its own",
+)
+def command_in_one_word(view: View) -> Iterator[Hit]:
+    """Kubernetes, Container v1 core: "Entrypoint array. Not executed within a shell"."""
+    for group, one, line in _lines(view):
+        first, _, rest = line[0].strip().partition(" ")
+        if rest.strip() and _name(first) in _PROGRAMS:
+            yield Hit(view.container(group, one, _field(one, 0)), show(line[0], 80))
+
+
+@rule(
+    "runtime_with_ttl",
+    "warning",
+    "the JobSet of this runtime removes itself while its TrainJob is there",
+    "Trainer 2.0 to 2.2 make the JobSet of a finished TrainJob again when its ttlSecondsAfterFinished has "
+    "removed it: "
+    "the job trains anew, without end. Later versions refuse or pass over the field.",
+    "remove it here; a TrainJob is deleted by whoever made it",
+    reads=(MANIFEST,),
+)
+def runtime_with_ttl(view: View) -> Iterator[Hit]:
+    """kubeflow/trainer issues 3737 and 3779."""
+    inner = mapping(mapping(view.spec.get("template")).get("spec"))
+    if view.is_runtime and inner.get("ttlSecondsAfterFinished") is not None:
+        yield Hit("spec.template.spec.ttlSecondsAfterFinished")
+    for n, one in enumerate(items(inner.get("replicatedJobs")) if view.is_runtime else ()):
+        job = mapping(mapping(mapping(one).get("template")).get("spec"))
+        if job.get("ttlSecondsAfterFinished") is not None:
+            yield Hit(f"spec.template.spec.replicatedJobs[{n}].template.spec.ttlSecondsAfterFinished")

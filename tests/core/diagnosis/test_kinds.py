@@ -1,0 +1,107 @@
+"""Kinds of failures, each by several of its inputs, and of each rule the healthy run that looks most like it.
+
+A line of ``cases_of_kinds.jsonl`` is what one member wrote and how it ended; a line of ``look_alikes.jsonl``
+is
+what a run writes, or what was said of it, that goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
+from allaboard.diagnosis import Diagnosis, diagnose
+from allaboard.diagnosis.rules import all_rules
+from tests.core.diagnosis.building import at, condition, event, job, node, pod, snapshot
+
+Json = dict[str, Any]
+NO_RULES = {"healthy", "unknown"}
+
+
+def lines(name: str) -> list[Json]:
+    return [json.loads(line) for line in Path(__file__).with_name(name).read_text().splitlines()]
+
+
+def a_failure(case: Json) -> Json:
+    """One member that ended, waits, or stands still."""
+    code, again = case.get("exit"), case.get("again")
+    if again is not None:
+        member = pod(
+            "master-0",
+            waiting="CrashLoopBackOff",
+            last=0,
+            last_reason="Completed",
+            restarts=again,
+            begun=20.0,
+        )
+    elif case.get("pending"):
+        member = pod("master-0", "Pending", unschedulable="waiting")
+    elif case.get("creating"):
+        member = pod("master-0", "Pending", waiting="ContainerCreating")
+    elif code is None:
+        member = pod("master-0")
+    else:
+        member = pod("master-0", "Failed", exit_code=code)
+    members = [member, *([pod("worker-0")] if code is None and "log" in case and again is None else [])]
+    there = node()
+    there["status"]["conditions"] += [
+        condition(kind, status, message=said, since=20.0)
+        for kind, status, said in case.get("node_conditions", ())
+    ]
+    own = job("Created", *(["Failed"] if code is not None else ["Running"]), workers=len(members) - 1)
+    return snapshot(
+        own,
+        *members,
+        nodes=[there],
+        events=[event(reason, said, on, when=29.5) for reason, said, on in case.get("events", ())],
+        logs={"master-0": case["log"]} if "log" in case else {},
+        taken=at(60),
+    )
+
+
+def told_of(snap: Json) -> list[Diagnosis]:
+    return list(diagnose(read_snapshot(snap), thorough=True))
+
+
+@pytest.mark.parametrize(
+    "case", lines("cases_of_kinds.jsonl"), ids=lambda case: f"{case['kind']}: {case['name']}"
+)
+def test_each_input_of_a_kind_is_told_by_its_cause(case: Json) -> None:
+    top = told_of(a_failure(case))[0]
+    assert top.code in case["cause"], top.summary
+    assert top.code not in case.get("not", ())
+    if "retryable" in case:
+        assert top.retryable is case["retryable"]
+    assert case.get("blame", "") in (top.blame or "")
+    everything = " ".join((top.summary, top.fix, *(e.text for e in top.evidence)))
+    assert case.get("says", "") in everything
+
+
+def a_look_alike(case: Json) -> Json:
+    """Two members that train, before and after what is said."""
+    steps = [f"[2026-05-20 12:{minute:02d}:00] step {minute} loss 2.{minute}" for minute in range(2, 59, 4)]
+    log = "\n".join([*steps[:5], case.get("log", "all is well"), *steps[5:]])
+    told = case.get("event")
+    return snapshot(
+        job("Created", "Running", workers=1),
+        pod("master-0"),
+        pod("worker-0"),
+        nodes=[node()],
+        events=[event(*told, when=0.5, type=case.get("type", "Warning"))] if told else [],
+        logs={"master-0": log, "worker-0": log},
+        taken=at(60),
+    )
+
+
+@pytest.mark.parametrize("case", lines("look_alikes.jsonl"), ids=lambda case: case["rule"])
+def test_what_looks_like_a_cause_and_goes_on_is_healthy(case: Json) -> None:
+    found = told_of(a_look_alike(case))
+    assert found[0].code == "healthy", (found[0].code, found[0].summary)
+
+
+def test_every_rule_has_a_look_alike() -> None:
+    assert {case["rule"] for case in lines("look_alikes.jsonl")} == {*all_rules()} - NO_RULES
