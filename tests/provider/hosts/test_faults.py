@@ -254,9 +254,9 @@ def test_orders_while_the_resume_is_queued(airflow: Deployment, again: int) -> N
     time.sleep(10)
     orders = train_for_orders(airflow)
     wait_watched(*(run for _, run in orders))
+    airflow.triggerer(CONTROL)
     with airflow.only("west"):
         home.kill()
-        airflow.triggerer(CONTROL)
         for _, run in orders:
             until("it has fired", lambda run=run: run.task()["state"] in ("scheduled", "queued"), 240)
         airflow.triggerer("east")
