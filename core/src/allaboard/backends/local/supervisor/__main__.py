@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -179,6 +180,9 @@ class Supervisor:
             "rested": time.monotonic(),
             "calm": self.calm,
         }
+        due = operator.due()
+        if self.ticket is not None and self.ticket.look_again is not None:
+            due = min(due or math.inf, time.time() + self.ticket.look_again)
         patience = self._patience()
         left = (patience or 0.0) - (time.monotonic() - self.client_seen[1])
         back = isolated_command("allaboard.backends.local.supervisor", str(self.folder.path))
@@ -189,7 +193,7 @@ class Supervisor:
                 owner=owner,
                 home=self.pool.home if owner >= 0 else "",
                 pool=self.pool.path,
-                until=operator.due() or 0.0,
+                until=due or 0.0,
                 client=str(self.folder.client) if patience is not None else "",
                 patience=max(0.0, left),
                 calm=self.calm,
