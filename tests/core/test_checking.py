@@ -206,3 +206,16 @@ def test_of_a_file_of_thousands_of_unknown_fields_the_first_are_told_and_the_res
     assert len(problems) == MOST_PROBLEMS + 1
     assert problems[-1].message == f"and {20_000 - MOST_PROBLEMS:,} more problems"
     assert [p.suggestion for p in check({"name": "x", "comand": ["python"]})][:1] == ["command"]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("labels", "pod.metadata.labels"), ("annotations", "pod.metadata.annotations"),
+     ("tolerations", "pod.spec.tolerations"), ("nodeSelector", "pod.spec.nodeSelector")],
+)  # fmt: skip
+def test_a_field_of_pods_is_told_where_a_job_has_it(name: str, place: str) -> None:
+    (problem,) = check({"name": "x", "image": "x", "command": ["python"], name: {"team": "a"}})
+    assert problem.path == name and place in problem.message
+    where, what = place.split(".")[1:]
+    value = [{"operator": "Exists"}] if what == "tolerations" else {"team": "a"}
+    assert not check({"name": "x", "image": "x", "command": ["python"], "pod": {where: {what: value}}})

@@ -15,7 +15,7 @@ from typing import Any
 from allaboard.checking import check
 from allaboard.conversion.claims import with_claims
 from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
-from allaboard.engines import ENGINES, Engine
+from allaboard.engines import ENGINES, Engine, engine_of
 from allaboard.engines.mpi import is_key_pair
 from allaboard.errors import BadInput, Problem
 from allaboard.names import one_of, why_not_an_object_name
@@ -188,13 +188,22 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
         made = job_of(value, others, engine)
         secrets = secret_values(plain(value))
         if to is None:
-            return Outcome(document, (made.job,), made.changed, made.lost, secrets=secrets)
+            changed = (*made.changed, *_other_version(made.job, engine))
+            return Outcome(document, (made.job,), changed, made.lost, secrets=secrets)
         return _to_kind(document, made, engine, ENGINES[to])
     except BadInput as error:
         problems = error.problems or (Problem("", error.headline),)
         hinted = tuple(map(_with_hint, problems))
         template = all(one is not other for one, other in zip(problems, hinted, strict=True))
         return Outcome(document, problems=hinted, template=template)
+
+
+def _other_version(job: Mapping[str, Any], source: Engine) -> Iterator[Change]:
+    """That a job runs as another version of its kind than the one that its manifest is of."""
+    target = engine_of(TrainingJob.of(job))
+    if target.KIND == source.KIND and target.API_VERSION != source.API_VERSION:
+        why = f"a job of this framework runs as that version; engine: {source.NAME} keeps the manifest's"
+        yield Change("apiVersion", source.API_VERSION, target.API_VERSION, why)
 
 
 _MAKES = "it makes jobs; give the manifest of the job that stands in it, under"

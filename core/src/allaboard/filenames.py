@@ -7,13 +7,8 @@ on: below the folder that it belongs to, on every system, and nowhere else. Each
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import NewType
-
-from allaboard.errors import BadInput
-from allaboard.untrusted import show
 
 Sha256 = NewType("Sha256", str)
 """64 lower-case hex digits."""
@@ -28,18 +23,6 @@ LONGEST_LEVEL = 255
 
 OWN = ".allaboard-"
 """Names of unfinished files begin with this."""
-
-
-def expand_home(path: str | os.PathLike[str]) -> Path:
-    """The path with ``~`` and ``~user`` resolved. Raises BadInput for a user without a home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        user = show(os.fspath(path).partition("/")[0], quote=False)
-        raise BadInput(
-            f"{show(os.fspath(path))}: there is no home of {user} here; write the whole path"
-        ) from None
-
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DRIVE = re.compile(r"[A-Za-z]:")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from allaboard.filenames import expand_home
+from allaboard.homes import expand_home
 from allaboard.spec.loader import parse, read_text
 
 

@@ -218,3 +218,35 @@ def test_a_snapshot_of_a_run_is_read_again(desk: Desk) -> None:
     assert live["state"] == again["state"] == "failed"
     assert live["diagnoses"][0]["code"] == again["diagnoses"][0]["code"]
     assert again["diagnoses"][0]["blame"].endswith(live["diagnoses"][0]["blame"])
+
+
+# Of all namespaces, and wide.
+
+
+def test_list_shows_the_runs_of_all_namespaces(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.cluster.add_namespace("research")
+    monkeypatch.setattr(
+        Place, "open", lambda at, *_: desk.cluster.backend(namespace=at.namespace or "default")
+    )
+    assert desk("run", desk.job(), "--detach", "--key", "a")[0] == 0
+    assert desk("run", desk.job(), "--detach", "--key", "b", "-n", "research")[0] == 0
+    code, out, _ = desk("list")
+    assert code == 0 and out.count("digits-") == 1
+    code, out, _ = desk("list", "-A", "--wide")
+    rows = [line.split() for line in out.splitlines()]
+    assert code == 0 and rows[0][:2] == ["namespace", "run"] and rows[0][-3:] == ["attempt", "key", "why"]
+    assert sorted(row[0] for row in rows[1:]) == ["default", "research"]
+    told = json.loads(desk("list", "-A", "--json")[1])["runs"]
+    assert sorted(run["namespace"] for run in told) == ["default", "research"]
+    assert desk("list", "-A", "-n", "research")[0] == 2
+    assert desk("list", "-A", "--backend", "local")[0] == 2
+
+
+def test_checkpoints_on_a_volume_of_members_are_not_said_to_be_none(desk: Desk) -> None:
+    job = desk.job(
+        storage=[{"mount": "/data", "pvc": "models"}], checkpoints={"uri": "/data/ckpt", "every": 10}
+    )
+    assert desk("run", job, "--detach", "--key", "a")[0] == 0
+    for words in (["list", "digits"], ["list", "digits", "--json"], ["verify", "digits"]):
+        code, out, err = desk("checkpoints", *words)
+        assert code == 1 and "cannot be seen" in out + err and "no complete checkpoint" not in out + err

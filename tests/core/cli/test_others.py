@@ -131,6 +131,18 @@ def test_one_that_has_ended_is_left_as_it_is_and_its_pods_end(nightly: Desk) -> 
     assert len(nightly.cluster.all(PYTORCHJOBS)) == 1
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_that_is_deleted_leaves_an_event(nightly: Desk, ended: bool) -> None:
+    if ended:
+        nightly.cluster.end_members("nightly", 0)
+        nightly.cluster.tick(2)
+    assert nightly("delete", "nightly", "--adopt")[0] == 0
+    assert nightly.cluster.all(PYTORCHJOBS) == []
+    left = [e for e in nightly.cluster.all(EVENTS) if e["reason"] in ("Deleted", "Stopped")]
+    assert [e["reason"] for e in left] == ["Deleted" if ended else "Stopped"]
+    assert user_at_host() in left[0]["message"]
+
+
 def test_one_is_suspended_and_resumed(nightly: Desk) -> None:
     code, out, _ = nightly("suspend", "nightly", "--adopt")
     assert code == 0 and "resume nightly --adopt" in out

@@ -83,3 +83,17 @@ def test_other_objects_may_stand_beside_a_job(tmp_path: Path) -> None:
     beside = tmp_path / "beside.yaml"
     beside.write_text(f"{{apiVersion: v1, kind: Namespace, metadata: {{name: n}}}}\n---\n{MANIFEST}")
     assert read_job(beside).get("command") == ["python", "train.py", "--rank", "$(RANK)"]
+
+
+@pytest.mark.parametrize(("version", "told"), [("v1", ["kubeflow.org/v2beta1"]), ("v2beta1", [])])
+def test_that_a_job_runs_as_another_version_of_its_kind_is_told(version: str, told: list[str]) -> None:
+    pod = "{template: {spec: {containers: [{name: mpi, image: x, command: [mpirun, train]}]}}}"
+    text = f"""
+apiVersion: kubeflow.org/{version}
+kind: MPIJob
+metadata: {{name: digits}}
+spec:
+  mpiReplicaSpecs: {{Launcher: {pod}, Worker: {pod}}}
+"""
+    (outcome,) = convert(documents(text, "job.yaml"))
+    assert [one.after for one in outcome.changed if one.path == "apiVersion"] == told

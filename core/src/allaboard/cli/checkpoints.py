@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
-from allaboard.errors import BadInput
+from allaboard.errors import BadInput, SiteError
 from allaboard.report.terminal import hide, progress_bar, say, show_json
 from allaboard.units import show_bytes
 
@@ -244,4 +244,10 @@ def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int |
     saved = backend.saving(where)
     if saved is None:
         raise BadInput(f"the job of run {where!r} says nothing of checkpoints; name their folder instead")
+    if at.is_cluster and ("://" not in saved or saved.startswith("file://")):
+        raise SiteError(
+            f"the checkpoints of {where} are at {saved} in its members, on a volume that is not mounted "
+            "here: whether there are any cannot be seen; where that volume is mounted, name its folder",
+            code="not_mounted",
+        )
     return saved, None

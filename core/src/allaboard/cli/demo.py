@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import click
 
 from allaboard.errors import AllaboardError, BadInput, UnknownRun
-from allaboard.filenames import expand_home
+from allaboard.homes import expand_home
 from allaboard.report.terminal import Ink, say, supports_colour
 from allaboard.units import counted, show_seconds
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -15,7 +16,7 @@ import click
 from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
-from allaboard.errors import SiteError, UnknownRun
+from allaboard.errors import BadInput, SiteError, UnknownRun
 from allaboard.observation import Observation
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
@@ -31,36 +32,62 @@ EPILOG = """\b
 Examples:
   allaboard list
   allaboard list -n research
+  allaboard list -A --wide                 of all namespaces, and why they wait
   allaboard list --all -n research         with the jobs that others made
   allaboard list --orphans -n research     what clients that died have left behind
 """
 _SHOWN = 10
 """Number of waiting runs that are shown."""
+_WIDE = ("attempt", "key", "why")
 _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "followed by")
 
 
 @click.command(name="list", epilog=EPILOG)
 @click.option("--orphans", is_flag=True, help="Runs and objects on a cluster whose clients died.")
 @click.option("--all", "everything", is_flag=True, help="On a cluster: the jobs of others, too.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="On a cluster: of all namespaces.")
+@click.option("--wide", is_flag=True, help="More columns: the attempt, the key, and why a run waits.")
 @place_options
 @json_option
-def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None:
+def list_runs(
+    orphans: bool, everything: bool, everywhere: bool, wide: bool, at: Place, as_json: bool
+) -> None:
     """Show the runs of this machine or of a cluster's namespace, newest first."""
+    if everywhere and not at.is_cluster:
+        raise BadInput("-A is for the namespaces of a cluster; leave it out, or add --backend kubernetes")
+    if everywhere and at.namespace is not None:
+        raise BadInput("-A means all namespaces, and -n one; leave out one of them")
     if orphans:
         return list_orphans(at, as_json)
     backend = at.open()
-    runs = backend.list()
-    if everything and at.is_cluster:
-        others = cast("KubernetesBackend", backend).list_others()
-        runs = sorted([*runs, *others], key=lambda seen: seen.created or 0, reverse=True)
+    spaces = [""]
+    if everywhere:
+        spaces = cast("KubernetesBackend", backend).namespaces()
+    listed = [
+        (space, seen)
+        for space in spaces
+        for seen in _runs_of(replace(at, namespace=space).open() if space else backend, everything)
+    ]
+    listed.sort(key=lambda pair: pair[1].created or 0, reverse=True)
+    runs = [seen for _, seen in listed]
     if as_json:
         hide(value for seen in runs for value in _secrets_of(backend, seen))
-        show_json({"runs": [summary(seen, _damage_diagnoses(seen)) for seen in runs]})
+        bodies = [
+            {**({"namespace": space} if space else {}), **summary(seen, _damage_diagnoses(seen))}
+            for space, seen in listed
+        ]
+        show_json({"runs": bodies})
         return
     now = time.time()
-    whole = [seen for seen in runs if not _unreadable(seen)]
+    readable = [(space, seen) for space, seen in listed if not _unreadable(seen)]
+    whole = [seen for _, seen in readable]
     if whole:
-        head, *lines = words.table(_HEAD, (_row(seen, now) for seen in whole))
+        titles = (*(("namespace",) if everywhere else ()), *_HEAD, *(_WIDE if wide else ()))
+        rows = (
+            (*((space,) if everywhere else ()), *_row(seen, now), *(_more(seen) if wide else ()))
+            for space, seen in readable
+        )
+        head, *lines = words.table(titles, rows)
         say(style(head, dim=True))
         for seen, line in zip(whole, lines, strict=True):
             state = str(state_of(seen))
@@ -71,6 +98,18 @@ def list_runs(orphans: bool, everything: bool, at: Place, as_json: bool) -> None
         say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
     for line in () if at.is_cluster else _slot_lines(now):
         say(line)
+
+
+def _runs_of(backend: Backend, everything: bool) -> list[Observation]:
+    if not everything or backend.name == "local":
+        return backend.list()
+    return [*backend.list(), *cast("KubernetesBackend", backend).list_others()]
+
+
+def _more(seen: Observation) -> tuple[str, ...]:
+    """The columns of ``--wide``."""
+    key = "-" if not seen.key or seen.key.startswith("once/") else seen.key
+    return str(seen.attempt), key, seen.held_by or "-"
 
 
 def _secrets_of(backend: Backend, seen: Observation) -> tuple[str, ...]:

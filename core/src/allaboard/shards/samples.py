@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import AllaboardError, BadInput, Problem
-from allaboard.filenames import expand_home
+from allaboard.homes import expand_home
 from allaboard.shards.tar import name_trouble, split_name
 from allaboard.units import show_bytes
 

@@ -82,6 +82,18 @@ MOST_PROBLEMS = 200
 """Problems of a job that are told one by one: a file of thousands is no job."""
 
 
+_OF_PODS = (
+    "affinity", "dnsConfig", "dnsPolicy", "hostAliases", "imagePullSecrets", "initContainers", "nodeName",
+    "nodeSelector", "priorityClassName", "runtimeClassName", "schedulerName", "securityContext",
+    "serviceAccountName", "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints",
+)  # fmt: skip
+_ELSEWHERE = {
+    **{name: f"; of its pods it is pod.metadata.{name}" for name in ("labels", "annotations")},
+    **{name: f"; of its pods it is pod.spec.{name}" for name in _OF_PODS},
+}
+"""Fields of Kubernetes that people write into a job -> where a job has them."""
+
+
 class Reader:
     """Reads values; collects problems."""
 
@@ -121,7 +133,8 @@ class Reader:
             if not isinstance(name, str):
                 self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
             elif name not in known:
-                self.wrong(_at(path, name), "no such field", meant=(name, known))
+                elsewhere = "" if path else _ELSEWHERE.get(name, "")
+                self.wrong(_at(path, name), f"no such field{elsewhere}", meant=(name, known))
         return {
             name: self.field(known[name], value[name], _at(path, name))
             for name in known

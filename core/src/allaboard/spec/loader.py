@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput
-from allaboard.filenames import expand_home
+from allaboard.homes import expand_home
 from allaboard.names import nearest
 from allaboard.spec.job import TrainingJob
 from allaboard.untrusted import LIMITS, Limits, Unreadable, decode, parse_json, show

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from allaboard.filenames import expand_home
+from allaboard.homes import expand_home
 from allaboard.units import show_bytes
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from allaboard.follow.loop import FollowPolicy, Outcome
 from allaboard.running import Follower
 from allaboard.status import state_of
 from allaboard.storage import open_store
-from tests.core.backends.local.helpers import a_plan, wait_for
+from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 from tests.core.backends.local.test_backend import ME, SLEEP, running, text
 from tests.core.s3server import S3Server, s3_server
 
@@ -204,3 +207,23 @@ def test_an_elastic_gang_starts_at_its_least_and_grows(backend: LocalBackend, fo
     assert state_of(backend.observe(gang.run)) is State.RUNNING
     backend.stop(first, ME, "me", "make room")
     running(backend, gang.run)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=["supervisor", "keeper", "both"])
+@pytest.mark.parametrize("how", ["stop", "kill", "delete"])
+def test_a_stopped_supervisor_or_keeper_lets_nobody_wait_for_ever(
+    backend: LocalBackend, folder: Path, which: tuple[int, ...], how: str
+) -> None:
+    handle = backend.launch(a_plan(folder, SLEEP), ME)
+    running(backend, handle.run)
+    members = processes_of(backend, handle.run)
+    pids = supervisor_and_keeper(backend, handle.run)
+    for n in which:
+        os.kill(pids[n], signal.SIGSTOP)
+    if how == "delete":
+        backend.delete(handle.run)
+    else:
+        backend.stop(handle, ME, "ann", "enough", kill=how == "kill")
+        assert state_of(ended(backend, handle.run, 60)) is State.STOPPED
+    assert members and not any(Path(f"/proc/{pid}").exists() for pid in members)

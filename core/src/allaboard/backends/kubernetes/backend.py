@@ -248,6 +248,10 @@ class KubernetesBackend:
             return others_job
         return OthersJob(self, self._do(foreign.find_engine(name)), name, adopt=adopt)
 
+    def namespaces(self) -> list[str]:
+        """The namespaces of the cluster in which there are runs."""
+        return self._do(runs.list_namespaces())
+
     def list_others(self) -> list[Observation]:
         """Every job that another tool made here, newest first."""
         return self._do(foreign.list_jobs())

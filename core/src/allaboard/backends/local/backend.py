@@ -37,6 +37,7 @@ from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
+    continue_stopped,
     identity,
     is_alive,
     kill_run,
@@ -129,6 +130,8 @@ _LONG_ENOUGH = 8
 _LOCKED_WITHIN = 0.05
 """Seconds within which a launch locks the folder that it has made."""
 _POLL = 0.02
+_STOPPED_EVERY = 1.0
+"""Seconds between two looks whether a supervisor that is waited for is stopped."""
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
 _IGNORED_FIELDS = (
@@ -913,6 +916,7 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
             attempt.write_request(f"stop-{random.token_hex(4)}", {"do": "stop", **asdict(stop), "kill": kill})
+            continue_stopped(str(attempt.live), kill=kill)
 
     @_translate_disk_errors
     def suspend(self, run: str) -> None:
@@ -987,8 +991,7 @@ class LocalBackend:
         stop = {"do": "stop", "by": "delete", "reason": "the run is deleted", "at": time.time()}
         if attempt.is_live():
             attempt.write_request(f"stop-{random.token_hex(4)}", stop)
-        while attempt.is_live():
-            time.sleep(_POLL)
+        _wait_for_end(attempt)
         with suppress(SiteError):
             plan = read_json(attempt.plan)
             if isinstance(plan, dict) and isinstance(plan.get("mark"), str) and plan["mark"]:
@@ -1067,8 +1070,7 @@ class LocalBackend:
         """Wait until no process of the run's attempt is left. The members' grace bounds the wait."""
         record = self._read_record(folder)
         attempt = folder.attempt(record.generation, record.attempt)
-        while attempt.is_live():
-            time.sleep(_POLL)
+        _wait_for_end(attempt)
         kill_run(record.uid)
 
     def _touch(self, folder: RunFolder, handle: Handle) -> None:
@@ -1087,6 +1089,16 @@ class LocalBackend:
         """The fingerprint of all runs of this home; the home is created if missing."""
         prepare(self.home)
         return fingerprint(str(self.runs))
+
+
+def _wait_for_end(attempt: AttemptFolder) -> None:
+    """Wait until neither supervisor nor keeper lives. One that is stopped meanwhile goes on."""
+    looked = float("-inf")
+    while attempt.is_live():
+        if time.monotonic() - looked > _STOPPED_EVERY:
+            continue_stopped(str(attempt.live))
+            looked = time.monotonic()
+        time.sleep(_POLL)
 
 
 class _StartTimer:

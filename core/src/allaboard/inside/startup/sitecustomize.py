@@ -40,6 +40,8 @@ some 50 ms; any other byte asks for their number, which takes some microseconds.
 """
 ASKED = "ALLABOARD_ASKED"
 """Environment variable: the file by which members are asked, where nobody may run anything beside them."""
+SWITCH = "ALLABOARD_STARTUP"
+"""Environment variable: ``off`` and nothing is done here."""
 _BEGUN = "_allaboard_answers"
 """Of `sys`: the process answers already."""
 _file: "tuple[int, int] | None" = None
@@ -145,6 +147,8 @@ def _import_next() -> None:
 def _begin() -> None:
     """Have this process answer, unless a copy of this module has begun to. Never fails."""
     if sys.platform != "linux" or not hasattr(os, "memfd_create") or hasattr(sys, _BEGUN):
+        return
+    if os.environ.get(SWITCH) == "off":
         return
     try:
         if asked := os.environ.pop(ASKED, ""):  # once is enough: what this process starts sees it no more

@@ -249,3 +249,15 @@ def test_nobody_looks_for_gpus_when_none_is_asked_for(root: Root) -> None:
     driver(root, A)
     assert machine.capacity({}, with_gpus=False, root=str(root)) == Capacity(USABLE, 64 * GiB, ())
     assert machine.capacity({}, root=str(root)).gpus == (A,)
+
+
+def test_how_often_the_kernel_killed_for_memory(v2: Root) -> None:
+    assert machine.oom_kills(str(v2)) == 0
+    v2("sys/fs/cgroup/user.slice/session.scope/memory.events", "low 0\nmax 9\noom 4\noom_kill 3\n")
+    v2("sys/fs/cgroup/user.slice/memory.events", "oom_kill 8\n")
+    assert machine.oom_kills(str(v2)) == 3, "of the innermost group"
+
+
+def test_how_often_the_kernel_killed_for_memory_by_v1(v1: Root) -> None:
+    v1("sys/fs/cgroup/memory/jobs/a/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert machine.oom_kills(str(v1)) == 2

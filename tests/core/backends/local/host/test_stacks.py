@@ -176,6 +176,23 @@ def test_the_wheel_makes_a_member_answer_without_a_path_of_ours(start: Start, be
     assert start(BESIDE + SAYS, PYTHONPATH="", SITE=beside).asked() == [], "it is no member of a run"
 
 
+def test_a_switch_turns_it_off(start: Start, beside: str) -> None:
+    """However it is begun: by the wheel, by PYTHONPATH, by who imports our help."""
+    off = {"ALLABOARD_RUN": "a-run", "ALLABOARD_STARTUP": "off"}
+    assert start(BESIDE + SAYS, PYTHONPATH="", SITE=beside, **off).asked() == []
+    assert start(SAYS, **off).asked() == []
+    script = (
+        f"import sys\nsys.path.insert(0, {str(Path(STARTUP).parents[2])!r})\nimport allaboard.inside\n{SAYS}"
+    )
+    assert start(script, PYTHONPATH="", **off).asked() == []
+
+
+def test_without_a_run_nothing_is_imported(start: Start, beside: str) -> None:
+    """A Python that is no member's costs a look at one variable."""
+    script = f"{BESIDE}print('_allaboard_startup' in sys.modules, 'allaboard' in sys.modules, flush=True)"
+    assert start(script, PYTHONPATH="", SITE=beside).line == "False False\n"
+
+
 def test_what_begins_twice_has_one_file(start: Start, beside: str) -> None:
     script = f"{BESIDE}import allaboard.inside\nprint({FILES}, flush=True)\nsys.stdin.read()"
     path = os.pathsep.join((STARTUP, str(Path(STARTUP).parents[2])))

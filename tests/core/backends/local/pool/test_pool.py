@@ -27,6 +27,7 @@ from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool import pool as pool_module
 from allaboard.backends.local.pool.pool import (
+    TAKE_WITHIN,
     Entry,
     Grant,
     Need,
@@ -1012,3 +1013,100 @@ with pool._decision_lock():
     with another(code, pool.path) as other:
         assert line(other) == "decides"
         assert pool.try_admit(pool.request_slots(ONE_GPU)) is not None
+
+
+# --- heads of the queue that do not take their slots ------------------------------------------------------
+
+
+class Clock:
+    """Time as data."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+ALL_CORES = cpu(4.0)
+
+
+def test_a_head_that_does_not_take_its_slots_loses_its_place(path: str) -> None:
+    """Stopped, or held by a debugger. It keeps a place: the last one."""
+    clock = Clock()
+    with Pool(path, ROOM, clock) as pool:
+        stopped, second = pool.request_slots(ALL_CORES), pool.request_slots(ALL_CORES)
+        assert pool.try_admit(second) is None and second.look_again == TAKE_WITHIN
+        clock.now += TAKE_WITHIN - 1
+        assert pool.try_admit(second) is None and second.look_again == 1
+        clock.now += 1
+        grant = pool.try_admit(second)
+        assert grant is not None
+        third = pool.request_slots(ALL_CORES)
+        assert pool.try_admit(third) is None and third.look_again is None, "nobody is offered slots"
+        grant.release()
+        assert pool.try_admit(third) is None, "the stopped one is the first again, for a while"
+        clock.now += TAKE_WITHIN
+        taken = pool.try_admit(third)
+        assert taken is not None
+        taken.release()
+        back = pool.try_admit(stopped)
+        assert back is not None, "it goes on, and the machine is free"
+        back.release()
+
+
+def test_a_head_that_takes_its_slots_keeps_its_place_however_long_it_waited(path: str) -> None:
+    clock = Clock()
+    with Pool(path, ROOM, clock) as pool:
+        running = admitted(pool, ALL_CORES)
+        first, second = pool.request_slots(ALL_CORES), pool.request_slots(ALL_CORES)
+        for _ in range(5):
+            clock.now += TAKE_WITHIN
+            assert pool.try_admit(second) is None
+        running.release()
+        assert pool.try_admit(second) is None
+        grant = pool.try_admit(first)
+        assert grant is not None
+        grant.release()
+
+
+def test_offers_of_another_boot_and_damaged_ones_are_forgotten(path: str) -> None:
+    clock = Clock()
+    with Pool(path, ROOM, clock) as pool:
+        head, second = pool.request_slots(ALL_CORES), pool.request_slots(ALL_CORES)
+        offers = Path(pool.home) / "offers.json"
+        for text in ("{", "[1]", '{"x": 3}', json.dumps({head.name: [clock.now + 1e6, head.name]})):
+            offers.write_text(text)
+            assert pool.try_admit(second) is None and second.look_again == TAKE_WITHIN
+
+
+FORGED = """
+pool = Pool(sys.argv[1], ROOM)
+entry = lambda: Entry(Request("", (Need(cpu=4.0),)), ROOM, 0.0)
+kept = []
+for line in sys.stdin:
+    for n in range(20):  # new ones each time, with numbers before everybody's
+        kept.append(pool._make_ticket(entry(), f"{len(kept):017d}-aaaaaaaa-c"))
+    print("made", flush=True)
+"""
+
+
+@linux
+@root
+def test_forged_tickets_of_another_user_block_nobody(open_path: str) -> None:
+    """However many there are, and however often he makes new ones."""
+    clock = Clock()
+    forging = another(FORGED, open_path, user=NOBODY, stdin=subprocess.PIPE)
+    with Pool(open_path, ROOM, clock) as pool, forging as forger:
+        assert forger.stdin is not None
+        mine = pool.request_slots(ALL_CORES)
+        for _ in range(3):
+            forger.stdin.write("more\n")
+            forger.stdin.flush()
+            assert line(forger) == "made"
+            assert pool.try_admit(mine) is None
+            clock.now += TAKE_WITHIN / 3
+        grant = pool.try_admit(mine)
+        assert grant is not None
+        grant.release()
+        forger.stdin.close()

@@ -80,6 +80,8 @@ def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
     begun = yield from effects.server_time()
     pods = yield from foreign.pods_of(engine, job, [])
     if _has_ended(job) or _is_ending(job):
+        # The event of a live one says that it was stopped.
+        yield from tell(job, "Deleted", f"deleted by {by}")
         yield from delete_job(job)
     else:
         # Also if it ends in this very moment: it is to go.

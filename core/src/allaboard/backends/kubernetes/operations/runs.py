@@ -106,6 +106,12 @@ def list_runs(workspace: Workspace) -> Operation[list[Observation]]:
     return sorted(observations, key=lambda o: (o.created or 0, o.run), reverse=True)
 
 
+def list_namespaces() -> Operation[list[str]]:
+    """The namespaces in which runs have records. Raises Forbidden for who may not look at all of them."""
+    bodies = yield from effects.list_all(CONFIGMAPS, namespace="", labels=records.selector())
+    return sorted({body["metadata"]["namespace"] for body in bodies})
+
+
 def _jobs_by_uid(resources: Iterable[Resource]) -> Operation[dict[str, Json]]:
     """All jobs of ours of these kinds."""
     jobs: dict[str, Json] = {}

@@ -125,6 +125,19 @@ def _memory_limits(root: str) -> Iterator[int]:
                 yield int(text)
 
 
+def oom_kills(root: str = "/") -> int:
+    """How many processes the kernel has killed for the memory of our control group, as far as that counts
+    them; 0 elsewhere.
+    """
+    for folder in _cgroup_folders(root, "memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            for line in _read_text(folder, name).splitlines():
+                words = line.split()
+                if words[:1] == ["oom_kill"] and words[-1].isdigit():
+                    return int(words[-1])
+    return 0
+
+
 def _cgroup_folders(root: str, controller: str) -> Iterator[str]:
     """Folders of the control groups around this process, innermost first, that may limit ``controller``.
 

@@ -282,6 +282,29 @@ def pids_with_open_file(device: int, inode: int) -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and _has_open(name, device, inode)]
 
 
+def continue_stopped(path: str, *, kill: bool = False) -> None:
+    """Let the processes go on that have this file open and are stopped (SIGSTOP, Ctrl-Z): they would answer
+    nobody. One that a debugger holds goes on when that lets it; with ``kill`` it is killed. Linux only.
+    """
+    try:
+        info = os.stat(path)
+    except OSError:
+        return
+    for pid in pids_with_open_file(info.st_dev, info.st_ino):
+        who, state = identity(pid), _state_of(pid)
+        if who is not None and state == b"T":
+            send_signal(who, signal.SIGCONT)
+        elif who is not None and state == b"t" and kill:
+            send_signal(who, signal.SIGKILL)
+
+
+def _state_of(pid: int) -> bytes:
+    """The letter of its state: T stopped, t held by a debugger."""
+    with contextlib.suppress(OSError):
+        return _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0]
+    return b""
+
+
 def _has_open(pid: str, device: int, inode: int) -> bool:
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):

@@ -43,9 +43,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from allaboard.backends.local.host import machine, processes
 from allaboard.backends.local.host import shared_files as files
@@ -62,6 +62,10 @@ from allaboard.untrusted import Limits, Unreadable, parse_json
 _VERSION = 1
 _LOCK_PATIENCE = 5.0
 """Seconds after which a process decides without the lock, which only saves work."""
+TAKE_WITHIN = 30.0
+"""Seconds within which a ticket takes the slots that it could have; then all others go before it."""
+_OFFERS = "offers.json"
+"""In this user's folder: since when whom slots are offered."""
 _SWEEP_AGAIN = 5.0
 """Seconds between two attempts to kill unkillable processes."""
 _MOST_FOREIGN = 2000
@@ -189,6 +193,8 @@ class Ticket:
     def __init__(self, pool: Pool, name: str, entry: Entry, folder: int, owner: int) -> None:
         self.name, self.entry = name, entry
         self.why = "this machine holds it back: it has not been looked at yet"
+        self.look_again: float | None = None
+        """Seconds after which to try again, as another ticket may have lost its place; None: no need to."""
         self._pool, self._folder, self._owner = pool, folder, owner
 
     @property
@@ -281,6 +287,13 @@ class Grant:
         return False
 
 
+class _Offer(NamedTuple):
+    """Since when, by the monotonic clock, somebody could take slots, and with which tickets."""
+
+    since: float
+    tickets: tuple[str, ...]
+
+
 _Key = tuple[int, str]
 """A ticket's or gang's user and name."""
 
@@ -298,10 +311,12 @@ class _PoolState:
     folders: dict[_Key, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
     """Folders of dead gangs that this user may not remove, with their state."""
+    late: frozenset[_Key] = frozenset()
+    """Tickets that could have had their slots for `TAKE_WITHIN`: all others go before them."""
 
     @property
     def order(self) -> list[_Key]:
-        return sorted(self.queue, key=lambda key: (key[1], key[0]))
+        return sorted(self.queue, key=lambda key: (key in self.late, key[1], key[0]))
 
     @property
     def running(self) -> list[Used]:
@@ -335,8 +350,8 @@ class Pool:
     it may be called again later.
     """
 
-    def __init__(self, path: str, capacity: Capacity) -> None:
-        self.path, self.capacity = path, capacity
+    def __init__(self, path: str, capacity: Capacity, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path, self.capacity, self.clock = path, capacity, clock
         self.dead: dict[str, str] = {}
         """Folders that were dead at the last read and that this user may not remove, with their state."""
         self._at, self._own = "", -1
@@ -428,6 +443,7 @@ class Pool:
             self._requeue(ticket)
             seen = self._read_pool(sweep=True)
             me = (os.geteuid(), ticket.name)
+            ticket.look_again = self._pass_over_late(seen, me)
             answers = seen.admissible()
             if me in answers:
                 grant = self._admit(ticket, answers[me])
@@ -436,10 +452,54 @@ class Pool:
                     del seen.queue[me]
                     self._wake(seen, seen.admissible().keys() - answers.keys())
                     return grant
-            names = sorted(name for _, name in seen.queue)
+            names = [name for _, name in seen.order]
             ticket.why = _why(ticket.name, start_of(ticket.entry.claim), ticket.entry.capacity, seen, names)
             self._wake(seen, answers.keys() - {me})
             return None
+
+    def _pass_over_late(self, seen: _PoolState, me: _Key) -> float | None:
+        """Put those at the end of the queue who could have had their slots for `TAKE_WITHIN` and have not
+        taken them: a stopped process, or a ticket that was forged, blocks nobody. Returns the seconds after
+        which the next one will have been passed over; None: nobody is offered slots.
+
+        A ticket of this user is judged by itself, those of another user together: he may make any number of
+        them, and again and again.
+        """
+        now, user = self.clock(), os.geteuid()
+        before = self._read_offers(now)
+        offers: dict[str, _Offer] = {}
+        who = {
+            key: key[1] if key[0] == user else str(key[0])
+            for key in seen.admissible()
+            if key != me and key in seen.queue
+        }
+        for key, name in who.items():
+            known = before.get(name)
+            took = known is not None and any((key[0], each) in seen.gangs for each in known.tickets)
+            since = now if known is None or took else known.since
+            others = offers[name].tickets if name in offers else ()
+            offers[name] = _Offer(since, (*others, key[1])[:_MOST_FOREIGN])
+        if offers != before:
+            with contextlib.suppress(OSError):  # a full disk: they are passed over later
+                body = {name: [offer.since, *offer.tickets] for name, offer in offers.items()}
+                files.replace_file(self._own, _OFFERS, json.dumps(body).encode())
+        late = {name for name, offer in offers.items() if now - offer.since >= TAKE_WITHIN}
+        of_late_users = (key for key in seen.queue if key[0] != user and str(key[0]) in late)
+        seen.late = frozenset([*of_late_users, *(key for key, name in who.items() if name in late)])
+        left = [TAKE_WITHIN - (now - offer.since) for name, offer in offers.items() if name not in late]
+        return min(left, default=None)
+
+    def _read_offers(self, now: float) -> dict[str, _Offer]:
+        """Since when whom slots are offered, as this user's processes have seen it in this boot."""
+        try:
+            body = parse_json(files.read_small_file(self._own, _OFFERS), spelling=False)
+            found = {
+                str(name): _Offer(float(since), tuple(map(str, tickets)))
+                for name, (since, *tickets) in body.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+        return {name: offer for name, offer in found.items() if offer.since <= now}
 
     def _admit(self, ticket: Ticket, answer: Allotment) -> Grant | None:
         """Write the entry and read the pool again: None if another user took the same slots meanwhile."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.local.host.isolated import isolated_command
-from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus
+from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, oom_kills
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
 from allaboard.backends.local.pool import sleeper
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket
@@ -98,6 +99,7 @@ class Supervisor:
         self.order = [m.name for m in self.layout.members]
         self.secrets: dict[str, str] = {}
         self.identities: dict[str, Identity] = {}
+        self.oom_kills = oom_kills()
         self.to_start: dict[str, op.Spawn] = {}
         self.starting: set[str] = set()
         self.watches: dict[str, LogWatch] = {}
@@ -180,6 +182,9 @@ class Supervisor:
             "rested": time.monotonic(),
             "calm": self.calm,
         }
+        due = operator.due()
+        if self.ticket is not None and self.ticket.look_again is not None:
+            due = min(due or math.inf, time.time() + self.ticket.look_again)
         patience = self._patience()
         left = (patience or 0.0) - (time.monotonic() - self.client_seen[1])
         back = isolated_command("allaboard.backends.local.supervisor", str(self.folder.path))
@@ -190,7 +195,7 @@ class Supervisor:
                 owner=owner,
                 home=self.pool.home if owner >= 0 else "",
                 pool=self.pool.path,
-                until=operator.due() or 0.0,
+                until=due or 0.0,
                 client=str(self.folder.client) if patience is not None else "",
                 patience=max(0.0, left),
                 calm=self.calm,
@@ -485,7 +490,16 @@ class Supervisor:
         self.identities.pop(member, None)
         # Read its last lines first: they may hold the result, and a restart begins another log.
         self._read_log(member, at, last=True)
-        self._carry_out(self.operator.on_exited(member, code, at))
+        self._carry_out(self.operator.on_exited(member, code, at, self._why_killed(code)))
+
+    def _why_killed(self, code: int) -> str | None:
+        """The kubelet's OOMKilled, where the kernel has killed one more process for our control group's
+        memory than members have ended of it.
+        """
+        if code not in (-signal.SIGKILL, 128 + signal.SIGKILL) or oom_kills() <= self.oom_kills:
+            return None
+        self.oom_kills += 1
+        return "OOMKilled"
 
     def _on_keeper_died(self) -> None:
         """The keeper was killed: kill all members. They count as killed."""
