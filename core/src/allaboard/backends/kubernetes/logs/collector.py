@@ -388,7 +388,7 @@ def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fet
             left -= len(piece)
             if left <= 0:
                 break
-        collector.add_excerpt(whole, excerpt)
+    collector.add_excerpt(whole, excerpt)
 
 
 SHORT = 16 << 10
@@ -482,7 +482,7 @@ async def _aread_end(
     if whole is None:
         return
     excerpt = Excerpt(tail=SHORT)
-    with suppress(AllaboardError):
+    try:
         async with aclosing(api.log(whole.one.pod, namespace, **whole.options)) as stream:
             left = MIDDLE_OF_LOG
             async for piece in stream:
@@ -490,6 +490,9 @@ async def _aread_end(
                 left -= len(piece)
                 if left <= 0:
                     break
+    except AllaboardError:
+        pass  # what was read tells, too; so it does where the time is over
+    finally:
         collector.add_excerpt(whole, excerpt)
 
 
