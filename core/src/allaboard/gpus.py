@@ -12,7 +12,7 @@ gpu-feature-discovery (names of resources, labels of nodes).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from allaboard.errors import Problem
@@ -24,6 +24,14 @@ PRODUCT = "nvidia.com/gpu.product"
 _RESOURCE = "nvidia.com/mig-"
 _PROFILE = re.compile(r"(?:(?P<compute>\d)c\.)?(?P<slice>(?P<slices>\d)g\.\d+gb(?:\+[a-z.]+|-me)?)")
 _OF_RESOURCE = re.compile(r"(?P<size>(?:\dc\.)?\dg\.\d+gb)(?:\.(?P<more>[a-z.]+)|(?P<less>-me))?")
+
+
+def nearest_device(asked: str, offered: Iterable[str]) -> str | None:
+    """The resource of nodes that somebody meant who asked for this one; None: none is near. A slice of a GPU
+    is no misspelt GPU, nor the other way round.
+    """
+    is_slice = asked.startswith(_RESOURCE)
+    return nearest(asked, [name for name in offered if name.startswith(_RESOURCE) == is_slice])
 
 
 class Card(NamedTuple):

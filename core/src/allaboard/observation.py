@@ -58,7 +58,8 @@ class MemberSeen:
     """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try
     that ended; 128+n for signal n. ``log``: the path of its output, if readable; ``said``: the message about
     its program if that could not be started; ``image``: the digest of the image that it runs, as its node
-    says.
+    says; ``end_reason``: the cluster's word for how that try ended (OOMKilled), or for who took it away
+    (EvictionByEvictionAPI), whatever it waits for since.
     """
 
     group: str
@@ -73,6 +74,7 @@ class MemberSeen:
     ended: float | None = None
     said: str | None = None
     image: str | None = None
+    end_reason: str | None = None
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ what a run writes, or what was said of it, that goes on.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.start_errors import why_not_started
+from allaboard.observation import Obstacle
 from tests.core.diagnosis.building import at, condition, event, job, node, pod, snapshot
 
 Json = dict[str, Any]
@@ -45,7 +48,10 @@ def a_failure(case: Json) -> Json:
     elif code is None:
         member = pod("master-0")
     else:
-        member = pod("master-0", "Failed", exit_code=code)
+        mounts = {"container": {"volumeMounts": case["mounts"]}} if "mounts" in case else None
+        member = pod("master-0", "Failed", exit_code=code, spec=mounts)
+    if "job_failed" in case:
+        return snapshot(job("Created", condition("Failed", message=case["job_failed"])))
     members = [member, *([pod("worker-0")] if code is None and "log" in case and again is None else [])]
     there = node()
     there["status"]["conditions"] += [
@@ -79,6 +85,7 @@ def test_each_input_of_a_kind_is_told_by_its_cause(case: Json) -> None:
     assert case.get("blame", "") in (top.blame or "")
     everything = " ".join((top.summary, top.fix, *(e.text for e in top.evidence)))
     assert case.get("says", "") in everything
+    assert "unsaid" not in case or case["unsaid"] not in everything
 
 
 def a_look_alike(case: Json) -> Json:
@@ -105,3 +112,61 @@ def test_what_looks_like_a_cause_and_goes_on_is_healthy(case: Json) -> None:
 
 def test_every_rule_has_a_look_alike() -> None:
     assert {case["rule"] for case in lines("look_alikes.jsonl")} == {*all_rules()} - NO_RULES
+
+
+def test_a_gang_that_never_fits_the_cluster_is_one_verdict() -> None:
+    """Seven GPUs are asked of six."""
+    said = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    names = ["master-0", *(f"worker-{n}" for n in range(5))]
+    placed = [pod(name, node=f"n{n // 2}", gpus=1) for n, name in enumerate(names)]
+    waits = pod("worker-5", "Pending", unschedulable=said, gpus=1)
+    nodes = [node(f"n{n}", gpus=2) for n in range(3)]
+    (top, *_) = told_of(snapshot(job("Created", workers=6), *placed, waits, nodes=nodes, taken=at(20)))
+    assert (top.code, top.retryable) == ("insufficient_gpu", False)
+    assert "6 of its 7 members have a place at once, even on empty nodes: it can never start" in top.summary
+    more = [*nodes, node("n3", gpus=2)]
+    (top, *_) = told_of(snapshot(job("Created", workers=6), *placed, waits, nodes=more, taken=at(20)))
+    assert (top.code, top.retryable) == ("gang_partial_scheduling", True)
+
+
+def test_what_an_obstacle_knows_is_what_the_doctor_says() -> None:
+    never = Obstacle(
+        "insufficient_gpu", "6 of its 7 members have a place: it can never start", True, "worker-6"
+    )
+    waits = pod(
+        "worker-6", "Pending", unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    )
+    seen = read_snapshot(snapshot(job("Created", workers=0), pod("worker-0"), waits, taken=at(20)))
+    top, *rest = diagnose(replace(seen, obstacle=never), thorough=True)
+    assert (top.code, top.summary, top.retryable) == (never.code, never.text, False)
+    assert "gang_partial_scheduling" not in {d.code for d in rest}
+
+
+@pytest.mark.parametrize("program", ["sshd", "ssh", "sudo", "tini", "pod", "ip"])
+def test_a_program_is_not_taken_for_a_misspelt_shell(program: str) -> None:
+    _, sentence, _ = why_not_started(f'exec: "{program}": executable file not found in $PATH')
+    assert program in sentence and "did you mean" not in sentence
+    assert "'torchrun'" in why_not_started('exec: "torchrum": executable file not found in $PATH')[1]
+
+
+def test_a_policy_of_the_api_server_is_no_webhook() -> None:
+    said = (
+        "pytorchjobs.kubeflow.org \"net\" is forbidden: ValidatingAdmissionPolicy 'owners' with binding "
+        "'owners-ml' denied request: no owner label"
+    )
+    refused = {"code": 422, "reason": "Invalid", "message": said}
+    (top, *_) = told_of({**snapshot(job()), "submit_error": refused})
+    assert top.code == "admission_webhook_denied" and "no owner label" in top.summary
+    assert top.blame == "ValidatingAdmissionPolicy owners (binding owners-ml)"
+
+
+def test_the_line_for_people_is_quoted_and_not_a_frame_of_cpp() -> None:
+    log = (
+        "frame #3: c10d::TCPStore::connect(std::string) + 0x5f: socket.cpp: Connection refused\n"
+        "[W socket.cpp:764] [c10d] The client socket has failed to connect to [net-master-0]:23456 "
+        "(errno: 111 - Connection refused)."
+    )
+    members = (pod("master-0"), pod("worker-0", "Failed", exit_code=1))
+    (top, *_) = told_of(snapshot(job("Created", workers=1), *members, logs={"worker-0": log}, taken=at(60)))
+    assert top.code == "master_unreachable_network"
+    assert "[net-master-0]:23456" in top.evidence[0].text and "frame #" not in top.evidence[0].text

@@ -263,6 +263,23 @@ def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[s
     assert told(capsys) == ["queued: waits for 2 CPUs", "running: 1 master"]
 
 
+def test_who_was_taken_away_is_named_once_and_events_are_short(capsys: pytest.CaptureFixture[str]) -> None:
+    events: list[Event] = []
+    view = PlainView(lambda: events)
+    member = a_member("worker-0")
+    view.seen(seen(State.RUNNING, members=(member,)))
+    events.append(Event(2.0, "Normal", "Evicted", "worker-0", "Evicted pod: Drifted"))
+    events.append(Event(3.0, "Warning", "ExitedWithCode", "job", "x" * 2000 + "\n" + "y" * 2000))
+    gone = replace(member, phase="failed", reason="Evicted", said="low on resource: memory", ended=4.0)
+    view.seen(seen(State.RUNNING, members=(gone,), restarts=1))
+    view.seen(seen(State.RUNNING, members=(gone,), restarts=2))
+    said = told(capsys)
+    assert sum(line.startswith("worker-0: Evicted: Evicted pod: Drifted") for line in said) == 1
+    assert sum(line.startswith("worker-0: Evicted: low on resource: memory") for line in said) == 1
+    assert max(map(len, said)) < 300
+    assert words.member_row(gone)[2] == "failed (Evicted)"
+
+
 def test_a_place_in_a_queue_is_told_once_a_minute_and_another_reason_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

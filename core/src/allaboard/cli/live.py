@@ -214,7 +214,8 @@ class Frame:
         last = words.notable_events(self.events)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
         if not last:
             return None
-        lines = words.table(("", "", "", ""), map(localtime.event_row, last))[1:]
+        cells = ([*localtime.event_row(event)[:3], words.brief(event.message)] for event in last)
+        lines = words.table(("", "", "", ""), cells)[1:]
         rows = [
             _text(line, "yellow" if event.type == "Warning" else "dim", one_line=True)
             for event, line in zip(last, lines, strict=True)

@@ -19,8 +19,9 @@ Examples:
   allaboard shards prepare photos/ s3://bucket/shards --bytes-per-shard 64Mi
   allaboard shards prepare prepare:samples ./shards       the function `samples` of prepare.py
 
-A folder's files become samples by their names: 0001.jpg and 0001.json are one sample. An interrupted call
-continues where it stopped; an unchanged source needs no work. The last line names the version that was made:
+A folder's files become samples by their names: 0001.jpg and 0001.json are one sample, 0001.left.png is its
+part left.png, and 2026.01.02.jpg, whose dots belong to the key, is refused. An interrupted call continues
+where it stopped; an unchanged source needs no work. The last line names the version that was made:
 it stays what it is, and INTO leads to the newest. Versions that nobody has used for 7 days are removed
 (ALLABOARD_KEEP_SHARDS=30d).
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime as _dt
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -97,9 +97,16 @@ class Case:
     @cached_property
     def pods(self) -> tuple[PodSeen, ...]:
         """Those of the job; and one that is nothing but a name for each further log."""
-        known = {pod.name for pod in self.objects.pods}
+        known = {pod.name for pod in self.objects.pods} | {pod.member for pod in self.objects.pods}
+        # Who cleans up after an end takes the pods away; how their members ended is remembered.
+        gone = [
+            _member_as_pod(member)
+            for member in (self.seen.members if not self.is_local else ())
+            if member.name not in known and member.exit_code is not None
+        ]
+        known |= {pod.name for pod in gone}
         rest = [PodSeen(name=name, pod=name, phase="") for name in self.seen.tails if name not in known]
-        return (*self.objects.pods, *rest)
+        return (*self.objects.pods, *gone, *rest)
 
     @cached_property
     def ranks(self) -> Mapping[str, int]:
@@ -352,19 +359,35 @@ def _told_as_objects(seen: Observation) -> Objects:
 def _member_as_pod(member: MemberSeen) -> PodSeen:
     ended = member.exit_code is not None or member.phase in ("failed", "succeeded")
     reason, said = member.reason or "", member.said or ""
-    last = Try("terminated", reason, said, member.exit_code, member.started, member.ended) if ended else None
+    how = member.end_reason if member.end_reason not in _DISRUPTIONS else None
+    word = how or ("Error" if reason == "CrashLoopBackOff" else reason)
+    last = Try("terminated", word, said, member.exit_code, member.started, member.ended) if ended else None
     now = last
     if member.reason == "CrashLoopBackOff":
         now = Try("waiting", reason, said)
-        last = replace(last, reason="Error") if last is not None else None
     elif member.phase == "running":
         now = Try("running", started=member.started)
     elif member.phase == "pending" and last is None:
         now = Try("waiting", reason, said)
     main = ContainerSeen("main", "main", now or Try(), last if last is not now else None, member.restarts)
+    taken = member.end_reason if member.end_reason in _DISRUPTIONS else None
     return PodSeen(
         name=member.name,
         member=member.name,
         phase=MEMBER_PHASES.get(member.phase, ""),
+        reason=reason if reason in _OF_PODS else "",
+        message=said if reason in _OF_PODS else "",
+        conditions=(Condition("DisruptionTarget", "True", taken, "", member.ended),) if taken else (),
         containers=(main,),
     )
+
+
+_DISRUPTIONS = frozenset(
+    {
+        "EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC",
+        "TerminationByKubelet",
+    }
+)  # fmt: skip
+"""Reasons of the condition DisruptionTarget."""
+_OF_PODS = frozenset({"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "DeadlineExceeded"})
+"""Reasons that a pod has, and not a container."""

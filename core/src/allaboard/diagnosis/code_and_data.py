@@ -483,14 +483,38 @@ def filesystem_permission_denied(case: Case) -> Iterator[Finding]:
         r"No usable temporary directory|"
         r"cannot cache function .{0,80}no locator available"
     )
-    yield from from_logs(
+    for found in from_logs(
         case,
         "filesystem_permission_denied",
         pattern,
         "a folder may not be written",
         but=words(r"publickey|s3://|gs://|Access ?Denied|ssh|Failed to spawn"),
         blame=lambda pod, text: _named(pod, _PATH.search(text)),
-    )
+    ):
+        text = found.evidence[0].text
+        pod = next((p for p in case.pods if p.name == found.who), None)
+        if _READ_ONLY.search(text) or (pod is not None and _mounts_read_only(pod, text)):
+            found = replace(found, fix=_WRITE_ELSEWHERE)
+        yield found
+
+
+_READ_ONLY = re.compile(r"Read-only file system|Errno 30\b|\(os error 30\)|EROFS", re.IGNORECASE)
+_WRITE_ELSEWHERE = (
+    "write to another folder, or mount this volume so that it may be written (readOnly, storage.read_only): "
+    "rights of a user or a group change nothing here"
+)
+
+
+def _mounts_read_only(pod: PodSeen, text: str) -> bool:
+    """Whether the path that a line names lies in a volume that the pod mounts read-only."""
+    match = _PATH.search(text)
+    path = next((g for g in match.groups() if g), "") if match is not None else ""
+    for key, mount in pod.facts.items():
+        if ".volumeMounts[" in key and key.endswith(".mountPath"):
+            within = path == mount or path.startswith(f"{mount.rstrip('/')}/")
+            if within and pod.facts.get(f"{key.removesuffix('.mountPath')}.readOnly") == "true":
+                return True
+    return False
 
 
 _STORE = (

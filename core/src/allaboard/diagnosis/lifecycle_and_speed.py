@@ -161,8 +161,8 @@ _BACKOFF = re.compile(
     "where pods and logs are gone.",
     looks="Failed `has reached the specified backoff limit`, BackoffLimitExceeded, ReachedMaxRestarts, "
     "FailedJobs.",
-    fix="mend the cause above, or run again with clean_pods: none (cleanPodPolicy: None) to keep the "
-    "evidence",
+    fix="run again with clean_pods: none (cleanPodPolicy: None) to keep the evidence of the next end, and "
+    "mend what it shows",
     needs=(Need.JOB, Need.EVENTS),
 )
 def backoff_limit_exceeded(case: Case) -> Iterator[Finding]:
@@ -174,7 +174,13 @@ def backoff_limit_exceeded(case: Case) -> Iterator[Finding]:
                 if own
                 else f"it used up its restarts: {quote(c.message or c.reason)}"
             )
-            fix = "mend the cause above, or raise policy.backoff_limit" if own else None
+            fix = (
+                "look at what its members wrote (`allaboard logs`), and mend that; raise "
+                "policy.backoff_limit "
+                "where it is what may pass"
+                if own
+                else None
+            )
             yield Finding(
                 "backoff_limit_exceeded",
                 words_,

@@ -616,7 +616,7 @@ def gang_partial_scheduling(case: Case) -> Iterator[Finding]:
     placed = [pod for pod in case.objects.pods if pod.node and pod.phase in ("Running", "Pending")]
     if not waits or not placed or _has_gang(case) or case.succeeded:
         return
-    if any(reason for pod, text in waits if (reason := _never_fits(case, pod, text))):
+    if any(_never_fits(case, pod, text) or _never_fit_together(case, pod, text) for pod, text in waits):
         return
     if _is_scaling(case) is not None:
         return
@@ -747,6 +747,27 @@ def _never_fits(case: Case, pod: PodSeen, text: str) -> str:
     return f"it asks for {asked} {resource}, and the largest node has {most}" if asked > most > 0 else ""
 
 
+def _never_fit_together(case: Case, pod: PodSeen, text: str) -> str:
+    """Why the members could not all have a place, were all nodes empty; empty: they could, or that is not
+    known."""
+    resource = _gpu_resource(text)
+    asked = _asks(pod, resource) if resource is not None else 0
+    if resource is None or not case.nodes or asked <= 0:
+        return ""
+    if any(e.reason in ("TriggeredScaleUp", "FailedScaleUp") for e in case.events):
+        return ""  # its autoscaler adds nodes
+    sizes = {_asks(one, resource) for one in case.objects.pods} - {0}
+    wanting = [one for one in case.objects.pods if _asks(one, resource) > 0]
+    if sizes != {asked} or len(wanting) < case.expected:
+        return ""
+    room = sum(int(amount(n.allocatable.get(resource, "0")) or 0) // asked for n in case.nodes.values())
+    if not 0 < room < len(wanting):
+        return ""
+    return (
+        f"{room} of its {len(wanting)} members have a place at once, even on empty nodes: it can never start"
+    )
+
+
 def _lacks_gpu_altogether(case: Case, text: str) -> str | None:
     """The device that no node offers, though nodes are known."""
     resource = _gpu_resource(text)
@@ -783,17 +804,22 @@ def insufficient_gpu(case: Case) -> Iterator[Finding]:
         if _GANG_ONLY.search(text) and _has_gang(case):
             continue
         never = _never_fits(case, pod, text)
+        together = _never_fit_together(case, pod, text)
         words = (
             f"{pod.name} can never start here: {never}"
             if never
-            else f"no node has enough free {resource} for {pod.name}"
+            else together or f"no node has enough free {resource} for {pod.name}"
         )
         yield Finding(
             "insufficient_gpu",
             words,
             (Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),),
             f"scheduler: {pod.name}",
-            retryable=not never,
+            retryable=not (never or together),
+            fix="ask for no more than the nodes have together, or add nodes: what runs meanwhile holds its "
+            "GPUs for nothing"
+            if together
+            else None,
             confidence=0.85,
         )
         return

@@ -237,6 +237,8 @@ def _first(
     if not one.ended and not running and (one.fatal is None or went_on(one.log)):
         return None
     hits = [h for h in one.log.hits(pattern) if fits(h.text)]
+    # A frame of C++ has the words of its function, and the line above it those for people.
+    hits = [h for h in hits if not _FRAME.match(h.text)] or hits
     if not one.ended and hits:
         # What it has got over is no trouble.
         goes = one.log.last(GOES_ON)
@@ -306,6 +308,9 @@ def last_complaint(log: Log) -> str | None:
         if _COMPLAINT.search(bare) or _OF_A_SHELL.match(text):
             return text
     return None
+
+
+_FRAME = re.compile(r"frame #\d+:|#\d+ +0x[0-9a-f]+|\S+\(\S*\+0x[0-9a-f]+\)|Exception raised from ")
 
 
 def went_on(log: Log) -> bool:

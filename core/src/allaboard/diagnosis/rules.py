@@ -142,6 +142,11 @@ def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> lis
         return [*told]
     found = examine(seen)
     top = found[0]
+    if seen.obstacle is not None and seen.obstacle.never and top.code in _NO_ROOM:
+        # One verdict with `status`, which has looked at every node.
+        verdict = [d for d in told if d.code == seen.obstacle.code and not d.retryable]
+        codes = {d.code for d in verdict}
+        return [*verdict, *(d for d in (*found, *told) if d.code not in codes and d.code not in _NO_ROOM)]
     if (seen.stall is not None or seen.slow is not None) and top.code in ("healthy", "unknown") and told:
         return [*told]
     if top.code in ("healthy", "unknown"):
@@ -186,6 +191,8 @@ def _told(case: Case, found: Sequence[Finding]) -> list[Diagnosis]:
     return [_diagnosis(top, rest), *(_diagnosis(f, ()) for f in beside)]
 
 
+_NO_ROOM = ("gang_partial_scheduling", "gang_unschedulable", "insufficient_gpu", "unschedulable_constraints")
+"""What is found of a gang that has no room, of which an obstacle knows that it never will."""
 _OF_OTHER_IMAGES = (
     "nccl_init_mismatch", "nccl_timeout", "native_crash", "python_exception", "rendezvous_timeout",
     "network_fabric_error", "nccl_interface",

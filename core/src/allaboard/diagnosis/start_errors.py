@@ -30,7 +30,8 @@ def why_not_started(message: str) -> tuple[str, str, bool]:
         return "bad_entrypoint", f"its program could not be started: {last_clause(message)}", False
     if "permission denied" in message:
         return "bad_entrypoint", f"{program!r} in its image may not be executed", False
-    near = nearest(program.rpartition("/")[2], PROGRAMS)
+    # To a name of two or three letters much is near, and `sshd` is no misspelt `sh`.
+    near = nearest(program.rpartition("/")[2], [name for name in PROGRAMS if len(name) > 3])
     suggestion = f"; did you mean {near!r}?" if near and near != program else ""
     return "bad_entrypoint", f"{program!r} is not in its image{suggestion}", False
 

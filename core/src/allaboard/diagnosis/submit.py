@@ -492,7 +492,12 @@ def admission_webhook_denied(case: Case) -> Iterator[Finding]:
     )
     reason = _group(r"denied (?:the )?request: (.*)$", text)
     summary = f"the policy {name} refuses it" + (f": {quote(reason)}" if reason else "")
-    yield from _told(case, "admission_webhook_denied", summary, f"webhook {name}")
+    is_policy = "ValidatingAdmissionPolicy" in text and 'admission webhook "' not in text
+    binding = _group(r"with binding '([^']+)'", text)
+    blame = f"ValidatingAdmissionPolicy {name}" if is_policy else f"webhook {name}"
+    yield from _told(
+        case, "admission_webhook_denied", summary, f"{blame} (binding {binding})" if binding else blame
+    )
 
 
 _QUOTA = re.compile(

@@ -529,7 +529,22 @@ def _seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, conta
         ended=from_rfc3339(over.get("finishedAt")),
         said=_start_error(over, state.get("waiting") or {}),
         image=_image_digest(main),
+        end_reason=_end_reason(status, over),
     )
+
+
+def _end_reason(status: Mapping[str, Any], over: Mapping[str, Any]) -> str | None:
+    """How its last try ended, or who took it away; None: neither is known."""
+    taken = next(
+        (
+            c.get("reason")
+            for c in status.get("conditions") or ()
+            if c.get("type") == "DisruptionTarget" and c.get("status") == "True"
+        ),
+        None,
+    )
+    reason = taken or over.get("reason")
+    return str(reason)[:100] if reason else None
 
 
 def _image_digest(status: Mapping[str, Any]) -> str | None:

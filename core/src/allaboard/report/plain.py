@@ -38,6 +38,7 @@ class PlainView:
         self.reported: int | None = None
         self.reported_at = float("-inf")
         self.told: set[Hashable] = set()
+        self.taken: set[tuple[str, str | None]] = set()
         self.latest = 0.0
         self.ran = False
         self.notes: set[str] = set()
@@ -59,7 +60,7 @@ class PlainView:
                 self._line(note)
         said = news(self.said, state_of(seen), kind_of_reason(seen), reason_of(seen), self.clock())
         if said is not None or before is None or _signature(before) != _signature(seen):
-            lines = [*self._warnings()]
+            lines = [*self._warnings(), *self._taken_away(before, seen)]
             if said is not None:
                 self.said = said
                 lines += self._state(seen)
@@ -115,8 +116,20 @@ class PlainView:
             if event.identity in self.told:
                 continue
             self.told.add(event.identity)
-            if event.type == "Warning" and event.reason not in words.COVERED_BY_STATE:
-                yield event.time or self.latest, f"{event.object}: {event.message}"
+            taken = event.reason in words.TAKEN_AWAY
+            if taken or (event.type == "Warning" and event.reason not in words.COVERED_BY_STATE):
+                reason = f"{event.reason}: " if taken else ""
+                yield event.time or self.latest, f"{event.object}: {reason}{words.brief(event.message)}"
+
+    def _taken_away(self, before: Observation | None, seen: Observation) -> Iterator[tuple[float, str]]:
+        """Members that were taken away since the look before, of whom no event has told."""
+        known = {(m.name, m.reason) for m in before.members} if before is not None else set()
+        for member in seen.members:
+            is_new = member.reason in words.TAKEN_AWAY and (member.name, member.reason) not in known
+            if is_new and member.phase != "running" and (member.name, member.reason) not in self.taken:
+                self.taken.add((member.name, member.reason))
+                said = f": {words.brief(member.said)}" if member.said else ""
+                yield member.ended or time.time(), f"{member.name}: {member.reason}{said}"
 
     def _progress(self, seen: Observation) -> None:
         now, step = self.clock(), seen.progress.step

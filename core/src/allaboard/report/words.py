@@ -171,6 +171,8 @@ def member_row(member: MemberSeen) -> tuple[str, str, str, str, str]:
     """Name, rank, phase, exit code, restarts."""
     backing_off = member.phase == "running" and member.reason == "CrashLoopBackOff"
     phase = "waits to restart" if backing_off else member.phase
+    if member.reason in TAKEN_AWAY and member.phase != "running":
+        phase = f"{phase} ({member.reason})"
     code = (
         "-"
         if member.exit_code is None or (member.phase == "running" and not member.reason)
@@ -189,6 +191,24 @@ def notable_events(events: Iterable[Event]) -> list[Event]:
         else:
             rows.append(event)
     return rows
+
+
+TAKEN_AWAY = frozenset(
+    {
+        "Evicted", "Preempted", "Preempting", "TaintManagerEviction", "DisruptionTerminating", "NodeLost",
+        "NodeShutdown", "Terminated", "EvictionByEvictionAPI", "PreemptionByScheduler",
+        "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet",
+    }
+)  # fmt: skip
+"""Reasons of events and members that tell that a member was taken away; not all of them are warnings."""
+LONGEST = 200
+"""Characters of an event's message in a view that follows a run; `allaboard events` has all of it."""
+
+
+def brief(text: str) -> str:
+    """A message on one line, of bounded length."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 3]}..."
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:

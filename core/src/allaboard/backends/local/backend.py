@@ -80,7 +80,7 @@ from allaboard.backends.local.supervisor.environment import (
     unknown_references,
     why_not_startable,
 )
-from allaboard.backends.local.supervisor.probes import tail
+from allaboard.backends.local.supervisor.probes import excerpt, tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
 from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
 from allaboard.diagnosis.stragglers import Arrival
@@ -124,7 +124,8 @@ START_LIMIT, NOTICE_AFTER = 300.0, 5.0
 """Seconds: the longest start of a living supervisor, and the time after which a notice about the wait is
 printed.
 """
-_TAIL_LINES = 200
+READ = 512 << 20
+"""Bytes of the logs of all members that are read for a diagnosis; of each one a few MiB at least."""
 _LONG_ENOUGH = 8
 """Characters of a secret of the environment that is looked for in texts."""
 _LOCKED_WITHIN = 0.05
@@ -710,8 +711,9 @@ class LocalBackend:
     def _with_evidence(self, folder: RunFolder, record: RunRecord, seen: Observation) -> Observation:
         attempt = folder.attempt(record.generation, record.attempt)
         secrets = self._secrets_of(record)
+        most = max(READ // max(1, len(seen.members)), 4 << 20)
         # Hidden before anybody shortens or folds them: half of a secret is not found any more.
-        tails = {m.name: hide_known(tail(Path(m.log), _TAIL_LINES), secrets) for m in seen.members if m.log}
+        tails = {m.name: hide_known(excerpt(Path(m.log), most), secrets) for m in seen.members if m.log}
         progress = self._with_checkpoints(attempt, seen.progress)
         return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
 

@@ -411,10 +411,11 @@ def test_whoever_waits_for_an_answer_is_told_why_once(
     api.on_silence = told.append
     server.answers(refused(503, "X", "starting"), refused(503, "X", "starting"), says(pod("a")))
     api.get(PODS, "a")
-    assert len(told) == 1 and "answers 503: starting; asking again for" in told[0]
+    assert len(told) == 2 and "answers 503: starting; each request is tried again for" in told[0]
     server.answers(refused(503, "X", "again"), says(pod("a")))
     api.get(PODS, "a")
-    assert len(told) == 2, "it had answered in between"
+    assert "tried again for 1m" in told[0], "each request has its own time"
+    assert [words == "the API server answers again" for words in told] == [False, True, False, True]
 
 
 def test_a_name_that_means_nothing(server: Scripted, client: Client) -> None:

@@ -12,6 +12,7 @@ import pytest
 from allaboard.backends.kubernetes.logs import collector as collector_module
 from allaboard.backends.kubernetes.logs.collector import (
     CALLS,
+    SHORT,
     TIMES,
     EvidenceCollector,
     _read_on,
@@ -19,6 +20,7 @@ from allaboard.backends.kubernetes.logs.collector import (
     collect,
 )
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
+from allaboard.diagnosis.excerpt import HEAD, MIDDLE
 from allaboard.reportline import encode
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
@@ -132,8 +134,34 @@ def test_of_a_long_log_the_end_is_kept(node: Node, collector: EvidenceCollector)
     gang[0].ends(1)
     collects(node, collector)
     tail = collector.tails()["master-0"]
-    assert len(tail) <= 64 << 10 and tail.splitlines()[-1].startswith("line 1999 ")
-    assert node.asked[-1]["tail"] == 200
+    assert len(tail) <= HEAD + MIDDLE + 3 * SHORT + (64 << 10)
+    assert tail.splitlines()[-1].startswith("line 1999 ")
+    assert [asked["tail"] for asked in node.asked] == [200, None], "its end, and then all of it, in one pass"
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_cause_in_the_middle_of_a_long_log_is_kept(
+    node: Node, collector: EvidenceCollector, blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector_module, "EXCERPTS", 1)
+    monkeypatch.setattr(collector_module, "SECONDS", 120.0)  # a busy machine is no subject of this
+    gang = a_gang(node, 3)
+    for pod in gang[:2]:
+        for n in range(800):
+            pod.writes(f"step {n} loss 2.{n} " + "x" * 180)
+            if n == 450:
+                pod.writes("OSError: [Errno 28] No space left on device: '/out/step-40'")
+        pod.ends(1)
+        node.passes(0.1)
+    if blocks:
+        collects(node, collector)
+    else:
+        api: Any = AsyncFakeLogs(node)
+        asyncio.run(acollect(api, None, collector, found(node)))
+    whole = [asked["pod"] for asked in node.asked if asked["tail"] is None]
+    assert len(whole) == 1, "of a gang the first members tell"
+    assert "No space left on device" in collector.tails()[whole[0]]
+    assert all(len(text) <= HEAD + MIDDLE + (128 << 10) for text in collector.tails().values())
 
 
 def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number(
@@ -145,7 +173,7 @@ def test_lines_that_are_too_large_together_are_asked_for_again_in_smaller_number
         gang[0].writes(f"line {n} " + "x" * 100)
     gang[0].ends(1)
     collects(node, collector)
-    assert [asked["tail"] for asked in node.asked] == [200, 20]
+    assert [asked["tail"] for asked in node.asked] == [200, 20, None]
     assert collector.tails()["master-0"].splitlines()[-1].startswith("line 99 ")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +69,7 @@ def off(kind: str, **fields: Any) -> dict[str, Any]:
 
 BOTH = (a_pod("master-0"), a_pod("worker-0"))
 DEADLINE = "Job digits has failed because it was active longer than specified deadline"
+LOOP = "CrashLoopBackOff"
 BACKOFF = "Job digits has failed because it has reached the specified backoff limit"
 
 TRAPS = {
@@ -309,6 +311,57 @@ def test_how_a_member_ended_is_known_until_it_has_begun_again() -> None:
     memory = remembered(memory, over, (anew,))
     (worker,) = [m for m in seen(over, anew, memory=memory).members if m.name == "worker-0"]
     assert worker.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ({"waiting": LOOP, "last": {"exitCode": 137, "reason": "OOMKilled"}}, "oom_killed", "memory"),
+        ({"waiting": LOOP, "last": {"exitCode": 127, "reason": "Error"}}, "bad_entrypoint", "127"),
+        ({"phase": "Failed", "exit_code": 126}, "bad_entrypoint", "126"),
+        ({"phase": "Failed", "exit_code": 139}, "native_crash", "SIGSEGV"),
+        (
+            {"phase": "Failed", "exit_code": 143, "conditions": [
+                {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+            ]},
+            "drained_by_eviction_api", "drained",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_known_at_the_end_is_known_when_the_pods_are_gone(
+    how: dict[str, Any], code: str, words: str
+) -> None:
+    """`clean_pods: running` takes the pods away; another process reads the memory from the record."""
+    pod = a_member_pod(how)
+    memory = remembered(Memory(), a_pytorchjob("Running"), (pod,))
+    over = a_pytorchjob(off("Running"), a_condition_of("Failed", message=BACKOFF), completionTime=at(50))
+    memory = Memory.from_dict(json.loads(json.dumps(remembered(memory, over, (pod,)).to_dict())))
+    for _ in range(2):
+        memory = remembered(memory, over, ())
+        gone = seen(over, memory=memory, tails={})
+        for thorough in (True, False):
+            top = diagnose(gone, thorough=thorough)[0]
+            assert top.code == code, (thorough, top.summary)
+            assert words in f"{top.summary} {top.evidence}"
+            assert "worker-0" in (top.blame or "")
+
+
+def test_a_memory_of_an_older_release_is_read() -> None:
+    kept = remembered(
+        Memory(), a_pytorchjob("Running"), (a_pod("worker-0", "Failed", exit_code=3),)
+    ).to_dict()
+    for member in kept["members"].values():
+        del member["end_reason"]
+    assert Memory.from_dict(kept).members["worker-0"].end_reason is None
+
+
+def a_member_pod(how: dict[str, Any]) -> Any:
+    """The pod of worker-0, which ended so."""
+    how = dict(how)
+    conditions = how.pop("conditions", [])
+    pod = a_pod("worker-0", how.pop("phase", "Running"), **how)
+    pod["status"].setdefault("conditions", []).extend(conditions)
+    return pod
 
 
 def test_pods_that_the_operator_makes_anew_after_the_end_are_no_restarts() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from allaboard.backends.kubernetes.discovery.capacity import Pods, room
 from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.backends.kubernetes.observe.deadlines import limit_of
+from allaboard.backends.kubernetes.observe.deadlines import HOLDING, limit_of
 from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.backends.kubernetes.observe.obstacles import PATIENCE, Scene, obstacle_of
 from allaboard.diagnosis import diagnose
 from allaboard.layout import Policy
 from allaboard.observation import Obstacle, Stop
 from allaboard.status import State, state_of
-from allaboard.testing import seen
+from allaboard.testing import a_member, seen
 from allaboard.testing.objects import BEGUN, a_pod, a_pytorchjob, an_event
 
 Json = dict[str, Any]
@@ -333,6 +333,15 @@ def test_what_can_never_start_has_failed_after_the_clock_of_its_phase(
     looked = seen("starting", obstacle=obstacle, phases={"admitted": 1.0, "scheduled": 1.0, "image": 20.0})
     limit = limit_of(looked, Policy("never", clocks=clocks), 100.0, None)
     assert (limit.left if limit else None, limit.code if limit else None) == (left, code)
+
+
+@pytest.mark.parametrize(("phase", "left"), [("running", HOLDING - 20), ("pending", PATIENCE - 20)])
+def test_members_of_a_gang_that_can_never_start_do_not_hold_their_places(phase: str, left: float) -> None:
+    members = (a_member("master-0", phase), a_member("worker-0", "pending"))
+    phases = {"admitted": 1.0, "scheduled": 20.0}
+    looked = seen("starting", members=members, obstacle=NEVER, phases=phases)
+    limit = limit_of(looked, Policy("never"), 100.0, None)
+    assert limit is not None and (limit.left, limit.code) == (left, NEVER.code)
 
 
 def test_the_end_is_told_by_what_kept_it() -> None:

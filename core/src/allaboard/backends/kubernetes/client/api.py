@@ -50,6 +50,7 @@ from allaboard.backends.kubernetes.client.protocol import (
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.client.tls import context_of
 from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.units import show_seconds
 
 if TYPE_CHECKING:
     import aiohttp
@@ -189,7 +190,7 @@ class Stream(Iterator[T]):
 
 class Api(_Client):
     """Blocks. May be used by several threads at once. ``on_silence``: told in a sentence, once until there is
-    an answer, that a request has waited `TELL_AFTER` seconds for one.
+    an answer, that a request has waited `TELL_AFTER` seconds for one; and that there is one again.
     """
 
     def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
@@ -446,13 +447,16 @@ class Api(_Client):
             except StopIteration as end:
                 reply: Reply = end.value
                 self._was_granted(request)
+                if self._silent and self.on_silence is not None:
+                    self.on_silence("the API server answers again")
                 self._silent = False
                 return reply
 
     def _tell_silence(self, why: str, waited: float) -> None:
         if self.on_silence is not None and not self._silent and waited >= TELL_AFTER:
             self._silent = True
-            self.on_silence(f"{why}; asking again for {self.patience.budget - waited:.0f} s at most")
+            # Each request has that time for itself; a run that is followed is asked about again and again.
+            self.on_silence(f"{why}; each request is tried again for {show_seconds(self.patience.budget)}")
 
     def _send(self, request: Request) -> Reply | Broken:
         import urllib3

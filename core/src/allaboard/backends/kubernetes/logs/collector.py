@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ from allaboard.backends.kubernetes.logs.stream import (
 )
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, is_still_there
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
+from allaboard.diagnosis.excerpt import Excerpt
 from allaboard.errors import AllaboardError
 from allaboard.follow.stall import Movement
 from allaboard.reportline import is_answer
@@ -74,6 +76,11 @@ ENOUGH = 0.8
 TIMES = 3
 """How often the end of a try is asked for before it is given up: its node may be busy."""
 _NOTHING: Mapping[str, int] = {}
+EXCERPTS = 4
+"""Members of a run whose logs are read whole, in one pass, where they failed."""
+MIDDLE_OF_LOG = 32 << 20
+"""Bytes of a log that are read for what stands before its end; a kubelet keeps 10 MiB."""
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ")
 
 
 class EvidenceCollector:
@@ -84,8 +91,8 @@ class EvidenceCollector:
     """
 
     __slots__ = (
-        "_asked", "_behind", "_cache", "_last_words", "_logs", "_peers_at", "_positions", "_progress_at",
-        "_reading", "chance", "movement", "own", "progress_every", "report",
+        "_asked", "_behind", "_cache", "_excerpts", "_last_words", "_logs", "_peers_at", "_positions",
+        "_progress_at", "_reading", "chance", "movement", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +110,8 @@ class EvidenceCollector:
         self._cache = cache
         self._logs, self._positions = logs, None if logs is None else ReadPositions(logs=logs)
         self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
+        # What stands before the ends of the first tries that failed; "" while it is read.
+        self._excerpts: dict[str, str] = {}
         self._last_words: ContainerRun | None = None
         self._peers_at: float | None = None
         self._progress_at = 0.0
@@ -141,7 +150,9 @@ class EvidenceCollector:
         shown = tries[-1:] if tries and not tries[-1].one.init else [t for t in tries if t.one.failed][-1:]
         if shown and shown[0].one.code is None:
             shown = [t for t in tries[:-1] if t.one.failed][-1:] + shown
-        return "\n".join(line.text for t in shown for line in t.lines)
+        before = [self._excerpts.get(t.one.id, "") for t in shown]
+        ends = ["\n".join(line.text for line in t.lines) for t in shown]
+        return "\n".join(text for pair in zip(before, ends, strict=True) for text in pair if text)
 
     # What to read.
 
@@ -222,6 +233,23 @@ class EvidenceCollector:
         whole = over and parser.refused is None
         self.logs.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
+
+    def excerpt_to_read(self, fetch: Fetch) -> Fetch | None:
+        """The whole log of a try that failed, of which more was written than its end; None: it is not read.
+        Of a gang that fails together the first members tell.
+        """
+        one = fetch.one
+        kept = next((t for t in self.logs.tries() if t.one.id == one.id), None)
+        known = one.id in self._excerpts or len(self._excerpts) >= EXCERPTS
+        if known or kept is None or not kept.cut or not one.failed:
+            return None
+        self._excerpts[one.id] = ""
+        return fetch._replace(tail=None)
+
+    def add_excerpt(self, fetch: Fetch, excerpt: Excerpt) -> None:
+        """What is kept of the whole log of a try."""
+        lines = excerpt.text().split("\n")
+        self._excerpts[fetch.one.id] = "\n".join(_STAMP.sub("", line) for line in lines)
 
     def add_capture(self, capture: PodCapture, role: PodRole) -> None:
         """What was captured of a member's pod."""
@@ -347,8 +375,24 @@ def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fet
         except AllaboardError:
             return
         if collector.add_tail(fetch, data):
-            return
+            break
         fetch = _with_fewer_lines(fetch)
+    whole = collector.excerpt_to_read(fetch)
+    if whole is None:
+        return
+    excerpt = Excerpt(tail=SHORT)
+    with suppress(AllaboardError), api.log(whole.one.pod, namespace, **whole.options) as stream:
+        left = MIDDLE_OF_LOG
+        for piece in stream:
+            excerpt.feed(piece)
+            left -= len(piece)
+            if left <= 0:
+                break
+    collector.add_excerpt(whole, excerpt)
+
+
+SHORT = 16 << 10
+"""Bytes of the end of a log that is read whole: its last lines are known."""
 
 
 def _read_tail(stream: Iterable[bytes]) -> bytes:
@@ -432,8 +476,24 @@ async def _aread_end(
         except AllaboardError:
             return
         if collector.add_tail(fetch, data):
-            return
+            break
         fetch = _with_fewer_lines(fetch)
+    whole = collector.excerpt_to_read(fetch)
+    if whole is None:
+        return
+    excerpt = Excerpt(tail=SHORT)
+    try:
+        async with aclosing(api.log(whole.one.pod, namespace, **whole.options)) as stream:
+            left = MIDDLE_OF_LOG
+            async for piece in stream:
+                excerpt.feed(piece)
+                left -= len(piece)
+                if left <= 0:
+                    break
+    except AllaboardError:
+        pass  # what was read tells, too; so it does where the time is over
+    finally:
+        collector.add_excerpt(whole, excerpt)
 
 
 async def _aread_tail(stream: AsyncIterable[bytes]) -> bytes:

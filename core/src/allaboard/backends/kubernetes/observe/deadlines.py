@@ -4,7 +4,8 @@ The v1 operator knows a job's deadline and has no timer for it: it looks when so
 job (training-operator.md C7). So it is nudged with an annotation, and has a minute to act; one that is away
 does not, and then the run is ended from here. Clocks of phases are known to no operator at all. What can
 never start (`obstacles`, and what Kueue can never admit: `Held.never`) has failed once the clock of its
-phase is over, or `PATIENCE` where it has none. Who only waits in a queue waits without end, but where
+phase is over, or `PATIENCE` where it has none, and sooner where some of its members run and hold places that
+the rest can never join (`HOLDING`). Who only waits in a queue waits without end, but where
 `policy.clocks.admitted` says how long; each time that a queue takes a job back that clock begins anew. No
 clock counts what another cluster does (MultiKueue).
 """
@@ -24,6 +25,8 @@ REACTS = 60.0
 """Seconds that an operator which was nudged has to end its job."""
 
 
+HOLDING = 60.0
+"""Seconds for which members of a gang that can never start hold their places: others wait for those."""
 CARRIED_OUT = 15.0
 """Seconds after which a stop that is recorded, and whose job does not end, is carried out by the follower."""
 
@@ -61,6 +64,8 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
     if clock is None:
         return
     if stuck is not None and stuck.never:
+        if any(member.phase == "running" for member in seen.members):
+            clock = min(clock, HOLDING)
         yield Limit(clock - spent, stuck.text, code=stuck.code)
         return
     why = f"its phase {on} took longer than its clock of {show_seconds(clock)}"

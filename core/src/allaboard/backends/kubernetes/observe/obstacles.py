@@ -22,7 +22,7 @@ from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition
 from allaboard.gangs.requests import amount, requested
-from allaboard.names import nearest
+from allaboard.gpus import nearest_device
 from allaboard.observation import Obstacle
 from allaboard.units import counted, from_rfc3339
 
@@ -536,7 +536,7 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
         device = "/" in name
         if device and not most:
             offered = sorted({r for n in nodes for r, v in n.allocatable.items() if "/" in r and amount(v)})
-            near = nearest(name, offered)
+            near = nearest_device(name, offered)
             meant = f"; did you mean {near}?" if near else ""
             return "gpu_not_advertised", f"no node offers {name}, of which it asks for {value}{meant}"
         if value > most:

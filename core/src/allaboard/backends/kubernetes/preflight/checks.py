@@ -33,6 +33,7 @@ from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import MULTIKUEUE
 from allaboard.gangs.requests import amount, requested
 from allaboard.gangs.topology import label_of
+from allaboard.gpus import nearest_device
 from allaboard.names import nearest, one_of
 from allaboard.units import counted
 
@@ -158,6 +159,13 @@ def _how_to_install(facts: Facts, resource: Resource) -> str:
         return f"install the CRD of {resource.name}"
     if guide is None:
         return f"install {part.title}"
+    if facts.survey.part(part.id).installed:
+        # What is written down may be older than what lives there, and would take its other kinds away.
+        return (
+            f"{part.title.partition(' up to ')[0]} is installed, and its release does not serve "
+            f"{resource.name}: "
+            "leave it as it is, and take a kind that it serves (`allaboard convert`), or ask who runs it"
+        )
     command = guide.shortest(facts.survey.is_openshift)
     return f"install {part.title}" + (f": {command}" if command else ": `allaboard cluster` tells how")
 
@@ -885,7 +893,7 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
                 offered = sorted(
                     {r for n in every for r, v in n.allocatable.items() if "/" in r and amount(v) > 0}
                 )
-                near = nearest(name, offered)
+                near = nearest_device(name, offered)
                 said = _quote(
                     "nodes", "status.allocatable", f"offered are {', '.join(offered) or 'no devices'}"
                 )

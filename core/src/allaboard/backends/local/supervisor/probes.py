@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allaboard.backends.local.state.paths import open_plain, open_private
+from allaboard.diagnosis.excerpt import TAIL, Excerpt
 from allaboard.follow.progress import is_below, place_of
 from allaboard.reportline import LONGEST, PREFIX, Report, decode
 
@@ -121,6 +122,32 @@ def probe_port(port: int) -> Rendezvous | None:
                 is_listening = is_listening or fields[3] == b"0A"
                 connected += fields[3] == b"01"
     return Rendezvous(is_listening, connected) if readable else None
+
+
+def excerpt(path: Path, most: int = 256 << 20) -> str:
+    """What tells of a log: its beginning, its end, and between them what speaks of trouble
+    (`allaboard.diagnosis.excerpt`); empty when it cannot be read. Of more than ``most`` bytes the first are
+    read, and its end.
+    """
+    found = Excerpt()
+    try:
+        with open_plain(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            left = size if size <= most else most
+            while left > 0 and (data := file.read(min(left, PIECE))):
+                found.feed(data)
+                left -= len(data)
+            if size > most:
+                file.seek(size - TAIL)
+                found.feed(b"\n" + file.read(TAIL))
+    except OSError:
+        return ""
+    return found.text()
+
+
+PIECE = 1 << 20
+"""Bytes of a log that are read at a time."""
 
 
 def tail(path: Path, lines: int, most: int = 1 << 16) -> str:
