@@ -399,12 +399,12 @@ def _with_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
     """A member whose pod is gone, as it was last seen; and the restarts of all its pods."""
     before = memory.members.get(member.name)
     if before is not None and member.phase in ("deleted", "pending") and member.log is None:
-        gone = member.phase == "deleted"
-        member_memory = replace(
-            before, rank=member.rank, phase=member.phase, log=before.log if gone else None
-        )
-        how = {"exit_code": before.exit_code, "ended": before.ended, "end_reason": before.end_reason}
-        member = member_memory if gone else replace(member, **how)
+        if member.phase == "deleted":
+            member = replace(before, rank=member.rank, phase=member.phase)
+        else:
+            member = replace(
+                member, exit_code=before.exit_code, ended=before.ended, end_reason=before.end_reason
+            )
     return replace(member, restarts=max(member.restarts, memory.restarts(member.name)))
 
 
