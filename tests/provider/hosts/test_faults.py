@@ -182,8 +182,8 @@ def test_a_cleared_task_goes_on_elsewhere_also_from_a_worker(airflow: Deployment
         run.clear()
     for run in runs:
         run.wait_training(2)
-    end_well(airflow, *runs, once=False)
-    end_well(airflow, other)
+    end_well(airflow, *runs, other, once=False)
+    other.assert_trained_once()
 
 
 # Orders of a person.
@@ -335,8 +335,9 @@ def test_dag_runs_side_by_side_on_two_hosts_keep_to_their_own_data(airflow: Depl
         second = run.wait_training(2)
         assert second.host == "west" and second.first_step > 0, run.story()
     go_on(10, *sides["west"])
-    end_well(airflow, *sides["east"], once=False)
-    end_well(airflow, *sides["west"])
+    end_well(airflow, *sides["east"], *sides["west"], once=False)
+    for run in sides["west"]:
+        run.assert_trained_once()
     for run in (*sides["east"], *sides["west"]):
         assert {one.read for one in run.members()} == {(run.data,)}, run.story()
 
