@@ -427,7 +427,7 @@ def test_open_store_joined_to_a_file_uri_is_the_folder_of_that_name(tmp_path: Pa
         ("file://data/models", "must be absolute; write file:///data/models"),
         ("file://data", "must be absolute; write file:///data"),
         ("file:///data?x", "write %3F and %23"),
-        ("~nobody-of-that-name/x", "without '~'"),
+        ("~nobody-of-that-name/x", "there is no home of ~nobody-of-that-name"),
     ],
 )
 def test_open_store_refuses_what_is_no_store(uri: str, message: str) -> None:
