@@ -947,18 +947,18 @@ def killed_externally(case: Case) -> Iterator[Finding]:
             0.7,
             generic=True,
         )
-    for one in readings(case):
-        if exit_code(one.pod) not in OUTSIDE and (said := ended_by_signal(one)) is not None:
+    for reading in readings(case):
+        if exit_code(reading.pod) not in OUTSIDE and (said := ended_by_signal(reading)) is not None:
             yield Finding(
                 "killed_externally",
-                f"{one.pod.name} was ended from outside: {quote(said)}",
-                log_evidence(one.pod, said),
-                one.pod.name,
-                case.went_bad(one.pod),
+                f"{reading.pod.name} was ended from outside: {quote(said)}",
+                log_evidence(reading.pod, said),
+                reading.pod.name,
+                case.went_bad(reading.pod),
                 Level.SYMPTOM,
                 0.7,
                 from_object=False,
-                who=one.pod.name,
+                who=reading.pod.name,
             )
     hits = words(r"Received 15 death signal|Received Signals\.SIGTERM death signal|got signal: 15")
     yield from from_logs(
