@@ -1299,8 +1299,8 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
     for group in layout.groups:
         if not group.command:
             continue
-        words = [expand(word, group.environment) for word in group.command]
-        wrong = why_not_startable(words, where, {**environ, **group.environment})
+        expanded = [expand(word, group.environment) for word in group.command]
+        wrong = why_not_startable(expanded, where, {**environ, **group.environment})
         if wrong is not None:
             problem = Problem(f"command[{wrong[0]}]", wrong[1])
             if problem not in problems:

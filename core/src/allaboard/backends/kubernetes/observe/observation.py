@@ -403,8 +403,8 @@ def _with_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
         member_memory = replace(
             before, rank=member.rank, phase=member.phase, log=before.log if gone else None
         )
-        how = {"exit_code": before.exit_code, "ended": before.ended, "end_reason": before.end_reason}
-        member = member_memory if gone else replace(member, **how)
+        anew = replace(member, exit_code=before.exit_code, ended=before.ended, end_reason=before.end_reason)
+        member = member_memory if gone else anew
     return replace(member, restarts=max(member.restarts, memory.restarts(member.name)))
 
 
