@@ -10,6 +10,7 @@ from allaboard.gpus import (
     card_of,
     cards_with,
     fits,
+    nearest_device,
     profile_of,
     profile_problem,
     resource_of,
@@ -112,3 +113,17 @@ def test_a_profile_that_no_card_has_is_refused_with_the_nearest(
     assert problem is not None and problem.path == "resources.mig" and words in problem.message
     assert problem.suggestion == near and problem.severity == "error"
     assert cards_with(profile) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered", "near"),
+    [
+        ("nvidia.com/mig-1g.10gb", ["nvidia.com/gpu"], None),
+        ("nvidia.com/gpu", ["nvidia.com/mig-1g.10gb"], None),
+        ("nvidia.com/mig-1g.10g", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb"], "nvidia.com/mig-1g.10gb"),
+        ("nvidia.com/gpus", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb"], "nvidia.com/gpu"),
+        ("nvidia.com/mig-3g.40gb", ["amd.com/gpu", "nvidia.com/gpu"], None),
+    ],
+)
+def test_a_slice_is_no_misspelt_gpu(asked: str, offered: list[str], near: str | None) -> None:
+    assert nearest_device(asked, offered) == near

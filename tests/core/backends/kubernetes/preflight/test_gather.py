@@ -144,6 +144,14 @@ def test_a_kind_that_is_not_served_names_what_installs_it() -> None:
     assert "Training Operator v1" in str(check.fix) and "kubectl apply" in str(check.fix)
 
 
+def test_a_living_operator_is_never_to_be_replaced_by_an_older_one() -> None:
+    """MXJobs went with 1.9: to install 1.8 over it would take the other kinds away."""
+    check = Cluster(kinds=[PYTORCHJOB]).says("kinds", workers=1, framework="mxnet")
+    assert check.stops and "MXJob" in check.summary
+    assert "kubectl apply" not in str(check.fix) and "1.8" not in str(check.fix)
+    assert "is installed" in str(check.fix) and "allaboard convert" in str(check.fix)
+
+
 def test_another_version_is_named() -> None:
     check = Cluster(kinds=["kubeflow.org/v2/PyTorchJob"]).says("kinds", workers=1)
     assert check.evidence[0].text == "served are kubeflow.org/v2/PyTorchJob"
