@@ -67,7 +67,7 @@ def ab(
 
 
 def test_a_client_that_was_killed_is_replaced_by_the_same_command(ab: Shell) -> None:
-    job = ab.job(command=["sh", "-c", "sleep 8"])
+    job = ab.job(command=["sh", "-c", "sleep 25"])
     first = ab.start("run", job, "--key", "nightly")
     run = ab.run_of()
     ab.until_it_runs(run)

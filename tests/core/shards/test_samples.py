@@ -145,7 +145,7 @@ def test_a_dot_that_belongs_to_a_key_is_refused_and_one_that_names_a_part_is_not
         find_samples(tmp_path)
         found: dict[str, str] = {}
     except BadInput as error:
-        found = {problem.field: problem.message for problem in error.problems}
+        found = {problem.path: problem.message for problem in error.problems}
     assert {str(Path(path).relative_to(tmp_path)) for path in found} == wanted
     assert all("dot" in words and "'_'" in words for words in found.values())
 
