@@ -59,3 +59,9 @@ def test_memory_is_bounded_whatever_is_written() -> None:
         excerpt.feed(bytes(generator.choices(b"error \n0123x", k=4000)))
         excerpt.feed(b"error" + b"x" * 100_000)
     assert len(excerpt.text()) <= 1000 + 2000 + LONGEST_LINE + 2 * 1000 + 1000
+
+
+@pytest.mark.parametrize("pieces", [1 << 12, 1 << 20])
+def test_a_line_that_is_longer_than_what_is_read_at_a_time_hides_nothing(pieces: int) -> None:
+    log = b"y" * (3 << 20) + b"\n" + CAUSE.encode() + b"z" * (3 << 20)
+    assert "No space left on device" in excerpt_of(log, pieces)

@@ -72,7 +72,7 @@ class Excerpt:
     def _look(self, data: bytes) -> None:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[-LONGEST_LINE:]
-        if self._size >= self.limits[1]:
+        if not lines or self._size >= self.limits[1]:
             return
         # Of lines that differ in their numbers alone, as a training prints them, one is searched.
         kinds = b"\n".join(lines).translate(None, _DIGITS).split(b"\n")
