@@ -71,6 +71,9 @@ class Reached:
     attempt: int
     data: Data | None = None
 
+    def is_as_far_as(self, record: RunRecord) -> bool:
+        return (self.generation, self.attempt) >= (record.generation, record.attempt)
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
@@ -157,7 +160,7 @@ class RunRecord:
         """This record of a new attempt on ``data``, which follows ``after`` where that is further. It begins
         a generation where the data has changed.
         """
-        if after is None or (self.generation, self.attempt) > (after.generation, after.attempt):
+        if after is None or not after.is_as_far_as(self):
             return self
         if why_from_scratch(after.data, data):
             return replace(self, generation=after.generation + 1, attempt=1)
@@ -299,9 +302,7 @@ def begun_with(record: RunRecord | None, state: State, after: Reached | None = N
     """What a next attempt would go on with. ``after``: how far the run has come on another machine. None:
     nothing is known, or its result was taken, so that it begins anew.
     """
-    if after is not None and (
-        record is None or (record.generation, record.attempt) <= (after.generation, after.attempt)
-    ):
+    if after is not None and (record is None or after.is_as_far_as(record)):
         return after.data
     if record is None or (state is State.SUCCEEDED and record.handed_over):
         return None

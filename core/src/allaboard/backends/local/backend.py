@@ -202,8 +202,7 @@ class LocalBackend:
         run_record.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
-        uri = self._data_uri(plan, folder)
-        data = self.data_of(plan)
+        uri, data = self._named_data(plan)
 
         def choose(record: RunRecord | None, state: State) -> Choice:
             if uri is None:
@@ -262,8 +261,12 @@ class LocalBackend:
 
     def data_of(self, plan: Plan) -> Data | None:
         """What a first attempt of this plan would train on; None: no data set, or nothing is known of it."""
+        return self._named_data(plan)[1]
+
+    def _named_data(self, plan: Plan) -> tuple[str | None, Data | None]:
+        """The uri that this plan names, on this machine, and what is there."""
         uri = self._data_uri(plan, RunFolder(self.runs / plan.run))
-        return read_data(uri, plan.run, self.environ) if uri is not None else None
+        return uri, read_data(uri, plan.run, self.environ) if uri is not None else None
 
     def _data_uri(self, plan: Plan, folder: RunFolder) -> str | None:
         """Where this plan's data is on this machine; None where it has none, or that is not known."""
