@@ -53,6 +53,15 @@ class Condition:
     since: float | None = None
 
 
+DISRUPTIONS = frozenset(
+    {
+        "EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC",
+        "TerminationByKubelet",
+    }
+)  # fmt: skip
+"""Reasons of a pod's condition DisruptionTarget: who took it away."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberSeen:
     """One member. ``phase``: pending running succeeded failed deleted unknown. ``exit_code``: of the last try

@@ -14,6 +14,7 @@ from typing import Any
 from allaboard.diagnosis.logs import Log
 from allaboard.diagnosis.rule import Evidence
 from allaboard.observation import (
+    DISRUPTIONS,
     Condition,
     ContainerSeen,
     EventSeen,
@@ -359,7 +360,7 @@ def _told_as_objects(seen: Observation) -> Objects:
 def _member_as_pod(member: MemberSeen) -> PodSeen:
     ended = member.exit_code is not None or member.phase in ("failed", "succeeded")
     reason, said = member.reason or "", member.said or ""
-    how = member.end_reason if member.end_reason not in _DISRUPTIONS else None
+    how = member.end_reason if member.end_reason not in DISRUPTIONS else None
     word = how or ("Error" if reason == "CrashLoopBackOff" else reason)
     last = Try("terminated", word, said, member.exit_code, member.started, member.ended) if ended else None
     now = last
@@ -370,7 +371,7 @@ def _member_as_pod(member: MemberSeen) -> PodSeen:
     elif member.phase == "pending" and last is None:
         now = Try("waiting", reason, said)
     main = ContainerSeen("main", "main", now or Try(), last if last is not now else None, member.restarts)
-    taken = member.end_reason if member.end_reason in _DISRUPTIONS else None
+    taken = member.end_reason if member.end_reason in DISRUPTIONS else None
     return PodSeen(
         name=member.name,
         member=member.name,
@@ -382,12 +383,5 @@ def _member_as_pod(member: MemberSeen) -> PodSeen:
     )
 
 
-_DISRUPTIONS = frozenset(
-    {
-        "EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC",
-        "TerminationByKubelet",
-    }
-)  # fmt: skip
-"""Reasons of the condition DisruptionTarget."""
 _OF_PODS = frozenset({"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "DeadlineExceeded"})
 """Reasons that a pod has, and not a container."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from allaboard.diagnosis import Evidence
 from allaboard.follow.loop import Outcome
-from allaboard.observation import PHASES, Condition, Event, MemberSeen, Observation, State
+from allaboard.observation import DISRUPTIONS, PHASES, Condition, Event, MemberSeen, Observation, State
 from allaboard.printable import visible
 from allaboard.status import state_of
 from allaboard.units import show_seconds
@@ -193,13 +193,10 @@ def notable_events(events: Iterable[Event]) -> list[Event]:
     return rows
 
 
-TAKEN_AWAY = frozenset(
-    {
-        "Evicted", "Preempted", "Preempting", "TaintManagerEviction", "DisruptionTerminating", "NodeLost",
-        "NodeShutdown", "Terminated", "EvictionByEvictionAPI", "PreemptionByScheduler",
-        "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet",
-    }
-)  # fmt: skip
+TAKEN_AWAY = DISRUPTIONS | {
+    "Evicted", "Preempted", "Preempting", "TaintManagerEviction", "DisruptionTerminating", "NodeLost",
+    "NodeShutdown", "Terminated",
+}  # fmt: skip
 """Reasons of events and members that tell that a member was taken away; not all of them are warnings."""
 LONGEST = 200
 """Characters of an event's message in a view that follows a run; `allaboard events` has all of it."""
