@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -85,5 +86,9 @@ def test_whoever_shows_no_time_does_not_load_zones(tmp_path: Path, line: list[st
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "assert 'pendulum' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code, *line], cwd=tmp_path, capture_output=True, text=True)
+    # A home of its own: where another test left a run, `list` shows when it began.
+    environ = {**os.environ, "ALLABOARD_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *line], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
