@@ -117,7 +117,7 @@ class Deployment(Api):
             "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-            "AIRFLOW__CORE__PARALLELISM": "16",
+            "AIRFLOW__CORE__PARALLELISM": "32",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
@@ -130,7 +130,7 @@ class Deployment(Api):
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
             "AIRFLOW__CELERY__BROKER_URL": f"redis://{CONTROL}:6379/0",
             "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{database}",
-            "AIRFLOW__CELERY__WORKER_CONCURRENCY": "6",
+            "AIRFLOW__CELERY__WORKER_CONCURRENCY": "12",
             "AIRFLOW__CELERY__SYNC_PARALLELISM": "1",
             # A machine may be busy with other things.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",

@@ -15,10 +15,11 @@ import pytest
 from tests.provider.hosts.deployment import CONTROL, Deployment, HostRun
 from tests.provider.hosts.faults import (
     BOUND,
+    RUNS,
     end_well,
+    few,
     go_on,
     marks,
-    times,
     train,
     wait_ended,
     wait_settled,
@@ -52,13 +53,13 @@ def test_a_dag_run_trains_on_each_host(airflow: Deployment) -> None:
 # Resumes elsewhere.
 
 
-@times()
-def test_with_the_defaults_a_task_ends_as_its_run(airflow: Deployment, again: int) -> None:
+@few
+def test_with_the_defaults_a_task_ends_as_its_run(airflow: Deployment, count: int) -> None:
     """Two hosts on one queue, the triggerer on a third one, and the resume lands where the run is not."""
     triggerer = airflow.triggerer(CONTROL)
     triggerer.freeze()
     with airflow.only("east"):
-        runs = train(airflow, "anywhere")
+        runs = train(airflow, "anywhere", count)
         states = [wait_settled(run) for run in runs]
     with airflow.only("west"):
         triggerer.thaw()
@@ -68,8 +69,7 @@ def test_with_the_defaults_a_task_ends_as_its_run(airflow: Deployment, again: in
 
 
 @endurance
-@times()
-def test_a_run_that_ended_at_home_is_handed_over_elsewhere(airflow: Deployment, again: int) -> None:
+def test_a_run_that_ended_at_home_is_handed_over_elsewhere(airflow: Deployment) -> None:
     """The triggerer of its host follows it to its end; then the resume lands on the other host."""
     airflow.triggerer("east")
     # What a triggerer says of itself is known after a while.
@@ -100,8 +100,7 @@ def took_the_trigger(triggerer: Component, run: HostRun) -> bool:
 
 
 @endurance
-@times()
-def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, again: int) -> None:
+def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment) -> None:
     """Another one has taken over and fired, for it cannot see the runs, and the resumes wait in the queue."""
     frozen = airflow.triggerer("east")
     time.sleep(10)
@@ -122,8 +121,7 @@ def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, aga
 
 
 @endurance
-@times()
-def test_a_triggerer_that_froze_while_its_run_ended(airflow: Deployment, again: int) -> None:
+def test_a_triggerer_that_froze_while_its_run_ended(airflow: Deployment) -> None:
     frozen = airflow.triggerer("east")
     time.sleep(10)
     runs = train(airflow, "on_east")
@@ -140,12 +138,12 @@ def test_a_triggerer_that_froze_while_its_run_ended(airflow: Deployment, again: 
 # The next try lands elsewhere.
 
 
-@times()
-def test_the_next_try_after_a_killed_worker(airflow: Deployment, again: int) -> None:
+@few
+def test_the_next_try_after_a_killed_worker(airflow: Deployment, count: int) -> None:
     """The worker is killed, its trainings go on, and the next tries begin on the other host."""
     airflow.triggerer("east")
     with airflow.only("east"):
-        runs = train(airflow, "anywhere_sync", beyond=20)
+        runs = train(airflow, "anywhere_sync", count, beyond=20)
     airflow.component("east", "worker").kill()
     assert airflow.training("east"), "the trainings live on"
     for run in runs:
@@ -154,13 +152,13 @@ def test_the_next_try_after_a_killed_worker(airflow: Deployment, again: int) -> 
     end_well(airflow, *runs, once=False)
 
 
-@times()
-def test_a_cleared_task_goes_on_elsewhere(airflow: Deployment, again: int) -> None:
+@few
+def test_a_cleared_task_goes_on_elsewhere(airflow: Deployment, count: int) -> None:
     """Cleared while deferred; its next try begins on the other host."""
     airflow.triggerer("east")
     time.sleep(10)
     with airflow.only("east"):
-        runs = train(airflow, "anywhere", beyond=20)
+        runs = train(airflow, "anywhere", count, beyond=20)
         wait_watched(*runs)
     with airflow.only("west"):
         for run in runs:
@@ -172,12 +170,11 @@ def test_a_cleared_task_goes_on_elsewhere(airflow: Deployment, again: int) -> No
 
 
 @endurance
-@times()
-def test_a_cleared_task_goes_on_elsewhere_also_from_a_worker(airflow: Deployment, again: int) -> None:
+def test_a_cleared_task_goes_on_elsewhere_also_from_a_worker(airflow: Deployment) -> None:
     """Cleared while a worker follows; any host may take the next try."""
     [other] = train(airflow, "on_east_sync", count=1)
     with airflow.only("east"):
-        runs = train(airflow, "anywhere_sync", count=2, beyond=20)
+        runs = train(airflow, "anywhere_sync", beyond=20)
     for run in runs:
         run.clear()
     for run in runs:
@@ -197,8 +194,8 @@ ORDERS: dict[str, Callable[[HostRun], None]] = {
 
 
 def train_for_orders(airflow: Deployment) -> list[tuple[str, HostRun]]:
-    """Two runs for each order."""
-    orders = [*ORDERS, *ORDERS]
+    """Five runs for each order; the tests do it twice."""
+    orders = [*ORDERS] * (RUNS // 2)
     return list(zip(orders, train(airflow, "on_east", count=len(orders)), strict=True))
 
 
@@ -228,7 +225,7 @@ def all_obeyed(airflow: Deployment, orders: list[tuple[str, HostRun]]) -> None:
 
 
 @endurance
-@times(5)
+@pytest.mark.parametrize("again", [0, 1])
 def test_orders_in_the_first_seconds_of_a_deferral(airflow: Deployment, again: int) -> None:
     """No triggerer has begun the triggers yet."""
     triggerer = airflow.triggerer("east")
@@ -247,7 +244,7 @@ def test_orders_in_the_first_seconds_of_a_deferral(airflow: Deployment, again: i
 
 
 @endurance
-@times(5)
+@pytest.mark.parametrize("again", [0, 1])
 def test_orders_while_the_resume_is_queued(airflow: Deployment, again: int) -> None:
     """A triggerer that cannot see the runs has fired, and no worker of their host is free."""
     home = airflow.triggerer("east")
@@ -271,8 +268,7 @@ PARTS = ("redis", "postgres", "scheduler", "api-server", "dag-processor")
 
 @endurance
 @pytest.mark.parametrize("part", PARTS)
-@times()
-def test_a_part_of_airflow_is_killed_and_comes_back(airflow: Deployment, part: str, again: int) -> None:
+def test_a_part_of_airflow_is_killed_and_comes_back(airflow: Deployment, part: str) -> None:
     airflow.triggerer("east")
     runs = train(airflow, "on_east")
     for run in runs:
@@ -285,8 +281,7 @@ def test_a_part_of_airflow_is_killed_and_comes_back(airflow: Deployment, part: s
 
 
 @endurance
-@times()
-def test_a_triggerer_is_killed_and_comes_back(airflow: Deployment, again: int) -> None:
+def test_a_triggerer_is_killed_and_comes_back(airflow: Deployment) -> None:
     triggerer = airflow.triggerer("east")
     time.sleep(10)
     runs = train(airflow, "on_east")
@@ -298,8 +293,7 @@ def test_a_triggerer_is_killed_and_comes_back(airflow: Deployment, again: int) -
 
 
 @endurance
-@times()
-def test_a_worker_shuts_down_warmly(airflow: Deployment, again: int) -> None:
+def test_a_worker_shuts_down_warmly(airflow: Deployment) -> None:
     """As in a deployment: SIGTERM, and a new worker beside the trainings, which go on."""
     runs = train(airflow, "on_east_sync")
     airflow.component("east", "worker").signal(signal.SIGTERM)
@@ -313,8 +307,7 @@ def test_a_worker_shuts_down_warmly(airflow: Deployment, again: int) -> None:
 
 
 @endurance
-@times()
-def test_dag_runs_side_by_side_on_two_hosts_keep_to_their_own_data(airflow: Deployment, again: int) -> None:
+def test_dag_runs_side_by_side_on_two_hosts_keep_to_their_own_data(airflow: Deployment) -> None:
     """One DAG, and each DAG run brings data of its own; then a host loses its worker, and all of its tasks go
     on beside those of the other one.
     """
@@ -328,7 +321,7 @@ def test_dag_runs_side_by_side_on_two_hosts_keep_to_their_own_data(airflow: Depl
     sides: dict[str, list[HostRun]] = {}
     for host in airflow.workers:
         with airflow.only(host):
-            sides[host] = [side(host, number) for number in range(2)]
+            sides[host] = [side(host, number) for number in range(RUNS // 2)]
             assert all(run.wait_training(beyond=20).host == host for run in sides[host])
     airflow.component("east", "worker").kill()
     for run in sides["east"]:

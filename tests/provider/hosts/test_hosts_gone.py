@@ -16,7 +16,6 @@ from tests.provider.hosts.faults import (
     marks,
     on_east,
     stand_still_and_wake,
-    times,
     wait_ended,
 )
 from tests.provider.live import until
@@ -34,16 +33,14 @@ SETTINGS = {
 }
 
 
-@times()
-def test_a_host_is_lost(airflow: Deployment, again: int) -> None:
+def test_a_host_is_lost(airflow: Deployment) -> None:
     runs = on_east(airflow)
     airflow.host("east").crash()
     go_on_in_the_west(runs)
     end_well(airflow, *runs, once=False)
 
 
-@times()
-def test_a_host_is_cut_off_and_comes_back_late(airflow: Deployment, again: int) -> None:
+def test_a_host_is_cut_off_and_comes_back_late(airflow: Deployment) -> None:
     """Its worker and its trainings live, and see nothing of others but the folder that all hosts share."""
     runs = on_east(airflow)
     airflow.host("east").cut()
@@ -53,8 +50,7 @@ def test_a_host_is_cut_off_and_comes_back_late(airflow: Deployment, again: int) 
     end_well(airflow, *runs, once=False)
 
 
-@times()
-def test_a_host_is_cut_off_and_comes_back_while_the_next_try_waits(airflow: Deployment, again: int) -> None:
+def test_a_host_is_cut_off_and_comes_back_while_the_next_try_waits(airflow: Deployment) -> None:
     """It has its triggerer again, which stops the trainings for the next tries, so those wait no longer."""
     runs = on_east(airflow)
     airflow.host("east").cut()
@@ -68,8 +64,7 @@ def test_a_host_is_cut_off_and_comes_back_while_the_next_try_waits(airflow: Depl
     end_well(airflow, *runs, once=False)
 
 
-@times()
-def test_a_host_is_cut_off_for_a_moment(airflow: Deployment, again: int) -> None:
+def test_a_host_is_cut_off_for_a_moment(airflow: Deployment) -> None:
     runs = on_east(airflow)
     airflow.host("east").cut()
     time.sleep(8)
@@ -78,6 +73,5 @@ def test_a_host_is_cut_off_for_a_moment(airflow: Deployment, again: int) -> None
     end_well(airflow, *runs)
 
 
-@times()
-def test_a_host_stands_still_and_wakes_late(airflow: Deployment, again: int) -> None:
+def test_a_host_stands_still_and_wakes_late(airflow: Deployment) -> None:
     stand_still_and_wake(airflow)

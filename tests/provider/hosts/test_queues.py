@@ -11,7 +11,7 @@ import pytest
 
 from tests.provider.hosts import page
 from tests.provider.hosts.deployment import CONTROL, Deployment
-from tests.provider.hosts.faults import end_well, go_on, marks, times, train, wait_watched
+from tests.provider.hosts.faults import end_well, go_on, marks, train, wait_watched
 from tests.provider.live import until
 
 pytestmark = [*marks, pytest.mark.endurance]
@@ -29,17 +29,15 @@ def start_triggerers(airflow: Deployment) -> None:
     time.sleep(10)
 
 
-@times()
-def test_each_task_defers_and_ends_as_its_run(airflow: Deployment, again: int) -> None:
+def test_each_task_defers_and_ends_as_its_run(airflow: Deployment) -> None:
     start_triggerers(airflow)
-    runs = [run for host in airflow.workers for run in train(airflow, f"on_{host}")]
+    runs = [run for host in airflow.workers for run in train(airflow, f"on_{host}", 5)]
     wait_watched(*runs)
     assert all(f"on_{one.host}" == run.dag for run in runs for one in run.members())
     end_well(airflow, *runs)
 
 
-@times()
-def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, again: int) -> None:
+def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment) -> None:
     """No other one takes its triggers: none serves its queue."""
     start_triggerers(airflow)
     runs = train(airflow, "on_east")
@@ -52,8 +50,7 @@ def test_a_triggerer_that_froze_and_wakes_stops_nothing(airflow: Deployment, aga
     end_well(airflow, *runs)
 
 
-@times()
-def test_a_worker_restarts_meanwhile(airflow: Deployment, again: int) -> None:
+def test_a_worker_restarts_meanwhile(airflow: Deployment) -> None:
     start_triggerers(airflow)
     runs = train(airflow, "on_west")
     wait_watched(*runs)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.core.s3server import environ_for
 from tests.provider.hosts.deployment import CONTROL, Deployment
-from tests.provider.hosts.faults import end_well, marks, stand_still_and_wake, times, train
+from tests.provider.hosts.faults import end_well, marks, stand_still_and_wake, train
 from tests.provider.hosts.test_hosts_gone import SETTINGS as IMPATIENT
 from tests.provider.live import until
 
@@ -45,10 +45,7 @@ def s3(deployment: Deployment) -> None:
     until("there is a bucket", has_bucket)
 
 
-@times()
-def test_the_next_tries_after_a_killed_worker_go_on_from_s3(
-    airflow: Deployment, s3: None, again: int
-) -> None:
+def test_the_next_tries_after_a_killed_worker_go_on_from_s3(airflow: Deployment, s3: None) -> None:
     airflow.triggerer("east")
     with airflow.only("east"):
         runs = train(airflow, "anywhere_sync", beyond=20)
@@ -59,8 +56,5 @@ def test_the_next_tries_after_a_killed_worker_go_on_from_s3(
     end_well(airflow, *runs, once=False)
 
 
-@times()
-def test_a_host_that_stood_still_saves_nothing_more_into_s3(
-    airflow: Deployment, s3: None, again: int
-) -> None:
+def test_a_host_that_stood_still_saves_nothing_more_into_s3(airflow: Deployment, s3: None) -> None:
     stand_still_and_wake(airflow)
