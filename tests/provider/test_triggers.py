@@ -462,6 +462,8 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """First two are before it, then one, then none."""
+    # Tests of `news` have the minute.
+    monkeypatch.setattr("allaboard.follow.news.EVERY", 1.0)
     backend = LocalBackend()
     whole = {"cpu": cpus()}
 

@@ -377,18 +377,22 @@ def freeze_and_kill(find: Callable[[], Iterable[Identity]]) -> list[Identity]:
 
 
 def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tuple[Identity, ...]:
-    """Kill whatever ``find`` finds until it finds nothing twice; returns the survivors after ``within``
-    seconds.
+    """Kill whatever ``find`` finds until it finds nothing twice and all that was killed is dead; returns the
+    survivors after ``within`` seconds.
 
     Survivors are processes that sleep in the kernel (a dead network disk) or belong to another user. Children
     of ours are left to be reaped.
     """
     deadline = time.monotonic() + within
     pause, quiet = 0.001, 0
+    killed: set[Identity] = set()
     while quiet < 2:
-        quiet = 0 if freeze_and_kill(find) else quiet + 1
+        found = freeze_and_kill(find)
+        # One that is dying has no environment any more, by which it could be found, and holds its files.
+        killed = {who for who in {*killed, *found} if is_alive(who)}
+        quiet = 0 if found or killed else quiet + 1
         if time.monotonic() > deadline:
-            return tuple(who for who in find() if is_alive(who))
+            return tuple({*killed, *(who for who in find() if is_alive(who))})
         if not quiet:
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
