@@ -118,6 +118,8 @@ class Deployment(Api):
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__PARALLELISM": "32",
+            "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": "32",
+            "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "32",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
