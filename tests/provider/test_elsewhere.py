@@ -4,6 +4,7 @@ runs. One training at a time, none lost, and no try failed that could have gone 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -225,7 +226,7 @@ def test_a_wait_for_another_host_is_told_at_once_and_then_once_a_minute(
     monkeypatch.setattr(_elsewhere.time, "monotonic", lambda: clock["now"])
     log = SimpleNamespace(info=tell, warning=tell)
     home = homes.Home("small-1", "uid", 1, 1, "east", 180.0, {})
-    waits = Homes(StateStore(), LocalBackend({"ALLABOARD_HOME": "/nowhere"}), log, pause)
+    waits = Homes(StateStore(), LocalBackend({"ALLABOARD_HOME": "/nowhere"}), log, pause, lambda _: None)
     assert waits._wait_for_end(home, "stop") is None
     assert clock["now"] - 1000.0 == pytest.approx(home.bound(), abs=3)
     assert [round(at / 60) for at, _ in said] == [0, 1, 2, 3, 4, 5]
@@ -265,22 +266,58 @@ def test_a_next_try_elsewhere_waits_for_a_worker_that_is_cut_off_as_well(
     assert home is not None and home.patience == 120.0 + seconds
 
 
-@pytest.mark.parametrize("how", ["failed", "stopped by a limit"])
+class ClearedStore(StateStore):
+    """Of a try whose task is cleared while it runs: Airflow gives the task to another try at once, and knows
+    the earlier one no longer when its worker says how the run has ended.
+    """
+
+    def set(self, key: str, value: Any, **_: Any) -> None:
+        if key == homes.ENDED:
+            raise RuntimeError("API_SERVER_ERROR: 404, not_found: Task instance not found")
+        super().set(key, value)
+
+
+@pytest.mark.parametrize("how", ["failed", "cleared"])
 def test_a_try_that_ended_there_is_not_waited_for(hosts: tuple[Host, Host], how: str) -> None:
     there, here = hosts
-    store = StateStore()
+    store = StateStore() if how == "failed" else ClearedStore()
     with there.here():
         if how == "failed":
             with pytest.raises(AirflowException):
                 an_operator(RAISES).execute(a_context(store=store))
         else:
-            operator = an_operator(HANGS)
+            operator = an_operator(job=a_job("go on"))
             operator.on_kill()
             with pytest.raises(AirflowException):
                 operator.execute(a_context(TaskInstance(state="restarting"), store))
+    left = StateStore(store)
     with here.here():
-        result = an_operator(job=a_job()).execute(a_context(store=store))
-    assert (result["state"], result["attempt"]) == ("succeeded", 2) and homes.STOP not in store
+        result = an_operator(job=a_job()).execute(a_context(store=left))
+    assert (result["state"], result["attempt"]) == ("succeeded", 2) and homes.STOP not in left
+
+
+def test_an_end_is_read_from_beside_the_checkpoints_only_as_one_of_this_attempt(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    """A file of another attempt, and a damaged one, say nothing; nor does a place that cannot be read."""
+    log: Any = SimpleNamespace(info=print, warning=print)
+    home = homes.Home("small-1", "mine", 1, 1, "east", 180.0, {})
+    folder = tmp_path / "saves"
+    backend = LocalBackend({"ALLABOARD_HOME": "/nowhere"})
+
+    def end(text: bytes | None, uri: str | None = str(folder), uid: str = "mine") -> homes.Ended | None:
+        (folder / "ended").mkdir(parents=True, exist_ok=True)
+        (folder / "ended" / "mine.json").write_bytes(text or b"")
+        return Homes(StateStore(), backend, log, lambda _: None, lambda _: uri)._end_of(
+            homes.Home(home.run, uid, 1, 1, "east", 180.0, {})
+        )
+
+    good = json.dumps(homes.Ended("mine", "stopped").as_json()).encode()
+    assert end(good) == homes.Ended("mine", "stopped")
+    assert end(good.replace(b"mine", b"other")) is None
+    assert end(b"[" * 100_000) is None and end(b"") is None and end(b"x" * (2 << 20)) is None
+    assert end(good, uri=None) is None and end(good, uri="s4://nowhere/x") is None
+    assert end(good, uid="../../mine") is None
 
 
 def made(folder: Path, text: str) -> str:

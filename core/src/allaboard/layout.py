@@ -240,7 +240,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         policy=_policy(job.get("policy", {}), engine.default_restart(framework)),
         processes_per_member=_text(job.get("processes_per_member")),
         elastic=_elastic(job),
-        saving=_saving(job.get("checkpoints"), run, generation),
+        saving=saving_of(job.get("checkpoints"), run, generation),
         data=(job.get("data") or {}).get("shards"),
         grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
         engine_spec=job.get("engine_spec") or {},
@@ -334,7 +334,8 @@ def _elastic(job: TrainingJob) -> Elastic | None:
     )
 
 
-def _saving(spec: Mapping[str, Any] | None, run: str, generation: int) -> Saving | None:
+def saving_of(spec: Mapping[str, Any] | None, run: str, generation: int) -> Saving | None:
+    """Where and how a run saves, by ``checkpoints`` of its job; None: it does not."""
     if spec is None:
         return None
     best, hot, start = spec.get("best") or {}, spec.get("hot") or {}, spec.get("start_from", "none")

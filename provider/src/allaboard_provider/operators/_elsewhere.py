@@ -7,6 +7,7 @@ triggerer that can see it.
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -21,12 +22,14 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
 from allaboard.follow.news import Said, news
 from allaboard.follow.run_record import Reached
+from allaboard.untrusted import Unreadable, parse_json
 from allaboard_provider import defaults
 from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
 
 _EVERY = 3.0
 """Seconds between two looks at what the other host has left."""
+_LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,19 @@ def cut_off_worker() -> float:
 
 class Homes:
     """What the tries of a task tell one another about the home of its run. ``store``: the task's own; None
-    where Airflow has none. ``pause``: sleeps, and raises when this worker is told to end.
+    where Airflow has none. ``pause``: sleeps, and raises when this worker is told to end. ``saves``: the uri
+    of the run's folder of checkpoints in this generation; None where it has none.
     """
 
-    def __init__(self, store: Any, backend: LocalBackend, log: Any, pause: Callable[[float], None]) -> None:
-        self.store, self.backend, self.log, self.pause = store, backend, log, pause
+    def __init__(
+        self,
+        store: Any,
+        backend: LocalBackend,
+        log: Any,
+        pause: Callable[[float], None],
+        saves: Callable[[int], str | None],
+    ) -> None:
+        self.store, self.backend, self.log, self.pause, self.saves = store, backend, log, pause, saves
         self.host = socket.gethostname()
 
     def keep_home(self, handle: Handle, *, alone: bool) -> None:
@@ -73,8 +84,13 @@ class Homes:
         )  # fmt: skip
         self._set(HOME, home.as_json())
 
-    def keep_end(self, ended: Ended) -> None:
-        self._set(ENDED, ended.as_json())
+    def keep_end(self, ended: Ended, generation: int | None = None) -> None:
+        """Say how the run has ended here. Airflow does not listen to the worker of a try whose task was
+        cleared meanwhile; with its ``generation`` that is left beside the checkpoints then, where a next try
+        on any host looks, too.
+        """
+        if not self._set(ENDED, ended.as_json()) and generation is not None:
+            self._leave_end(ended, generation)
 
     def ask_to_stop(self, run: str) -> None:
         """Ask for the end of the run at its home, if that is known."""
@@ -117,7 +133,30 @@ class Homes:
 
     def _end_of(self, home: Home) -> Ended | None:
         ended = read_ended(self._get(ENDED))
+        if ended is None or ended.uid != home.uid:
+            ended = self._left_end(home)
         return ended if ended is not None and ended.uid == home.uid else None
+
+    def _leave_end(self, ended: Ended, generation: int) -> None:
+        from allaboard.storage import open_store
+
+        try:
+            if uri := self.saves(generation):
+                open_store(uri).write(_beside_saves(ended.uid), json.dumps(ended.as_json()).encode())
+        except AllaboardError as error:
+            self.log.warning("what the next try should know is not kept beside the checkpoints: %s", error)
+
+    def _left_end(self, home: Home) -> Ended | None:
+        from allaboard.storage import open_store
+        from allaboard.storage.base import read_small
+
+        try:
+            uri = self.saves(home.generation)
+            if uri is None:
+                return None
+            return read_ended(parse_json(read_small(open_store(uri), _beside_saves(home.uid), _LARGEST)))
+        except (AllaboardError, Unreadable):
+            return None
 
     def _wait_for_end(self, home: Home, policy: str) -> Ended | None:
         where = f"run {home.run}, attempt {home.attempt}, lives on {home.host}; this worker is on {self.host}"
@@ -157,7 +196,8 @@ class Homes:
             self.log.warning("Airflow does not say what the last try has left (%s): %s", key, error)
             return None
 
-    def _set(self, key: str, value: Any) -> None:
+    def _set(self, key: str, value: Any) -> bool:
+        """Whether Airflow keeps it."""
         try:
             if self.store is not None:
                 self.store.set(key, value)
@@ -165,3 +205,9 @@ class Homes:
             self.log.warning(
                 "Airflow does not keep for the next try what it should know (%s): %s", key, error
             )
+            return False
+        return self.store is not None
+
+
+def _beside_saves(uid: str) -> str:
+    return f"ended/{uid}.json"

@@ -155,7 +155,8 @@ class TaskTry:
     def homes(self) -> Homes:
         """Of local runs."""
         store = self.context.get("task_state_store")
-        return Homes(store, cast("LocalBackend", self.backend), self.log, self._pause)
+        backend = cast("LocalBackend", self.backend)
+        return Homes(store, backend, self.log, self._pause, lambda gen: backend.saves_of(self.plan, gen))
 
     @cached_property
     def worker(self) -> Owner:
@@ -692,7 +693,7 @@ class TaskTry:
     def _keep_end(self, seen: Observation) -> None:
         """Say to a next try on another machine that this attempt has ended."""
         if self.place.is_local and seen.uid is not None and state_of(seen).is_final:
-            self.homes.keep_end(Ended(seen.uid, state_of(seen).value))
+            self.homes.keep_end(Ended(seen.uid, state_of(seen).value), seen.generation)
 
 
 class _StopOnTimeout:

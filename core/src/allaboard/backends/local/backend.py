@@ -91,7 +91,7 @@ from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.progress import thrown_away
 from allaboard.follow.run_record import Data, RunRecord
 from allaboard.inspection import shipped_code, sizes_of_code
-from allaboard.layout import Layout, Needs, lay_out
+from allaboard.layout import Layout, Needs, lay_out, saving_of
 from allaboard.names import nearest, why_not_an_object_name
 from allaboard.observation import (
     PHASES,
@@ -275,6 +275,16 @@ class LocalBackend:
         with suppress(BadInput):  # raised again where the attempt is prepared
             placed = self._placed(plan, folder.attempt(1, 1))
             return plan.shards or str(placed.get("data")["shards"])
+        return None
+
+    def saves_of(self, plan: Plan, generation: int) -> str | None:
+        """The folder that a run of this plan saves into in that generation, wherever it trains; None where it
+        saves nowhere, or that is not known.
+        """
+        with suppress(BadInput):  # raised again where the attempt is prepared
+            placed = self._placed(plan, RunFolder(self.runs / plan.run).attempt(1, 1))
+            saving = saving_of(placed.get("checkpoints"), plan.run, generation)
+            return None if saving is None else saving.uri
         return None
 
     def _start(
