@@ -138,9 +138,10 @@ def test_a_client_that_dies_leaves_no_claim_behind(at: int) -> None:
 def test_a_fresh_key_takes_three_requests(cluster: FakeCluster) -> None:
     cluster.backend().launch(a_plan("once/abc"), replace(ME, kind="detached"))
     assert [verb for verb, _, _ in cluster.requests][:3] == ["create", "create", "replace"]
-    assert cluster.requests[3:] == [("list", "configmaps", "")], (
-        "and one that looks for records past their age"
-    )
+    assert cluster.requests[3:] == [
+        ("list", "configmaps", ""),
+        ("list", "leases.coordination.k8s.io", ""),
+    ], "and, once it is started, two that look for records past their age and for Leases of the dead"
 
 
 def test_live_the_same_owner_and_a_crashed_one_are_adopted(cluster: FakeCluster) -> None:
