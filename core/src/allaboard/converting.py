@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from allaboard.checking import check
 from allaboard.conversion.claims import with_claims
 from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
-from allaboard.engines import ENGINES, Engine, engine_of
+from allaboard.engines import ENGINES, Engine, engine_of, other_version
 from allaboard.engines.mpi import is_key_pair
 from allaboard.errors import BadInput, Problem
 from allaboard.names import one_of, why_not_an_object_name
@@ -199,10 +199,8 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
 
 
 def _other_version(job: Mapping[str, Any], source: Engine) -> Iterator[Change]:
-    """That a job runs as another version of its kind than the one that its manifest is of."""
     target = engine_of(TrainingJob.of(job))
-    if target.KIND == source.KIND and target.API_VERSION != source.API_VERSION:
-        why = f"a job of this framework runs as that version; engine: {source.NAME} keeps the manifest's"
+    if (why := other_version(source.NAME, target)) is not None:
         yield Change("apiVersion", source.API_VERSION, target.API_VERSION, why)
 
 
@@ -297,26 +295,33 @@ def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine
     return made
 
 
-def fields_of_text(text: str, name: str) -> Mapping[str, Any]:
-    """As `fields_of`, of the text of a job file: the job itself, or a manifest with the objects that stand
-    beside it, such as the runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also
-    for several jobs.
+class Given(NamedTuple):
+    """The fields of a job, and the engine whose manifest was given in its place; None: none was."""
+
+    fields: Mapping[str, Any]
+    source: str | None = None
+
+
+def given_in(text: str, name: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """What the text of a job file gives: the job itself, or a manifest, and the objects that stand beside it,
+    such as the runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also for several
+    jobs.
     """
     found = parse_all(text, name)
     is_job = [isinstance(one, Mapping) and engine_of_manifest(one) is not None for one in found]
     if len(found) < 2 or sum(is_job) != 1:
-        return fields_of(parse(text, name))
+        return parse(text, name), []
     others = [one for one, job in zip(found, is_job, strict=True) if not job and isinstance(one, Mapping)]
-    return fields_of(found[is_job.index(True)], others)
+    return found[is_job.index(True)], others
 
 
-def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
+def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Given:
     """The fields of a job: of the manifest that was given in its place, else what was given. ``others``: the
     objects beside that manifest. Raises BadInput with every problem of a manifest, of which what a job cannot
     say is one.
     """
     if not {"apiVersion", "kind"} <= {*given}:
-        return given
+        return Given(given)
     outcome = _convert(Document("this manifest", "", given), others, None)
     problems = [*outcome.problems]
     problems += [Problem(loss.path, f"a job cannot say it: {loss.why}") for loss in outcome.lost]
@@ -324,7 +329,8 @@ def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()
         raise BadInput(f"this manifest is no job that is known: {outcome.passed}")
     if problems:
         raise BadInput("this manifest cannot be a job:", problems)
-    return outcome.documents[0]
+    engine = engine_of_manifest(given)
+    return Given(outcome.documents[0], None if engine is None else engine.NAME)
 
 
 def _value_at(job: Mapping[str, Any], path: str) -> Any:
