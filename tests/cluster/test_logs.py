@@ -305,6 +305,33 @@ def test_the_operators_own_clean_up_takes_no_evidence(gang: Gang, api: Api) -> N
     assert texts(KubernetesBackend(api)) == texts(backend), "for those of other processes, too"
 
 
+@pytest.mark.needs("training-operator")
+@pytest.mark.parametrize("clean", ["running", "all"])
+def test_nor_does_it_at_success(gang: Gang, api: Api, clean: str) -> None:
+    """Rank 0 is done; the operator deletes a worker that still trains, and with ``all`` every pod."""
+    script = (
+        "echo $ALLABOARD_MEMBER trains; sleep 2; [ $ALLABOARD_MEMBER = worker-0 ] && exec sleep 100; true"
+    )
+    job = a_job(
+        image="alpine",
+        command=["sh", "-c", script],
+        workers=3,
+        policy={"clean_pods": clean},
+        gang={"scheduler": "none"},
+        pod={
+            "spec": {"nodeSelector": {OWN: gang.mark}, "tolerations": [{"key": OWN, "operator": "Exists"}]},
+        },
+    )
+    outcome = running.run(job, backend=KubernetesBackend(api))
+    assert outcome.state == State.SUCCEEDED
+    stay = 0 if clean == "all" else 2
+    until("the pods to be gone", lambda: len(gang.pods()) == stay, 60)
+    lines = [one for one in KubernetesBackend(api).logs(outcome.run, Selection()) if isinstance(one, LogLine)]
+    assert {line.text for line in lines if line.gap is None} == {
+        f"{member} trains" for member in ("master-0", "worker-0", "worker-1")
+    }
+
+
 def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:
     line = '[allaboard] {"v":1,"kind":"progress","step":%d,"total":100,"loss":0.5}'
     script = "; ".join(f"echo '{line % step}'" for step in (10, 20)) + "; sleep 1000"

@@ -106,6 +106,7 @@ def test_a_manifest_is_a_job_too() -> None:
         found = job_of(job, text, "")
         assert (found.name, found.get("framework")) == ("digits", "jax")
         assert found.get("groups") == {"worker": 2} and found.get("command") == ["python3"]
+        assert found.source == "jaxjob"
 
 
 def test_what_a_job_cannot_say_of_a_manifest_is_refused_with_its_path() -> None:

@@ -120,6 +120,7 @@ def test_a_manifest_is_a_job_too(tmp_path: Path) -> None:
         "spec": {"jaxReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [trains]}}}}},
     }
     assert an_operator(job=manifest).execute(a_context())["state"] == "succeeded"
+    assert an_operator(job=manifest).training_job().source == "jaxjob"
     manifest["spec"]["nprocPerNode"] = 2  # type: ignore[index]
     with pytest.raises(AirflowFailException, match=r"spec\.nprocPerNode"):
         an_operator(job=manifest).execute(a_context())

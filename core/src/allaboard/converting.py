@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from allaboard.checking import check
 from allaboard.conversion.claims import with_claims
 from allaboard.conversion.values import Change, Conversion, Loss, plain, without_ours
-from allaboard.engines import ENGINES, Engine, engine_of
+from allaboard.engines import ENGINES, Engine, engine_of, other_version
 from allaboard.engines.mpi import is_key_pair
 from allaboard.errors import BadInput, Problem
 from allaboard.names import one_of, why_not_an_object_name
@@ -175,15 +175,12 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
     if not isinstance(kind, str):
         is_job = "name" in value and bool({"command", "args", "groups"} & {*value})
         known = "a job already; `allaboard render` makes manifests of it"
-        return Outcome(document, passed=known if is_job else "no object of Kubernetes: it has no kind")
+        return Outcome(document, passed=known if is_job else no_job(value))
     engine = engine_of_manifest(value)
-    if engine is None and kind not in _known_kinds():
-        advice = _NO_JOBS.get(kind)
-        return Outcome(
-            document, passed=f"{show(kind, quote=False)} is no job{f': {advice}' if advice else ''}"
-        )
+    if engine is None and (wrong := _wrong_name(kind, version)) is not None:
+        return Outcome(document, problems=(wrong,))
     if engine is None:
-        return Outcome(document, problems=(_unknown_version(kind, version),))
+        return Outcome(document, passed=no_job(value))
     try:
         made = job_of(value, others, engine)
         secrets = secret_values(plain(value))
@@ -199,38 +196,83 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
 
 
 def _other_version(job: Mapping[str, Any], source: Engine) -> Iterator[Change]:
-    """That a job runs as another version of its kind than the one that its manifest is of."""
     target = engine_of(TrainingJob.of(job))
-    if target.KIND == source.KIND and target.API_VERSION != source.API_VERSION:
-        why = f"a job of this framework runs as that version; engine: {source.NAME} keeps the manifest's"
+    if (why := other_version(source.NAME, target)) is not None:
         yield Change("apiVersion", source.API_VERSION, target.API_VERSION, why)
 
 
 _MAKES = "it makes jobs; give the manifest of the job that stands in it, under"
 _SERVES = "it has no end, and nothing that fails as a whole; give the job that trains"
+_RUNTIME = "TrainJobs are made of it; give the TrainJob that names it, in the same file"
 _NO_JOBS: Mapping[str, str] = {
-    "Job": "the pods of a batch/v1 Job are no gang, and fail one by one; make it a JobSet, a PyTorchJob or a "
-    "TrainJob, or write a job with its image, command and workers",
+    "Job.batch": "the pods of a batch/v1 Job are no gang, and fail one by one; make it a JobSet, a "
+    "PyTorchJob or a TrainJob, or write a job with its image, command and workers",
+    "Job.batch.volcano.sh": "its gang is of Volcano; write a job with its image, command and workers, and "
+    "gang: {scheduler: volcano}",
     "CronJob": f"{_MAKES} spec.jobTemplate, as a PyTorchJob, a TrainJob or a JobSet",
+    "ScaledJob": f"{_MAKES} spec.jobTargetRef, as a PyTorchJob, a TrainJob or a JobSet",
     "Pod": "a single pod has no one who starts it again; write a job with its image and command, and "
     "workers: 1",
     "Experiment": f"a Katib Experiment is a search; {_MAKES} spec.trialTemplate.trialSpec",
+    "Suggestion": "it is a part of a Katib Experiment, which is a search; give the manifest under "
+    "spec.trialTemplate.trialSpec of the Experiment",
     "Trial": "a Katib Trial is one try of a search; give the manifest under spec.runSpec",
     "Workflow": f"{_MAKES} the template of its step (resource.manifest)",
+    "WorkflowTemplate": f"{_MAKES} the template of its step (resource.manifest)",
     "CronWorkflow": f"{_MAKES} the template of its step (resource.manifest)",
+    "ScheduledWorkflow": f"{_MAKES} the template of its step (resource.manifest)",
     "PipelineRun": f"{_MAKES} the step that creates it",
+    "TaskRun": f"{_MAKES} the step that creates it",
+    "AppWrapper": f"{_MAKES} spec.components",
     "RayJob": "Ray starts its own workers; run the command of its driver as a job of one member",
     "RayCluster": _SERVES,
+    "RayService": _SERVES,
     "SparkApplication": "Spark starts its own executors; run the command of its driver as a job of one "
     "member",
     "Deployment": _SERVES,
     "StatefulSet": _SERVES,
     "DaemonSet": _SERVES,
+    "ReplicaSet": _SERVES,
+    "LeaderWorkerSet": _SERVES,
     "InferenceService": _SERVES,
     "Notebook": _SERVES,
+    "ClusterTrainingRuntime": _RUNTIME,
+    "TrainingRuntime": _RUNTIME,
+    "Kustomization": "it names other files; give what it builds (kustomize build)",
     "List": "it holds several objects; give each as a document of its own",
 }
-"""Kinds that people take for jobs -> what to do."""
+"""Kinds that people take for jobs, with their API group where others have the name -> what to do."""
+_NO_MANIFESTS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"pipelineInfo", "root"}), "a compiled pipeline is no job: submit it to Kubeflow Pipelines"),
+    (frozenset({"services"}), "a Compose file is no job: write a job with a service's image and command"),
+    (
+        frozenset({"compute_environment", "distributed_type"}),
+        "a configuration of Accelerate is no job: write a job whose command names it, "
+        "[accelerate, launch, --config_file, ...]",
+    ),
+    (frozenset({"replicaCount"}), "values of a Helm chart are no job: give what it makes (helm template)"),
+    (frozenset({"run"}), "a task of SkyPilot is no job: write a job with what run says as its command"),
+)
+"""Fields that tell what a file is which people take for a job -> what it is, and what to do."""
+
+
+def no_job(value: Mapping[str, Any]) -> str:
+    """What an object is that is no job, and what to do, in one sentence."""
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if not isinstance(kind, str):
+        return no_manifest(value) or "no object of Kubernetes: it has no kind"
+    group = version.rpartition("/")[0] if isinstance(version, str) else ""
+    wrong = _wrong_name(kind, version)
+    advice = _NO_JOBS.get(kind) or _NO_JOBS.get(f"{kind}.{group}") or (str(wrong) if wrong else "")
+    return f"{show(kind, quote=False)} is no job{f': {advice}' if advice else ''}"
+
+
+def no_manifest(value: Mapping[str, Any]) -> str | None:
+    """What a file without a kind is, where its fields tell that it is neither a job nor a manifest."""
+    if {"command", "args", "groups"} & {*value}:
+        return None
+    return next((words for fields, words in _NO_MANIFESTS if fields <= {*value}), None)
+
 
 _PLACEHOLDER = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\b|<[A-Za-z][A-Za-z0-9 _-]*>|\{\{")
 
@@ -268,16 +310,24 @@ def engine_of_manifest(value: Mapping[str, Any]) -> Engine | None:
     return near[0] if len(near) == 1 and version != "kubeflow.org/v1alpha1" else None
 
 
-def _unknown_version(kind: str, version: Any) -> Problem:
+def _wrong_name(kind: str, version: Any) -> Problem | None:
+    """What is wrong with the kind or the version of a job that no engine reads; None: it is no job."""
+    meant = next((one for one in _known_kinds() if one.casefold() == kind.casefold()), None)
+    if meant is None:
+        return None
+    if meant != kind:
+        return Problem("kind", f"{show(kind)} is not known; kinds are written with their capitals", meant)
     engines = [engine for engine in ENGINES.values() if kind == engine.KIND]
-    if engines:
-        known = one_of(engine.API_VERSION for engine in engines)
-        words = f"{_words(version)} of {kind} is not read; known: {known}"
-        if version == "kubeflow.org/v1alpha1":
-            words += ". Its members stood in other fields: give each group its template, as those have it"
-        return Problem("apiVersion", words)
-    known = one_of(engine.KIND for engine in ENGINES.values())
-    return Problem("kind", f"{kind} is not read by this version; it reads {known}")
+    if not engines:
+        known = one_of(engine.KIND for engine in ENGINES.values())
+        return Problem("kind", f"{kind} is not read by this version; it reads {known}")
+    known = one_of(engine.API_VERSION for engine in engines)
+    if version is None:
+        return Problem("apiVersion", f"is missing; a {kind} is of {known}")
+    words = f"{_words(version)} of {kind} is not read; known: {known}"
+    if version == "kubeflow.org/v1alpha1":
+        words += ". Its members stood in other fields: give each group its template, as those have it"
+    return Problem("apiVersion", words)
 
 
 def _words(value: Any) -> str:
@@ -297,34 +347,45 @@ def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine
     return made
 
 
-def fields_of_text(text: str, name: str) -> Mapping[str, Any]:
-    """As `fields_of`, of the text of a job file: the job itself, or a manifest with the objects that stand
-    beside it, such as the runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also
-    for several jobs.
+class Given(NamedTuple):
+    """The fields of a job, and the engine whose manifest was given in its place; None: none was."""
+
+    fields: Mapping[str, Any]
+    source: str | None = None
+
+
+def given_in(text: str, name: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """What the text of a job file gives: the job itself, or a manifest, and the objects that stand beside it,
+    such as the runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also for several
+    jobs.
     """
     found = parse_all(text, name)
     is_job = [isinstance(one, Mapping) and engine_of_manifest(one) is not None for one in found]
     if len(found) < 2 or sum(is_job) != 1:
-        return fields_of(parse(text, name))
+        return parse(text, name), []
     others = [one for one, job in zip(found, is_job, strict=True) if not job and isinstance(one, Mapping)]
-    return fields_of(found[is_job.index(True)], others)
+    return found[is_job.index(True)], others
 
 
-def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
+def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Given:
     """The fields of a job: of the manifest that was given in its place, else what was given. ``others``: the
     objects beside that manifest. Raises BadInput with every problem of a manifest, of which what a job cannot
     say is one.
     """
-    if not {"apiVersion", "kind"} <= {*given}:
-        return given
+    is_job = bool({"command", "args", "groups"} & {*given})
+    if not ({"apiVersion", "kind"} <= {*given} or ({"apiVersion", "kind"} & {*given} and not is_job)):
+        if (words := no_manifest(given)) is not None:
+            raise BadInput(words)
+        return Given(given)
     outcome = _convert(Document("this manifest", "", given), others, None)
     problems = [*outcome.problems]
     problems += [Problem(loss.path, f"a job cannot say it: {loss.why}") for loss in outcome.lost]
     if outcome.passed:
-        raise BadInput(f"this manifest is no job that is known: {outcome.passed}")
+        raise BadInput(outcome.passed)
     if problems:
         raise BadInput("this manifest cannot be a job:", problems)
-    return outcome.documents[0]
+    engine = engine_of_manifest(given)
+    return Given(outcome.documents[0], None if engine is None else engine.NAME)
 
 
 def _value_at(job: Mapping[str, Any], path: str) -> Any:

@@ -210,6 +210,7 @@ class Obstacle:
     """What prevents the start of a run. ``code``: that of a diagnosis; ``text``: one sentence; ``never``:
     waiting does not help, a person must change something; ``member``: the first affected one; ``object``,
     ``field`` and ``said``: the source, and its message. ``consequence``: mostly caused by another obstacle.
+    ``certain``: no node of the cluster can ever hold it, and nothing is there that adds any.
     """
 
     code: str
@@ -220,6 +221,7 @@ class Obstacle:
     field: str = ""
     said: str = ""
     consequence: bool = False
+    certain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

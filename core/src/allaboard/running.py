@@ -73,15 +73,18 @@ def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
     the file may be a manifest of a known kind, in a file with other objects beside it. Raises BadInput with
     every problem.
     """
-    from allaboard.converting import fields_of, fields_of_text
+    from allaboard.converting import fields_of, given_in
 
     if isinstance(job, (str, os.PathLike)):
         path = os.fspath(job)
         # Check the fields before making a job: an unknown field is one of all problems.
-        written = fields_of_text(read_text(path), display_name(path))
+        written, source = fields_of(*given_in(read_text(path), display_name(path)))
         fields = require_valid(written, lenient=lenient).as_mapping()
-        return TrainingJob(folder=folder_of(path), **fields)
-    return require_valid(fields_of(job) if isinstance(job, Mapping) else TrainingJob.of(job), lenient=lenient)
+        return TrainingJob(folder=folder_of(path), source=source, **fields)
+    if isinstance(job, Mapping):
+        written, source = fields_of(job)
+        return TrainingJob(source=source, **require_valid(written, lenient=lenient).as_mapping())
+    return require_valid(TrainingJob.of(job), lenient=lenient)
 
 
 def new_owner(kind: str = "attached") -> Owner:

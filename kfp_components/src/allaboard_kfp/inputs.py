@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from allaboard.checking import require_valid
-from allaboard.converting import fields_of
+from allaboard.converting import Given, fields_of
 from allaboard.errors import BadInput
 from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import display_name, job_folder, names_a_file, parse, read_text
@@ -98,7 +98,7 @@ def job_of(
     Relative paths start in ``folder``, else in the job file's folder, else where the step runs. ``shards``
     becomes the job's data.shards. Raises BadInput with every problem.
     """
-    fields, start = _fields(job, job_text.strip())
+    (fields, source), start = _fields(job, job_text.strip())
     fields = _with_words(_merged(fields, overrides), environment, args)
     where = job_folder(folder).absolute() if folder else start
     if not where.is_dir():
@@ -107,7 +107,7 @@ def job_of(
         data = fields.get("data")
         fields = {**fields, "data": {**(data if isinstance(data, Mapping) else {}), "shards": shards}}
     # A TrainingJob refuses unknown fields at once; the check reports them with all other problems.
-    return TrainingJob(folder=str(where), **require_valid(fields, lenient=True).as_mapping())
+    return TrainingJob(folder=str(where), source=source, **require_valid(fields, lenient=True).as_mapping())
 
 
 def _merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _word(value: Any) -> Any:
     return text_of(value) if isinstance(value, bool) else value
 
 
-def _fields(job: Mapping[str, Any], text: str) -> tuple[Mapping[str, Any], Path]:
+def _fields(job: Mapping[str, Any], text: str) -> tuple[Given, Path]:
     """The fields of the job, and the folder where its relative paths start."""
     if bool(job) == bool(text):
         given = "both job and job_text are" if job else "neither job nor job_text is"

@@ -34,8 +34,8 @@ def read(job: Any, folder: str | None, operator: Any) -> TrainingJob:
             f"job: {type(job).__name__} is no job; give a TrainingJob, a mapping, or the path of a job file"
         )
     # A TrainingJob refuses unknown fields at once; the check of a mapping reports every problem.
-    fields = job.as_mapping() if isinstance(job, TrainingJob) else fields_of(job)
-    return TrainingJob(folder=start, **require_valid(fields, lenient=True).as_mapping())
+    fields, source = (job.as_mapping(), job.source) if isinstance(job, TrainingJob) else fields_of(job)
+    return TrainingJob(folder=start, source=source, **require_valid(fields, lenient=True).as_mapping())
 
 
 def secrets_in(job: Any) -> tuple[str, ...]:

@@ -171,6 +171,41 @@ def test_what_is_not_there_or_torn_is_bad_input(store: Store) -> None:
         checkpoint_at(f"{store.uri}/step-000000000001")
 
 
+@pytest.mark.parametrize(
+    ("names", "given", "told"),
+    [
+        (["checkpoint-500/trainer_state.json"], "", "Hugging Face's Trainer"),
+        (["adapter_config.json", "adapter_model.safetensors"], "", "Hugging Face"),
+        (["latest", "global_step10/mp_rank_00_model_states.pt"], "", "DeepSpeed"),
+        ([".metadata", "__0_0.distcp"], "", "torch.distributed.checkpoint"),
+        (["checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"], "", "TensorFlow"),
+        (["_CHECKPOINT_METADATA", "default/manifest.ocdbt"], "", "Orbax"),
+        (["epoch=3-step=100.ckpt"], "", "PyTorch Lightning"),
+        (["latest_checkpointed_iteration.txt", "iter_0000100/mp_rank_00/model_optim_rng.pt"], "", "PyTorch"),
+        (["best.pt"], "best.pt", "PyTorch"),
+        (["last.ckpt"], "last.ckpt", "PyTorch Lightning"),
+        (["net.keras"], "net.keras", "Keras"),
+        (["weights.safetensors"], "weights.safetensors", "safetensors"),
+        # Nothing tells that these are checkpoints.
+        (["config.json", "events.out.tfevents.1"], "", None),
+        (["train.py"], "train.py", None),
+        ([], "best.pt", None),
+    ],
+)
+def test_a_checkpoint_of_another_library_is_named(
+    store: Store, names: list[str], given: str, told: str | None
+) -> None:
+    for name in names:
+        store.write(name, b"weights")
+    with pytest.raises(BadInput) as refused:
+        checkpoint_at(f"{store.uri}/{given}" if given else store.uri)
+    words = str(refused.value)
+    if told is None:
+        assert "no complete checkpoint is there" in words
+    else:
+        assert f"holds a checkpoint of {told}, without the manifest" in words and "Checkpointer" in words
+
+
 def test_a_folder_that_is_no_runs_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[str] = []
     entries = DiskStore.entries

@@ -15,6 +15,7 @@ from tests.core.diagnosis.score import Verdict, judge, names_the_same, samples
 
 WITHOUT_A_CASE = {
     "secondary_peer_loss",  # It is never said first.
+    "run_newer",  # It needs a run folder: tests/core/backends/local/test_damaged.py.
     "rank_stalled",  # It needs the stacks of a live run: test_stacks.py, test_doctor_of_hangs.py.
     "slow_rank",  # It needs the arrivals of a live run: test_stragglers.py, test_slow_ranks.py.
 }

@@ -129,6 +129,22 @@ def test_a_gang_that_never_fits_the_cluster_is_one_verdict() -> None:
     assert (top.code, top.retryable) == ("gang_partial_scheduling", True)
 
 
+def test_two_gangs_that_block_each_other_or_a_pool_that_may_grow_are_not_too_large() -> None:
+    said = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    ours = [pod("master-0", node="n0", gpus=1), pod("worker-0", "Pending", unschedulable=said, gpus=1)]
+    theirs = [pod("worker-8", node="n1", gpus=1), pod("worker-9", "Pending", unschedulable=said, gpus=1)]
+    for one in theirs:
+        one["metadata"] = {"name": one["metadata"]["name"].replace("net-", "other-"), "uid": "x"}
+    nodes = [node("n0", gpus=1), node("n1", gpus=1)]
+    (top, *_) = told_of(snapshot(job("Created", workers=1), *ours, *theirs, nodes=nodes, taken=at(20)))
+    assert (top.code, top.retryable) == ("gang_partial_scheduling", True)
+    (top, *_) = told_of(snapshot(job("Created", workers=1), *ours, nodes=nodes[:1], taken=at(20)))
+    assert (top.code, top.retryable) == ("insufficient_gpu", False)
+    nodes[0]["metadata"]["labels"] = {"eks.amazonaws.com/nodegroup": "train"}
+    (top, *_) = told_of(snapshot(job("Created", workers=1), *ours, nodes=nodes[:1], taken=at(20)))
+    assert (top.code, top.retryable) == ("gang_partial_scheduling", True)
+
+
 def test_what_an_obstacle_knows_is_what_the_doctor_says() -> None:
     never = Obstacle(
         "insufficient_gpu", "6 of its 7 members have a place: it can never start", True, "worker-6"

@@ -230,13 +230,11 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
         return store, complete[-1]
     torn = "; ".join(problem for item in items if isinstance(item, Torn) for problem in item.problems)
     why = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
-    if not items and (format_ := format_of(entry.key for entry in islice(store.entries(), LOOKED_AT))):
+    if not items and (format_ := _foreign_format(uri, store)) is not None:
         raise BadInput(
             f"{uri} holds a checkpoint of {format_}, without the manifest by which it is known to be "
-            f"complete; "
-            "save it with `allaboard.checkpoints.Checkpointer` (load it in a script, then `save`), or let "
-            "the "
-            "evaluation's own command read it"
+            "complete; save it with `allaboard.checkpoints.Checkpointer` (load it in a script, then `save`), "
+            "or let the evaluation's own command read it"
         )
     raise BadInput(f"{uri}: {why}; give the uri of a complete one (.../step-000000000120)")
 
@@ -254,8 +252,20 @@ _FORMATS = (
     ("PyTorch Lightning", re.compile(r"\.ckpt$")),
     ("Orbax", re.compile(r"(^|/)_CHECKPOINT_METADATA$")),
     ("TensorFlow", re.compile(r"\.data-\d{5}-of-\d{5}$|(^|/)saved_model\.pb$")),
+    ("Keras", re.compile(r"\.(keras|h5)$")),
     ("PyTorch", re.compile(r"\.(pt|pth)$")),
+    ("safetensors", re.compile(r"\.safetensors$")),
 )
+
+
+def _foreign_format(uri: str, store: Store) -> str | None:
+    """Which library wrote what is there: the folder, or a single file."""
+    if (found := format_of(entry.key for entry in islice(store.entries(), LOOKED_AT))) is not None:
+        return found
+    parent, slash, last = uri.rstrip("/").rpartition("/")
+    found = format_of([last])
+    is_there = found is not None and open_store(parent or slash or ".").stat(last) is not None
+    return found if is_there else None
 
 
 def format_of(names: Iterable[str]) -> str | None:

@@ -25,14 +25,19 @@ Exit code 0 when the job can be run, warnings or not; 2 when it has errors.
 def check(job: str, as_json: bool) -> int:
     """Say everything that is wrong with a job file (YAML or JSON; -: stdin), or with a manifest in the place
     of one, each with its path and the nearest right word."""
-    from allaboard.converting import fields_of
+    from allaboard.converting import fields_of, given_in
+    from allaboard.engines import engine_of, other_version
     from allaboard.errors import BadInput, Problem
     from allaboard.inspection import check as problems_of
-    from allaboard.spec.loader import display_name, folder_of, parse, read_text
+    from allaboard.spec.job import TrainingJob
+    from allaboard.spec.loader import display_name, folder_of, read_text
 
-    given = parse(read_text(job), display_name(job))
+    given = given_in(read_text(job), display_name(job))
     try:
-        problems = problems_of(fields_of(given), folder=folder_of(job))
+        fields, source = fields_of(*given)
+        problems = problems_of(fields, folder=folder_of(job))
+        if source is not None and (words := other_version(source, engine_of(TrainingJob.of(fields)))):
+            problems.append(Problem("apiVersion", words, severity="warning"))
     except BadInput as error:
         problems = [*(error.problems or [Problem("", error.headline)])]
     errors = [p for p in problems if p.severity == "error"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,12 +66,13 @@ def lint(file: str | None, rules: bool, as_json: bool) -> int:
 
 def _lint_all(documents: list[Any], name: str) -> list[tuple[str, list[Finding]]]:
     """(what it is, its findings) of each job and each job object. Raises BadInput with all problems."""
+    from allaboard.converting import no_manifest
     from allaboard.spec.loader import kind_in_words
     from allaboard.untrusted import show
 
     linted: list[tuple[str, list[Finding]]] = []
     problems: list[Problem] = []
-    others: list[str] = []
+    others: list[Mapping[str, Any]] = []
     every = [inner for document in documents for inner in _expanded(document)]
     for n, document in enumerate(every):
         at = f"document {n + 1}" if len(every) > 1 else ""
@@ -84,9 +85,11 @@ def _lint_all(documents: list[Any], name: str) -> list[tuple[str, list[Finding]]
             findings = lint_object(document)
             title = f"{document.get('kind')} {_object_name(document)}".strip()
             if findings is None:
-                others.append(f"{document.get('apiVersion')}/{document.get('kind')}")
+                others.append(document)
             else:
                 linted.append((show(title, 200, quote=False), findings))
+        elif (stranger := no_manifest(document)) is not None:
+            problems.append(Problem(at, stranger))
         else:
             try:
                 linted.append(_lint_job(document))
@@ -125,7 +128,8 @@ def _within(at: str, problem: Problem) -> Problem:
     return Problem(path, problem.message, problem.suggestion, problem.severity)
 
 
-def _nothing(name: str, others: list[str]) -> str:
+def _nothing(name: str, others: Sequence[Mapping[str, Any]]) -> str:
+    from allaboard.converting import no_job
     from allaboard.engines import ENGINES
     from allaboard.names import one_of
     from allaboard.untrusted import show
@@ -133,8 +137,10 @@ def _nothing(name: str, others: list[str]) -> str:
     known = one_of(f"{engine.API_VERSION}/{engine.KIND}" for engine in ENGINES.values())
     if not others:
         return f"{name} is empty; a job, or a manifest of {known}, can be read"
-    what = ", ".join(show(other, quote=False) for other in dict.fromkeys(others[:5]))
-    return f"{name} holds no job and no manifest that is known ({what}); known: {known}"
+    named = dict.fromkeys(show(f"{o.get('apiVersion')}/{o.get('kind')}", quote=False) for o in others[:5])
+    advice = [words for o in others[:5] if (words := no_job(o).partition(": ")[2])]
+    more = f": {'; '.join(dict.fromkeys(advice))}" if advice else ""
+    return f"{name} holds no job and no manifest that is known ({', '.join(named)}){more}; known: {known}"
 
 
 def _page(title: str, findings: list[Finding], ink: Ink) -> Iterator[str]:

@@ -125,8 +125,8 @@ def _unreadable(seen: Observation) -> bool:
 
 
 def _damage_diagnoses(seen: Observation) -> tuple[Diagnosis, ...]:
-    """The diagnoses of a run whose files are damaged; empty for other runs."""
-    return diagnose(seen) if "run_damaged" in seen.flags else ()
+    """The diagnoses of a run whose files cannot be read; empty for other runs."""
+    return diagnose(seen) if _unreadable(seen) else ()
 
 
 def _row(seen: Observation, now: float) -> tuple[str, ...]:

@@ -166,11 +166,12 @@ def _basis_line(server: str, namespace: str, engine: Engine, gang: GangPlan) -> 
 def _read_checked_job(path: str) -> TrainingJob:
     """The checked job of a file. Imports less than `allaboard.running.read_job`."""
     from allaboard.checking import require_valid
+    from allaboard.converting import fields_of, given_in
     from allaboard.spec.job import TrainingJob
-    from allaboard.spec.loader import display_name, folder_of, parse, read_text
+    from allaboard.spec.loader import display_name, folder_of, read_text
 
-    fields = require_valid(parse(read_text(path), display_name(path))).as_mapping()
-    return TrainingJob(folder=folder_of(path), **fields)
+    written, source = fields_of(*given_in(read_text(path), display_name(path)))
+    return TrainingJob(folder=folder_of(path), source=source, **require_valid(written).as_mapping())
 
 
 def to_yaml(manifests: Sequence[Mapping[str, Any]]) -> str:

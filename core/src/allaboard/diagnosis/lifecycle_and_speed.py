@@ -497,6 +497,28 @@ def slow_rank(case: Case) -> Iterator[Finding]:
 
 
 @rule(
+    "run_newer",
+    "A newer allaboard made the run",
+    means="The files of the run are of a version that this allaboard does not know. Nothing is wrong with "
+    "the run: it may go on, and the allaboard that made it shows, follows and stops it.",
+    looks="`was made by a newer allaboard`, and the flag `run_newer` in `list --json`.",
+    fix="use the allaboard that made it, or a later one: `pip install -U allaboard`, or the environment in "
+    "which it was started",
+    needs=(Need.JOB,),
+)
+def run_newer(case: Case) -> Iterator[Finding]:
+    if "run_newer" in case.seen.flags:
+        said = next((e.message for e in case.seen.events if e.reason == "run_newer"), "")
+        yield Finding(
+            "run_newer",
+            "a newer allaboard made this run, and this one cannot read it",
+            (Evidence(f"run/{case.seen.run}", "flags", said or "run_newer"),),
+            level=Level.REFUSED,
+            confidence=1.0,
+        )
+
+
+@rule(
     "healthy",
     "Nothing is wrong",
     means="The job makes progress, or has succeeded. Warnings that are older than its start have passed.",

@@ -747,6 +747,15 @@ def _never_fits(case: Case, pod: PodSeen, text: str) -> str:
     return f"it asks for {asked} {resource}, and the largest node has {most}" if asked > most > 0 else ""
 
 
+_OF_A_POOL = (
+    "karpenter.sh/",
+    "cloud.google.com/gke-",
+    "eks.amazonaws.com/",
+    "kubernetes.azure.com/agentpool",
+)
+"""Labels of nodes that belong to a pool of a cloud, which may grow."""
+
+
 def _never_fit_together(case: Case, pod: PodSeen, text: str) -> str:
     """Why the members could not all have a place, were all nodes empty; empty: they could, or that is not
     known."""
@@ -756,9 +765,12 @@ def _never_fit_together(case: Case, pod: PodSeen, text: str) -> str:
         return ""
     if any(e.reason in ("TriggeredScaleUp", "FailedScaleUp") for e in case.events):
         return ""  # its autoscaler adds nodes
+    if any(label.startswith(_OF_A_POOL) for n in case.nodes.values() for label in n.labels):
+        return ""  # more of them may be made
     sizes = {_asks(one, resource) for one in case.objects.pods} - {0}
     wanting = [one for one in case.objects.pods if _asks(one, resource) > 0]
-    if sizes != {asked} or len(wanting) < case.expected:
+    # A snapshot may hold the pods of several jobs.
+    if sizes != {asked} or len(wanting) != case.expected:
         return ""
     room = sum(int(amount(n.allocatable.get(resource, "0")) or 0) // asked for n in case.nodes.values())
     if not 0 < room < len(wanting):

@@ -574,6 +574,8 @@ def _warning_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
     for flag in seen.flags:
         if flag == "node_lost":
             yield _diagnose_node_lost(seen)
+        if flag == "run_newer":
+            yield from examine(seen)[:1]
         if flag in _WAITS:
             yield _wait_diagnosis(seen, flag)
         if flag in _FLAGS:

@@ -214,6 +214,19 @@ BY_FRAMEWORK: Mapping[str, tuple[Engine, ...]] = {
 """Framework -> the engines that run it, the preferred one first."""
 
 
+def other_version(source: str | None, runs: Engine) -> str | None:
+    """That a job runs as another version of its kind than its manifest is of, in one sentence. ``source``:
+    the name of the engine that reads the manifest; None: the job was no manifest.
+    """
+    written = ENGINES.get(source or "")
+    if written is None or written.KIND != runs.KIND or written.API_VERSION == runs.API_VERSION:
+        return None
+    return (
+        f"the manifest is a {written.API_VERSION} {written.KIND}, and the job runs as {runs.API_VERSION}; "
+        f"engine: {written.NAME} in the job keeps the manifest's version"
+    )
+
+
 def engine_of(job: TrainingJob) -> Engine:
     """The engine of a checked job, where no cluster is asked: of ``auto`` the one that its framework
     prefers.

@@ -456,13 +456,13 @@ class TrainingJob:
     Raises `BadInput` for a field that does not exist. Everything else is said by `allaboard.checking`.
     """
 
-    __slots__ = ("_fields", "folder")
+    __slots__ = ("_fields", "folder", "source")
     __version__: ClassVar[int] = 1
     """Of what `serialize` gives."""
 
-    def __init__(self, *, folder: str | None = None, **fields: Any) -> None:
-        """``folder``: where relative paths of the job start (the job file's own folder); not part of the
-        job.
+    def __init__(self, *, folder: str | None = None, source: str | None = None, **fields: Any) -> None:
+        """``folder``: where relative paths of the job start (the job file's own folder); ``source``: the
+        engine of the manifest that it was read from. Neither is part of the job.
         """
         unknown = [_unknown_field(name) for name in fields if name not in Fields.__annotations__]
         if unknown:
@@ -471,7 +471,7 @@ class TrainingJob:
         if (flaw := size_flaw(fields)) is not None:
             raise BadInput("this job cannot be read:", [Problem(*flaw)])
         self._fields = {name: copied(fields[name]) for name in FIELDS if fields.get(name) is not None}
-        self.folder = folder
+        self.folder, self.source = folder, source
 
     @classmethod
     def of(cls, job: TrainingJob | Mapping[Any, Any], folder: str | None = None) -> TrainingJob:
@@ -494,7 +494,7 @@ class TrainingJob:
 
     def with_(self, **changes: Any) -> TrainingJob:
         """Another job with some fields changed; None removes a field."""
-        return TrainingJob(folder=self.folder, **{**self._fields, **changes})
+        return TrainingJob(folder=self.folder, source=self.source, **{**self._fields, **changes})
 
     def as_mapping(self) -> dict[str, Any]:
         """The fields set, in fixed order: plain values, safe to change, ready for JSON or YAML."""

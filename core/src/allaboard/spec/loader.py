@@ -148,6 +148,8 @@ def parse(text: str, name: str) -> dict[str, Any]:
     if not documents:
         raise BadInput(f"{name} is empty; `allaboard schema` says what a job may hold")
     value = documents[0]
+    if not isinstance(value, dict) and text.startswith("#!"):
+        raise BadInput(f"{name} is a script; write a job whose command runs it, like [bash, {name}]")
     if not isinstance(value, dict):
         raise BadInput(f"{name} holds {kind_in_words(value)}; a job is fields, like `name: digits`")
     return value

@@ -15,7 +15,9 @@ import pytest
 
 from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.resources import CLAIM_TEMPLATES, CONFIGMAPS, PODS
+from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.resources import CLAIM_TEMPLATES, CONFIGMAPS, NODES, PODS
+from allaboard.backends.kubernetes.observe.deadlines import HOLDING
 from allaboard.backends.kubernetes.state import records
 from allaboard.checking import require_valid
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
@@ -25,6 +27,7 @@ from allaboard.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
+from allaboard.units import rfc3339
 
 ME, YOU = Owner("me"), Owner("you")
 DEFERRED = Owner("me", phase="deferred", kind="orchestrated")
@@ -135,9 +138,10 @@ def test_a_client_that_dies_leaves_no_claim_behind(at: int) -> None:
 def test_a_fresh_key_takes_three_requests(cluster: FakeCluster) -> None:
     cluster.backend().launch(a_plan("once/abc"), replace(ME, kind="detached"))
     assert [verb for verb, _, _ in cluster.requests][:3] == ["create", "create", "replace"]
-    assert cluster.requests[3:] == [("list", "configmaps", "")], (
-        "and one that looks for records past their age"
-    )
+    assert cluster.requests[3:] == [
+        ("list", "configmaps", ""),
+        ("list", "leases.coordination.k8s.io", ""),
+    ], "and, once it is started, two that look for records past their age and for Leases of the dead"
 
 
 def test_live_the_same_owner_and_a_crashed_one_are_adopted(cluster: FakeCluster) -> None:
@@ -531,6 +535,78 @@ def test_the_clock_of_a_phase_ends_the_run(cluster: FakeCluster) -> None:
     seen = backend.observe(handle.run)
     assert state_of(seen) is State.TIMED_OUT and seen.stop is not None
     assert "its phase scheduled took longer than its clock of 5m" in seen.stop.reason
+
+
+def a_node(cluster: FakeCluster, name: str, gpus: int) -> None:
+    has = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    ready = [{"type": "Ready", "status": "True"}]
+    body = {
+        "metadata": {"name": name, "namespace": "", "uid": name},
+        "status": {"allocatable": has, "conditions": ready},
+    }
+    cluster._put(NODES, body, "ADDED")
+
+
+def six_have_places_and_one_has_none(cluster: FakeCluster, run: str) -> None:
+    """What a scheduler makes of seven pods and six GPUs."""
+    for pod in cluster.all(PODS):
+        if pod["metadata"]["name"] == f"{run}-worker-5":
+            said = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": said,
+            }
+            pod["status"] = {"phase": "Pending", "conditions": [condition]}
+        else:
+            pod["spec"]["nodeName"] = "n0"
+            state = {"running": {"startedAt": rfc3339(cluster.now)}}
+            status = {"name": "pytorch", "containerID": pod["metadata"]["uid"], "state": state}
+            pod["status"] = {"phase": "Running", "containerStatuses": [status]}
+        cluster._put(PODS, pod, "MODIFIED")
+
+
+@pytest.mark.parametrize("there", ["six", "seven", "an autoscaler", "forbidden"])
+def test_a_gang_that_no_node_can_ever_hold_gives_its_places_back_at_the_first_look(
+    cluster: FakeCluster, there: str
+) -> None:
+    """Its nodes have six GPUs, and it asks for seven."""
+    cluster.operator.starts_after = 10_000
+    for n in range(3):
+        a_node(cluster, f"n{n}", 3 if there == "seven" and n == 0 else 2)
+    if there == "an autoscaler":
+        metadata = {"name": "cluster-autoscaler-status"}
+        own = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+        cluster.create(CONFIGMAPS, own, "kube-system")
+    backend = cluster.backend()
+    if there == "forbidden":
+        real = backend.api.list
+
+        def refused(resource: Any, namespace: str | None = None, **more: Any) -> Any:
+            if namespace == "kube-system":
+                raise Forbidden("no", status=403)
+            return real(resource, namespace, **more)
+
+        backend.api.list = refused  # type: ignore[method-assign]
+    handle = backend.launch(a_plan(workers=7, resources={"gpu": 1}), ME)
+    cluster.tick(2)
+    six_have_places_and_one_has_none(cluster, handle.run)
+    seen = backend.observe(handle.run)
+    if there == "seven":
+        assert seen.limit is None, "it waits for another job"
+        return
+    assert seen.limit is not None and "it can never start" in seen.limit.why
+    if there != "six":
+        assert seen.limit.left > HOLDING / 2, "a node may come"
+        return
+    assert seen.limit.left <= 0
+    backend.enforce(handle.run, ME)
+    cluster.tick(2)
+    seen = backend.observe(handle.run)
+    assert state_of(seen) is State.FAILED and seen.stop is not None
+    assert "6 of its 7 members have a place at once" in seen.stop.reason
+    assert cluster.all(PODS) == []
 
 
 def test_a_follower_carries_out_a_stop_whose_asker_died(cluster: FakeCluster) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Plan, Selection
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.resources import PODS
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
+from allaboard.backends.kubernetes.logs.archive import LABEL
 from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.backends.kubernetes.session import CAPTURES, FollowSession
@@ -470,8 +471,6 @@ def test_so_it_is_where_all_pods_are_cleaned_up(cluster: FakeCluster) -> None:
     running(cluster, backend, run)
     cluster.say(f"{run}-master-0", encode("result", metrics={"accuracy": 0.9}))
     with backend.changes(run) as changes:
-        ring(changes, f"{run}-worker-1", None)
-        assert session_of(backend, run).tasks == (), "a worker that is done decides nothing"
         succeeds(cluster, f"{run}-master-0")
         ring(changes, f"{run}-master-0", None)
         session_of(backend, run).join_captures(30)
@@ -506,9 +505,103 @@ def test_a_node_that_is_busy_at_the_end_is_asked_again(
     assert state_of(seen) is State.SUCCEEDED and seen.progress.result == result
 
 
-def test_of_a_gang_that_rank_0_decides_a_pod_that_is_only_deleted_is_no_matter(cluster: FakeCluster) -> None:
+def is_cleaned_up(cluster: FakeCluster) -> None:
+    """The operator's clean-up is through: what it deleted is gone, logs included."""
+    cluster.tick(2)
+    for pod in cluster.all(PODS):
+        if "deletionTimestamp" in pod["metadata"]:
+            name = pod["metadata"]["name"]
+            cluster.delete(PODS, name, "default", grace=0)
+            cluster.logs.pop(("default", name), None)
+
+
+def written_of(cluster: FakeCluster, run: str) -> dict[str, list[str]]:
+    """What another process reads of the members' logs."""
+    written: dict[str, list[str]] = {}
+    for member, text in lines([*cluster.backend().logs(run, Selection())]):
+        written.setdefault(member, []).append(text)
+    return written
+
+
+SIX = ("master-0", *(f"worker-{n}" for n in range(5)))
+
+
+def a_run_of_six(cluster: FakeCluster, clean: str) -> str:
+    """All of them have written."""
+    job = a_job(image="lab/train:1", workers=6, policy={"clean_pods": clean})
     backend = cluster.backend()
-    run = a_run(cluster, backend)
-    with backend.changes(run) as changes:
-        ring(changes, f"{run}-worker-0", None)
-        assert session_of(backend, run).tasks == ()
+    run = backend.launch(Plan(require_valid(job), "k"), ME).run
+    running(cluster, backend, run)
+    for name in SIX:
+        cluster.say(f"{run}-{name}", f"{name} trains")
+    return run
+
+
+@pytest.mark.parametrize("clean", ["running", "all", "none"])
+def test_logs_of_members_that_are_cleaned_up_at_success_are_kept(cluster: FakeCluster, clean: str) -> None:
+    """The look that finds the end comes before the operator deletes them."""
+    run = a_run_of_six(cluster, clean)
+    for name in ("worker-0", "master-0"):
+        succeeds(cluster, f"{run}-{name}")
+    cluster.tick(1)
+    assert state_of(cluster.backend().observe(run)) is State.SUCCEEDED
+    is_cleaned_up(cluster)
+    assert written_of(cluster, run) == {name: [f"{name} trains"] for name in SIX}
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_so_are_those_of_a_worker_that_goes_before_the_end_is_looked_at(
+    cluster: FakeCluster, way: str
+) -> None:
+    run = a_run_of_six(cluster, "running")
+    blocking, other = cluster.backend(), cluster.async_backend()
+
+    def goes_on(changes: Any) -> None:
+        succeeds(cluster, f"{run}-master-0")
+        cluster.tick(2)
+        changes.on_alarm(PodAlarm(f"{run}-worker-3", str(cluster._version_now()), failed=False, goes=True))
+
+    async def life() -> Observation:
+        async with other.changes(run) as changes:
+            goes_on(changes)
+            await session_of(other, run).wait_captures(30)
+            is_cleaned_up(cluster)
+            return await other.observe(run)
+
+    if way == "async":
+        seen = asyncio.run(life())
+    else:
+        with blocking.changes(run) as changes:
+            goes_on(changes)
+            session_of(blocking, run).join_captures(30)
+            is_cleaned_up(cluster)
+            seen = blocking.observe(run)
+    assert state_of(seen) is State.SUCCEEDED
+    assert written_of(cluster, run)["worker-3"] == ["worker-3 trains"]
+
+
+def test_a_success_that_takes_no_log_writes_none_down(cluster: FakeCluster) -> None:
+    run = a_run_of_six(cluster, "running")
+    for name in SIX:
+        succeeds(cluster, f"{run}-{name}")
+    cluster.tick(1)
+    assert state_of(cluster.backend().observe(run)) is State.SUCCEEDED
+    is_cleaned_up(cluster)
+    assert [one for one in cluster.all(CONFIGMAPS) if LABEL in one["metadata"]["labels"]] == []
+    assert written_of(cluster, run) == {name: [f"{name} trains"] for name in SIX}, "their pods have them"
+
+
+def test_a_member_that_is_done_is_asked_when_its_pod_goes_or_will_go(cluster: FakeCluster) -> None:
+    """A pod that stays with its log is no matter."""
+    for clean, done, gone in (("running", False, True), ("none", False, True), ("all", True, True)):
+        backend = cluster.backend()
+        job = a_job(name=f"net-{clean}", image="lab/train:1", workers=3, policy={"clean_pods": clean})
+        run = backend.launch(Plan(require_valid(job), clean), ME).run
+        running(cluster, backend, run)
+        with backend.changes(run) as changes:
+            for goes, asked in ((False, done), (True, gone)):
+                session_of(backend, run).tasks = ()
+                assert changes.on_alarm is not None
+                changes.on_alarm(PodAlarm(f"{run}-worker-1", "", failed=False, goes=goes))
+                assert len(session_of(backend, run).tasks) == int(asked), (clean, goes)
+                session_of(backend, run).join_captures(30)

@@ -345,6 +345,9 @@ def test_a_run_of_a_newer_version_is_that_and_nothing_else(
         assert listed.code == 0 and good in listed.out and words in listed.err
         (told,) = (run for run in ab("list", "--json").json["runs"] if run["run"] == newer.name)
         assert (told["state"], told["flags"]) == ("unknown", [NEWER])
+        (why,) = told["diagnoses"]
+        assert (why["code"], why["retryable"]) == (NEWER, False) and words in why["evidence"][0]["text"]
+        assert "pip install -U allaboard" in why["fix"]
         for said in (listed, ab("status", newer.name), ab("delete", newer.name)):
             assert words in said.err and "damaged" not in said.text and "allaboard delete" not in said.text
         assert newer.record.exists(), "it is not deleted by an allaboard that cannot read it"

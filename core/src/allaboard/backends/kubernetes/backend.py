@@ -81,26 +81,22 @@ PACE = FollowPolicy(poll=30.0, unreachable=10)
 
 
 def _alarm_for(stored: Stored, on_alarm: Callable[[PodAlarm], None]) -> Callable[[PodAlarm], None]:
-    """What hears of pods of this run. Where the pod of rank 0 may go before its last lines are read, also of
-    pods that have not failed.
+    """What hears of pods of this run whose logs may be gone a moment later: of those that fail or are being
+    deleted, and of those that are done where the operator deletes these, too.
     """
-    if not takes_rank_0(stored):
-        return partial(_of_failed, on_alarm)
-    return partial(_of_rank_0, on_alarm, bool(stored.layout.get("elastic")))
+    return partial(_of_leaving, on_alarm, takes_rank_0(stored), bool(stored.layout.get("elastic")))
 
 
-def _of_failed(on_alarm: Callable[[PodAlarm], None], alarm: PodAlarm) -> None:
-    if alarm.failed:
-        on_alarm(alarm)
-
-
-def _of_rank_0(on_alarm: Callable[[PodAlarm], None], elastic: bool, alarm: PodAlarm) -> None:
+def _of_leaving(
+    on_alarm: Callable[[PodAlarm], None], takes_done: bool, elastic: bool, alarm: PodAlarm
+) -> None:
     """An elastic gang has succeeded with any one member: rank 0's pod is deleted next, and may be gone before
     its own row says so.
     """
-    if not alarm.failed and not alarm.pod.endswith("-0"):
-        if not elastic:
-            return
+    is_done = not alarm.failed and not alarm.goes
+    if is_done and not takes_done:
+        return
+    if is_done and elastic and not alarm.pod.endswith("-0"):
         alarm = alarm._replace(pod=f"{alarm.pod.rpartition('-')[0]}-0")
     on_alarm(alarm)
 

@@ -84,7 +84,7 @@ from allaboard.backends.local.supervisor.probes import excerpt, tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
 from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
 from allaboard.diagnosis.stragglers import Arrival
-from allaboard.engines import ENGINES, engine_of
+from allaboard.engines import ENGINES, engine_of, other_version
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
@@ -408,7 +408,8 @@ class LocalBackend:
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout = layout.with_environment(plan.environment).with_data(plan.shards)
         layout, shrunk = self._fit_layout(layout, job.get("fit", self.site.fit))
-        notes = [*words, *shrunk]
+        version = other_version(plan.job.source, engine_of(job))
+        notes = [*([version] if version else []), *words, *shrunk]
         problems = [
             *_member_limit_problems(layout),
             *_command_problems(layout, where, self.environ, self.site),

@@ -15,6 +15,7 @@ from allaboard.backends.kubernetes.discovery.installed import (
     complete_facts,
     complete_priorities,
     gangs_of_operators,
+    nodes,
     survey_cluster,
     versions_of,
 )
@@ -453,3 +454,30 @@ def test_a_gang_scheduler_whose_lease_ran_out_is_silent_to_a_launch(
     answers = Answers(["scheduling.volcano.sh/v1beta1/PodGroup"], objects, denied)
     facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
     assert facts.silent == (frozenset({"volcano"}) if silent else frozenset())
+
+
+@pytest.mark.parametrize(
+    ("labels", "kinds", "more", "denied", "grows"),
+    [
+        ({}, [], {}, (), False),
+        ({"karpenter.sh/nodepool": "p"}, [], {}, (), True),
+        ({}, ["karpenter.sh/v1/NodePool"], {}, (), None),
+        (
+            {},
+            [],
+            {"kube-system/configmaps": [{"metadata": {"name": "cluster-autoscaler-status"}}]},
+            (),
+            None,
+        ),
+        ({}, [], {}, [("list", "configmaps")], None),
+    ],
+)
+@pytest.mark.parametrize("aggregated", [True, False])
+def test_whether_something_adds_nodes(
+    labels: Json, kinds: list[str], more: Json, denied: Any, grows: bool | None, aggregated: bool
+) -> None:
+    """It is denied only where that was looked for, and is not there."""
+    node = {"metadata": {"name": "n1", "labels": labels}, "status": {"allocatable": {"cpu": "8"}}}
+    answers = Answers(kinds, {"nodes": [node], **more}, denied, aggregated=aggregated)
+    found = run_sync(nodes(), answers)
+    assert found is not None and [one.grows for one in found] == [grows]

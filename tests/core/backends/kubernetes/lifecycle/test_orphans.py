@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,15 +12,17 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, SECRETS, resource_for
-from allaboard.backends.kubernetes.lifecycle.orphans import ORCHESTRATED_SECONDS
-from allaboard.backends.kubernetes.state import records
+from allaboard.backends.kubernetes.lifecycle.orphans import ORCHESTRATED_SECONDS, SAFE
+from allaboard.backends.kubernetes.state import leases, records
+from allaboard.backends.kubernetes.state.leases import TaskKeeper, ThreadKeeper
 from allaboard.engines import ENGINES
 from allaboard.observation import Owner, State
 from allaboard.render import labels
 from allaboard.status import state_of
-from allaboard.testing.cluster import Died, FakeCluster
+from allaboard.testing.cluster import AsyncFakeApi, Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.test_backend import (
     ME,
@@ -213,12 +218,85 @@ def test_records_go_after_thirty_days_with_whatever_is_left_of_their_jobs(cluste
     assert cluster.one(CONFIGMAPS, labels.record_name(old.run)) is None
     assert cluster.one(PYTORCHJOBS, old.run) is None
     assert cluster.one(PYTORCHJOBS, young.run) is not None, "what lives is not pruned, however old"
-    # Leases of processes that were killed go too, with a list.
-    dies(backend)
-    cluster.now += 3 * 86400
-    cluster.tick()
+
+
+async def keeps(cluster: FakeCluster) -> None:
+    """The Lease of a follower in a loop is renewed for the first time."""
+    api: Any = AsyncFakeApi(cluster.client())
+    keeper = TaskKeeper(api, "follower-of-a-loop")
+    await keeper.hold()
+    for _ in range(1000):
+        await asyncio.sleep(0.001)
+        if len(cluster.all(LEASES)) == 1:
+            break
+    await keeper.let_go()
+
+
+def holds(cluster: FakeCluster) -> None:
+    api: Any = cluster.client()
+    keeper = ThreadKeeper(api, "follower-of-a-thread")
+    keeper.hold()
+    for _ in range(1000):
+        time.sleep(0.001)
+        if len(cluster.all(LEASES)) == 1:
+            break
+    keeper.let_go()
+
+
+WAYS: Mapping[str, Callable[[FakeCluster], Any]] = {
+    "lists": lambda cluster: cluster.backend().list(),
+    "launches": lambda cluster: cluster.backend().launch(a_plan("next"), DETACHED),
+    "tidies up": lambda cluster: cluster.backend().tidy_up(),
+    "follows": holds,
+    "follows in a loop": lambda cluster: asyncio.run(keeps(cluster)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whoever_comes_by_removes_the_leases_of_the_dead(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Once no run that they followed can be waited for any more, and not before."""
+    monkeypatch.setattr("allaboard.backends.kubernetes.state.leases.EVERY", 0.002)
+    client = cluster.backend()
+    handle = client.launch(a_plan(), ORCHESTRATED)
+    running(cluster, client, handle.run)
+    dies(client)
+    cluster.tick(leases.SECONDS + ORCHESTRATED_SECONDS - 5)
     cluster.backend().list()
-    assert all(le["spec"]["holderIdentity"] != "follower-1" for le in cluster.all(LEASES))
+    assert len(cluster.all(LEASES)) == 1, "from it is known since when the run has no follower"
+    cluster.now += 10
+    WAYS[way](cluster)
+    assert [le for le in cluster.all(LEASES) if le["spec"]["holderIdentity"] == "follower-1"] == []
+    if way != "tidies up":
+        assert told(cluster.backend()) == [("run", labels.record_name(handle.run))], "it is an orphan still"
+
+
+def test_few_requests_remove_leases_and_none_where_that_is_not_allowed(cluster: FakeCluster) -> None:
+    for n in range(60):
+        cluster.create(LEASES, leases.lease_body(f"dead-{n}", cluster.now - 9e4), "default")
+    living = leases.lease_body("living", cluster.now)
+    cluster.create(LEASES, living, "default")
+    api = cluster.client()
+    run_sync(leases.remove_dead(), api)
+    assert len(cluster.all(LEASES)) == 11 and api.sent <= 52
+    real = api.delete
+
+    def refused(*args: Any, **options: Any) -> None:
+        sent.append(args)
+        raise Forbidden("no", status=403)
+
+    sent: list[Any] = []
+    api.delete = refused  # type: ignore[method-assign]
+    run_sync(leases.remove_dead(), api)
+    assert len(sent) == 1, "it is not allowed for any"
+    api.delete = real  # type: ignore[method-assign]
+    run_sync(leases.remove_dead(), api)
+    assert [le["spec"]["holderIdentity"] for le in cluster.all(LEASES)] == ["living"]
+
+
+def test_a_lease_tells_of_its_runs_for_as_long_as_they_are_safe() -> None:
+    assert max(SAFE["attached"], SAFE["orchestrated"]) <= leases.KEPT
 
 
 def test_a_record_that_cannot_be_read_hides_no_other(cluster: FakeCluster) -> None:

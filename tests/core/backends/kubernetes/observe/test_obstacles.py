@@ -233,7 +233,7 @@ TAINTED = ({"key": "team", "value": "nlp", "effect": "NoSchedule"},)
 def test_what_no_node_could_ever_hold(pod: Json, nodes: list[Node], code: str, told: str) -> None:
     one = found(pod, nodes=nodes)
     assert (one.code, one.never) == (code, True) and told in one.text
-    growing = [replace(n, labels={"karpenter.sh/nodepool": "p"}) for n in nodes]
+    growing = [replace(n, grows=True) for n in nodes]
     assert not found(pod, nodes=growing).never, "a node may be added"
 
 
@@ -342,6 +342,67 @@ def test_members_of_a_gang_that_can_never_start_do_not_hold_their_places(phase: 
     looked = seen("starting", members=members, obstacle=NEVER, phases=phases)
     limit = limit_of(looked, Policy("never"), 100.0, None)
     assert limit is not None and (limit.left, limit.code) == (left, NEVER.code)
+
+
+def seven(*, of: int = 7, **fields: Any) -> Scene:
+    """A gang of members with a GPU each, six of which have their places."""
+    placed = [a_pod(f"worker-{n}") for n in range(6)]
+    for pod in placed:
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "1"}}
+    waits = [unplaced(f"worker-{n}", asks={"nvidia.com/gpu": "1"}) for n in range(6, of)]
+    given = {"nodes": [node(f"n{n}", 2, grows=False) for n in range(3)], **fields}
+    return scene(*placed, *waits, **given)
+
+
+JOINED = BEGUN + 30 - PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("fields", "never", "certain"),
+    [
+        ({}, True, True),
+        ({"nodes": [node(f"n{n}", 2, grows=False, cordoned=n == 0) for n in range(3)]}, True, True),
+        ({"nodes": [node("n0", 6, grows=False, joined=JOINED)]}, True, True),
+        # What may yet change keeps its patience.
+        ({"nodes": [node(f"n{n}", 2) for n in range(3)]}, True, False),
+        ({"nodes": [node("n0", 6, grows=False), node("n1", 0, grows=False, ready=False)]}, True, False),
+        ({"nodes": [node("n0", 6, grows=False), node("n1", 0, grows=False, joined=JOINED + 1)]}, True, False),
+        (
+            {"nodes": [node("n0", 6, grows=False, capacity={"nvidia.com/gpu": "8"})]},
+            True,
+            False,
+        ),
+        # What fits, and only not now.
+        ({"nodes": [node("n0", 7, grows=False)]}, False, False),
+        ({"nodes": [node("n0", 6, grows=False), node("n1", 1, grows=False, cordoned=True)]}, False, False),
+        ({"nodes": [node("n0", 6, grows=False), node("n1", 1, grows=False, ready=False)]}, False, False),
+        ({"nodes": [node("n0", 6, grows=True)]}, False, False),
+        ({"events": [an_event("TriggeredScaleUp", "pool 1->2")]}, False, False),
+    ],
+)
+def test_seven_gpus_of_a_cluster_of_six(fields: Json, never: bool, certain: bool) -> None:
+    one = obstacle_of(seven(**fields))
+    assert ((one is not None and one.never), (one is not None and one.certain)) == (never, certain)
+
+
+@pytest.mark.parametrize(("gpus", "certain"), [("16", True), ("8", False)])
+def test_a_member_that_is_larger_than_every_node(gpus: str, certain: bool) -> None:
+    pods = (a_pod("master-0"), unplaced("worker-0", asks={"nvidia.com/gpu": gpus}))
+    one = obstacle_of(scene(*pods, nodes=[node("a", 8, grows=False), node("b", 4, grows=False)]))
+    assert (one is not None and one.certain) == certain
+
+
+@pytest.mark.parametrize("phase", ["running", "pending"])
+@pytest.mark.parametrize("clocks", [{}, {"scheduled": 3600.0}])
+def test_what_no_node_can_ever_hold_ends_at_the_first_look(phase: str, clocks: dict[str, float]) -> None:
+    """A clock of the job holds where nobody else waits for its places."""
+    members = (a_member("master-0", phase), a_member("worker-0", "pending"))
+    looked = seen(
+        "starting", members=members, obstacle=replace(NEVER, certain=True), phases={"scheduled": 0.0}
+    )
+    limit = limit_of(looked, Policy("never", clocks=clocks), 100.0, None)
+    assert limit is not None and limit.code == NEVER.code
+    assert limit.left == (3600.0 if clocks and phase == "pending" else 0.0)
 
 
 def test_the_end_is_told_by_what_kept_it() -> None:

@@ -19,6 +19,7 @@ from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
+    CONFIGMAPS,
     DEPLOYMENTS,
     LEASES,
     NAMESPACES,
@@ -104,9 +105,15 @@ class InstalledComponent:
         }
 
 
+AUTOSCALER_STATUS = "cluster-autoscaler-status"
+"""The ConfigMap in kube-system in which the cluster autoscaler says how it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node, as far as it matters for where members may run."""
+    """A node, as far as it matters for where members may run. ``grows``: whether nodes of its sort are made
+    on demand, None where that is not known; ``joined``: when it came, epoch seconds.
+    """
 
     name: str
     allocatable: Mapping[str, str]
@@ -114,6 +121,9 @@ class Node:
     taints: tuple[Mapping[str, Any], ...] = ()
     cordoned: bool = False
     ready: bool = True
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    grows: bool | None = None
+    joined: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +363,11 @@ def _aggregated(answer: Json) -> Iterator[str]:
 
 def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
     """Before Kubernetes 1.30: each group and version by itself, and only those that matter here."""
-    wanted = {kind.group for part in PARTS for kind in part.kinds} | {_OPENSHIFT, "scheduling.k8s.io"}
+    wanted = {kind.group for part in PARTS for kind in part.kinds} | {
+        _OPENSHIFT,
+        "scheduling.k8s.io",
+        "karpenter.sh",
+    }
     kinds = set()
     for group in answer.get("groups") or ():
         for version in group.get("versions") or ():
@@ -666,22 +680,42 @@ def _nodes(may: May) -> Operation[tuple[Node, ...] | None]:
 def nodes() -> Operation[tuple[Node, ...] | None]:
     """The nodes; None when they may not be read."""
     try:
-        return tuple(node_of(item) for item in (yield from effects.list_all(NODES)))
+        every = tuple(node_of(item) for item in (yield from effects.list_all(NODES)))
     except (Forbidden, Missing):
         return None
+    if any(node.grows for node in every) or not (yield from _are_fixed()):
+        return every
+    return tuple(replace(node, grows=False) for node in every)
+
+
+def _are_fixed() -> Operation[bool]:
+    """Whether it is known that nothing adds nodes on demand: neither Karpenter nor the cluster autoscaler,
+    which keeps its state in a ConfigMap, is there.
+    """
+    named = f"metadata.name={AUTOSCALER_STATUS}"
+    try:
+        if (yield from effects.list_all(CONFIGMAPS, namespace="kube-system", fields=named)):
+            return False
+        return not any(kind.startswith("karpenter.sh/") for kind in (yield from served()))
+    except ApiError:
+        return False
 
 
 def node_of(item: Json) -> Node:
     spec, status = item.get("spec") or {}, item.get("status") or {}
+    labels = item["metadata"].get("labels") or {}
     return Node(
         name=item["metadata"]["name"],
         allocatable=status.get("allocatable") or {},
-        labels=item["metadata"].get("labels") or {},
+        labels=labels,
         taints=tuple(spec.get("taints") or ()),
         cordoned=bool(spec.get("unschedulable")),
         ready=any(
             c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ()
         ),
+        capacity=status.get("capacity") or {},
+        grows=any(key.startswith("karpenter.sh/") or "autoscal" in key for key in labels) or None,
+        joined=from_rfc3339(item["metadata"].get("creationTimestamp")),
     )
 
 

@@ -68,8 +68,6 @@ SAFE: Mapping[str, float] = {
     "claim": 600.0,
 }
 """Seconds after the last sign of life from which on something is tidied up."""
-LEASES_KEPT = 86400.0
-AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def tidy_up(namespace: str) -> Operation[list[Tidied]]:
     done = []
     for orphan in (yield from orphans(namespace)):
         done.append((yield from _tidied(orphan)))
-    yield from forgotten_leases()
+    yield from leases.remove_dead()
     return done
 
 
@@ -370,19 +368,3 @@ def _without_record(orphan: Orphan) -> Operation[str | None]:
 def _is_being_started(stored: Stored) -> bool:
     record = stored.record
     return not AttemptObjects(stored).was_created and record.outcome is None and record.stop is None
-
-
-def forgotten_leases() -> Operation[None]:
-    """Leases of processes that were killed long ago; a few at a time."""
-    try:
-        held = yield from effects.list_all(LEASES, labels=labels.selector())
-    except Forbidden:
-        return
-    now = yield from effects.server_time()
-    old = [lease for lease in held if now - leases.seen_at(lease) > LEASES_KEPT]
-    for lease in old[:AT_ONCE]:
-        metadata = lease["metadata"]
-        try:
-            yield from effects.delete(LEASES, metadata["name"], uid=metadata["uid"])
-        except (Conflict, Forbidden):
-            continue

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from allaboard.backends.base import Plan
-from allaboard.engines import ENGINES
+from allaboard.engines import ENGINES, other_version
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
 from allaboard.inspection import shipped_code
@@ -82,11 +82,12 @@ def prepare_attempt(
         )
     if errors or made is None:
         raise _as_one(plan.job.name, errors)
+    version = other_version(plan.job.source, ENGINES[layout.engine])
     return PreparedAttempt(
         layout=layout,
         manifests=made.manifests,
         gang=made.gang,
-        notes=(*notes, *made.notes),
+        notes=(*([version] if version else []), *notes, *made.notes),
         claims=made.claims,
     )
 

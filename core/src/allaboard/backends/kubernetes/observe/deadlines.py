@@ -5,9 +5,9 @@ job (training-operator.md C7). So it is nudged with an annotation, and has a min
 does not, and then the run is ended from here. Clocks of phases are known to no operator at all. What can
 never start (`obstacles`, and what Kueue can never admit: `Held.never`) has failed once the clock of its
 phase is over, or `PATIENCE` where it has none, and sooner where some of its members run and hold places that
-the rest can never join (`HOLDING`). Who only waits in a queue waits without end, but where
-`policy.clocks.admitted` says how long; each time that a queue takes a job back that clock begins anew. No
-clock counts what another cluster does (MultiKueue).
+the rest can never join (`HOLDING`), and at the first look where no node can ever hold it. Who only waits in
+a queue waits without end, but where `policy.clocks.admitted` says how long; each time that a queue takes a
+job back that clock begins anew. No clock counts what another cluster does (MultiKueue).
 """
 
 from __future__ import annotations
@@ -60,13 +60,14 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
         return
     stuck, spent = seen.obstacle, seen.phases[on] or 0.0
     spent -= seen.queued_before if on == "admitted" else 0.0
-    clock = policy.clocks.get(on, PATIENCE if stuck is not None and stuck.never else None)
-    if clock is None:
-        return
+    holds = any(member.phase == "running" for member in seen.members)
     if stuck is not None and stuck.never:
-        if any(member.phase == "running" for member in seen.members):
-            clock = min(clock, HOLDING)
-        yield Limit(clock - spent, stuck.text, code=stuck.code)
+        patience = 0.0 if stuck.certain else HOLDING if holds else PATIENCE
+        longest = policy.clocks.get(on, patience)
+        yield Limit((min(longest, patience) if holds else longest) - spent, stuck.text, code=stuck.code)
+        return
+    clock = policy.clocks.get(on)
+    if clock is None:
         return
     why = f"its phase {on} took longer than its clock of {show_seconds(clock)}"
     why += f": {seen.held_by}" if seen.held_by else ""

@@ -305,6 +305,18 @@ def takes_rank_0(stored: Stored) -> bool:
     return bool(layout.get("elastic")) or layout.get("policy", {}).get("clean_pods") == "all"
 
 
+def pods_that_go(objects: AttemptObjects) -> frozenset[str]:
+    """The uids of the pods that the operator deletes of a run that has succeeded: all of them, or by
+    ``clean_pods: running`` those that have not ended.
+    """
+    if takes_rank_0(objects.stored):
+        going = objects.pods
+    else:
+        stay = objects.stored.layout.get("policy", {}).get("clean_pods") == "none"
+        going = () if stay else objects.living
+    return frozenset(pod["metadata"]["uid"] for pod in going)
+
+
 def matches_record(job: Json, stored: Stored) -> bool:
     """Whether this object is the job of the attempt that the record means."""
     record = stored.record

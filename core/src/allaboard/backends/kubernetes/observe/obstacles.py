@@ -4,7 +4,9 @@ admission refuses, a request that no node can ever hold. Values in, values out.
 
 `never` says that waiting does not help: a person must change the job or the cluster first. Such a run is
 ended by its follower after the clock of the phase that it is in (`policy.clocks`), or after `PATIENCE` where
-the job says nothing. What may pass by itself (a registry that limits, a full cluster) waits without end.
+the job says nothing; and at the first look where no node can ever hold it and nothing is there that changes
+that (`Obstacle.certain`): others wait for the places that it holds. What may pass by itself (a registry that
+limits, a full cluster) waits without end.
 """
 
 from __future__ import annotations
@@ -466,13 +468,13 @@ def _unplaced(member: str, pod: Json, scene: Scene) -> Iterator[Obstacle]:
         return
     if (reason := impossible(pod.get("spec") or {}, scene.nodes)) is not None:
         code, words = reason
-        grows = any(may_grow(node) for node in scene.nodes) or any(
-            e.get("reason") in ("TriggeredScaleUp", "Nominated") for e in _about(pod, scene)
-        )
+        grows = _may_grow(scene)
         text = f"{member} can never start here: {words}"
         if grows:
             text = f"{member} does not start: {words}; a node may be added"
-        yield _made(member, pod, "conditions.PodScheduled", said, code, text, not grows)
+        one = _made(member, pod, "conditions.PodScheduled", said, code, text, not grows)
+        most = _at_most(scene)
+        yield replace(one, certain=most is not None and impossible(pod.get("spec") or {}, most) is not None)
 
 
 def _claims(member: str, pod: Json, said: str) -> Iterator[Obstacle]:
@@ -519,9 +521,28 @@ def _devices(member: str, pod: Json, said: str) -> Iterator[Obstacle]:
         yield _made(member, pod, where, said, "insufficient_gpu", text, False)
 
 
-def may_grow(node: Node) -> bool:
-    """Whether nodes of this sort are made on demand: what is not there now may come."""
-    return any(key.startswith("karpenter.sh/") or "autoscal" in key for key in node.labels)
+def _may_grow(scene: Scene) -> bool:
+    """Whether nodes are made on demand, or just now: what is not there may come."""
+    return any(node.grows for node in scene.nodes or ()) or any(
+        e.get("reason") in ("TriggeredScaleUp", "Nominated") for e in scene.events
+    )
+
+
+def _at_most(scene: Scene) -> list[Node] | None:
+    """The nodes with all that they can ever offer; None where that is not known: something may add nodes, one
+    is not ready, or has come just now, without its devices maybe. A device plugin that is started again
+    offers none for a moment; the capacity stays.
+    """
+    nodes = scene.nodes or ()
+    settled = all(
+        node.grows is False and node.ready and (node.joined is None or scene.now - node.joined >= PATIENCE)
+        for node in nodes
+    )
+    if not nodes or not settled:
+        return None
+    return [
+        replace(node, cordoned=False, allocatable={**node.allocatable, **node.capacity}) for node in nodes
+    ]
 
 
 def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
@@ -565,7 +586,7 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
     willing = [replace(node, ready=True, cordoned=False) for node in nodes]
     groups = [capacity.Pods(member, 1, pod.get("spec") or {}, {}) for member, pod in scene.pods.items()]
     fits = capacity.room(groups, willing)
-    if fits >= scene.needed or any(may_grow(node) for node in nodes):
+    if fits >= scene.needed or _may_grow(scene):
         return
     pod = scene.pods[waits[0]]
     said = str((condition(pod, "PodScheduled") or {}).get("message") or "")
@@ -574,7 +595,9 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
         f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
     )
     code = "insufficient_gpu" if gpus else "unschedulable_constraints"
-    yield _made(waits[0], pod, "conditions.PodScheduled", said, code, text, True)
+    one = _made(waits[0], pod, "conditions.PodScheduled", said, code, text, True)
+    most = _at_most(scene)
+    yield replace(one, certain=most is not None and capacity.room(groups, most) < scene.needed)
 
 
 # --- words --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from allaboard.backends.checkpoints import with_checkpoints
@@ -34,6 +34,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
     observation_of,
     parse_records,
     pod_roles,
+    pods_that_go,
     read_explanations,
     read_objects,
     reread_pods,
@@ -198,13 +199,16 @@ def _observe_ended(
     stored, history = objects.stored, session.history(objects.stored)
     is_first = stored.record.outcome is None
     loses_rank_0 = takes_rank_0(stored)
+    is_success = state_of(observation) is State.SUCCEEDED
+    going = pods_that_go(objects) if is_first and is_success else frozenset()
     notes: tuple[str, ...] = ()
     if is_first:
         yield from wait_for_captures(session)
         session.add_look(objects)
     if is_first or evidence:
-        yield from collect_logs(history.collector, objects, over=True, asked=evidence or loses_rank_0)
-        if is_first and state_of(observation) is State.SUCCEEDED:
+        asked = evidence or loses_rank_0
+        yield from collect_logs(history.collector, objects, over=True, asked=asked, going=going)
+        if is_first and is_success:
             yield from _collect_last_lines(history.collector, objects)
             history.collector.add_last_words()
         if evidence:
@@ -213,8 +217,10 @@ def _observe_ended(
                 session.add_look(objects)
         if not is_first:
             yield from load_archive(history, stored, stored.record.attempt)
-        if observation.restarts or state_of(observation) is not State.SUCCEEDED or loses_rank_0:
-            tries = history.collector.logs.tries()
+        tries = history.collector.logs.tries()
+        stays = {pod["metadata"]["uid"] for pod in objects.pods} - going
+        is_lost = not stays.issuperset(kept.one.uid for kept in tries)
+        if observation.restarts or not is_success or loses_rank_0 or is_lost:
             yield from archive.save(stored, tries, history.memory, observation.finished)
     if is_first:
         now = yield from stop.record_end(objects, state_of(observation), history.to_dict())
@@ -408,12 +414,20 @@ def container_runs(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:
 
 
 def collect_logs(
-    collector: EvidenceCollector, objects: AttemptObjects, *, over: bool, asked: bool
+    collector: EvidenceCollector,
+    objects: AttemptObjects,
+    *,
+    over: bool,
+    asked: bool,
+    going: Collection[str] = (),
 ) -> Operation[None]:
-    """Read what must be read of the logs now: ends of what failed, and what rank 0 reports."""
+    """Read what must be read of the logs now: ends of what failed or goes, and what rank 0 reports.
+    ``going``: uids of pods that are taken away.
+    """
     if not objects.pods and not over:
         return
     tries = container_runs(Layout.from_dict(objects.stored.layout), objects.pods)
+    tries = [replace(one, leaving=True) if one.uid in going else one for one in tries]
     yield effects.StreamIO(
         lambda api: collect(api, None, collector, tries, over=over, asked=asked),
         lambda api: acollect(api, None, collector, tries, over=over, asked=asked),

@@ -12,7 +12,7 @@ from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource, resource_of
 from allaboard.backends.kubernetes.lifecycle import launch as launching
-from allaboard.backends.kubernetes.lifecycle import orphans, stop
+from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.deadlines import with_stall
@@ -34,7 +34,7 @@ from allaboard.backends.kubernetes.operations.observe import (
     session_of,
 )
 from allaboard.backends.kubernetes.operations.workspace import Workspace
-from allaboard.backends.kubernetes.state import records
+from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.run_record import keep_seconds
@@ -73,6 +73,7 @@ def launch(
         workspace.has_pruned = True
         with suppress(AllaboardError):  # the run is started, whatever becomes of old ones
             yield from prune(workspace)
+            yield from leases.remove_dead()
     return handle
 
 
@@ -88,7 +89,7 @@ def list_runs(workspace: Workspace) -> Operation[list[Observation]]:
     if not bodies:
         yield from check_namespace(workspace.namespace)
     yield from prune(workspace, every)
-    yield from orphans.forgotten_leases()
+    yield from leases.remove_dead()
     # After the records: what a record knows to have been created is in these lists, or is gone.
     jobs = yield from _jobs_by_uid({resource_of(stored.job) for stored in every})
     pods: dict[tuple[str, ...], list[Json]] = {}

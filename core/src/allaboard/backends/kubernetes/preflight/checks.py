@@ -840,7 +840,7 @@ def nodes(facts: Facts) -> Iterator[Check]:
         fix = "an autoscaler may add some when members wait; where there is none, ask who runs the cluster"
         yield Check("nodes", False, "the cluster has no nodes now", fix=fix, severity=WARNING)
         return
-    severity = WARNING if any(_grows(node.labels) for node in known_nodes) else ERROR
+    severity = WARNING if any(node.grows for node in known_nodes) else ERROR
     wrong = [*_nodes(facts, severity)]
     yield from wrong
     if not wrong:
@@ -875,11 +875,6 @@ def devices(facts: Facts) -> Iterator[Check]:
 def disruptions(facts: Facts) -> Iterator[Check]:
     """What keeps members where they are when a node is emptied."""
     yield from budgets.judge(facts.pods, facts.budgets)
-
-
-def _grows(labels: Mapping[str, str]) -> bool:
-    """Whether nodes of this sort are made on demand: what is not there now may come."""
-    return any(key.startswith("karpenter.sh/") or "autoscal" in key for key in labels)
 
 
 def _nodes(facts: Facts, severity: str) -> Iterator[Check]:

@@ -2,7 +2,8 @@
 process does, however many runs it follows. The record of a run names the Lease of the process that follows it
 (contract, section 1).
 
-A process that ends releases its Lease; one that is killed cannot, and its Lease runs out. A process that may
+A process that ends releases its Lease; one that is killed cannot, and its Lease runs out. Who lists, launches
+or follows next removes those that ran out long ago. A process that may
 not keep Leases follows all the same; it cannot be seen to live, and its runs are never taken for orphans.
 """
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
-from allaboard.backends.kubernetes.client.errors import Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.client.errors import Conflict, Exists, Forbidden, Missing
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import LEASES
@@ -35,6 +36,11 @@ T = TypeVar("T")
 SECONDS = 60
 """How long a Lease holds without being renewed; it is renewed three times as often."""
 EVERY = SECONDS / 3
+KEPT = 3600.0
+"""Seconds for which a Lease that has run out is kept: from it is known since when its runs have no follower,
+and so whether theirs may still come back (`lifecycle.orphans.SAFE`).
+"""
+AT_ONCE = 50
 PATIENCE = Patience(budget=5.0)
 """Its next try comes soon anyway."""
 
@@ -85,6 +91,22 @@ def renew_lease(holder: str) -> Operation[None]:
     except Missing:  # another client tidied up too eagerly
         with suppress(Exists):
             yield from effects.create(LEASES, lease_body(holder, now))
+
+
+def remove_dead() -> Operation[None]:
+    """Remove the Leases of processes that died long ago; a few at a time, as far as this user may."""
+    try:
+        every = yield from effects.list_all(LEASES, labels=labels.selector())
+        now = yield from effects.server_time()
+        dead = [lease for lease in every if not is_held(lease, now - KEPT)]
+        for lease in dead[:AT_ONCE]:
+            metadata = lease["metadata"]
+            with suppress(Conflict, Missing):  # somebody else removes it, or its process has come back
+                yield from effects.delete(
+                    LEASES, metadata["name"], uid=metadata["uid"], version=metadata["resourceVersion"]
+                )
+    except (Forbidden, Missing):
+        return
 
 
 def release_lease(holder: str) -> Operation[None]:
@@ -146,9 +168,13 @@ class ThreadKeeper:
             self.api.close()
 
     def _keep(self, over: threading.Event) -> None:
+        has_tidied = False
         while not over.wait(EVERY):
             with suppress(AllaboardError):  # a cluster that does not answer counts no time against us either
                 run_sync(renew_lease(self.holder), self.api)
+                if not has_tidied:
+                    has_tidied = True
+                    run_sync(remove_dead(), self.api)
 
 
 class TaskKeeper:
@@ -182,10 +208,14 @@ class TaskKeeper:
                 await self._do(release_lease(self.holder))
 
     async def _keep(self) -> None:
+        has_tidied = False
         while True:
             await asyncio.sleep(EVERY)
             with suppress(AllaboardError):
                 await self._do(renew_lease(self.holder))
+                if not has_tidied:
+                    has_tidied = True
+                    await self._do(remove_dead())
 
     async def _do(self, operation: Operation[T]) -> T:
         api = self.api.twin(PATIENCE)

@@ -63,14 +63,15 @@ Step = List | Watch | Rest
 
 
 class PodAlarm(NamedTuple):
-    """A pod whose row indicates failure; or, where it has not ``failed``, one that is done, or may be rank 0
-    and is being deleted. ``version`` is that of its row ("": not known): a watch from there on tells what
-    became of the pod, even when it is gone.
+    """A pod whose row indicates failure; or, where it has not ``failed``, one that is done or, where it
+    ``goes``, is being deleted. ``version`` is that of its row ("": not known): a watch from there on tells
+    what became of the pod, even when it is gone.
     """
 
     pod: str
     version: str
     failed: bool
+    goes: bool = False
 
 
 class Follower(Protocol):
@@ -197,12 +198,13 @@ class Feed:
             else:
                 self._known[key] = signature
             is_failing = kind != "DELETED" and _indicates_failure(row)
-            leaves = kind != "DELETED" and _leaves(row)
+            goes = kind != "DELETED" and row.get("Status") == "Terminating"
+            is_done = kind != "DELETED" and row.get("Status") == "Completed"
             for run in _runs(name):
                 if run in self._followers:
                     self._present.add(run)
-                    if is_failing or leaves:
-                        self._alarm(run, PodAlarm(name, self._version or "", is_failing))
+                    if is_failing or goes or is_done:
+                        self._alarm(run, PodAlarm(name, self._version or "", is_failing, goes))
                     self._wake(run)
 
     def mark_opened(self, now: float) -> None:
@@ -328,12 +330,6 @@ def _indicates_failure(row: Mapping[str, Any]) -> bool:
     """Whether a pod's row tells of a failure (the printed Status: pkg/printers/internalversion)."""
     status = str(row.get("Status", ""))
     return status in _AILING or status.startswith(_AILING_IN)
-
-
-def _leaves(row: Mapping[str, Any]) -> bool:
-    """Whether the pod that rank 0 may be in is being deleted, or may be from now on."""
-    status = row.get("Status")
-    return status == "Completed" or (status == "Terminating" and _name(row).endswith("-0"))
 
 
 _AGES = ("Name", "Age", "AGE", "Created At", "Duration")
