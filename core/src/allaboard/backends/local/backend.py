@@ -33,6 +33,7 @@ from allaboard.backends.base import (
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.data import Choice, choose_data, read_data
 from allaboard.backends.local.host.arrivals import arrivals_in
+from allaboard.backends.local.host.clock import Moment
 from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
@@ -610,7 +611,9 @@ class LocalBackend:
         so_far = seen.phases[on] or 0.0
         if seen.waiting is not None and written.queued is not None:
             seen = replace(seen, waiting=_waiting_reason(written.queued, glances) or seen.waiting)
-        return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - written.written)})
+        age = written.age(now := Moment.now())
+        age = max(0.0, now.wall - written.written) if age is None else age
+        return replace(seen, phases={**seen.phases, on: so_far + age})
 
     def _observe_settled(
         self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _PoolViews | None = None
@@ -1012,14 +1015,14 @@ class LocalBackend:
     def enforce(self, run: str, owner: Owner) -> None:
         """Nothing to do: the run's own supervisor enforces every limit."""
 
-    def housekeep(self, now: float | None = None) -> tuple[str, ...]:
+    def housekeep(self, now: Moment | None = None) -> tuple[str, ...]:
         """Clean up overdue ttls, expired records, members that outlived supervisor and keeper, and unfinished
         removals. Returns sentences about what could not be removed.
 
         May be killed at any instruction, and may run in parallel with itself and with launches. Damaged runs
         are kept; `list` shows them.
         """
-        now = time.time() if now is None else now
+        now = now or Moment.now()
         keep = run_record.keep_seconds(self.environ)
         troubles = []
         for folder in self._run_folders():
@@ -1043,7 +1046,7 @@ class LocalBackend:
                     troubles.append(str(error))
         return tuple(dict.fromkeys(troubles))
 
-    def _needs_housekeeping(self, folder: RunFolder, now: float, keep: float) -> bool:
+    def _needs_housekeeping(self, folder: RunFolder, now: Moment, keep: float) -> bool:
         """Whether a run may need housekeeping. Takes no lock, because most runs need none."""
         record = records.read_record(folder)
         if record is None:
@@ -1051,11 +1054,11 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
             return False
-        if record.outcome is None or now - record.outcome.at >= keep:
+        if record.outcome is None or _is_older(attempt, record.outcome.at, now, keep):
             return True
         return bool(folder.attempts()) and (record.deleted or _is_overdue(attempt, record.outcome.at, now))
 
-    def _housekeep_run(self, folder: RunFolder, now: float, keep: float) -> None:
+    def _housekeep_run(self, folder: RunFolder, now: Moment, keep: float) -> None:
         """Housekeep one run under its record's lock, which a launch holds until its supervisor lives."""
         with records.locked_record(folder, wait=False) as transaction:
             record = transaction.record
@@ -1065,11 +1068,13 @@ class LocalBackend:
                 kill_run(record.uid)
                 state = self._state_of_run(folder, record, locked=True)
                 if state.is_final:
-                    transaction.write(record.ended(state, now))
-            elif now - record.outcome.at >= keep:
+                    transaction.write(record.ended(state, now.wall))
+                return
+            attempt = folder.attempt(record.generation, record.attempt)
+            if _is_older(attempt, record.outcome.at, now, keep):
                 discard(folder.path, folder.trash)
             else:
-                self._remove(transaction, record, now)
+                self._remove(transaction, record, now.wall)
 
     def _wait_until_gone(self, folder: RunFolder) -> None:
         """Wait until no process of the run's attempt is left. The members' grace bounds the wait."""
@@ -1259,6 +1264,14 @@ class _StateFile:
     boot: str | None = None
     over: bool = False
     queued: Any = None
+    steady: float | None = None
+    """When it was written, in seconds since the boot."""
+
+    def age(self, now: Moment) -> float | None:
+        """The seconds since it was written; None: not in this boot, or by an older release."""
+        if self.steady is None or self.boot != boot_id():
+            return None
+        return max(0.0, now.steady - self.steady)
 
 
 STATE_VERSION = 1
@@ -1299,10 +1312,24 @@ def _is_unreadable(attempt: AttemptFolder) -> bool:
     return False
 
 
-def _is_overdue(attempt: AttemptFolder, ended: float, now: float) -> bool:
+def _is_overdue(attempt: AttemptFolder, ended: float, now: Moment) -> bool:
     layout = _read_layout(attempt)
     ttl = layout.policy.ttl if layout is not None else None
-    return ttl is not None and now - ended >= ttl
+    return ttl is not None and _since_end(attempt, ended, now) >= ttl
+
+
+def _is_older(attempt: AttemptFolder, ended: float, now: Moment, seconds: float) -> bool:
+    """Whether the end of a run is so long ago. Its state is read only where that seems so."""
+    return now.wall - ended >= seconds and _since_end(attempt, ended, now) >= seconds
+
+
+def _since_end(attempt: AttemptFolder, ended: float, now: Moment) -> float:
+    """The seconds since a run has ended, at ``ended`` epoch seconds."""
+    with suppress(SiteError):
+        written = _read_state_file(attempt)
+        age = written.age(now) if written is not None and written.over else None
+        return now.wall - ended if age is None else age
+    return now.wall - ended
 
 
 def _unreadable_observation(folder: RunFolder, error: SiteError) -> Observation:

@@ -43,6 +43,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from allaboard.backends.local.host import processes
+from allaboard.backends.local.host.clock import Clock, steady
 from allaboard.backends.local.host.processes import Identity
 
 _CLOSING_LIMIT = 5.0
@@ -58,7 +59,9 @@ _POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The member's program runs (exec succeeded). ``at`` is epoch seconds, here and below."""
+    """The member's program runs (exec succeeded). ``at``: epoch seconds by the supervisor's clock, here and
+    below.
+    """
 
     member: str
     identity: Identity
@@ -189,8 +192,8 @@ class Keeper:
     false.
     """
 
-    def __init__(self, pid: int, sock: socket.socket, mark: str) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, sock: socket.socket, mark: str, clock: Clock) -> None:
+        self.pid, self.clock = pid, clock
         self.identity = Identity(pid, processes.start_time(pid) or 0)
         self.mark = mark
         self._wire = _Wire(sock)
@@ -198,8 +201,8 @@ class Keeper:
         self._seen: set[Identity] = set()
 
     @classmethod
-    def start(cls, mark: str, keep_fds: Iterable[int] = ()) -> Keeper:
-        """Fork the keeper. Call it before the supervisor has threads.
+    def start(cls, mark: str, keep_fds: Iterable[int] = (), clock: Clock | None = None) -> Keeper:
+        """Fork the keeper. Call it before the supervisor has threads. ``clock``: tells when things happened.
 
         It keeps ``keep_fds`` open until it ends (the run's lock: then a free lock means that the members are
         gone too) and closes every other descriptor of the supervisor. Raises OSError when the fork fails.
@@ -216,7 +219,7 @@ class Keeper:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             keeper_end.close()
-        return cls(pid, own_end, mark)
+        return cls(pid, own_end, mark, clock or Clock())
 
     @property
     def alive(self) -> bool:
@@ -234,7 +237,10 @@ class Keeper:
 
     def read_events(self) -> list[Event]:
         """What happened since the last call, in order, without waiting."""
-        return [self._record_event(_event(message)) for message, _ in self._wire.receive()]
+        return [
+            self._record_event(_event(message, self.clock.at(message["at"])))
+            for message, _ in self._wire.receive()
+        ]
 
     def _record_event(self, event: Event) -> Event:
         if isinstance(event, Started):
@@ -336,8 +342,8 @@ class Keeper:
             return False
 
 
-def _event(message: Mapping[str, Any]) -> Event:
-    member, at = message["member"], message["at"]
+def _event(message: Mapping[str, Any], at: float) -> Event:
+    member = message["member"]
     match message["event"]:
         case "started":
             return Started(member, Identity(message["pid"], message["start"]), at)
@@ -513,7 +519,7 @@ class _KeeperLoop:
             if member := mains.get(pid):
                 member.early_signals.clear()  # its pid may have been reused
                 self.settle_report(member)
-                member.ended = {"code": code, "maxrss": maxrss, "at": time.time()}
+                member.ended = {"code": code, "maxrss": maxrss, "at": steady()}
                 self.start_killing(member)
 
     def start_killing(self, member: _Member) -> None:
@@ -534,7 +540,7 @@ class _KeeperLoop:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
             # A process sleeps in the kernel. Report it as a survivor rather than wait for ever.
-            member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": time.time()}
+            member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": steady()}
         del self.members[member.name]
         if member.failure:
             self.send_failure(member.name, **member.failure)
@@ -602,7 +608,7 @@ class _KeeperLoop:
     # Words to the supervisor.
 
     def send_event(self, event: str, member: str, **fields: Any) -> None:
-        self.wire.queue({"at": time.time(), **fields, "event": event, "member": member})
+        self.wire.queue({"at": steady(), **fields, "event": event, "member": member})
 
     def send_failure(self, member: str, stage: str, errno: int, text: str) -> None:
         self.send_event("spawn_failed", member, stage=stage, errno=errno, text=text)
