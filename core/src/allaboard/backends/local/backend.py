@@ -134,6 +134,10 @@ _LOCKED_WITHIN = 0.05
 _POLL = 0.02
 _STOPPED_EVERY = 1.0
 """Seconds between two looks whether a supervisor that is waited for is stopped."""
+_NOT_FOUND = (
+    "and so was its keeper: no control group could be made here, so a process of it that has cleared its "
+    "environment and begun a session of its own may still run (look with ps)"
+)
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
 _IGNORED_FIELDS = (
@@ -908,6 +912,8 @@ class LocalBackend:
                 return NotYours(record.owner.id if record is not None else "nobody")
             state = self._state_of_run(folder, record, locked=True)
             stop = Stop(by, reason, time.time())
+            if state is State.LOST:
+                kill_run(record.uid)  # what its supervisor and keeper left
             if state.is_final:
                 self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
                 return Stopped(already=True)
@@ -952,12 +958,14 @@ class LocalBackend:
         folder = self.find(run)
         try:
             record = self._read_record(folder)
-            ended = self._state_of_run(folder, record).is_final
+            state = self._state_of_run(folder, record)
         except SiteError as error:
             if error.code != DAMAGED:
                 raise
             return self._delete_damaged(folder)
-        if not ended or folder.attempt(record.generation, record.attempt).is_live():
+        if state is State.LOST:
+            kill_run(record.uid)
+        if not state.is_final or folder.attempt(record.generation, record.attempt).is_live():
             self.stop(_handle_of_record(record), record.owner, "delete", "the run is deleted")
             self._wait_until_gone(folder)
         with records.locked_record(folder) as transaction:
@@ -1266,6 +1274,8 @@ class _StateFile:
     queued: Any = None
     steady: float | None = None
     """When it was written, in seconds since the boot."""
+    grouped: bool = False
+    """Whether its members have a control group."""
 
     def age(self, now: Moment) -> float | None:
         """The seconds since it was written; None: not in this boot, or by an older release."""
@@ -1378,7 +1388,18 @@ def _loss_reason(attempt: AttemptFolder) -> str:
     if _is_of_another_boot(attempt):
         return "the machine was rebooted"
     last_line = tail(attempt.supervisor_log, 1)
-    return f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
+    why = f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
+    return why if _is_all_found(attempt) else f"{why}, {_NOT_FOUND}"
+
+
+def _is_all_found(attempt: AttemptFolder) -> bool:
+    """Whether every process of a run without a supervisor is gone, or can be found and ended."""
+    written = _read_state_file(attempt)
+    if written is None or written.grouped or not any(m.started for m in written.seen.members):
+        return True
+    with suppress(OSError), open_plain(attempt.live) as file:
+        return bool(file.read(1))
+    return False
 
 
 def _member_limit_problems(layout: Layout) -> list[Problem]:

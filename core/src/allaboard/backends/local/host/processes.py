@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from allaboard.backends.local.host.control_group import pids_in_group, remove_group
 from allaboard.errors import SiteError
 
 MARK = "ALLABOARD_MARK"
@@ -275,11 +276,19 @@ def find_marked(mark: str, member: str | None = None) -> list[Identity]:
     return marked
 
 
-def pids_with_open_file(device: int, inode: int) -> list[int]:
-    """Pids with this file open, among readable processes. Linux only; elsewhere []."""
+def find_in_group(mark: str) -> list[Identity]:
+    """Living processes in the control group of a run."""
+    return [who for pid in pids_in_group(mark) if (who := identity(pid))]
+
+
+def pids_with_open_file(device: int, inode: int, *, reading: bool = False) -> list[int]:
+    """Pids with this file open, among readable processes; ``reading``: so that they may read it. Linux only;
+    elsewhere [].
+    """
     if not _LINUX:
         return []
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _has_open(name, device, inode)]
+    names = filter(str.isdigit, os.listdir("/proc"))
+    return [int(name) for name in names if _has_open(name, device, inode, reading)]
 
 
 def continue_stopped(path: str, *, kill: bool = False) -> None:
@@ -305,13 +314,20 @@ def _state_of(pid: int) -> bytes:
     return b""
 
 
-def _has_open(pid: str, device: int, inode: int) -> bool:
+def _has_open(pid: str, device: int, inode: int, reading: bool) -> bool:
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 seen = os.stat(f"/proc/{pid}/fd/{fd}")
-                if (seen.st_dev, seen.st_ino) == (device, inode):
+                if (seen.st_dev, seen.st_ino) == (device, inode) and (not reading or _may_read(pid, fd)):
                     return True
+    return False
+
+
+def _may_read(pid: str, fd: str) -> bool:
+    for line in _read_file(f"/proc/{pid}/fdinfo/{fd}").splitlines():
+        if line.startswith(b"flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_WRONLY
     return False
 
 
@@ -412,8 +428,8 @@ def other_descendants(keep: Iterable[int] = ()) -> Iterator[Identity]:
 def kill_run(
     mark: str, identities: Iterable[Identity] = (), within: float = 2.0, uid: int | None = None
 ) -> tuple[Identity, ...]:
-    """Kill the processes of a dead run: those with its mark, the recorded ones, and their descendants.
-    Returns survivors.
+    """Kill the processes of a dead run: those with its mark, in its control group, the recorded ones, and
+    their descendants. Returns survivors.
 
     ``uid`` restricts it to processes of that user, because another user may have written the record. This
     process and its ancestors are never touched.
@@ -422,13 +438,15 @@ def kill_run(
     recorded = set(identities)
 
     def find() -> Iterator[Identity]:
-        survivors = {*find_marked(mark), *(who for who in recorded if is_alive(who))}
+        survivors = {*find_marked(mark), *find_in_group(mark), *(who for who in recorded if is_alive(who))}
         survivors = {who for who in survivors if who.pid not in spare}
         for who in (*survivors, *descendants_of_all([who.pid for who in survivors], spare)):
             if uid is None or user_of(who.pid) == uid:
                 yield who
 
-    return kill_all(find, within)
+    left = kill_all(find, within)
+    remove_group(mark)
+    return left
 
 
 def reap_orphan(pid: int) -> Identity | None:

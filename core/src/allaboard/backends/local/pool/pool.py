@@ -741,7 +741,10 @@ class Pool:
         self._swept[name] = time.monotonic() + _SWEEP_AGAIN
         here = entry.boot == machine.boot_id() and entry.pid_namespace == machine.pid_namespace()
         if here and entry.request.mark:
-            processes.kill_run(entry.request.mark, entry.identities, uid=None if user == 0 else user)
+            # Whoever may read it was given it: the pipe is its user's alone.
+            holders = _pids_with_file(folder, "slots", reading=True)
+            known = (*entry.identities, *filter(None, map(processes.identity, holders)))
+            processes.kill_run(entry.request.mark, known, uid=None if user == 0 else user)
 
     def _wake(self, seen: _PoolState, keys: Iterable[_Key]) -> None:
         """Wake the owners of these tickets and gangs."""
@@ -837,13 +840,15 @@ def _read_entry(folder: int, is_own: bool) -> Entry | None:
         return None
 
 
-def _pids_with_file(folder: str, name: str) -> list[int]:
+def _pids_with_file(folder: str | int, name: str, reading: bool = False) -> list[int]:
     """The pids that have a file of the pool open, among readable processes."""
     with contextlib.suppress(OSError):
-        status = os.lstat(os.path.join(folder, name))
-        return [
-            pid for pid in processes.pids_with_open_file(status.st_dev, status.st_ino) if pid != os.getpid()
-        ]
+        if isinstance(folder, int):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        else:
+            status = os.lstat(os.path.join(folder, name))
+        found = processes.pids_with_open_file(status.st_dev, status.st_ino, reading=reading)
+        return [pid for pid in found if pid != os.getpid()]
     return []
 
 

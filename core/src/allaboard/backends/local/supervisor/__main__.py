@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.local.host.clock import Clock
+from allaboard.backends.local.host.control_group import make_group
 from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, oom_kills
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
@@ -94,6 +95,7 @@ class Supervisor:
         self.run = RunFolder(folder.path.parent)
         self.operator = op.Operator(self.layout, plan["created"])
         self.keeper: Keeper | None = None
+        self.group: str | None = None
         self.pool = Pool(plan["pool"], Capacity(0.0, 0))
         self.ticket: Ticket | None = None
         self.grant: Grant | None = None
@@ -259,7 +261,9 @@ class Supervisor:
         return True
 
     def _new_keeper(self) -> Keeper:
-        return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],), clock=self.clock)
+        live, mark = self.plan["live_fd"], self.plan["mark"]
+        self.group = make_group(mark)
+        return Keeper.start(mark, keep_fds=(live,), clock=self.clock, group=self.group, last_word=live)
 
     def _sleep(self) -> bool:
         """Sleep until something happens; true if slots may have become free."""
@@ -742,7 +746,7 @@ class Supervisor:
     def _write_state_file(self, seen: Observation, now: float, over: bool) -> None:
         self._write_events()
         body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
-        body["steady"] = now - self.clock.offset
+        body |= {"steady": now - self.clock.offset, "grouped": self.group is not None}
         if self.ticket is not None:
             body["queued"] = self._waiting_place(self.ticket)
         if self.folder.path.is_dir():
