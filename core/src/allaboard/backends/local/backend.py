@@ -39,6 +39,7 @@ from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, c
 from allaboard.backends.local.host.processes import (
     Identity,
     continue_stopped,
+    debugger_of,
     identity,
     is_alive,
     kill_run,
@@ -111,6 +112,7 @@ from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.units import seconds as duration
+from allaboard.units import show_seconds
 from allaboard.untrusted import RECORDS, parse_json, read_value, show
 
 ATTACHED_SECONDS = 600.0
@@ -132,6 +134,8 @@ _LONG_ENOUGH = 8
 _LOCKED_WITHIN = 0.05
 """Seconds within which a launch locks the folder that it has made."""
 _POLL = 0.02
+HELD_AT_MOST = 30.0
+"""Seconds that a debugger may hold a supervisor or a keeper that is asked to end."""
 _STOPPED_EVERY = 1.0
 """Seconds between two looks whether a supervisor that is waited for is stopped."""
 _NOT_FOUND = (
@@ -924,7 +928,12 @@ class LocalBackend:
                 # This run itself may fill the disk.
                 folder.attempt(record.generation, record.attempt).make_room()
                 self._request_stop(folder, transaction.write(stopped), stop, kill)
-            return Stopped()
+        stuck = _Stuck(folder.attempt(record.generation, record.attempt), self.on_silence)
+        while stuck.look():
+            time.sleep(_POLL)
+        if stuck.has_killed and not stuck.attempt.is_live():
+            kill_run(record.uid)
+        return Stopped()
 
     def _request_stop(self, folder: RunFolder, record: RunRecord, stop: Stop, kill: bool) -> None:
         attempt = folder.attempt(record.generation, record.attempt)
@@ -1007,7 +1016,7 @@ class LocalBackend:
         stop = {"do": "stop", "by": "delete", "reason": "the run is deleted", "at": time.time()}
         if attempt.is_live():
             attempt.write_request(f"stop-{random.token_hex(4)}", stop)
-        _wait_for_end(attempt)
+        _wait_for_end(attempt, self.on_silence)
         with suppress(SiteError):
             plan = read_json(attempt.plan)
             if isinstance(plan, dict) and isinstance(plan.get("mark"), str) and plan["mark"]:
@@ -1088,7 +1097,7 @@ class LocalBackend:
         """Wait until no process of the run's attempt is left. The members' grace bounds the wait."""
         record = self._read_record(folder)
         attempt = folder.attempt(record.generation, record.attempt)
-        _wait_for_end(attempt)
+        _wait_for_end(attempt, self.on_silence)
         kill_run(record.uid)
 
     def _touch(self, folder: RunFolder, handle: Handle) -> None:
@@ -1109,14 +1118,44 @@ class LocalBackend:
         return fingerprint(str(self.runs))
 
 
-def _wait_for_end(attempt: AttemptFolder) -> None:
+def _wait_for_end(attempt: AttemptFolder, say: Callable[[str], None] | None) -> None:
     """Wait until neither supervisor nor keeper lives. One that is stopped meanwhile goes on."""
-    looked = float("-inf")
+    stuck = _Stuck(attempt, say)
     while attempt.is_live():
-        if time.monotonic() - looked > _STOPPED_EVERY:
-            continue_stopped(str(attempt.live))
-            looked = time.monotonic()
+        stuck.look()
         time.sleep(_POLL)
+
+
+class _Stuck:
+    """Looks after a supervisor and a keeper that are asked to end: one that is stopped goes on, one that a
+    debugger holds is killed after `HELD_AT_MOST`, and ``say`` is told why that is waited for.
+    """
+
+    def __init__(self, attempt: AttemptFolder, say: Callable[[str], None] | None) -> None:
+        self.attempt, self.say = attempt, say
+        self.looked, self.held, self.has_killed = float("-inf"), False, False
+        self.since: float | None = None
+
+    def look(self) -> bool:
+        """Whether one of them is held by a debugger; looks once in a while."""
+        now = time.monotonic()
+        if now - self.looked < _STOPPED_EVERY:
+            return self.held
+        self.looked = now
+        late = self.since is not None and now - self.since >= HELD_AT_MOST
+        held = continue_stopped(str(self.attempt.live), kill=late)
+        self.held, self.has_killed = bool(held), self.has_killed or (late and bool(held))
+        if not held:
+            self.since = None
+        elif self.since is None:
+            self.since = now
+            if self.say is not None:
+                run, pid = self.attempt.path.parent.name, held[0].pid
+                self.say(
+                    f"process {pid}, which has to end {run}, is held by {debugger_of(pid)}: it has "
+                    f"{show_seconds(HELD_AT_MOST)} to go on, then it is killed, and the members with it"
+                )
+        return self.held
 
 
 class _StartTimer:

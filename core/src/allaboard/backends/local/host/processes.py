@@ -291,20 +291,35 @@ def pids_with_open_file(device: int, inode: int, *, reading: bool = False) -> li
     return [int(name) for name in names if _has_open(name, device, inode, reading)]
 
 
-def continue_stopped(path: str, *, kill: bool = False) -> None:
+def continue_stopped(path: str, *, kill: bool = False) -> list[Identity]:
     """Let the processes go on that have this file open and are stopped (SIGSTOP, Ctrl-Z): they would answer
-    nobody. One that a debugger holds goes on when that lets it; with ``kill`` it is killed. Linux only.
+    nobody. Those that a debugger holds go on when that lets them, and are returned; with ``kill`` they are
+    killed. Linux only.
     """
+    held: list[Identity] = []
     try:
         info = os.stat(path)
     except OSError:
-        return
+        return held
     for pid in pids_with_open_file(info.st_dev, info.st_ino):
         who, state = identity(pid), _state_of(pid)
         if who is not None and state == b"T":
             send_signal(who, signal.SIGCONT)
-        elif who is not None and state == b"t" and kill:
-            send_signal(who, signal.SIGKILL)
+        elif who is not None and state == b"t":
+            held.append(who)
+    for who in held if kill else ():
+        send_signal(who, signal.SIGKILL)
+    return held
+
+
+def debugger_of(pid: int) -> str:
+    """Who holds this process, in words."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read_file(f"/proc/{pid}/status").splitlines():
+            if line.startswith(b"TracerPid:") and (tracer := int(line.split()[1])):
+                name = _read_file(f"/proc/{tracer}/comm").decode(errors="replace").strip()
+                return f"{name} (process {tracer})"
+    return "a debugger"
 
 
 def _state_of(pid: int) -> bytes:
