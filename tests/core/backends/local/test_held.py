@@ -1,4 +1,4 @@
-"""A debugger holds a supervisor or a keeper that is asked to end: nobody waits for ever, and it is said why."""
+"""A debugger holds a supervisor or a keeper that has to end: nobody waits for ever, and it is said why."""
 
 from __future__ import annotations
 
