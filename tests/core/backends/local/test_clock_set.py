@@ -9,41 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.local import backend as backend_module
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.clock import Moment
 from allaboard.observation import Owner, State
 from allaboard.status import state_of
-from tests.core.backends.local.helpers import a_plan, ended, wait_for
+from tests.core.backends.local.helpers import a_plan, ended, supervisors_begin_with, wait_for
 
 ME = Owner("me", kind="detached")
 SLEEP = "import time; time.sleep(600)"
 DAY = 86_400.0
 CLOCK = """
-import runpy, sys, time
+import time
 real = time.time
 def wall():
     with open({file!r}) as file:
         return real() + float(file.read() or 0)
 time.time = wall
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 @pytest.fixture
 def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets the clock that supervisors and their keepers read, ahead by so many seconds."""
-    ahead, program, plain = tmp_path / "ahead", tmp_path / "clock.py", backend_module.isolated_command
+    ahead = tmp_path / "ahead"
     ahead.write_text("0")
-    program.write_text(CLOCK.format(file=str(ahead)))
-
-    def command(module: str, *words: str) -> list[str]:
-        python, isolated, *rest = plain(module, *words)
-        at = next(n for n, word in enumerate(rest) if word.endswith(".py"))
-        return [python, isolated, *rest[:at], str(program), *rest[at:]]
-
-    monkeypatch.setattr(backend_module, "isolated_command", command)
+    supervisors_begin_with(CLOCK.format(file=str(ahead)), tmp_path / "clock.py", monkeypatch)
 
     def set_ahead(seconds: float) -> None:
         made = tmp_path / "made"

@@ -13,14 +13,20 @@ from pathlib import Path
 import pytest
 
 from allaboard.backends.base import handle_of
-from allaboard.backends.local import backend as backend_module
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host import control_group
+from allaboard.backends.local.host.machine import capacity
 from allaboard.backends.local.host.processes import Identity, identity, is_alive, send_signal
 from allaboard.backends.local.pool.pool import Need, Pool, Request
 from allaboard.observation import Owner, State
 from allaboard.status import state_of
-from tests.core.backends.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
+from tests.core.backends.local.helpers import (
+    a_plan,
+    ended,
+    supervisor_and_keeper,
+    supervisors_begin_with,
+    wait_for,
+)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 ME = Owner("me", kind="detached")
@@ -54,22 +60,9 @@ def has_groups() -> bool:
 @pytest.fixture
 def no_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Supervisors can make no control group, as in most containers."""
-    program, plain = tmp_path / "no_groups.py", backend_module.isolated_command
-    program.write_text(
-        "import runpy, sys\n"
-        "sys.argv = sys.argv[1:]\n"
-        f"sys.path.insert(0, {str(Path(control_group.__file__).parents[4])!r})\n"
-        "from allaboard.backends.local.host import control_group\n"
-        "control_group.make_group = lambda mark: None\n"
-        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
-    )
-
-    def command(module: str, *words: str) -> list[str]:
-        python, isolated, *rest = plain(module, *words)
-        at = next(n for n, word in enumerate(rest) if word.endswith(".py"))
-        return [python, isolated, *rest[:at], str(program), *rest[at:]]
-
-    monkeypatch.setattr(backend_module, "isolated_command", command)
+    code = "from allaboard.backends.local.host import control_group\n"
+    code += "control_group.make_group = lambda mark: None"
+    supervisors_begin_with(code, tmp_path / "no_groups.py", monkeypatch)
 
 
 def escaped(backend: LocalBackend, folder: Path, closed: bool, **fields: object) -> tuple[str, Identity]:
@@ -136,7 +129,7 @@ def test_without_a_group_its_slots_show_it(backend: LocalBackend, folder: Path, 
     run, who = escaped(backend, folder, False, resources={"cpu": 0.5})
     kill_both(backend, run)
     ended(backend, run)
-    with Pool(backend.environ["ALLABOARD_POOL"], backend_module.capacity()) as pool:
+    with Pool(backend.environ["ALLABOARD_POOL"], capacity()) as pool:
         grant = pool.try_admit(pool.request_slots(Request("mark", (Need(0.5),))))
         assert grant is not None and not is_alive(who)
         grant.release()

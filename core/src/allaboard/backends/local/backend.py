@@ -43,6 +43,8 @@ from allaboard.backends.local.host.processes import (
     identity,
     is_alive,
     kill_run,
+    pids_with_open_file,
+    require_processes,
     send_signal,
     spawn_supervisor,
 )
@@ -401,6 +403,7 @@ class LocalBackend:
         self, plan: Plan, record: RunRecord, attempt: AttemptFolder
     ) -> tuple[Layout, str, list[str]]:
         """The layout for this machine, the folder in which members start, and notes for people."""
+        require_processes()
         where = plan.job.folder or str(Path.cwd())
         own = self._own_folders(plan, attempt)
         job, words = self._with_champion(self._placed(plan, attempt))
@@ -922,12 +925,23 @@ class LocalBackend:
                 self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
                 return Stopped(already=True)
             stopped = replace(record, stop=record.stop or stop)
+            attempt = folder.attempt(record.generation, record.attempt)
             try:
                 self._request_stop(folder, transaction.write(stopped), stop, kill)
             except OSError:
                 # This run itself may fill the disk.
-                folder.attempt(record.generation, record.attempt).make_room()
-                self._request_stop(folder, transaction.write(stopped), stop, kill)
+                attempt.make_room()
+                try:
+                    self._request_stop(folder, transaction.write(stopped), stop, kill)
+                except OSError as error:
+                    if not attempt.is_live():
+                        raise
+                    _stop_by_signal(attempt, record.uid, kill)
+                    if self.on_silence is not None:
+                        self.on_silence(
+                            f"the stop of {record.run} cannot be written down ({error.strerror}): its "
+                            "supervisor is told by a signal, and its end may not be written down either"
+                        )
         stuck = _Stuck(folder.attempt(record.generation, record.attempt), self.on_silence)
         while stuck.look():
             time.sleep(_POLL)
@@ -1116,6 +1130,17 @@ class LocalBackend:
         """The fingerprint of all runs of this home; the home is created if missing."""
         prepare(self.home)
         return fingerprint(str(self.runs))
+
+
+def _stop_by_signal(attempt: AttemptFolder, uid: str, kill: bool) -> None:
+    """Have the supervisor stop its run, or kill it and all of the run, without a disk."""
+    with suppress(OSError):
+        info = attempt.live.stat()
+        for pid in pids_with_open_file(info.st_dev, info.st_ino):
+            if (who := identity(pid)) is not None and pid != os.getpid():
+                send_signal(who, signal.SIGKILL if kill else signal.SIGTERM)  # the keeper ignores SIGTERM
+    if kill:
+        kill_run(uid)
 
 
 def _wait_for_end(attempt: AttemptFolder, say: Callable[[str], None] | None) -> None:

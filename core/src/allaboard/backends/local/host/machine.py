@@ -227,8 +227,13 @@ def _devices_by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
             "or run without GPUs (CUDA_VISIBLE_DEVICES= or ALLABOARD_GPUS= in the environment)",
             code="gpu_driver_hangs",
         ) from error
-    except OSError:  # not installed: no GPU that CUDA could use
+    except FileNotFoundError:  # not installed: no GPU that CUDA could use
         return []
+    except OSError as error:
+        raise SiteError(
+            f"the GPUs are not known, as nvidia-smi cannot be started: {processes.why_no_process(error)}",
+            code="no_process",
+        ) from error
     return parse_device_list(listing.splitlines())
 
 

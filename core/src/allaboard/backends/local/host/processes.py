@@ -95,6 +95,31 @@ def processes() -> dict[int, Process]:
     return {process.pid: process for process in entries if process}
 
 
+def require_processes() -> None:
+    """Raise SiteError where the system does not show this process its own kind, by which runs are kept."""
+    if _LINUX and process_of(os.getpid()) is None:
+        raise SiteError(
+            "/proc shows no processes here, and runs of this machine are kept by what stands there; "
+            "mount it: mount -t proc proc /proc",
+            code="no_proc",
+        )
+
+
+def why_no_process(error: OSError) -> str:
+    """Why no process could be made, in words."""
+    if error.errno != errno.EAGAIN:
+        return f"no process could be made: {error.strerror}"
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if most == resource.RLIM_INFINITY:
+        return "no process could be made: this user, or this container, may have no more; end some of them"
+    return (
+        f"no process could be made: this user may have no more than {most} (ulimit -u), or this container no "
+        "more; end some, or raise the limit"
+    )
+
+
 def _parse_stat(pid: int, line: bytes) -> Process | None:
     # The command's name stands in parentheses and may itself hold spaces and parentheses.
     fields = line[line.rfind(b")") + 2 :].split()
@@ -568,9 +593,8 @@ def spawn_supervisor(
         answer = _read_start_report(reading, patient)
     except OSError as error:
         what = getattr(error, "filename", None) or argv[0]
-        raise SiteError(
-            f"the supervisor cannot be started: {what}: {error.strerror}", code="no_supervisor"
-        ) from error
+        why = why_no_process(error) if error.errno == errno.EAGAIN else f"{what}: {error.strerror}"
+        raise SiteError(f"the supervisor cannot be started: {why}", code="no_supervisor") from error
     except BaseException:
         if child:
             _kill_half_started(child, opened[0])
@@ -581,7 +605,7 @@ def spawn_supervisor(
     ended = _wait(child)
     if not answer:
         raise SiteError(
-            f"the supervisor ended at once ({ended}); last lines:  {_tail(log_path, log_size) or 'nothing'}",
+            f"the supervisor ended at once ({ended}); its last line: {_last_line(log_path, log_size)}",
             code="no_supervisor",
         )
     return int(answer)
@@ -637,24 +661,30 @@ def _wait(child: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-def _tail(path: str, start: int) -> str:
+def _last_line(path: str, start: int) -> str:
     with contextlib.suppress(OSError), open(path, "rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - 2000))
-        return file.read().decode(errors="replace").strip()
-    return ""
+        lines = file.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "nothing")
+    return "nothing"
 
 
 def detach() -> None:
     """Become a daemon and report the pid. A program that `spawn_supervisor` starts calls this first.
 
     Leaves the caller's process tree and session and closes every file descriptor above 2. Does nothing in a
-    program that was started otherwise, so that it can be run in the foreground.
+    program that was started otherwise, so that it can be run in the foreground. Raises SiteError when no
+    process can be made.
     """
     text = os.environ.pop(_DETACH, None)
     if text is None:
         return
     report = int(text)
-    if os.fork():
+    try:
+        child = os.fork()
+    except OSError as error:
+        raise SiteError(why_no_process(error), code="no_process") from error
+    if child:
         os._exit(0)
     os.setsid()
     close_all_but([report])

@@ -28,7 +28,7 @@ from allaboard.backends.local.host.clock import Clock
 from allaboard.backends.local.host.control_group import make_group
 from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, oom_kills
-from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
+from allaboard.backends.local.host.processes import Identity, detach, set_subreaper, why_no_process
 from allaboard.backends.local.pool import sleeper
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket
 from allaboard.backends.local.pool.waiting import start_of
@@ -98,6 +98,9 @@ class Supervisor:
         self.group: str | None = None
         self.pool = Pool(plan["pool"], Capacity(0.0, 0))
         self.ticket: Ticket | None = None
+        self.pool_fails = False
+        """Why it waits is no matter of the queue."""
+        self.told_to_end = False
         self.grant: Grant | None = None
         self.ports: tuple[int, ...] = ()
         self.members = {m.name: m for m in self.layout.members}
@@ -357,7 +360,7 @@ class Supervisor:
     def _pool_unusable(self, error: SiteError) -> None:
         """Wait while the pool cannot be used. The run never ends because of it."""
         self.operator.waiting = f"slots cannot be had here: {error}; it is tried again from time to time"
-        self.dirty = True
+        self.dirty = self.pool_fails = True
         self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
 
     def _need(self, member: Member) -> Need:
@@ -395,12 +398,18 @@ class Supervisor:
             self._pool_unusable(error)
             return
         if self.keeper is None:
-            self.keeper = self._new_keeper()
+            try:
+                self.keeper = self._new_keeper()
+            except OSError as error:
+                text = f"no member can be started: {why_no_process(error)}"
+                self._carry_out(self.operator.on_refused("NoProcess", text, self.clock.now()))
+                return
         self.keeper.hold(grant.owner_fds)
         self._on_admitted(grant.admitted)
 
     def _set_waiting(self, why: str) -> None:
         self.dirty |= self.operator.waiting != why
+        self.pool_fails = False
         self.operator.waiting = why
 
     def _may_grow(self) -> bool:
@@ -534,13 +543,20 @@ class Supervisor:
         )
         living = [n for n, member in self.operator.members.items() if member.alive and n not in self.to_start]
         self.starting.clear()
-        self.keeper = self._new_keeper()
+        try:
+            self.keeper = self._new_keeper()
+        except OSError as error:  # nothing of the run is left: it is lost
+            raise SiteError(f"its keeper was killed, and {why_no_process(error)}") from error
         if self.grant is not None:
             self.keeper.hold(self.grant.owner_fds)
         for name in living:
             self._on_exited(name, -signal.SIGKILL, now)
 
     def _read_requests(self, now: float) -> None:
+        if self.told_to_end:
+            self.told_to_end, self.dirty = False, True
+            stop = Stop("SIGTERM", "the supervisor was told to end", now)
+            self._carry_out(self.operator.ask_stop(stop, False, now))
         for path in sorted(self.folder.requests.glob("*.json")):
             body = _read_request(path)
             with suppress(OSError):
@@ -747,7 +763,7 @@ class Supervisor:
         self._write_events()
         body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
         body |= {"steady": now - self.clock.offset, "grouped": self.group is not None}
-        if self.ticket is not None:
+        if self.ticket is not None and not self.pool_fails:
             body["queued"] = self._waiting_place(self.ticket)
         if self.folder.path.is_dir():
             write_json(self.folder.state, body)
@@ -838,7 +854,11 @@ def main() -> int:
     folder = AttemptFolder(Path(sys.argv[1]))
     again = {"followed": float(sys.argv[4]), **json.loads(sys.argv[2])} if len(sys.argv) > 2 else None
     if again is None:
-        detach()
+        try:
+            detach()
+        except SiteError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return 1
         live, wake = _take_lock(folder.live), os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     else:
         live, wake = again["live"], again["wake"]
@@ -856,15 +876,20 @@ def main() -> int:
         signal.signal(name, signal.SIG_IGN)
     clock = Clock(again["offset"] if again is not None else None)
     supervisor = Supervisor(folder, plan, wake, clock)
-    signal.signal(signal.SIGTERM, lambda *_: _on_term(folder))
+
+    def on_term(*_: object) -> None:
+        """A shutdown, or a stop that could not be written down: the run stops as usual, with its grace."""
+        supervisor.told_to_end = True
+
+    signal.signal(signal.SIGTERM, on_term)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if again is not None and sys.argv[3] == "sigterm":
-        _on_term(folder)
+        on_term()
     try:
         supervisor.main(again)
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        raise
+        return 1
     return 0
 
 
@@ -881,14 +906,6 @@ def _take_lock(path: Path) -> int:
             time.sleep(0.001)
         else:
             return fd
-
-
-def _on_term(folder: AttemptFolder) -> None:
-    """SIGTERM (a shutdown, for example): stop the run as usual, with the members' grace."""
-    folder.write_request(
-        "stop-sigterm",
-        {"do": "stop", "by": "SIGTERM", "reason": "the supervisor was told to end", "at": time.time()},
-    )
 
 
 if __name__ == "__main__":

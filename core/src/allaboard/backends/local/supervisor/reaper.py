@@ -507,7 +507,7 @@ class _KeeperLoop:
             finally:
                 os.close(childs_end)
         except OSError as error:  # EAGAIN: too many processes; ENOMEM; EMFILE: too many files
-            self.send_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
+            self.send_failure(name, "fork", error.errno or 0, processes.why_no_process(error))
         else:
             os.set_blocking(report, False)
             self.members[name] = _Member(name, pid, processes.start_time(pid) or 0, report)
