@@ -400,6 +400,39 @@ def test_a_stdout_that_takes_nothing_is_a_sentence_at_most(
     assert "Exception ignored" not in done.stderr and done.returncode in (0, 1, 2), done
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["list"], ["list", "--json"], ["engines"], ["--help"], ["--version"], ["list", "--help"], ["schema"],
+     ["explain", "workers"], ["status", "digits"], ["logs", "digits"], ["events", "digits", "--json"],
+     ["report", "digits", "-o", "-"], ["explain"], ["follow", "digits"], ["queues"]],
+)  # fmt: skip
+def test_what_stdout_does_not_take_is_an_error(ab: Terminal, words: list[str]) -> None:
+    assert ab("run", ab.job("print('a line')")).code == 0
+    line = " ".join([*ab.command(*words), "> /dev/full"])
+    done = subprocess.run(line, shell=True, cwd=ab.folder, env=ab.environ, capture_output=True, text=True)
+    words_of_it = "stdout cannot be written: No space left on device; make room there, or print elsewhere"
+    assert (done.returncode, done.stderr.count(words_of_it)) == (1, 1), done
+    assert done.stderr.splitlines()[-1].startswith("error: "), done
+
+
+def test_a_run_whose_output_cannot_be_written_is_followed_to_its_end(ab: Terminal) -> None:
+    """A full disk below the log of a night's training ends neither the training nor its follower."""
+    job = ab.job("open('it', 'w').write('done')")
+    line = " ".join([*ab.command("run", job), "> /dev/full"])
+    done = subprocess.run(line, shell=True, cwd=ab.folder, env=ab.environ, capture_output=True, text=True)
+    assert done.returncode == 1 and "stdout cannot be written" in done.stderr, done
+    assert (ab.folder / "it").read_text() == "done"
+    assert ab("status", "digits", "--json").json["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["schema"], ["engines"]])
+def test_a_closed_pipe_is_no_error(ab: Terminal, words: list[str]) -> None:
+    reading = ab.start(*words)
+    assert reading.stdout is not None and reading.stderr is not None
+    reading.stdout.close()
+    assert reading.stderr.read() == "" and reading.wait() == 0
+
+
 def test_all_streams_may_be_closed(ab: Terminal) -> None:
     """No file of a run gets the number of one of them."""
     line = " ".join([*ab.command("run", ab.job()), "<&- >&- 2>&-"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from allaboard.observation import State
 from allaboard.status import state_of
+from tests.core.backends.local.helpers import supervisor_and_keeper
 from tests.core.cli.terminal import LONG, STATUS, STUBBORN, TRAINS, WAITS, Terminal, finished, wait_for
 
 
@@ -132,3 +134,18 @@ def test_whoever_waits_for_a_stop_may_leave(ab: Terminal) -> None:
     assert waiting.wait(LONG) == 130
     assert ab.processes(run), "the stop is under way, the member has its grace"
     assert ab("stop", "digits", "--now").code == 0
+
+
+def test_a_run_that_was_lost_with_its_members_lets_nobody_wait(ab: Terminal) -> None:
+    """The last that its supervisor wrote says that they run."""
+    assert ab("run", ab.job(WAITS, workers=2), "--detach").code == 0
+    ab.until_said("ready")
+    (run,) = ab.runs()
+    pids = supervisor_and_keeper(ab.backend, run)
+    for sig in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, sig)
+    wait_for(lambda: ab.seen().alive is False)
+    said = ab("stop", "digits")
+    assert said.code == 0 and "had ended already: lost; what was left of it is gone" in said.out
+    assert ab.processes(run) == []

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
 import click
+
+from allaboard.cli.stdout import open_stdout
 
 
 class Verb(NamedTuple):
@@ -75,6 +78,18 @@ RUN is a run's id, the beginning of one, or a job's name (its newest run). `alla
 """
 
 
+@contextmanager
+def _closed_pipe_is_no_error() -> Iterator[None]:
+    """`allaboard logs RUN | head`: the reader closed the pipe. click itself would report a failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        from allaboard.report.terminal import silence_stdout
+
+        silence_stdout()
+        raise click.exceptions.Exit(0) from None
+
+
 class Verbs(click.Group):
     """The group of all verbs. Its help comes from the table `VERBS`; a verb's module is imported when the
     verb runs.
@@ -103,16 +118,13 @@ class Verbs(click.Group):
             raise click.UsageError(f"there is no verb {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            # `allaboard logs RUN | head`: the reader closed the pipe. click itself would report
-            #             a failure.
-            from allaboard.report.terminal import silence_stdout
+    def make_context(self, *args: Any, **named: Any) -> click.Context:
+        with _closed_pipe_is_no_error():
+            return super().make_context(*args, **named)  # prints the help
 
-            silence_stdout()
-            return 0
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_pipe_is_no_error():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, VERBS)) + 2
@@ -152,13 +164,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else [*arguments]
     _open_closed_streams()
+    stdout = open_stdout()
     # Names and logs may hold characters that the terminal's encoding lacks. They are shown as escapes.
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     # What the line says about the place of its runs ends with it: `main` may be called again in this process.
-    return copy_context().run(_run_line, words)
+    try:
+        code = copy_context().run(_run_line, words)
+        sys.stdout.flush()
+        if stdout is None or stdout.trouble is None:
+            return code
+        from allaboard.cli.failure import report_unwritten
+
+        return report_unwritten(stdout.trouble, code)
+    finally:
+        if stdout is not None:
+            sys.stdout = sys.__stdout__
 
 
 def _open_closed_streams() -> None:

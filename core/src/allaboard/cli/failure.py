@@ -46,9 +46,16 @@ def exit_code(error: Exception, words: Sequence[str]) -> int:
     try:
         return _report(error, wants_json(words))
     except OSError as trouble:
-        # stdout takes nothing, /dev/full for one. Python would flush what is left there once more at its end.
+        # Python would flush what is left there once more at its end.
         silence_stdout()
-        return _report_own_error(SiteError(f"stdout cannot be written: {trouble.strerror}"), False)
+        return report_unwritten(trouble, ExitCode.OK)
+
+
+def report_unwritten(trouble: OSError, code: int) -> int:
+    """Say on stderr that stdout takes nothing, a full disk for one. ``code``: the exit code without that."""
+    error = SiteError(f"stdout cannot be written: {trouble.strerror}; make room there, or print elsewhere")
+    failed = _report_own_error(error, False)
+    return code or failed
 
 
 def _report(error: Exception, as_json: bool) -> int:

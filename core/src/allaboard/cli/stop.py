@@ -59,7 +59,7 @@ def stop(
         raise BadInput("say which run: allaboard stop RUN; `allaboard list` shows them")
     backend, seen = at.open_to_change(run, "stop", adopt)
     ended = state_of(seen).is_final
-    living = any(m.phase == "running" for m in seen.members)
+    living = _any_runs(seen)
     if not as_json and not ended:
         say(f"{seen.run}: {'killing it' if now else 'stopping; its members may save and end'}")
     if not ended or living:
@@ -97,14 +97,15 @@ def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observat
     with backend.changes(run) as changes:
         while True:
             seen = backend.observe(run)
-            if state_of(seen).is_final and not any(m.phase == "running" for m in seen.members):
+            # What was running when its supervisor was lost stays so in what that wrote last.
+            if state_of(seen).is_final and (seen.alive is False or not _any_runs(seen)):
                 return seen
             late = next((d for d in diagnose(seen) if d.code == "node_lost"), None)
             if late is not None:
                 now = command(f"stop {run} --now{' --adopt' if adopt else ''}")
                 words = f"the stop is recorded, and goes on by itself; to wait no longer: {now}"
                 raise SiteError(f"{late.summary}\n{words}", code=late.code)
-            if seen.key or any(m.phase == "running" for m in seen.members):
+            if seen.key or _any_runs(seen):
                 deadline = None
             elif time.monotonic() > (deadline := deadline or time.monotonic() + _PATIENCE):
                 why = "is asked to end, and does not though none of its members runs"
@@ -113,3 +114,7 @@ def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observat
             changes.wait(1.0)
             if not seen.alive:
                 time.sleep(0.05)
+
+
+def _any_runs(seen: Observation) -> bool:
+    return any(m.phase == "running" for m in seen.members)

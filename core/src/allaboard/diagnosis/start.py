@@ -281,6 +281,7 @@ def exec_format_error(case: Case) -> Iterator[Finding]:
 def _not_started(case: Case, pod: PodSeen, one: Try, said: str, code: str) -> Finding:
     found, sentence, passes = why_not_started(said)
     where = "start" if case.is_local else "containerStatuses"
+    full = "no process could be made" in said
     return Finding(
         code,
         f"{pod.name} could not be started: {sentence}",
@@ -288,6 +289,7 @@ def _not_started(case: Case, pod: PodSeen, one: Try, said: str, code: str) -> Fi
         pod.name,
         one.ended or case.went_bad(pod),
         retryable=passes if code == found else None,
+        fix="end other processes of this user, or raise the limit (ulimit -u)" if full else None,
     )
 
 

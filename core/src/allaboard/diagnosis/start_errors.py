@@ -20,6 +20,8 @@ def why_not_started(message: str) -> tuple[str, str, bool]:
             f"the GPU runtime of its node does not work: {last_clause(message)}",
             True,
         )
+    if "no process could be made" in message:
+        return "bad_entrypoint", last_clause(message), True
     if "exec format error" in message:
         return "exec_format_error", "its program was built for another processor, or has no #! line", False
     if (match := re.search(r'chdir to cwd \("?([^")]*)"?\)', message)) is not None:

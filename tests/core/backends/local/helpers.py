@@ -8,8 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
+import allaboard
 from allaboard import TrainingJob
 from allaboard.backends.base import Plan
+from allaboard.backends.local import backend as backend_module
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked
 from allaboard.backends.local.state.paths import RunFolder
@@ -57,6 +61,21 @@ def ended(backend: LocalBackend, run: str, seconds: float = 120.0) -> Observatio
         return seen if state_of(seen).is_final and not seen.alive else None
 
     return wait_for(look, seconds)
+
+
+def supervisors_begin_with(code: str, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Supervisors that are launched from here run ``code``, written to ``program``, before anything else."""
+    plain = backend_module.isolated_command
+    end = "import runpy, sys\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    path = f"import sys\nsys.path.insert(0, {str(Path(allaboard.__file__).parents[1])!r})\n"
+    program.write_text(path + code + "\n" + end)
+
+    def command(module: str, *words: str) -> list[str]:
+        python, isolated, *rest = plain(module, *words)
+        at = next(n for n, word in enumerate(rest) if word.endswith(".py"))
+        return [python, isolated, *rest[:at], str(program), *rest[at:]]
+
+    monkeypatch.setattr(backend_module, "isolated_command", command)
 
 
 def supervisor_and_keeper(backend: LocalBackend, run: str) -> tuple[int, int]:

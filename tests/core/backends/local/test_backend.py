@@ -20,6 +20,7 @@ import allaboard
 from allaboard import BadInput
 from allaboard.backends.base import NotYours, Selection, Stopped
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.host.clock import Moment
 from allaboard.backends.local.state.paths import prepare
 from allaboard.backends.local.state.records import read_record
 from allaboard.errors import OwnershipConflict, SiteError, SpecChanged, UnknownRun
@@ -334,13 +335,13 @@ def test_delete_stops_and_removes_the_logs_but_not_the_record(backend: LocalBack
 def test_ttl_is_applied_by_the_next_process_and_old_records_go(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, QUICK, policy={"ttl": "1h"}), ME)
     ended(backend, handle.run)
-    backend.housekeep(time.time() + 3000)
+    backend.housekeep(Moment.now().later(3000))
     assert backend.find(handle.run).attempts()
-    backend.housekeep(time.time() + 3700)
+    backend.housekeep(Moment.now().later(3700))
     assert (
         backend.find(handle.run).attempts() == [] and state_of(backend.observe(handle.run)) is State.SUCCEEDED
     )
-    backend.housekeep(time.time() + 31 * 86400)
+    backend.housekeep(Moment.now().later(31 * 86400))
     with pytest.raises(UnknownRun):
         backend.find(handle.run)
 

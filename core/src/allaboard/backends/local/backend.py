@@ -33,14 +33,18 @@ from allaboard.backends.base import (
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.data import Choice, choose_data, read_data
 from allaboard.backends.local.host.arrivals import arrivals_in
+from allaboard.backends.local.host.clock import Moment
 from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, fingerprint
 from allaboard.backends.local.host.processes import (
     Identity,
     continue_stopped,
+    debugger_of,
     identity,
     is_alive,
     kill_run,
+    pids_with_open_file,
+    require_processes,
     send_signal,
     spawn_supervisor,
 )
@@ -110,6 +114,7 @@ from allaboard.spec.job import TrainingJob
 from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
 from allaboard.status import state_of
 from allaboard.units import seconds as duration
+from allaboard.units import show_seconds
 from allaboard.untrusted import RECORDS, parse_json, read_value, show
 
 ATTACHED_SECONDS = 600.0
@@ -131,8 +136,14 @@ _LONG_ENOUGH = 8
 _LOCKED_WITHIN = 0.05
 """Seconds within which a launch locks the folder that it has made."""
 _POLL = 0.02
+HELD_AT_MOST = 30.0
+"""Seconds that a debugger may hold a supervisor or a keeper that is asked to end."""
 _STOPPED_EVERY = 1.0
 """Seconds between two looks whether a supervisor that is waited for is stopped."""
+_NOT_FOUND = (
+    "and so was its keeper: no control group could be made here, so a process of it that has cleared its "
+    "environment and begun a session of its own may still run (look with ps)"
+)
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
 _IGNORED_FIELDS = (
@@ -402,6 +413,7 @@ class LocalBackend:
         self, plan: Plan, record: RunRecord, attempt: AttemptFolder
     ) -> tuple[Layout, str, list[str]]:
         """The layout for this machine, the folder in which members start, and notes for people."""
+        require_processes()
         where = plan.job.folder or str(Path.cwd())
         own = self._own_folders(plan, attempt)
         job, words = self._with_champion(self._placed(plan, attempt))
@@ -621,7 +633,9 @@ class LocalBackend:
         so_far = seen.phases[on] or 0.0
         if seen.waiting is not None and written.queued is not None:
             seen = replace(seen, waiting=_waiting_reason(written.queued, glances) or seen.waiting)
-        return replace(seen, phases={**seen.phases, on: so_far + max(0.0, time.time() - written.written)})
+        age = written.age(now := Moment.now())
+        age = max(0.0, now.wall - written.written) if age is None else age
+        return replace(seen, phases={**seen.phases, on: so_far + age})
 
     def _observe_settled(
         self, folder: RunFolder, record: RunRecord, locked: bool = False, glances: _PoolViews | None = None
@@ -916,17 +930,35 @@ class LocalBackend:
                 return NotYours(record.owner.id if record is not None else "nobody")
             state = self._state_of_run(folder, record, locked=True)
             stop = Stop(by, reason, time.time())
+            if state is State.LOST:
+                kill_run(record.uid)  # what its supervisor and keeper left
             if state.is_final:
                 self._request_stop(folder, record, stop, kill)  # members that live on under clean_pods: none
                 return Stopped(already=True)
             stopped = replace(record, stop=record.stop or stop)
+            attempt = folder.attempt(record.generation, record.attempt)
             try:
                 self._request_stop(folder, transaction.write(stopped), stop, kill)
             except OSError:
                 # This run itself may fill the disk.
-                folder.attempt(record.generation, record.attempt).make_room()
-                self._request_stop(folder, transaction.write(stopped), stop, kill)
-            return Stopped()
+                attempt.make_room()
+                try:
+                    self._request_stop(folder, transaction.write(stopped), stop, kill)
+                except OSError as error:
+                    if not attempt.is_live():
+                        raise
+                    _stop_by_signal(attempt, record.uid, kill)
+                    if self.on_silence is not None:
+                        self.on_silence(
+                            f"the stop of {record.run} cannot be written down ({error.strerror}): its "
+                            "supervisor is told by a signal, and its end may not be written down either"
+                        )
+        stuck = _Stuck(folder.attempt(record.generation, record.attempt), self.on_silence)
+        while stuck.look():
+            time.sleep(_POLL)
+        if stuck.has_killed and not stuck.attempt.is_live():
+            kill_run(record.uid)
+        return Stopped()
 
     def _request_stop(self, folder: RunFolder, record: RunRecord, stop: Stop, kill: bool) -> None:
         attempt = folder.attempt(record.generation, record.attempt)
@@ -960,12 +992,14 @@ class LocalBackend:
         folder = self.find(run)
         try:
             record = self._read_record(folder)
-            ended = self._state_of_run(folder, record).is_final
+            state = self._state_of_run(folder, record)
         except SiteError as error:
             if error.code != DAMAGED:
                 raise
             return self._delete_damaged(folder)
-        if not ended or folder.attempt(record.generation, record.attempt).is_live():
+        if state is State.LOST:
+            kill_run(record.uid)
+        if not state.is_final or folder.attempt(record.generation, record.attempt).is_live():
             self.stop(_handle_of_record(record), record.owner, "delete", "the run is deleted")
             self._wait_until_gone(folder)
         with records.locked_record(folder) as transaction:
@@ -1007,7 +1041,7 @@ class LocalBackend:
         stop = {"do": "stop", "by": "delete", "reason": "the run is deleted", "at": time.time()}
         if attempt.is_live():
             attempt.write_request(f"stop-{random.token_hex(4)}", stop)
-        _wait_for_end(attempt)
+        _wait_for_end(attempt, self.on_silence)
         with suppress(SiteError):
             plan = read_json(attempt.plan)
             if isinstance(plan, dict) and isinstance(plan.get("mark"), str) and plan["mark"]:
@@ -1023,14 +1057,14 @@ class LocalBackend:
     def enforce(self, run: str, owner: Owner) -> None:
         """Nothing to do: the run's own supervisor enforces every limit."""
 
-    def housekeep(self, now: float | None = None) -> tuple[str, ...]:
+    def housekeep(self, now: Moment | None = None) -> tuple[str, ...]:
         """Clean up overdue ttls, expired records, members that outlived supervisor and keeper, and unfinished
         removals. Returns sentences about what could not be removed.
 
         May be killed at any instruction, and may run in parallel with itself and with launches. Damaged runs
         are kept; `list` shows them.
         """
-        now = time.time() if now is None else now
+        now = now or Moment.now()
         keep = run_record.keep_seconds(self.environ)
         troubles = []
         for folder in self._run_folders():
@@ -1054,7 +1088,7 @@ class LocalBackend:
                     troubles.append(str(error))
         return tuple(dict.fromkeys(troubles))
 
-    def _needs_housekeeping(self, folder: RunFolder, now: float, keep: float) -> bool:
+    def _needs_housekeeping(self, folder: RunFolder, now: Moment, keep: float) -> bool:
         """Whether a run may need housekeeping. Takes no lock, because most runs need none."""
         record = records.read_record(folder)
         if record is None:
@@ -1062,11 +1096,11 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, record.attempt)
         if attempt.is_live():
             return False
-        if record.outcome is None or now - record.outcome.at >= keep:
+        if record.outcome is None or _is_older(attempt, record.outcome.at, now, keep):
             return True
         return bool(folder.attempts()) and (record.deleted or _is_overdue(attempt, record.outcome.at, now))
 
-    def _housekeep_run(self, folder: RunFolder, now: float, keep: float) -> None:
+    def _housekeep_run(self, folder: RunFolder, now: Moment, keep: float) -> None:
         """Housekeep one run under its record's lock, which a launch holds until its supervisor lives."""
         with records.locked_record(folder, wait=False) as transaction:
             record = transaction.record
@@ -1076,17 +1110,19 @@ class LocalBackend:
                 kill_run(record.uid)
                 state = self._state_of_run(folder, record, locked=True)
                 if state.is_final:
-                    transaction.write(record.ended(state, now))
-            elif now - record.outcome.at >= keep:
+                    transaction.write(record.ended(state, now.wall))
+                return
+            attempt = folder.attempt(record.generation, record.attempt)
+            if _is_older(attempt, record.outcome.at, now, keep):
                 discard(folder.path, folder.trash)
             else:
-                self._remove(transaction, record, now)
+                self._remove(transaction, record, now.wall)
 
     def _wait_until_gone(self, folder: RunFolder) -> None:
         """Wait until no process of the run's attempt is left. The members' grace bounds the wait."""
         record = self._read_record(folder)
         attempt = folder.attempt(record.generation, record.attempt)
-        _wait_for_end(attempt)
+        _wait_for_end(attempt, self.on_silence)
         kill_run(record.uid)
 
     def _touch(self, folder: RunFolder, handle: Handle) -> None:
@@ -1107,14 +1143,55 @@ class LocalBackend:
         return fingerprint(str(self.runs))
 
 
-def _wait_for_end(attempt: AttemptFolder) -> None:
+def _stop_by_signal(attempt: AttemptFolder, uid: str, kill: bool) -> None:
+    """Have the supervisor stop its run, or kill it and all of the run, without a disk."""
+    with suppress(OSError):
+        info = attempt.live.stat()
+        for pid in pids_with_open_file(info.st_dev, info.st_ino):
+            if (who := identity(pid)) is not None and pid != os.getpid():
+                send_signal(who, signal.SIGKILL if kill else signal.SIGTERM)  # the keeper ignores SIGTERM
+    if kill:
+        kill_run(uid)
+
+
+def _wait_for_end(attempt: AttemptFolder, say: Callable[[str], None] | None) -> None:
     """Wait until neither supervisor nor keeper lives. One that is stopped meanwhile goes on."""
-    looked = float("-inf")
+    stuck = _Stuck(attempt, say)
     while attempt.is_live():
-        if time.monotonic() - looked > _STOPPED_EVERY:
-            continue_stopped(str(attempt.live))
-            looked = time.monotonic()
+        stuck.look()
         time.sleep(_POLL)
+
+
+class _Stuck:
+    """Looks after a supervisor and a keeper that are asked to end: one that is stopped goes on, one that a
+    debugger holds is killed after `HELD_AT_MOST`, and ``say`` is told why that is waited for.
+    """
+
+    def __init__(self, attempt: AttemptFolder, say: Callable[[str], None] | None) -> None:
+        self.attempt, self.say = attempt, say
+        self.looked, self.held, self.has_killed = float("-inf"), False, False
+        self.since: float | None = None
+
+    def look(self) -> bool:
+        """Whether one of them is held by a debugger; looks once in a while."""
+        now = time.monotonic()
+        if now - self.looked < _STOPPED_EVERY:
+            return self.held
+        self.looked = now
+        late = self.since is not None and now - self.since >= HELD_AT_MOST
+        held = continue_stopped(str(self.attempt.live), kill=late)
+        self.held, self.has_killed = bool(held), self.has_killed or (late and bool(held))
+        if not held:
+            self.since = None
+        elif self.since is None:
+            self.since = now
+            if self.say is not None:
+                run, pid = self.attempt.path.parent.name, held[0].pid
+                self.say(
+                    f"process {pid}, which has to end {run}, is held by {debugger_of(pid)}: it has "
+                    f"{show_seconds(HELD_AT_MOST)} to go on, then it is killed, and the members with it"
+                )
+        return self.held
 
 
 class _StartTimer:
@@ -1270,6 +1347,16 @@ class _StateFile:
     boot: str | None = None
     over: bool = False
     queued: Any = None
+    steady: float | None = None
+    """When it was written, in seconds since the boot."""
+    grouped: bool = False
+    """Whether its members have a control group."""
+
+    def age(self, now: Moment) -> float | None:
+        """The seconds since it was written; None: not in this boot, or by an older release."""
+        if self.steady is None or self.boot != boot_id():
+            return None
+        return max(0.0, now.steady - self.steady)
 
 
 STATE_VERSION = 1
@@ -1310,10 +1397,24 @@ def _is_unreadable(attempt: AttemptFolder) -> bool:
     return False
 
 
-def _is_overdue(attempt: AttemptFolder, ended: float, now: float) -> bool:
+def _is_overdue(attempt: AttemptFolder, ended: float, now: Moment) -> bool:
     layout = _read_layout(attempt)
     ttl = layout.policy.ttl if layout is not None else None
-    return ttl is not None and now - ended >= ttl
+    return ttl is not None and _since_end(attempt, ended, now) >= ttl
+
+
+def _is_older(attempt: AttemptFolder, ended: float, now: Moment, seconds: float) -> bool:
+    """Whether the end of a run is so long ago. Its state is read only where that seems so."""
+    return now.wall - ended >= seconds and _since_end(attempt, ended, now) >= seconds
+
+
+def _since_end(attempt: AttemptFolder, ended: float, now: Moment) -> float:
+    """The seconds since a run has ended, at ``ended`` epoch seconds."""
+    with suppress(SiteError):
+        written = _read_state_file(attempt)
+        age = written.age(now) if written is not None and written.over else None
+        return now.wall - ended if age is None else age
+    return now.wall - ended
 
 
 def _unreadable_observation(folder: RunFolder, error: SiteError) -> Observation:
@@ -1362,7 +1463,18 @@ def _loss_reason(attempt: AttemptFolder) -> str:
     if _is_of_another_boot(attempt):
         return "the machine was rebooted"
     last_line = tail(attempt.supervisor_log, 1)
-    return f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
+    why = f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
+    return why if _is_all_found(attempt) else f"{why}, {_NOT_FOUND}"
+
+
+def _is_all_found(attempt: AttemptFolder) -> bool:
+    """Whether every process of a run without a supervisor is gone, or can be found and ended."""
+    written = _read_state_file(attempt)
+    if written is None or written.grouped or not any(m.started for m in written.seen.members):
+        return True
+    with suppress(OSError), open_plain(attempt.live) as file:
+        return bool(file.read(1))
+    return False
 
 
 def _member_limit_problems(layout: Layout) -> list[Problem]:

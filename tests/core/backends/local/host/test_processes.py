@@ -511,3 +511,23 @@ def test_run_in_the_foreground_detach_does_nothing() -> None:
     before = os.getpid()
     processes.detach()
     assert os.getpid() == before
+
+
+@linux
+def test_who_may_read_an_open_pipe(tmp_path: Path) -> None:
+    """Whoever looks whether a pipe has a reader opens it for writing, and is no process of its run."""
+    pipe = tmp_path / "slots"
+    os.mkfifo(pipe)
+    has = os.open(pipe, os.O_RDWR)
+    looks = subprocess.Popen(
+        [sys.executable, "-c", f"import os, time; os.open({str(pipe)!r}, os.O_WRONLY); time.sleep(600)"]
+    )
+    try:
+        info = pipe.stat()
+        found = lambda **how: processes.pids_with_open_file(info.st_dev, info.st_ino, **how)  # noqa: E731
+        until(lambda: looks.pid in found(), "it has opened the pipe")
+        assert found(reading=True) == [os.getpid()]
+    finally:
+        looks.kill()
+        looks.wait()
+        os.close(has)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.local.host import processes
+from allaboard.backends.local.host import machine, processes
 from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool import pool as pool_module
@@ -371,7 +371,22 @@ def test_what_a_killed_gang_left_is_killed_before_its_slots_are_given_away(how: 
 
 
 @linux
-def test_a_survivor_that_nobody_can_find_keeps_its_slots(pool: Pool) -> None:
+def test_a_survivor_that_hides_is_found_by_its_slots(pool: Pool) -> None:
+    with another(HOLD, pool.path, fresh_mark(), "unmarked") as other:
+        survivor = processes.identity(int(line(other).split()[0]))
+        assert survivor
+        try:
+            other.kill()
+            other.wait()
+            grant = pool.try_admit(pool.request_slots(cpu(4)))
+            assert grant is not None and not processes.is_alive(survivor)
+        finally:
+            processes.send_signal(survivor, signal.SIGKILL)
+
+
+@linux
+def test_a_survivor_that_nobody_can_find_keeps_its_slots(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "pids_with_open_file", lambda *_, **__: [])
     with another(HOLD, pool.path, fresh_mark(), "unmarked") as other:
         pid = int(line(other).split()[0])
         survivor = processes.identity(pid)
@@ -1045,13 +1060,14 @@ def test_a_head_that_does_not_take_its_slots_loses_its_place(path: str) -> None:
         third = pool.request_slots(ALL_CORES)
         assert pool.try_admit(third) is None and third.look_again is None, "nobody is offered slots"
         grant.release()
-        assert pool.try_admit(third) is None, "the stopped one is the first again, for a while"
-        clock.now += TAKE_WITHIN
         taken = pool.try_admit(third)
-        assert taken is not None
+        assert taken is not None, "the stopped one costs nobody anything any more"
+        fourth = pool.request_slots(ALL_CORES)
+        assert pool.try_admit(stopped) is None, "it goes on, and has its place again"
         taken.release()
+        assert pool.try_admit(fourth) is None
         back = pool.try_admit(stopped)
-        assert back is not None, "it goes on, and the machine is free"
+        assert back is not None
         back.release()
 
 
@@ -1070,25 +1086,68 @@ def test_a_head_that_takes_its_slots_keeps_its_place_however_long_it_waited(path
         grant.release()
 
 
+@pytest.mark.parametrize("days", [0.5, 3])
+def test_who_comes_after_the_clock_was_set_back_comes_after(
+    path: str, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    with Pool(path, ROOM) as pool:
+        running = admitted(pool, ALL_CORES)
+        first, now = pool.request_slots(ALL_CORES), time.time_ns()
+        monkeypatch.setattr(time, "time_ns", lambda: now - int(days * 86_400e9))
+        second = pool.request_slots(ALL_CORES)
+        assert first.name < second.name
+        running.release()
+
+
 def test_offers_of_another_boot_and_damaged_ones_are_forgotten(path: str) -> None:
     clock = Clock()
     with Pool(path, ROOM, clock) as pool:
         head, second = pool.request_slots(ALL_CORES), pool.request_slots(ALL_CORES)
         offers = Path(pool.home) / "offers.json"
-        for text in ("{", "[1]", '{"x": 3}', json.dumps({head.name: [clock.now + 1e6, head.name]})):
+        known = {head.name: [100.0, clock.now, head.name]}
+        ahead = {head.name: [100.0, clock.now + 1e6, head.name]}
+        boot = machine.boot_id()
+        texts = ["{", "[1]", '{"x": 3}', "[1, 2]", *map(json.dumps, (["before", known], [boot, ahead]))]
+        for text in texts:
             offers.write_text(text)
             assert pool.try_admit(second) is None and second.look_again == TAKE_WITHIN
 
 
 FORGED = """
+from allaboard.backends.local.host import machine
 pool = Pool(sys.argv[1], ROOM)
-entry = lambda: Entry(Request("", (Need(cpu=4.0),)), ROOM, 0.0)
-kept = []
+pid = os.getpid() if sys.argv[2] == "careful" else int(sys.argv[2])
+here = (pid, machine.boot_id(), machine.pid_namespace()) if pid >= 0 else ()
+entry = lambda: Entry(Request("", (Need(cpu=4.0),)), ROOM, 0.0, *here)
+kept, names = [], []
+print("ready", flush=True)
 for line in sys.stdin:
-    for n in range(20):  # new ones each time, with numbers before everybody's
-        kept.append(pool._make_ticket(entry(), f"{len(kept):017d}-aaaaaaaa-c"))
-    print("made", flush=True)
+    if line == "none\\n":
+        for name in names:
+            pool._release_folder(f"w-{name}", [])
+        names = []
+    else:
+        for n in range(int(line)):  # new ones each time, with numbers before everybody's
+            names.append(f"{len(kept):017d}-aaaaaaaa-c")
+            kept.append(pool._make_ticket(entry(), names[-1]))
+    print("done", flush=True)
 """
+
+
+@contextlib.contextmanager
+def forger(path: str, how: str) -> Iterator[Callable[[str], None]]:
+    """Another user, who makes so many tickets, or takes all of them back."""
+    with another(FORGED, path, how, user=NOBODY, stdin=subprocess.PIPE) as forging:
+        assert forging.stdin is not None and line(forging) == "ready"
+        stdin = forging.stdin
+
+        def order(what: str) -> None:
+            stdin.write(f"{what}\n")
+            stdin.flush()
+            assert line(forging) == "done"
+
+        yield order
+        stdin.close()
 
 
 @linux
@@ -1096,17 +1155,86 @@ for line in sys.stdin:
 def test_forged_tickets_of_another_user_block_nobody(open_path: str) -> None:
     """However many there are, and however often he makes new ones."""
     clock = Clock()
-    forging = another(FORGED, open_path, user=NOBODY, stdin=subprocess.PIPE)
-    with Pool(open_path, ROOM, clock) as pool, forging as forger:
-        assert forger.stdin is not None
+    with Pool(open_path, ROOM, clock) as pool, forger(open_path, "careful") as forge:
         mine = pool.request_slots(ALL_CORES)
         for _ in range(3):
-            forger.stdin.write("more\n")
-            forger.stdin.flush()
-            assert line(forger) == "made"
+            forge("20")
             assert pool.try_admit(mine) is None
             clock.now += TAKE_WITHIN / 3
         grant = pool.try_admit(mine)
         assert grant is not None
         grant.release()
-        forger.stdin.close()
+
+
+@linux
+@root
+def test_forged_tickets_cost_their_seconds_once(open_path: str) -> None:
+    """New ones, one after the other, each time that slots become free: one patience is all that they get."""
+    clock = Clock()
+    with Pool(open_path, ROOM, clock) as pool, forger(open_path, "careful") as forge:
+        forge("1")
+        waited = 0.0
+        for turn in range(6):
+            mine = pool.request_slots(ALL_CORES)
+            while (grant := pool.try_admit(mine)) is None:
+                assert mine.look_again is not None
+                waited, clock.now = waited + mine.look_again, clock.now + mine.look_again
+            forge("none")
+            probe = pool.request_slots(ALL_CORES)
+            assert pool.try_admit(probe) is None and probe.look_again is None, "nobody is offered slots"
+            probe.cancel()
+            forge(str(1 + turn))
+            grant.release()
+        assert waited <= TAKE_WITHIN
+
+
+@linux
+@root
+def test_forged_tickets_that_come_and_go_share_one_patience(open_path: str) -> None:
+    """He takes them back before he is late, and makes others."""
+    clock = Clock()
+    with Pool(open_path, ROOM, clock) as pool, forger(open_path, "careful") as forge:
+        mine, began = pool.request_slots(ALL_CORES), clock.now
+        while True:
+            forge("2")
+            if (grant := pool.try_admit(mine)) is not None:
+                break
+            clock.now += TAKE_WITHIN - 5
+            assert clock.now - began < 3 * TAKE_WITHIN
+            forge("none")
+        assert clock.now - began <= 2 * TAKE_WITHIN
+        grant.release()
+
+
+@linux
+@root
+@pytest.mark.parametrize("how", ["-1", "1", "999999999"], ids=["no boot", "of init", "of nobody"])
+def test_tickets_of_processes_that_are_not_his_cost_nothing(open_path: str, how: str) -> None:
+    with Pool(open_path, ROOM, Clock()) as pool, forger(open_path, how) as forge:
+        forge("20")
+        grant = pool.try_admit(pool.request_slots(ALL_CORES))
+        assert grant is not None
+        grant.release()
+
+
+@linux
+@root
+def test_another_user_who_was_late_is_forgiven(open_path: str) -> None:
+    """When he takes slots; or when an hour has passed in which he was offered none."""
+    clock = Clock()
+    with Pool(open_path, ROOM, clock) as pool, forger(open_path, "careful") as forge:
+        forge("1")
+        mine = pool.request_slots(ALL_CORES)
+        assert pool.try_admit(mine) is None
+        clock.now += TAKE_WITHIN
+        grant = pool.try_admit(mine)
+        assert grant is not None
+        grant.release()
+        forge("none")
+        clock.now += 3601
+        running = admitted(pool, ALL_CORES)
+        forge("1")
+        mine = pool.request_slots(ALL_CORES)
+        assert pool.try_admit(mine) is None
+        running.release()
+        assert pool.try_admit(mine) is None and mine.look_again == TAKE_WITHIN

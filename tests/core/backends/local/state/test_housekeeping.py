@@ -19,6 +19,7 @@ import pytest
 from allaboard import BadInput, State
 from allaboard.backends.base import LogLine, Plan, Selection
 from allaboard.backends.local.backend import LocalBackend
+from allaboard.backends.local.host.clock import Moment
 from allaboard.backends.local.state import housekeeping
 from allaboard.backends.local.state.paths import HOUSEKEEPING, RunFolder, write_json
 from allaboard.backends.local.state.records import locked_record, read_record
@@ -50,10 +51,12 @@ def last_done(backend: LocalBackend) -> float:
 
 
 def kept(backend: LocalBackend, plan: Plan, age: float, count: int = 1) -> list[RunFolder]:
-    """Runs that ended so many seconds ago."""
+    """Runs that ended so many seconds ago, before the machine was last booted."""
     first = backend.launch(plan, ME)
     ended(backend, first.run)
     made = [RunFolder(backend.runs / first.run)]
+    state = made[0].attempt(1, 1).state
+    write_json(state, {**json.loads(state.read_text()), "boot": "before"})
     for n in range(1, count):
         copy = RunFolder(backend.runs / f"job-{n:08x}")
         shutil.copytree(made[0].path, copy.path, ignore=shutil.ignore_patterns("wake"))
@@ -140,7 +143,7 @@ def test_members_that_outlived_their_keepers_end_and_the_run_is_recorded_as_lost
 def test_a_live_run_is_left_alone_whatever_its_age(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, SLEEP, policy={"ttl": "1s"}), ME)
     running(backend, handle.run)
-    backend.housekeep(time.time() + 1000 * DAY)
+    backend.housekeep(Moment.now().later(1000 * DAY))
     assert state_of(backend.observe(handle.run)) is State.RUNNING and files_of(backend.find(handle.run))
 
 
@@ -158,7 +161,8 @@ def test_what_a_launch_that_was_killed_left_without_a_record_goes(
 KEEP = """
 import os, sys, time
 from allaboard.backends.local.backend import LocalBackend
-print(LocalBackend(os.environ).housekeep(time.time() + float(sys.argv[1])), flush=True)
+from allaboard.backends.local.host.clock import Moment
+print(LocalBackend(os.environ).housekeep(Moment.now().later(float(sys.argv[1]))), flush=True)
 """
 
 

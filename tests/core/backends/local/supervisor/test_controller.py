@@ -225,6 +225,46 @@ def test_restart_in_place_changes_no_condition_but_shows() -> None:
     assert m.state == "running" and m.spawned[-1][:2] == ("worker-0", 1)
 
 
+@pytest.mark.parametrize("by", [86_400.0, -86_400.0, 30.0, -30.0])
+def test_nothing_is_early_or_late_when_the_clock_is_set(by: float) -> None:
+    """A deadline, the delay of a restart, a grace, the clock of a phase and a ttl: as without that."""
+
+    def story(by: float) -> list[tuple[str, float]]:
+        seen: list[tuple[str, float]] = []
+        for fields in (
+            {"policy": {"deadline": 60, "ttl": 40}},
+            {"policy": {"clocks": {"first_step": 25}, "ttl": 40}},
+            {"policy": {"backoff_limit": 3}},
+        ):
+            m = Machine(workers=2, **fields).admit()
+            m.passes(5)
+            if "backoff_limit" in fields["policy"]:
+                m.exits("worker-0", 1)
+            m.spawned.clear()
+            m.now += by
+            if by:
+                m.operator.clock_was_set(by)
+            before = m.now
+            for _ in range(200):
+                m.passes(1)
+                seen += [(name, at - before) for name, _, at in m.spawned]
+                m.spawned.clear()
+                seen += [(f"{name} {sig}", m.now - before) for name, sig in m.signals]
+                m.signals.clear()
+                for state in m.operator.members.values():
+                    if m.operator.ended and state.alive and state.kill_at is None:
+                        m.exits(state.member.name, 0)
+                seen += [("removed", m.now - before)] if m.removed else []
+                if m.removed:
+                    break
+            seen.append(("training", sum(s or 0 for s in m.operator.phases(m.now).values())))
+        return seen
+
+    moved, stayed = story(by), story(0.0)
+    assert [name for name, _ in moved] == [name for name, _ in stayed] and len(moved) > 8
+    assert [at for _, at in moved] == pytest.approx([at for _, at in stayed])
+
+
 def test_the_deadline_is_a_timer_and_counts_from_the_start() -> None:
     m = Machine(workers=2, policy={"deadline": 60})
     m.passes(1000).admit().passes(59)

@@ -6,7 +6,7 @@ CPU means the cores that this process may use: its affinity (cpusets included) a
 group around it. Memory is the machine's, or the smallest limit of the surrounding control groups.
 """
 
-# ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208  (pathlib is slow to import)
+# ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH208  (pathlib is slow to import)
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allaboard.backends.local.host import processes
+from allaboard.backends.local.host.control_group import cgroup_folders, read_text
 from allaboard.errors import SiteError
 
 _DRIVER_PATIENCE = 20.0
@@ -41,14 +42,14 @@ def capacity(environ: Mapping[str, str] | None = None, with_gpus: bool = True, r
 def machine_id(root: str = "/") -> str:
     """Stable over reboots, different on every machine; the host's name where the system keeps no id."""
     for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
-        if text := _read_text(root, name):
+        if text := read_text(root, name):
             return text
     return os.uname().nodename
 
 
 def boot_id(root: str = "/") -> str:
     """Different after every boot: what ran before it is gone."""
-    return _read_text(root, "proc/sys/kernel/random/boot_id") or _sysctl("kern.bootsessionuuid")
+    return read_text(root, "proc/sys/kernel/random/boot_id") or _sysctl("kern.bootsessionuuid")
 
 
 def pid_namespace(root: str = "/") -> str:
@@ -99,29 +100,29 @@ def memory(root: str = "/") -> int:
 
 
 def _physical_memory(root: str) -> int:
-    for line in _read_text(root, "proc/meminfo").splitlines():
+    for line in read_text(root, "proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _quotas(root: str) -> Iterator[float]:
-    for folder in _cgroup_folders(root, "cpu"):
-        words = _read_text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
+    for folder in cgroup_folders(root, "cpu"):
+        words = read_text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
         if not words:
             words = [
-                _read_text(folder, "cpu.cfs_quota_us"),
-                _read_text(folder, "cpu.cfs_period_us"),
+                read_text(folder, "cpu.cfs_quota_us"),
+                read_text(folder, "cpu.cfs_period_us"),
             ]  # v1: quota -1 is none
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
             yield int(words[0]) / int(words[1])
 
 
 def _memory_limits(root: str) -> Iterator[int]:
-    for folder in _cgroup_folders(root, "memory"):
+    for folder in cgroup_folders(root, "memory"):
         # v1 says "no limit" by a number near 2**63, which the machine's own memory undercuts.
         for name in ("memory.max", "memory.limit_in_bytes"):
-            if (text := _read_text(folder, name)).isdigit():
+            if (text := read_text(folder, name)).isdigit():
                 yield int(text)
 
 
@@ -129,57 +130,13 @@ def oom_kills(root: str = "/") -> int:
     """How many processes the kernel has killed for the memory of our control group, as far as that counts
     them; 0 elsewhere.
     """
-    for folder in _cgroup_folders(root, "memory"):
+    for folder in cgroup_folders(root, "memory"):
         for name in ("memory.events", "memory.oom_control"):
-            for line in _read_text(folder, name).splitlines():
+            for line in read_text(folder, name).splitlines():
                 words = line.split()
                 if words[:1] == ["oom_kill"] and words[-1].isdigit():
                     return int(words[-1])
     return 0
-
-
-def _cgroup_folders(root: str, controller: str) -> Iterator[str]:
-    """Folders of the control groups around this process, innermost first, that may limit ``controller``.
-
-    A limit of any of them counts. In a container the path in /proc/self/cgroup may be the host's, while the
-    mount shows only our part of it (the mount's root): what lies outside is not visible, and the container's
-    limit is at the mount.
-    """
-    mounts = list(_cgroup_mounts(_read_text(root, "proc/self/mountinfo")))
-    for line in _read_text(root, "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        unified = number == "0" and not names
-        if not unified and controller not in names.split(","):
-            continue
-        for at, mount_root, kind, options in mounts:
-            if kind == "cgroup2" if unified else kind == "cgroup" and controller in options:
-                yield from _parents_up_to(
-                    os.path.join(root, at.lstrip("/")), _path_below_mount(path, mount_root)
-                )
-
-
-def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        left, right = before.split(), after.split()
-        if len(left) > 4 and len(right) > 2 and right[0] in ("cgroup", "cgroup2"):
-            yield left[4], left[3], right[0], right[2].split(",")
-
-
-def _path_below_mount(path: str, mount_root: str) -> str:
-    """``path`` as seen below a mount that shows ``mount_root`` of the hierarchy."""
-    if mount_root == "/":
-        return path
-    return path[len(mount_root) :] if f"{path}/".startswith(f"{mount_root}/") else "/"
-
-
-def _parents_up_to(mount: str, path: str) -> Iterator[str]:
-    path = "" if "/.." in path else path.strip("/")  # "/.." in the path: outside of our namespace
-    while path:
-        yield os.path.join(mount, path)
-        path = os.path.dirname(path)
-    yield mount
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------
@@ -238,7 +195,7 @@ def _devices_by_driver(root: str) -> list[str] | None:
         return [] if not os.path.exists(os.path.join(root, "dev/nvidiactl")) else None
     devices = []
     for address in addresses:
-        facts = dict(_parse_fields(_read_text(base, address, "information")))
+        facts = dict(_parse_fields(read_text(base, address, "information")))
         uuid, minor = facts.get("GPU UUID", ""), facts.get("Device Minor", "")
         if not uuid.startswith("GPU-") or "?" in uuid or _is_split(root, minor):
             return None  # asleep since boot, or split into MIG devices, whose ids only nvidia-smi knows
@@ -270,8 +227,13 @@ def _devices_by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
             "or run without GPUs (CUDA_VISIBLE_DEVICES= or ALLABOARD_GPUS= in the environment)",
             code="gpu_driver_hangs",
         ) from error
-    except OSError:  # not installed: no GPU that CUDA could use
+    except FileNotFoundError:  # not installed: no GPU that CUDA could use
         return []
+    except OSError as error:
+        raise SiteError(
+            f"the GPUs are not known, as nvidia-smi cannot be started: {processes.why_no_process(error)}",
+            code="no_process",
+        ) from error
     return parse_device_list(listing.splitlines())
 
 
@@ -289,11 +251,3 @@ def parse_device_list(lines: Iterable[str]) -> list[str]:
                 devices.remove(whole)
             devices.append(uuid)
     return devices
-
-
-def _read_text(*path: str) -> str:
-    try:
-        with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from allaboard.backends.local.host.control_group import pids_in_group, remove_group
 from allaboard.errors import SiteError
 
 MARK = "ALLABOARD_MARK"
@@ -92,6 +93,31 @@ def processes() -> dict[int, Process]:
         return _ps()
     entries = (process_of(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in entries if process}
+
+
+def require_processes() -> None:
+    """Raise SiteError where the system does not show this process its own kind, by which runs are kept."""
+    if _LINUX and process_of(os.getpid()) is None:
+        raise SiteError(
+            "/proc shows no processes here, and runs of this machine are kept by what stands there; "
+            "mount it: mount -t proc proc /proc",
+            code="no_proc",
+        )
+
+
+def why_no_process(error: OSError) -> str:
+    """Why no process could be made, in words."""
+    if error.errno != errno.EAGAIN:
+        return f"no process could be made: {error.strerror}"
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if most == resource.RLIM_INFINITY:
+        return "no process could be made: this user, or this container, may have no more; end some of them"
+    return (
+        f"no process could be made: this user may have no more than {most} (ulimit -u), or this container no "
+        "more; end some, or raise the limit"
+    )
 
 
 def _parse_stat(pid: int, line: bytes) -> Process | None:
@@ -275,27 +301,50 @@ def find_marked(mark: str, member: str | None = None) -> list[Identity]:
     return marked
 
 
-def pids_with_open_file(device: int, inode: int) -> list[int]:
-    """Pids with this file open, among readable processes. Linux only; elsewhere []."""
+def find_in_group(mark: str) -> list[Identity]:
+    """Living processes in the control group of a run."""
+    return [who for pid in pids_in_group(mark) if (who := identity(pid))]
+
+
+def pids_with_open_file(device: int, inode: int, *, reading: bool = False) -> list[int]:
+    """Pids with this file open, among readable processes; ``reading``: so that they may read it. Linux only;
+    elsewhere [].
+    """
     if not _LINUX:
         return []
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _has_open(name, device, inode)]
+    names = filter(str.isdigit, os.listdir("/proc"))
+    return [int(name) for name in names if _has_open(name, device, inode, reading)]
 
 
-def continue_stopped(path: str, *, kill: bool = False) -> None:
+def continue_stopped(path: str, *, kill: bool = False) -> list[Identity]:
     """Let the processes go on that have this file open and are stopped (SIGSTOP, Ctrl-Z): they would answer
-    nobody. One that a debugger holds goes on when that lets it; with ``kill`` it is killed. Linux only.
+    nobody. Those that a debugger holds go on when that lets them, and are returned; with ``kill`` they are
+    killed. Linux only.
     """
+    held: list[Identity] = []
     try:
         info = os.stat(path)
     except OSError:
-        return
+        return held
     for pid in pids_with_open_file(info.st_dev, info.st_ino):
         who, state = identity(pid), _state_of(pid)
         if who is not None and state == b"T":
             send_signal(who, signal.SIGCONT)
-        elif who is not None and state == b"t" and kill:
-            send_signal(who, signal.SIGKILL)
+        elif who is not None and state == b"t":
+            held.append(who)
+    for who in held if kill else ():
+        send_signal(who, signal.SIGKILL)
+    return held
+
+
+def debugger_of(pid: int) -> str:
+    """Who holds this process, in words."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read_file(f"/proc/{pid}/status").splitlines():
+            if line.startswith(b"TracerPid:") and (tracer := int(line.split()[1])):
+                name = _read_file(f"/proc/{tracer}/comm").decode(errors="replace").strip()
+                return f"{name} (process {tracer})"
+    return "a debugger"
 
 
 def _state_of(pid: int) -> bytes:
@@ -305,13 +354,20 @@ def _state_of(pid: int) -> bytes:
     return b""
 
 
-def _has_open(pid: str, device: int, inode: int) -> bool:
+def _has_open(pid: str, device: int, inode: int, reading: bool) -> bool:
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 seen = os.stat(f"/proc/{pid}/fd/{fd}")
-                if (seen.st_dev, seen.st_ino) == (device, inode):
+                if (seen.st_dev, seen.st_ino) == (device, inode) and (not reading or _may_read(pid, fd)):
                     return True
+    return False
+
+
+def _may_read(pid: str, fd: str) -> bool:
+    for line in _read_file(f"/proc/{pid}/fdinfo/{fd}").splitlines():
+        if line.startswith(b"flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_WRONLY
     return False
 
 
@@ -416,8 +472,8 @@ def other_descendants(keep: Iterable[int] = ()) -> Iterator[Identity]:
 def kill_run(
     mark: str, identities: Iterable[Identity] = (), within: float = 2.0, uid: int | None = None
 ) -> tuple[Identity, ...]:
-    """Kill the processes of a dead run: those with its mark, the recorded ones, and their descendants.
-    Returns survivors.
+    """Kill the processes of a dead run: those with its mark, in its control group, the recorded ones, and
+    their descendants. Returns survivors.
 
     ``uid`` restricts it to processes of that user, because another user may have written the record. This
     process and its ancestors are never touched.
@@ -426,13 +482,15 @@ def kill_run(
     recorded = set(identities)
 
     def find() -> Iterator[Identity]:
-        survivors = {*find_marked(mark), *(who for who in recorded if is_alive(who))}
+        survivors = {*find_marked(mark), *find_in_group(mark), *(who for who in recorded if is_alive(who))}
         survivors = {who for who in survivors if who.pid not in spare}
         for who in (*survivors, *descendants_of_all([who.pid for who in survivors], spare)):
             if uid is None or user_of(who.pid) == uid:
                 yield who
 
-    return kill_all(find, within)
+    left = kill_all(find, within)
+    remove_group(mark)
+    return left
 
 
 def reap_orphan(pid: int) -> Identity | None:
@@ -539,9 +597,8 @@ def spawn_supervisor(
         answer = _read_start_report(reading, patient)
     except OSError as error:
         what = getattr(error, "filename", None) or argv[0]
-        raise SiteError(
-            f"the supervisor cannot be started: {what}: {error.strerror}", code="no_supervisor"
-        ) from error
+        why = why_no_process(error) if error.errno == errno.EAGAIN else f"{what}: {error.strerror}"
+        raise SiteError(f"the supervisor cannot be started: {why}", code="no_supervisor") from error
     except BaseException:
         if child:
             _kill_half_started(child, opened[0])
@@ -552,7 +609,7 @@ def spawn_supervisor(
     ended = _wait(child)
     if not answer:
         raise SiteError(
-            f"the supervisor ended at once ({ended}); last lines:  {_tail(log_path, log_size) or 'nothing'}",
+            f"the supervisor ended at once ({ended}); its last line: {_last_line(log_path, log_size)}",
             code="no_supervisor",
         )
     return int(answer)
@@ -608,24 +665,30 @@ def _wait(child: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-def _tail(path: str, start: int) -> str:
+def _last_line(path: str, start: int) -> str:
     with contextlib.suppress(OSError), open(path, "rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - 2000))
-        return file.read().decode(errors="replace").strip()
-    return ""
+        lines = file.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "nothing")
+    return "nothing"
 
 
 def detach() -> None:
     """Become a daemon and report the pid. A program that `spawn_supervisor` starts calls this first.
 
     Leaves the caller's process tree and session and closes every file descriptor above 2. Does nothing in a
-    program that was started otherwise, so that it can be run in the foreground.
+    program that was started otherwise, so that it can be run in the foreground. Raises SiteError when no
+    process can be made.
     """
     text = os.environ.pop(_DETACH, None)
     if text is None:
         return
     report = int(text)
-    if os.fork():
+    try:
+        child = os.fork()
+    except OSError as error:
+        raise SiteError(why_no_process(error), code="no_process") from error
+    if child:
         os._exit(0)
     os.setsid()
     close_all_but([report])

@@ -64,8 +64,10 @@ _LOCK_PATIENCE = 5.0
 """Seconds after which a process decides without the lock, which only saves work."""
 TAKE_WITHIN = 30.0
 """Seconds within which a ticket takes the slots that it could have; then all others go before it."""
+_FORGIVEN = 3600.0
+"""Seconds in which another user who was late is offered no slots, and after which he is as others are."""
 _OFFERS = "offers.json"
-"""In this user's folder: since when whom slots are offered."""
+"""In this user's folder: for how long whom slots were offered."""
 _SWEEP_AGAIN = 5.0
 """Seconds between two attempts to kill unkillable processes."""
 _MOST_FOREIGN = 2000
@@ -288,10 +290,20 @@ class Grant:
 
 
 class _Offer(NamedTuple):
-    """Since when, by the monotonic clock, somebody could take slots, and with which tickets."""
+    """For how many seconds somebody could have taken slots, when that was seen last by the monotonic clock,
+    and with which tickets he could at the last look.
+    """
 
-    since: float
+    spent: float
+    at: float
     tickets: tuple[str, ...]
+
+    def at_look(self, tickets: tuple[str, ...], now: float) -> _Offer:
+        """The same after a look at which ``tickets`` could have slots."""
+        if not tickets:
+            return self._replace(tickets=())
+        spent = self.spent + (now - self.at if self.tickets else 0.0)
+        return _Offer(spent, now, tickets[:_MOST_FOREIGN])
 
 
 _Key = tuple[int, str]
@@ -312,7 +324,7 @@ class _PoolState:
     dead: dict[str, str] = field(default_factory=dict)
     """Folders of dead gangs that this user may not remove, with their state."""
     late: frozenset[_Key] = frozenset()
-    """Tickets that could have had their slots for `TAKE_WITHIN`: all others go before them."""
+    """Tickets of who could have had slots for `TAKE_WITHIN`: all others go before them."""
 
     @property
     def order(self) -> list[_Key]:
@@ -390,9 +402,10 @@ class Pool:
     def _next_name(self, entry: Entry) -> str:
         """The name of a ticket that queues up now."""
         # Microseconds order the tickets; after a clock was set back the queue's last number decides. A number
-        # a day ahead is a forgery.
-        now = time.time_ns() // 1000
-        last = max((n for n in map(_queue_number, self._names()) if n < now + 86_400_000_000), default=0)
+        # of another user that is a day ahead is a forgery.
+        now, own = time.time_ns() // 1000, os.geteuid()
+        numbers = ((user, _queue_number(name)) for user, name in self._names())
+        last = max((n for user, n in numbers if user == own or n < now + 86_400_000_000), default=0)
         kinds = "".join(letter for letter in "cmg" if letter in _kind_letters(entry.claim)) or "0"
         return f"{max(last + 1, now):017d}-{os.urandom(4).hex()}-{kinds}"
 
@@ -463,43 +476,50 @@ class Pool:
         which the next one will have been passed over; None: nobody is offered slots.
 
         A ticket of this user is judged by itself, those of another user together: he may make any number of
-        them, and again and again.
+        them, and again and again. Who was late once stays so until he takes slots, or until `_FORGIVEN`: else
+        he would cost all others those seconds each time that slots become free.
         """
         now, user = self.clock(), os.geteuid()
+
+        def name_of(key: _Key) -> str:
+            return key[1] if key[0] == user else str(key[0])
+
         before = self._read_offers(now)
+        offered: dict[str, list[str]] = {}
+        for key in seen.admissible():
+            if key != me and key in seen.queue:
+                offered.setdefault(name_of(key), []).append(key[1])
+        taking = {key for key, gang in seen.gangs.items() if gang.used != Used()}
+        queued = {name_of(key) for key in seen.queue}
         offers: dict[str, _Offer] = {}
-        who = {
-            key: key[1] if key[0] == user else str(key[0])
-            for key in seen.admissible()
-            if key != me and key in seen.queue
-        }
-        for key, name in who.items():
-            known = before.get(name)
-            took = known is not None and any((key[0], each) in seen.gangs for each in known.tickets)
-            since = now if known is None or took else known.since
-            others = offers[name].tickets if name in offers else ()
-            offers[name] = _Offer(since, (*others, key[1])[:_MOST_FOREIGN])
+        for name in {*before, *offered} - {me[1]}:  # who asks is not stopped
+            is_user = name.isdecimal()
+            offer = before.get(name, _Offer(0.0, now, ()))
+            if any((int(name) if is_user else user, ticket) in taking for ticket in offer.tickets):
+                offer = _Offer(0.0, now, ())
+            offer = offer.at_look(tuple(offered.get(name, ())), now)
+            if offer.tickets or (offer.spent and (now - offer.at < _FORGIVEN if is_user else name in queued)):
+                offers[name] = offer
         if offers != before:
             with contextlib.suppress(OSError):  # a full disk: they are passed over later
-                body = {name: [offer.since, *offer.tickets] for name, offer in offers.items()}
-                files.replace_file(self._own, _OFFERS, json.dumps(body).encode())
-        late = {name for name, offer in offers.items() if now - offer.since >= TAKE_WITHIN}
-        of_late_users = (key for key in seen.queue if key[0] != user and str(key[0]) in late)
-        seen.late = frozenset([*of_late_users, *(key for key, name in who.items() if name in late)])
-        left = [TAKE_WITHIN - (now - offer.since) for name, offer in offers.items() if name not in late]
-        return min(left, default=None)
+                body = {name: [offer.spent, offer.at, *offer.tickets] for name, offer in offers.items()}
+                files.replace_file(self._own, _OFFERS, json.dumps([machine.boot_id(), body]).encode())
+        late = {name for name, offer in offers.items() if offer.spent >= TAKE_WITHIN}
+        seen.late = frozenset(key for key in seen.queue if key != me and name_of(key) in late)
+        waits = [offer.spent for name, offer in offers.items() if offer.tickets and name not in late]
+        return TAKE_WITHIN - max(waits) if waits else None
 
     def _read_offers(self, now: float) -> dict[str, _Offer]:
-        """Since when whom slots are offered, as this user's processes have seen it in this boot."""
+        """Whom slots were offered, as this user's processes have seen it in this boot."""
         try:
-            body = parse_json(files.read_small_file(self._own, _OFFERS), spelling=False)
+            boot, body = parse_json(files.read_small_file(self._own, _OFFERS), spelling=False)
             found = {
-                str(name): _Offer(float(since), tuple(map(str, tickets)))
-                for name, (since, *tickets) in body.items()
+                str(name): _Offer(float(spent), float(at), tuple(map(str, tickets)))
+                for name, (spent, at, *tickets) in body.items()
             }
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
-        return {name: offer for name, offer in found.items() if offer.since <= now}
+        return {name: offer for name, offer in found.items() if boot == machine.boot_id() and offer.at <= now}
 
     def _admit(self, ticket: Ticket, answer: Allotment) -> Grant | None:
         """Write the entry and read the pool again: None if another user took the same slots meanwhile."""
@@ -607,7 +627,7 @@ class Pool:
     def view(self) -> PoolView:
         """The data for a sentence about a place in the queue, read without opening waiting tickets."""
         with self._translate_errors():
-            names = sorted(name[2:] for name in self._names() if name[0] == "w")
+            names = sorted(name[2:] for _, name in self._names() if name[0] == "w")
             return PoolView(self._read_pool(sweep=False, queue=False), names)
 
     def describe(self) -> dict[str, Any]:
@@ -662,11 +682,11 @@ class Pool:
 
     # Looking.
 
-    def _names(self) -> Iterator[str]:
-        """The names of all tickets and gangs."""
-        for _, at in files.user_folders(self.path):
+    def _names(self) -> Iterator[tuple[int, str]]:
+        """(user, name) of all tickets and gangs."""
+        for user, at in files.user_folders(self.path):
             with contextlib.suppress(OSError):
-                yield from filter(_NAME.fullmatch, os.listdir(at))
+                yield from ((user, name) for name in os.listdir(at) if _NAME.fullmatch(name))
 
     def _read_pool(self, sweep: bool, queue: bool = True) -> _PoolState:
         seen = _PoolState()
@@ -709,7 +729,7 @@ class Pool:
         if not files.has_reader(folder, "owner"):
             return True
         entry = _read_entry(folder, key[0] == os.geteuid())
-        if entry is not None:
+        if entry is not None and (key[0] == os.geteuid() or _is_believed(entry, key[0])):
             seen.queue[key] = entry
         return False
 
@@ -741,7 +761,10 @@ class Pool:
         self._swept[name] = time.monotonic() + _SWEEP_AGAIN
         here = entry.boot == machine.boot_id() and entry.pid_namespace == machine.pid_namespace()
         if here and entry.request.mark:
-            processes.kill_run(entry.request.mark, entry.identities, uid=None if user == 0 else user)
+            # Whoever may read it was given it: the pipe is its user's alone.
+            holders = _pids_with_file(folder, "slots", reading=True)
+            known = (*entry.identities, *filter(None, map(processes.identity, holders)))
+            processes.kill_run(entry.request.mark, known, uid=None if user == 0 else user)
 
     def _wake(self, seen: _PoolState, keys: Iterable[_Key]) -> None:
         """Wake the owners of these tickets and gangs."""
@@ -837,13 +860,28 @@ def _read_entry(folder: int, is_own: bool) -> Entry | None:
         return None
 
 
-def _pids_with_file(folder: str, name: str) -> list[int]:
+def _is_believed(entry: Entry, user: int) -> bool:
+    """Whether a ticket of another user may be true: it is of this boot, and its process, where that can be
+    seen, is his.
+    """
+    if entry.boot != machine.boot_id():
+        return False
+    if entry.pid_namespace != machine.pid_namespace():
+        return True
+    owner = processes.user_of(entry.pid)
+    # Where /proc shows nobody the processes of others (hidepid), it does not show init.
+    return owner == user or (owner is None and processes.user_of(1) is None)
+
+
+def _pids_with_file(folder: str | int, name: str, reading: bool = False) -> list[int]:
     """The pids that have a file of the pool open, among readable processes."""
     with contextlib.suppress(OSError):
-        status = os.lstat(os.path.join(folder, name))
-        return [
-            pid for pid in processes.pids_with_open_file(status.st_dev, status.st_ino) if pid != os.getpid()
-        ]
+        if isinstance(folder, int):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        else:
+            status = os.lstat(os.path.join(folder, name))
+        found = processes.pids_with_open_file(status.st_dev, status.st_ino, reading=reading)
+        return [pid for pid in found if pid != os.getpid()]
     return []
 
 

@@ -46,7 +46,8 @@ def become_sleeper(
     monotonic clock when the run was last followed (0: not seen).
 
     ``wake``, ``owner``: the pipes of the attempt and of the ticket (-1: none). ``home``: the user's folder of
-    the pool ("": none). ``until``: epoch seconds, 0 for never. ``client``: a file ("": none) that must be
+    the pool ("": none). ``until``: seconds since the boot
+    (`clock.steady`), 0 for never. ``client``: a file ("": none) that must be
     touched every ``patience`` seconds. ``calm``: seconds in which a byte in ``owner``, which anybody may
     write, does not count. ``dead``: folders that are known to be dead, with their state. ``keep``: another
     descriptor that stays open. Raises OSError when it cannot.
@@ -117,7 +118,7 @@ def _sleep(
         if not hears:
             pause = min(pause, begun + calm - now)
         if until:
-            pause = min(pause, max(0.0, until - time.time()))
+            pause = min(pause, max(0.0, until - _steady()))
         ready = [fd for fd, _ in poll.poll(int(pause * 1000) + 1)]
         now = time.monotonic()
         if now - looked > GAP:
@@ -132,7 +133,7 @@ def _sleep(
             return "poked", followed
         if owner < 0 and calm and now - begun >= calm:
             return "again", followed
-        if until and time.time() >= until:
+        if until and _steady() >= until:
             return "due", followed
         if client and now - seen > patience:
             return "abandoned", followed
@@ -140,6 +141,12 @@ def _sleep(
             looks += 1
             if now - begun >= _BLIND or _has_pool_changed(pool, dead, looks % _TICKETS == 0):
                 return "lookout", followed
+
+
+def _steady() -> float:
+    """As `clock.steady`."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 def _touch(client: str) -> float:

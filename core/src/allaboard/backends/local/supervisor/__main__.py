@@ -24,9 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from allaboard.backends.local.host.clock import Clock
+from allaboard.backends.local.host.control_group import make_group
 from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, oom_kills
-from allaboard.backends.local.host.processes import Identity, detach, set_subreaper
+from allaboard.backends.local.host.processes import Identity, detach, set_subreaper, why_no_process
 from allaboard.backends.local.pool import sleeper
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket
 from allaboard.backends.local.pool.waiting import start_of
@@ -84,15 +86,21 @@ _LAST_WORD_PATIENCE = 120.0
 class Supervisor:
     """One attempt. Single-threaded: it forks."""
 
-    def __init__(self, folder: AttemptFolder, plan: dict[str, Any], wake: int) -> None:
-        now = time.time()
+    def __init__(
+        self, folder: AttemptFolder, plan: dict[str, Any], wake: int, clock: Clock | None = None
+    ) -> None:
+        self.clock = clock or Clock()
         self.folder, self.plan, self.wake = folder, plan, wake
         self.layout = Layout.from_dict(plan["layout"])
         self.run = RunFolder(folder.path.parent)
         self.operator = op.Operator(self.layout, plan["created"])
         self.keeper: Keeper | None = None
+        self.group: str | None = None
         self.pool = Pool(plan["pool"], Capacity(0.0, 0))
         self.ticket: Ticket | None = None
+        self.pool_fails = False
+        """Why it waits is no matter of the queue."""
+        self.told_to_end = False
         self.grant: Grant | None = None
         self.ports: tuple[int, ...] = ()
         self.members = {m.name: m for m in self.layout.members}
@@ -129,7 +137,6 @@ class Supervisor:
         self.client_seen = (0.0, time.monotonic())
         self.looked = time.monotonic()
         self.kind = ""
-        self.begun = now
         self.rested, self.calm = -_SHORT_SLEEP, 0.0
 
     # The loop.
@@ -137,17 +144,18 @@ class Supervisor:
     def main(self, again: dict[str, Any] | None = None) -> None:
         """``again``: the state that `_sleep_small` saved before this process slept."""
         if again is None:
-            self._begin(time.time())
+            self._begin(self.clock.now())
         else:
             self._restore(again)
         record = records.read_record(self.run)
         if record is not None and record.stop is not None:
-            self._carry_out(self.operator.ask_stop(record.stop, False, time.time()))
+            self._carry_out(self.operator.ask_stop(record.stop, False, self.clock.now()))
         while not self.over:
             self._write_state()
             self._sleep_small()
             woken = self._sleep()
-            now = time.time()
+            self._follow_clock()
+            now = self.clock.now()
             self._read_keeper_events()
             self._read_requests(now)
             self._admission(woken)
@@ -158,6 +166,17 @@ class Supervisor:
             self.dirty |= (self.operator.conditions, self.operator.waiting) != before
             self._check_client(now)
         self._end()
+
+    def _follow_clock(self) -> None:
+        """Somebody may have set the machine's clock: deadlines, delays and phases go on as if it had always
+        been right.
+        """
+        by = self.clock.follow()
+        if by:
+            self.operator.clock_was_set(by)
+            self.wrote, self.owner_read, self.dirty = self.wrote + by, self.owner_read + by, True
+            if self.hang is not None:
+                self.hang.moved_at += by
 
     # Waiting in the queue, or suspended, as a small program.
 
@@ -181,10 +200,12 @@ class Supervisor:
             "client": self.client_seen,
             "rested": time.monotonic(),
             "calm": self.calm,
+            "offset": self.clock.offset,
+            "created": operator.marks.created,
         }
         due = operator.due()
         if self.ticket is not None and self.ticket.look_again is not None:
-            due = min(due or math.inf, time.time() + self.ticket.look_again)
+            due = min(due or math.inf, self.clock.now() + self.ticket.look_again)
         patience = self._patience()
         left = (patience or 0.0) - (time.monotonic() - self.client_seen[1])
         back = isolated_command("allaboard.backends.local.supervisor", str(self.folder.path))
@@ -195,7 +216,7 @@ class Supervisor:
                 owner=owner,
                 home=self.pool.home if owner >= 0 else "",
                 pool=self.pool.path,
-                until=due or 0.0,
+                until=due - self.clock.offset if due is not None else 0.0,
                 client=str(self.folder.client) if patience is not None else "",
                 patience=max(0.0, left),
                 calm=self.calm,
@@ -208,12 +229,13 @@ class Supervisor:
         seen = Observation.from_dict(read_json(self.folder.state)["seen"])
         operator = self.operator
         operator.conditions, operator.waiting = seen.conditions, seen.waiting
+        operator.marks.created = again["created"]
         operator.suspended, operator.has_asked_for_slots = seen.suspended, not seen.suspended
         self.flags = {flag: "" for flag in seen.flags if flag != _WAITS}
         self.client_seen = (again["client"][0], max(again["client"][1], again["followed"]))
         self.rested, self.calm, self.dirty = again["rested"], again["calm"], False
         if operator.suspended:
-            self._has_secrets(time.time())
+            self._has_secrets(self.clock.now())
             return
         try:
             if again["ticket"]:
@@ -221,7 +243,7 @@ class Supervisor:
                 self.pool.capacity = self.ticket.entry.capacity
         except SiteError:
             os.close(again["owner"])  # the folder is gone: queue up anew
-        if not self._has_secrets(time.time()):
+        if not self._has_secrets(self.clock.now()):
             return
         if self.ticket is None:
             self._carry_out([op.Acquire()])
@@ -242,13 +264,15 @@ class Supervisor:
         return True
 
     def _new_keeper(self) -> Keeper:
-        return Keeper.start(self.plan["mark"], keep_fds=(self.plan["live_fd"],))
+        live, mark = self.plan["live_fd"], self.plan["mark"]
+        self.group = make_group(mark)
+        return Keeper.start(mark, keep_fds=(live,), clock=self.clock, group=self.group, last_word=live)
 
     def _sleep(self) -> bool:
         """Sleep until something happens; true if slots may have become free."""
         place = self.ticket or (self.grant if self._may_grow() else None)
         sources = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
-        now = time.time()
+        now = self.clock.now()
         pause = _FAST if self._is_starting(now) else _SLOW
         due = self.operator.due()
         if due is not None:
@@ -295,7 +319,7 @@ class Supervisor:
                     self.to_start[member.name] = action
                 case op.Terminate(member) | op.Kill(member) if member.name in self.to_start:
                     del self.to_start[member.name]
-                    todo += self.operator.on_called_off(member.name, time.time())
+                    todo += self.operator.on_called_off(member.name, self.clock.now())
                 case op.Terminate(member):
                     assert self.keeper is not None
                     self.keeper.signal(member.name, signal.SIGTERM)
@@ -336,7 +360,7 @@ class Supervisor:
     def _pool_unusable(self, error: SiteError) -> None:
         """Wait while the pool cannot be used. The run never ends because of it."""
         self.operator.waiting = f"slots cannot be had here: {error}; it is tried again from time to time"
-        self.dirty = True
+        self.dirty = self.pool_fails = True
         self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
 
     def _need(self, member: Member) -> Need:
@@ -374,12 +398,18 @@ class Supervisor:
             self._pool_unusable(error)
             return
         if self.keeper is None:
-            self.keeper = self._new_keeper()
+            try:
+                self.keeper = self._new_keeper()
+            except OSError as error:
+                text = f"no member can be started: {why_no_process(error)}"
+                self._carry_out(self.operator.on_refused("NoProcess", text, self.clock.now()))
+                return
         self.keeper.hold(grant.owner_fds)
         self._on_admitted(grant.admitted)
 
     def _set_waiting(self, why: str) -> None:
         self.dirty |= self.operator.waiting != why
+        self.pool_fails = False
         self.operator.waiting = why
 
     def _may_grow(self) -> bool:
@@ -394,7 +424,7 @@ class Supervisor:
     def _on_admitted(self, indices: Iterable[int]) -> None:
         names = [self.order[i] for i in indices]
         if names:
-            self._carry_out(self.operator.on_admitted(names, time.time()))
+            self._carry_out(self.operator.on_admitted(names, self.clock.now()))
 
     def _release(self) -> None:
         if self.ticket is not None:
@@ -417,7 +447,7 @@ class Supervisor:
         except OSError as error:
             text = f"its {error.filename} cannot be written: {error.strerror}"
             self.starting.discard(member.name)
-            self._carry_out(self.operator.on_start_failed(member.name, text, time.time()))
+            self._carry_out(self.operator.on_start_failed(member.name, text, self.clock.now()))
             return
         environment = member_environment(
             self.layout,
@@ -505,7 +535,7 @@ class Supervisor:
         """The keeper was killed: kill all members. They count as killed."""
         assert self.keeper is not None
         self.keeper.on_keeper_death()
-        now = time.time()
+        now = self.clock.now()
         self.operator.events.append(
             Event(
                 now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it"
@@ -513,13 +543,20 @@ class Supervisor:
         )
         living = [n for n, member in self.operator.members.items() if member.alive and n not in self.to_start]
         self.starting.clear()
-        self.keeper = self._new_keeper()
+        try:
+            self.keeper = self._new_keeper()
+        except OSError as error:  # nothing of the run is left: it is lost
+            raise SiteError(f"its keeper was killed, and {why_no_process(error)}") from error
         if self.grant is not None:
             self.keeper.hold(self.grant.owner_fds)
         for name in living:
             self._on_exited(name, -signal.SIGKILL, now)
 
     def _read_requests(self, now: float) -> None:
+        if self.told_to_end:
+            self.told_to_end, self.dirty = False, True
+            stop = Stop("SIGTERM", "the supervisor was told to end", now)
+            self._carry_out(self.operator.ask_stop(stop, False, now))
         for path in sorted(self.folder.requests.glob("*.json")):
             body = _read_request(path)
             with suppress(OSError):
@@ -704,7 +741,7 @@ class Supervisor:
         return tuple(code for code in said if code)
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
-        now = time.time()
+        now = self.clock.now()
         if not (
             force or (self.dirty and (now - self.wrote >= _STATE_EVERY or self.operator.ended or self.over))
         ):
@@ -725,7 +762,8 @@ class Supervisor:
     def _write_state_file(self, seen: Observation, now: float, over: bool) -> None:
         self._write_events()
         body = {"version": 1, "boot": boot_id(), "written": now, "over": over, "seen": seen.to_dict()}
-        if self.ticket is not None:
+        body |= {"steady": now - self.clock.offset, "grouped": self.group is not None}
+        if self.ticket is not None and not self.pool_fails:
             body["queued"] = self._waiting_place(self.ticket)
         if self.folder.path.is_dir():
             write_json(self.folder.state, body)
@@ -748,7 +786,7 @@ class Supervisor:
         end = time.monotonic() + _LAST_WORD_PATIENCE
         while time.monotonic() < end:
             try:
-                now = time.time()
+                now = self.clock.now()
                 self._write_state_file(self._observation(now), now, over=True)
             except OSError:
                 time.sleep(0.5)
@@ -816,7 +854,11 @@ def main() -> int:
     folder = AttemptFolder(Path(sys.argv[1]))
     again = {"followed": float(sys.argv[4]), **json.loads(sys.argv[2])} if len(sys.argv) > 2 else None
     if again is None:
-        detach()
+        try:
+            detach()
+        except SiteError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return 1
         live, wake = _take_lock(folder.live), os.open(folder.wake, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     else:
         live, wake = again["live"], again["wake"]
@@ -832,16 +874,22 @@ def main() -> int:
     set_subreaper()
     for name in (signal.SIGHUP, signal.SIGINT):
         signal.signal(name, signal.SIG_IGN)
-    supervisor = Supervisor(folder, plan, wake)
-    signal.signal(signal.SIGTERM, lambda *_: _on_term(folder))
+    clock = Clock(again["offset"] if again is not None else None)
+    supervisor = Supervisor(folder, plan, wake, clock)
+
+    def on_term(*_: object) -> None:
+        """A shutdown, or a stop that could not be written down: the run stops as usual, with its grace."""
+        supervisor.told_to_end = True
+
+    signal.signal(signal.SIGTERM, on_term)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if again is not None and sys.argv[3] == "sigterm":
-        _on_term(folder)
+        on_term()
     try:
         supervisor.main(again)
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        raise
+        return 1
     return 0
 
 
@@ -858,14 +906,6 @@ def _take_lock(path: Path) -> int:
             time.sleep(0.001)
         else:
             return fd
-
-
-def _on_term(folder: AttemptFolder) -> None:
-    """SIGTERM (a shutdown, for example): stop the run as usual, with the members' grace."""
-    folder.write_request(
-        "stop-sigterm",
-        {"do": "stop", "by": "SIGTERM", "reason": "the supervisor was told to end", "at": time.time()},
-    )
 
 
 if __name__ == "__main__":

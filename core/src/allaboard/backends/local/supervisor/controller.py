@@ -599,6 +599,23 @@ class Operator:
 
     # Time.
 
+    def clock_was_set(self, by: float) -> None:
+        """The clock by which this is told the time was set by so many seconds."""
+
+        def moved(at: float | None) -> float | None:
+            return None if at is None else at + by
+
+        for state in self.members.values():
+            state.started, state.ended = moved(state.started), moved(state.ended)
+            state.due, state.kill_at = moved(state.due), moved(state.kill_at)
+        marks = self.marks
+        marks.created += by
+        marks.admitted, marks.scheduled, marks.met = map(moved, (marks.admitted, marks.scheduled, marks.met))
+        marks.stepped, marks.finished = moved(marks.stepped), moved(marks.finished)
+        self.started, self.finished = moved(self.started), moved(self.finished)
+        self.settle_until, self.verdict_at = moved(self.settle_until), moved(self.verdict_at)
+        self.gang_due += by
+
     def tick(self, now: float) -> list[Action]:
         """The actions that are due: restarts, kills after the grace, deadline, clocks, ttl."""
         actions: list[Action] = []

@@ -11,7 +11,8 @@ Each of the two sees the other's death as the end of the socket and then kills e
 once. Both are subreapers: whatever a member leaves behind (double forks, own sessions) becomes a child of the
 keeper, and once that is dead a child of the supervisor. Members also get SIGKILL from the kernel when the
 keeper dies, so if both die at the same instant only grandchildren remain, and the next allaboard process
-finds them by the mark in their environment (`processes.kill_run`). Without prctl (macOS) there are neither
+finds them by the mark in their environment and by their control group, where one could be made
+(`processes.kill_run`). Without prctl (macOS) there are neither
 subreapers nor parent-death signals: the same code runs, but a child that left its member's session and lost
 its parent may survive.
 
@@ -43,6 +44,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from allaboard.backends.local.host import processes
+from allaboard.backends.local.host.clock import Clock, steady
+from allaboard.backends.local.host.control_group import join_group, remove_group
 from allaboard.backends.local.host.processes import Identity
 
 _CLOSING_LIMIT = 5.0
@@ -58,7 +61,9 @@ _POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The member's program runs (exec succeeded). ``at`` is epoch seconds, here and below."""
+    """The member's program runs (exec succeeded). ``at``: epoch seconds by the supervisor's clock, here and
+    below.
+    """
 
     member: str
     identity: Identity
@@ -92,6 +97,9 @@ class SpawnFailed:
 
 
 Event = Started | Exited | SpawnFailed
+
+ALL_GONE = b"nothing is left of the members\n"
+"""What a keeper writes down that has ended the members of a supervisor that was killed."""
 
 
 # --- the wire ---------------------------------------------------------------------------------------------
@@ -189,8 +197,8 @@ class Keeper:
     false.
     """
 
-    def __init__(self, pid: int, sock: socket.socket, mark: str) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, sock: socket.socket, mark: str, clock: Clock) -> None:
+        self.pid, self.clock = pid, clock
         self.identity = Identity(pid, processes.start_time(pid) or 0)
         self.mark = mark
         self._wire = _Wire(sock)
@@ -198,8 +206,17 @@ class Keeper:
         self._seen: set[Identity] = set()
 
     @classmethod
-    def start(cls, mark: str, keep_fds: Iterable[int] = ()) -> Keeper:
-        """Fork the keeper. Call it before the supervisor has threads.
+    def start(
+        cls,
+        mark: str,
+        keep_fds: Iterable[int] = (),
+        clock: Clock | None = None,
+        group: str | None = None,
+        last_word: int | None = None,
+    ) -> Keeper:
+        """Fork the keeper. Call it before the supervisor has threads. ``clock``: tells when things happened;
+        ``group``: the folder of the control group of the members; ``last_word``: a file among ``keep_fds``
+        into which a keeper without a supervisor writes `ALL_GONE`.
 
         It keeps ``keep_fds`` open until it ends (the run's lock: then a free lock means that the members are
         gone too) and closes every other descriptor of the supervisor. Raises OSError when the fork fails.
@@ -212,11 +229,11 @@ class Keeper:
         try:
             pid = os.fork()
             if pid == 0:
-                _keeper_process(keeper_end, mark, keep)
+                _keeper_process(keeper_end, mark, keep, group, last_word)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             keeper_end.close()
-        return cls(pid, own_end, mark)
+        return cls(pid, own_end, mark, clock or Clock())
 
     @property
     def alive(self) -> bool:
@@ -234,7 +251,10 @@ class Keeper:
 
     def read_events(self) -> list[Event]:
         """What happened since the last call, in order, without waiting."""
-        return [self._record_event(_event(message)) for message, _ in self._wire.receive()]
+        return [
+            self._record_event(_event(message, self.clock.at(message["at"])))
+            for message, _ in self._wire.receive()
+        ]
 
     def _record_event(self, event: Event) -> Event:
         if isinstance(event, Started):
@@ -301,14 +321,14 @@ class Keeper:
         def left() -> Iterator[Identity]:
             yield from processes.other_descendants(keep)
             if not processes.has_prctl():  # orphans went to init: find them by their identities and the mark
-                here = {
-                    who for who in (*self._seen, *processes.find_marked(self.mark)) if processes.is_alive(who)
-                }
+                marked = (*processes.find_marked(self.mark), *processes.find_in_group(self.mark))
+                here = {who for who in (*self._seen, *marked) if processes.is_alive(who)}
                 here = {who for who in here if who.pid not in spare}
                 yield from here
                 yield from processes.descendants_of_all([who.pid for who in here], spare)
 
         survivors = processes.kill_all(left, within)
+        remove_group(self.mark)
         self._wire.open = False
         self._wire.sock.close()
         return survivors
@@ -336,8 +356,8 @@ class Keeper:
             return False
 
 
-def _event(message: Mapping[str, Any]) -> Event:
-    member, at = message["member"], message["at"]
+def _event(message: Mapping[str, Any], at: float) -> Event:
+    member = message["member"]
     match message["event"]:
         case "started":
             return Started(member, Identity(message["pid"], message["start"]), at)
@@ -370,7 +390,9 @@ class _Member:
         return self.deadline is not None
 
 
-def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoReturn:
+def _keeper_process(
+    sock: socket.socket, mark: str, keep: Iterable[int], group: str | None, last_word: int | None
+) -> NoReturn:
     """The forked process; never returns."""
     code = 70
     try:
@@ -379,7 +401,11 @@ def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoRe
         processes.close_all_but(keep)
         processes.set_subreaper()
         processes.set_name("allaboard-keep")
-        _KeeperLoop(sock, mark).run()
+        loop = _KeeperLoop(sock, mark, group)
+        if loop.run() and last_word is not None and not loop.leaving:
+            with contextlib.suppress(OSError):
+                os.write(last_word, ALL_GONE)
+        remove_group(mark)
         code = 0
     except BaseException:
         import traceback
@@ -393,9 +419,9 @@ def _keeper_process(sock: socket.socket, mark: str, keep: Iterable[int]) -> NoRe
 class _KeeperLoop:
     """The keeper's loop. Waits for nothing but its poll: a slow member must not delay the others."""
 
-    def __init__(self, sock: socket.socket, mark: str) -> None:
+    def __init__(self, sock: socket.socket, mark: str, group: str | None) -> None:
         self.wire = _Wire(sock)
-        self.mark = mark
+        self.mark, self.group = mark, group
         self.members: dict[str, _Member] = {}
         self.held: list[int] = []
         self.leaving = False
@@ -408,7 +434,8 @@ class _KeeperLoop:
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """Run until the supervisor is gone or asks for the end; whether nothing is left then."""
         pause = 0.001
         while self.wire.open and not (self.leaving and not self.members and not self.wire.backlog):
             ready = self.wait(pause if self.being_killed() else None)
@@ -419,7 +446,7 @@ class _KeeperLoop:
             for member in self.being_killed():
                 self.kill_round(member)
             pause = min(pause * 2, 0.02) if self.being_killed() else 0.001
-        self.end()
+        return self.end()
 
     def wait(self, pause: float | None) -> set[int]:
         poll = select.poll()
@@ -466,7 +493,13 @@ class _KeeperLoop:
                 pid = os.fork()
                 if pid == 0:
                     _exec_member(
-                        message["argv"], environment, message["cwd"], message["log"], fds, childs_end
+                        message["argv"],
+                        environment,
+                        message["cwd"],
+                        message["log"],
+                        fds,
+                        childs_end,
+                        self.group,
                     )
             except OSError:
                 os.close(report)
@@ -474,7 +507,7 @@ class _KeeperLoop:
             finally:
                 os.close(childs_end)
         except OSError as error:  # EAGAIN: too many processes; ENOMEM; EMFILE: too many files
-            self.send_failure(name, "fork", error.errno or 0, f"no process could be made: {error.strerror}")
+            self.send_failure(name, "fork", error.errno or 0, processes.why_no_process(error))
         else:
             os.set_blocking(report, False)
             self.members[name] = _Member(name, pid, processes.start_time(pid) or 0, report)
@@ -513,7 +546,7 @@ class _KeeperLoop:
             if member := mains.get(pid):
                 member.early_signals.clear()  # its pid may have been reused
                 self.settle_report(member)
-                member.ended = {"code": code, "maxrss": maxrss, "at": time.time()}
+                member.ended = {"code": code, "maxrss": maxrss, "at": steady()}
                 self.start_killing(member)
 
     def start_killing(self, member: _Member) -> None:
@@ -534,7 +567,7 @@ class _KeeperLoop:
             if member.deadline is None or time.monotonic() < member.deadline:
                 return
             # A process sleeps in the kernel. Report it as a survivor rather than wait for ever.
-            member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": time.time()}
+            member.ended = member.ended or {"code": -int(signal.SIGKILL), "maxrss": 0, "at": steady()}
         del self.members[member.name]
         if member.failure:
             self.send_failure(member.name, **member.failure)
@@ -569,9 +602,8 @@ class _KeeperLoop:
         # They belong to init. Those that left the session and hid their environment cannot be found.
         sessions = {each.pid for each in self.members.values()}
         in_session = (p.pid for p in processes.processes().values() if p.session in sessions and not p.dead)
-        marked = (
-            who.pid for who in processes.find_marked(self.mark) if who.pid not in (os.getpid(), os.getppid())
-        )
+        found = (*processes.find_marked(self.mark), *processes.find_in_group(self.mark))
+        marked = (who.pid for who in found if who.pid not in (os.getpid(), os.getppid()))
         return {*in_session, *marked}
 
     def owner_of(self, process: processes.Process) -> str | None:
@@ -586,11 +618,15 @@ class _KeeperLoop:
                 return member.name
         return _UNKNOWN_MEMBER if all(member.is_being_killed for member in self.members.values()) else None
 
-    def end(self) -> None:
-        """End the keeper: the supervisor is gone or asked for it. Kills everything below."""
+    def end(self) -> bool:
+        """End the keeper: the supervisor is gone or asked for it. Kills everything below; whether nothing is
+        left.
+        """
         deadline = time.monotonic() + _ABANDONED_LIMIT
-        while processes.kill_all(self.all_processes, within=1.0) and time.monotonic() < deadline:
-            pass
+        while left := processes.kill_all(self.all_processes, within=1.0):
+            if time.monotonic() >= deadline:
+                break
+        return not left and (processes.has_prctl() or self.group is not None)
 
     def all_processes(self) -> Iterator[Identity]:
         yield from processes.other_descendants()
@@ -602,7 +638,7 @@ class _KeeperLoop:
     # Words to the supervisor.
 
     def send_event(self, event: str, member: str, **fields: Any) -> None:
-        self.wire.queue({"at": time.time(), **fields, "event": event, "member": member})
+        self.wire.queue({"at": steady(), **fields, "event": event, "member": member})
 
     def send_failure(self, member: str, stage: str, errno: int, text: str) -> None:
         self.send_event("spawn_failed", member, stage=stage, errno=errno, text=text)
@@ -615,7 +651,13 @@ _UNKNOWN_MEMBER = ""
 
 
 def _exec_member(
-    argv: Sequence[str], env: Mapping[str, str], cwd: str, log: str, fds: Iterable[int], report: int
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str,
+    log: str,
+    fds: Iterable[int],
+    report: int,
+    group: str | None,
 ) -> NoReturn:
     """In the forked child: exec the member's program, or report the error. Never returns."""
     stage = "setup"
@@ -629,6 +671,9 @@ def _exec_member(
             os.set_inheritable(fd, True)
         if processes.set_pdeathsig(signal.SIGKILL) and os.getppid() != keeper:
             os._exit(127)  # the keeper died between fork and prctl: no signal would come
+        if group is not None:
+            with contextlib.suppress(OSError):
+                join_group(group)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         stage = "log"
