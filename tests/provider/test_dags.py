@@ -129,6 +129,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path, migrated: Path) -> None:
     """Without a connection, a database that has just been made, and the installation not named yet."""

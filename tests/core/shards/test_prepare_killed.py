@@ -32,7 +32,7 @@ def killing(*arguments: object, **environ: str) -> dict[str, Any]:
     return seen
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["files", pytest.param("iterable", marks=pytest.mark.thorough)])
 def test_killed_before_any_change_of_the_file_system(kind: str, tmp_path: Path) -> None:
     seen = killing("points", kind, tmp_path)
     assert seen["killed"] >= 60
@@ -44,6 +44,7 @@ def test_killed_again_and_again_at_the_same_place(kind: str, tmp_path: Path) -> 
     assert killing("chain", kind, tmp_path)["killed"] >= 10
 
 
+@pytest.mark.thorough
 @every_kind
 def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
     assert killing("random", kind, tmp_path, 60)["killed"] >= 60

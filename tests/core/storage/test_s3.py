@@ -278,7 +278,10 @@ def test_a_host_that_does_not_exist_is_said(impatient: None) -> None:
         open_store("s3://bucket", environ=environ_for("http://nowhere.invalid:9000")).read("x")
 
 
-def test_a_server_that_never_answers_is_given_up(moto: S3Server, tmp_path: Path, impatient: None) -> None:
+def test_a_server_that_never_answers_is_given_up(
+    moto: S3Server, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "READ_SECONDS", 0.1)
     with between(moto, lambda request: "hang") as proxy:
         store = open_store("s3://bucket", environ=proxy.environ)
         for call, said in refusals(store, tmp_path, StorageUnreachable).items():
