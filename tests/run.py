@@ -123,6 +123,8 @@ def run(suite: Suite, arguments: list[str], deadline: float) -> tuple[str, bool]
     marks = ["-m", " and ".join(f"not {mark}" for mark in suite.without)] if suite.without else []
     command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, *marks, report, *arguments]
     environ = {**os.environ, "PATH": f"{suite.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    # Else each worker compiles all tests, each time.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A process group of its own: signals reach it through `interruption` alone, which lets fixtures finish.
     pytest = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, process_group=0)
     with interruption.of(pytest.pid, deadline):

@@ -15,7 +15,7 @@ from allaboard.observation import Owner
 from tests.core.backends.local.conftest import backend as backend_of
 from tests.core.backends.local.helpers import a_plan, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(300)]
 backend = backend_of
 
 TRAINS = """
@@ -57,7 +57,6 @@ def training(here: LocalBackend, folder: Path, slow: int) -> str:
     return handle.run
 
 
-@pytest.mark.thorough
 def test_the_rank_that_holds_up_the_others_is_named_with_its_line(here: LocalBackend, tmp_path: Path) -> None:
     run = training(here, tmp_path, 1)
     done = CliRunner().invoke(app, ["doctor", run, "--json"], standalone_mode=False)
@@ -77,7 +76,6 @@ def test_a_run_whose_ranks_are_alike_is_healthy(here: LocalBackend, tmp_path: Pa
     assert [d["code"] for d in json.loads(done.stdout)["diagnoses"]] == ["healthy"]
 
 
-@pytest.mark.thorough
 def test_the_processes_of_torchrun_are_its_ranks(here: LocalBackend, tmp_path: Path) -> None:
     plan = a_plan(tmp_path, TRAINS, workers=1, command=["torchrun", "--nproc-per-node=2", "main.py", "1"])
     run = here.launch(plan, Owner("test")).run

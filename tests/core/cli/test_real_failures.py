@@ -125,7 +125,7 @@ def first_cause(ab: Terminal, script: str) -> dict[str, Any]:
     return found
 
 
-SHORT = "a rank that is killed"
+SHORT = "an exception on one rank"
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_members_of_xgboost_grow_one_forest(ab: Terminal) -> None:
     assert len(models) == 3 and len({*models.values()}) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("mpirun", path=search_path(os.environ)) is None, reason="no mpirun here")
 def test_ranks_of_mpirun_fit_one_line(ab: Terminal) -> None:
     pytest.importorskip("mpi4py")

@@ -49,6 +49,13 @@ BIG = 3 * PART + 1000  # four parts
 
 
 @pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two tries of the library, which it throws dice for."""
+    pytest.importorskip("botocore")
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
+
+
+@pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "PART", PART)
 

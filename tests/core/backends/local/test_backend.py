@@ -677,6 +677,7 @@ for n in range(9):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_rank_that_raises_in_ddp_is_told_with_its_own_words(backend: LocalBackend, folder: Path) -> None:
     pytest.importorskip("torch")
     plan = a_plan(folder, RAISES, policy={"restart": "never"})
