@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from allaboard.backends.base import handle_of
 from allaboard.backends.local.backend import LocalBackend
@@ -79,13 +79,15 @@ class Said:
 class Terminal:
     """Runs ``allaboard`` in a folder, as a user would."""
 
+    warm: ClassVar[bool] = True
+    """A line that is waited for is typed to a Python that has the command line loaded (see `warm`)."""
     folder: Path
     environ: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __call__(self, *words: str, stdin: str = "", **environ: str) -> Said:
         whole = {**self.environ, **environ}
-        if WARM.takes(words, whole, stdin):
+        if self.warm and WARM.takes(words, whole, stdin):
             done = WARM.run(words, self.folder, whole, stdin, LONG)
         else:
             done = subprocess.run(
