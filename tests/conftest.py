@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 LONGEST = (ROOT / "tests" / "longest.txt").read_text().split()
-"""Files of more than ten seconds, the longest first. A list that is out of date only has the tests end later."""
+"""Files of more than ten seconds, the longest first. Where it is out of date, the tests only end later."""
 
 
 def _longest_file_first(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int, int, int]]:

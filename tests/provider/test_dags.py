@@ -160,6 +160,7 @@ def test_airflow_dags_test_fails_when_the_training_does(tmp_path: Path, migrated
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_connections_of_the_readme_are_what_a_hook_reads(
     tmp_path: Path, root: Path, migrated: Path
 ) -> None:
