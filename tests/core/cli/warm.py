@@ -24,14 +24,17 @@ class Warm:
     """The process that forks. It begins with the first line, and ends with this process."""
 
     def __init__(self) -> None:
+        self._environ = {**os.environ}
         self._lock = threading.Lock()
         self._mine: socket.socket | None = None
 
     def takes(self, words: Sequence[str], environ: Mapping[str, str], stdin: str) -> bool:
         """Whether it can stand for a Python that starts with these variables."""
         long = max(len(_request(words, Path(), environ)), len(stdin.encode())) > MOST
-        changes = {name for name in environ.keys() | os.environ.keys() if name.startswith(("PYTHON", "LC_"))}
-        same = all(environ.get(name) == os.environ.get(name) for name in changes)
+        read_at_start = [
+            name for name in {*environ, *self._environ} if name.startswith(("PYTHON", "LC_", "LANG", "LD_"))
+        ]
+        same = all(environ.get(name) == self._environ.get(name) for name in read_at_start)
         return sys.platform == "linux" and same and not long
 
     def run(
@@ -68,7 +71,9 @@ class Warm:
                 command = [sys.executable, "-P", __file__, str(number)]
                 # Its streams are pipes, as those of its lines are.
                 pipe = subprocess.PIPE
-                process = subprocess.Popen(command, pass_fds=[number], stdin=pipe, stdout=pipe, stderr=pipe)
+                process = subprocess.Popen(
+                    command, pass_fds=[number], env=self._environ, stdin=pipe, stdout=pipe, stderr=pipe
+                )
             atexit.register(process.communicate)
             atexit.register(self._mine.close)
         return self._mine
