@@ -64,7 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--e2e", action="store_true", help="also run the tests that need a Kubernetes cluster")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     wanted = config.getoption("--e2e")
     for item in items:
         if item.get_closest_marker("e2e") is None:
@@ -76,15 +77,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         if not wanted:
             item.add_marker(pytest.mark.skip(reason="needs a Kubernetes cluster; say --e2e"))
+    yield
+    # Of those that are left: what is not run makes no file a long one.
     if hasattr(config, "workerinput"):
         items.sort(key=_longest_file_first(items))
 
 
-def _longest_file_first(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int]]:
+LONGEST = (ROOT / "tests" / "longest.txt").read_text().split()
+"""Files of more than ten seconds, the longest first. Where it is out of date, the tests only end later."""
+
+
+def _longest_file_first(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int, int, int]]:
     """For workers of pytest-xdist, which take file after file: what takes minutes must not begin last."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    place = {ROOT / name: number for number, name in enumerate(LONGEST)}
+    live, slow = (
+        Counter(item.path for item in items if item.get_closest_marker(mark))
+        for mark in ("airflow_live", "slow")
+    )
     all_of_it = Counter(item.path for item in items)
-    return lambda item: (-slow[item.path], -all_of_it[item.path])
+    return lambda item: (
+        -live[item.path],
+        place.get(item.path, len(place)),
+        -slow[item.path],
+        -all_of_it[item.path],
+    )
 
 
 def pytest_collection_finish() -> None:

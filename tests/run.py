@@ -60,8 +60,8 @@ class Suite:
 WORKERS = min((os.cpu_count() or 1) + 1, 4)
 """One more than there are cores, as one mostly waits for an Airflow."""
 SIDE_BY_SIDE = ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
-"""A file's tests stay together, as many share a server or a whole Airflow; tests/conftest.py puts the longest
-files first. ``-n 0``: one after the other."""
+"""A file's tests stay together, as many share a server or a whole Airflow; tests/conftest.py puts those
+with a real Airflow first, then those of tests/longest.txt. ``-n 0``: one after the other."""
 
 SUITES = (
     Suite(
@@ -70,16 +70,12 @@ SUITES = (
         ROOT / ".venv/airflow/bin",
         without=("endurance",),
     ),
-    # The pure core once more, beside the other versions of what it stands on.
+    # Not the core once more: what it stands on has the same versions in both environments.
     Suite(
         "kfp",
-        (
-            *("tests/kfp", "tests/core/spec", "tests/core/follow", "tests/core/diagnosis"),
-            *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "core").glob("test_*.py")),
-            *("tests/meta/test_imports.py", *SIDE_BY_SIDE),
-        ),
+        ("tests/kfp", "tests/meta/test_imports.py", *SIDE_BY_SIDE),
         ROOT / ".venv/kfp/bin",
-        without=("slow", "endurance"),
+        without=("endurance",),
     ),
 )
 CLUSTER = Suite("cluster", ("tests/cluster", "--e2e"), ROOT / ".venv/airflow/bin")
@@ -127,6 +123,8 @@ def run(suite: Suite, arguments: list[str], deadline: float) -> tuple[str, bool]
     marks = ["-m", " and ".join(f"not {mark}" for mark in suite.without)] if suite.without else []
     command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, *marks, report, *arguments]
     environ = {**os.environ, "PATH": f"{suite.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    # Else each worker compiles all tests, each time.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A process group of its own: signals reach it through `interruption` alone, which lets fixtures finish.
     pytest = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, process_group=0)
     with interruption.of(pytest.pid, deadline):

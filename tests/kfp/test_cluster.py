@@ -66,6 +66,7 @@ def pods(here: Here, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Pods:
     return Pods(here, s3)
 
 
+@pytest.mark.thorough
 def test_the_whole_chain_in_pods_with_a_bucket_as_its_store(pods: Pods, job: dict[str, Any]) -> None:
     data = pods.run(
         "prepare_shards",
@@ -135,6 +136,7 @@ def test_a_pod_that_failed_is_tried_again_on_another_machine_and_resumes(
     assert steps == [2, 4, 6, 8, 10]
 
 
+@pytest.mark.thorough
 def test_tasks_of_a_loop_are_told_apart(pods: Pods, job: dict[str, Any]) -> None:
     runs = {pods.run("train", task, job=job, folder=str(JOBS))["parameters"]["run"] for task in (1, 2)}
     assert len(runs) == 2

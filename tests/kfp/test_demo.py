@@ -72,6 +72,7 @@ def test_the_demo_trains_promotes_and_shows_the_gate(clone: Path) -> None:
     assert history(open_store(made / "store" / "digits")).promotions == (champion,)
 
 
+@pytest.mark.thorough
 def test_a_demo_that_fails_says_why(clone: Path) -> None:
     pytest.importorskip("sklearn")
     (clone / "dags_examples" / "digits" / "train.py").write_text("raise ValueError('no such luck')\n")

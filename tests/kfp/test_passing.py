@@ -336,6 +336,7 @@ def test_every_type_arrives_as_its_author_wrote_it_in_pods(cluster: Cluster) -> 
     assert [seen(pod["log"])[0] for pod in done.values()] == SEEN
 
 
+@pytest.mark.thorough
 def test_loops_over_typed_and_untyped_items_in_pods(cluster: Cluster) -> None:
     done = cluster.run(sweep)
     found = [line for pod in done.values() for line in seen(pod["log"])]
@@ -349,6 +350,7 @@ def test_the_chain_passes_artifacts_in_pods(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_chain_of_the_examples_in_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """DistributedDataParallel on two processes of a pod; each step takes what the one before gave."""
@@ -372,6 +374,7 @@ def test_the_chain_of_the_examples_in_pods(cluster: Cluster, monkeypatch: pytest
         assert all(one["uploaded"] == [one["uri"]] for one in pod["artifacts"].values()), name
 
 
+@pytest.mark.thorough
 def test_an_imported_model_is_judged_and_promoted_in_pods(cluster: Cluster) -> None:
     save(open_store(f"{cluster.store}/theirs"), Manifest(step=400), {"state.bin": b"400"})
     uri = f"{cluster.store}/theirs/step-000000000400"

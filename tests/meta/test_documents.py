@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -49,7 +50,16 @@ def blocks(document: Path) -> list[Block]:
     ]
 
 
-RUNNABLE = [block for document in DOCUMENTS for block in blocks(document)]
+LONG = ("core/docs/how-to/gate.md", "core/docs/how-to/python.md")
+"""Pages whose blocks train once more what README's block trains."""
+
+
+def marked(block: Block) -> Any:
+    long = str(block.document.relative_to(ROOT)) in LONG
+    return pytest.param(block, marks=pytest.mark.thorough if long else ())
+
+
+RUNNABLE = [marked(block) for document in DOCUMENTS for block in blocks(document)]
 
 
 @pytest.mark.timeout(600)

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from allaboard.backends.kubernetes.client import api, loader
+from allaboard.backends.kubernetes.client import api, loader, protocol
 from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.state import leases
 from allaboard.errors import AllaboardError, BadInput
 from allaboard_provider import clusters
 from allaboard_provider.hooks.allaboard import AllaboardHook
@@ -321,7 +322,9 @@ def nobody() -> str:
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "Patience", lambda **_: Patience(budget=0.0))
+    for module in (api, protocol):  # a default, and what the button asks for
+        monkeypatch.setattr(module, "Patience", lambda **_: Patience(budget=0.0))
+    monkeypatch.setattr(leases, "PATIENCE", Patience(budget=0.0))
 
 
 @pytest.mark.usefixtures("_hasty")

@@ -129,6 +129,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path, migrated: Path) -> None:
     """Without a connection, a database that has just been made, and the installation not named yet."""
@@ -159,6 +160,7 @@ def test_airflow_dags_test_fails_when_the_training_does(tmp_path: Path, migrated
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_connections_of_the_readme_are_what_a_hook_reads(
     tmp_path: Path, root: Path, migrated: Path
 ) -> None:

@@ -56,6 +56,7 @@ def a_job(*arguments: str, **fields: Any) -> dict[str, Any]:
         "name": "small",
         "command": ["python", "-c", SAVES, *arguments],
         "policy": {"restart": "never"},
+        "spot": {"grace": "1s"},  # what sleeps does not hear SIGTERM
         "checkpoints": {"uri": "store://small"},
         **fields,
     }

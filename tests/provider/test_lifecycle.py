@@ -282,7 +282,8 @@ def test_a_deferral_that_nobody_looks_after_ends_by_airflows_own_timer(live: Liv
 # ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dag", ["retried", pytest.param("retried_sync", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("dag", ["retried", "retried_sync"])
 def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     run = live.start(dag)
     run.wait_saved()
@@ -296,6 +297,7 @@ def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     assert run.record().attempt == 2 and run.xcom()["attempt"] == 2
 
 
+@pytest.mark.thorough
 def test_a_policy_retries_what_may_pass_and_never_a_bug(live: Live) -> None:
     run = live.start("judged")
     first = run.wait_started()
@@ -318,6 +320,7 @@ def test_a_policy_retries_what_may_pass_and_never_a_bug(live: Live) -> None:
 # --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_worker_killed_between_launch_and_deferral_is_replaced_by_one_that_adopts(live: Live) -> None:
     run = live.start("dies_after_launch")
     run.wait_started()

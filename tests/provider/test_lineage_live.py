@@ -17,7 +17,12 @@ from dags_examples.own_airflow import ApiError
 from tests.provider.listening import Collector, Statsd, collector, statsd
 from tests.provider.live import Live, Run, until
 
-pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.airflow_live,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+]
 DAGS = Path(__file__).resolve().parent / "lineage"
 CHAIN = ("prepare", "train", "collect", "promote")
 SECRET = "hf_" + "q7" * 17

@@ -28,7 +28,12 @@ from cryptography.fernet import Fernet, InvalidToken
 from tests.provider.listening import Collector, Statsd, collector, statsd
 from tests.provider.live import Live, Run, until
 
-pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.airflow_live,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(1500),
+]
 DAGS = Path(__file__).resolve().parent / "planted"
 
 PLANTED = {

@@ -21,7 +21,12 @@ from allaboard.shards import load_index
 from dags_examples.own_airflow import is_alive
 from tests.provider.live import Live, Run, until
 
-pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.airflow_live,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+]
 
 _times = itertools.count(1_700_000_000, 1000)
 

@@ -388,6 +388,7 @@ def test_a_run_of_a_killed_worker_is_kept_for_a_next_try_until_a_person_ends_the
     assert only_run().owner == Owner(str(ti.id), "worker", kind) and only_run().stop is None
 
 
+@pytest.mark.thorough
 def test_a_trigger_keeps_the_run_that_it_follows_and_a_lost_one_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

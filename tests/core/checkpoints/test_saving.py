@@ -66,6 +66,7 @@ def test_death_before_any_single_change_of_the_file_system_leaves_a_whole_checkp
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_kill_9_while_saving_to_a_bucket_leaves_a_whole_newest_checkpoint(s3: S3Server) -> None:
     seen = crashing("random", f"s3://{s3.make_bucket()}/runs/run-1", "15", "2", "0.25")
     assert seen["problems"] == []

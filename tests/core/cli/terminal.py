@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from allaboard.backends.base import handle_of
 from allaboard.backends.local.backend import LocalBackend
@@ -20,8 +20,10 @@ from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.observation import Observation, State
 from allaboard.status import state_of
+from tests.core.cli.warm import Warm
 
 T = TypeVar("T")
+WARM = Warm()
 LONG = 120.0
 """Seconds after which a wait is a hang."""
 
@@ -77,20 +79,26 @@ class Said:
 class Terminal:
     """Runs ``allaboard`` in a folder, as a user would."""
 
+    warm: ClassVar[bool] = True
+    """A line that is waited for is typed to a Python that has the command line loaded (see `warm`)."""
     folder: Path
     environ: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __call__(self, *words: str, stdin: str = "", **environ: str) -> Said:
-        done = subprocess.run(
-            self.command(*words),
-            cwd=self.folder,
-            env={**self.environ, **environ},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=LONG,
-        )
+        whole = {**self.environ, **environ}
+        if self.warm and WARM.takes(words, whole, stdin):
+            done = WARM.run(words, self.folder, whole, stdin, LONG)
+        else:
+            done = subprocess.run(
+                self.command(*words),
+                cwd=self.folder,
+                env=whole,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=LONG,
+            )
         assert "Traceback" not in done.stderr or "the last" in done.stderr, done.stderr
         return Said(done.returncode, done.stdout, done.stderr)
 

@@ -27,6 +27,7 @@ code: [train.py, data.py]
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_a_worker_is_killed_and_its_model_becomes_the_champion(ab: Terminal, tmp_path: Path) -> None:
     place = tmp_path / "here"

@@ -15,7 +15,7 @@ from allaboard.observation import Owner
 from tests.core.backends.local.conftest import backend as backend_of
 from tests.core.backends.local.helpers import a_plan, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(300)]
 backend = backend_of
 
 TRAINS = """

@@ -15,11 +15,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from allaboard.backends.kubernetes.client import resources
+from allaboard.backends.kubernetes.client import protocol, resources
 from allaboard.backends.kubernetes.client.errors import ApiError
 from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.cli import main
 from tests.core.backends.kubernetes.answers import Answers, Json
 from tests.core.backends.kubernetes.preflight.test_gather import OBJECTS, operator_answers
+from tests.core.backends.kubernetes.scripted import HASTY
 from tests.core.cli.terminal import Terminal
 
 KINDS = ["kubeflow.org/v1/PyTorchJob", "scheduling.x-k8s.io/v1alpha1/PodGroup"]
@@ -142,11 +144,17 @@ def test_a_job_that_no_cluster_can_run(ab: Terminal, cluster: tuple[Answers, str
     assert said.code == 2 and "fails    job" in said.out and "image" in said.out
 
 
-def test_a_cluster_that_does_not_answer(ab: Terminal, tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer(
+    ab: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, whose patience is short."""
     with served(Answers(KINDS, OBJECTS), tmp_path) as kubeconfig:
         pass
-    said = ab("preflight", ab.job(image="train:1"), "--kubeconfig", kubeconfig)
-    assert said.code == 5 and "Traceback" not in said.err
+    monkeypatch.setattr(protocol, "Patience", lambda **_: HASTY)
+    monkeypatch.setenv("ALLABOARD_HOME", ab.environ["ALLABOARD_HOME"])
+    job = str(ab.folder / ab.job(image="train:1"))
+    code = main(["preflight", job, "--kubeconfig", kubeconfig])
+    assert code == 5 and "Traceback" not in capfd.readouterr().err
 
 
 def test_a_job_file_that_is_wrong(ab: Terminal, cluster: tuple[Answers, str]) -> None:

@@ -125,7 +125,12 @@ def first_cause(ab: Terminal, script: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("case", BREAKS)
+SHORT = "an exception on one rank"
+
+
+@pytest.mark.parametrize(
+    "case", [SHORT, *(pytest.param(case, marks=pytest.mark.thorough) for case in BREAKS if case != SHORT)]
+)
 def test_the_first_cause_of_a_broken_gang_is_told(ab: Terminal, case: str) -> None:
     broken = BREAKS[case]
     found = first_cause(ab, broken.script)
@@ -137,6 +142,7 @@ def test_the_first_cause_of_a_broken_gang_is_told(ab: Terminal, case: str) -> No
         assert broken.blame in (found["blame"] or ""), found
 
 
+@pytest.mark.thorough
 def test_a_port_that_is_taken_is_told(ab: Terminal) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from allaboard.observation import State
 from allaboard.status import state_of
-from tests.core.cli.terminal import STATUS, TRAINS, WAITS, Said, Terminal, finished, wait_for
+from tests.core.cli.terminal import STATUS, TRAINS, WAITS, Said, Terminal, a_terminal, finished, wait_for
 
 TALKS = """
 import os, pathlib, sys, time
@@ -175,11 +176,12 @@ def test_a_follower_of_a_stopped_run_ends_with_3(ab: Terminal) -> None:
 # --- logs
 
 
-@pytest.fixture
-def talked(ab: Terminal) -> Terminal:
-    """A run of a master and two workers, of which worker 0 needed three tries."""
-    assert ab("run", ab.job(TALKS, workers=3)).code == 0
-    return ab
+@pytest.fixture(scope="module")
+def talked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A run of a master and two workers, of which worker 0 needed three tries; for tests that only read."""
+    with a_terminal(tmp_path_factory.mktemp("talked")) as ab:
+        assert ab("run", ab.job(TALKS, workers=3)).code == 0
+        yield ab
 
 
 def lines(said: Said) -> list[str]:

@@ -94,18 +94,20 @@ def assert_handled(text: str, name: str = "hostile.yaml", to: str | None = None)
     return outcomes
 
 
-def test_broken_manifests_become_jobs_or_problems() -> None:
+@pytest.mark.parametrize("rounds", [500, pytest.param(2000, marks=pytest.mark.thorough)])
+def test_broken_manifests_become_jobs_or_problems(rounds: int) -> None:
     rng = random.Random("broken")
     converted = 0
-    for _ in range(2000):
+    for _ in range(rounds):
         outcomes = assert_handled(json.dumps(a_broken_manifest(rng)), "hostile.json")
         converted += any(one.documents for one in outcomes)
-    assert 500 < converted < 1900  # else nothing was broken, or everything
+    assert 0.25 * rounds < converted < 0.95 * rounds  # else nothing was broken, or everything
 
 
-def test_broken_manifests_become_other_kinds_or_problems() -> None:
+@pytest.mark.parametrize("rounds", [125, pytest.param(500, marks=pytest.mark.thorough)])
+def test_broken_manifests_become_other_kinds_or_problems(rounds: int) -> None:
     rng = random.Random("other kinds")
-    for _ in range(500):
+    for _ in range(rounds):
         text = yaml.safe_dump(a_broken_manifest(rng), allow_unicode=True)
         assert_handled(text, to=rng.choice([*ENGINES]))
 

@@ -157,15 +157,16 @@ def assert_nothing_is_dropped(manifest: Json) -> None:
         assert meant or any(path.startswith(one) for one in told), (path, value)
 
 
-def test_whatever_a_jobset_says_is_kept_or_told() -> None:
+@pytest.mark.parametrize("rounds", [100, pytest.param(400, marks=pytest.mark.thorough)])
+def test_whatever_a_jobset_says_is_kept_or_told(rounds: int) -> None:
     rng = random.Random("jobsets")
     converted = 0
-    for _ in range(400):
+    for _ in range(rounds):
         manifest = a_jobset(rng)
         if not of(manifest).problems:
             converted += 1
             assert_nothing_is_dropped(with_plain_pods(manifest))
-    assert converted == 400
+    assert converted == rounds
 
 
 def with_plain_pods(manifest: Json) -> Json:
@@ -180,9 +181,10 @@ def with_plain_pods(manifest: Json) -> Json:
     return plain
 
 
-def test_what_allaboard_renders_is_a_job_again_that_renders_the_same() -> None:
+@pytest.mark.parametrize("rounds", [40, pytest.param(150, marks=pytest.mark.thorough)])
+def test_what_allaboard_renders_is_a_job_again_that_renders_the_same(rounds: int) -> None:
     rng = random.Random("back and there")
-    for _ in range(150):
+    for _ in range(rounds):
         first = back(there(a_jobset(rng)).job, ENGINES["jobset"])
         made = there(first)
         assert not made.lost

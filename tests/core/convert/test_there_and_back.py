@@ -33,17 +33,21 @@ def test_what_was_published_comes_back_as_it_was(document: Document) -> None:
     assert_same(document.value)
 
 
+@pytest.mark.parametrize("rounds", [100, pytest.param(400, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("engine", READ_BY_A_JOB, ids=lambda engine: engine.KIND)
-def test_whatever_a_manifest_says_comes_back(engine: KubeflowEngine) -> None:
+def test_whatever_a_manifest_says_comes_back(engine: KubeflowEngine, rounds: int) -> None:
     rng = random.Random(f"there and back {engine.KIND}")
-    for _ in range(400):
+    for _ in range(rounds):
         assert_same(a_manifest(rng, engine))
 
 
+@pytest.mark.parametrize("rounds", [25, pytest.param(100, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("engine", READ_BY_A_JOB, ids=lambda engine: engine.KIND)
-def test_what_allaboard_renders_is_a_job_again_that_renders_the_same(engine: KubeflowEngine) -> None:
+def test_what_allaboard_renders_is_a_job_again_that_renders_the_same(
+    engine: KubeflowEngine, rounds: int
+) -> None:
     rng = random.Random(f"back and there {engine.KIND}")
-    for _ in range(100):
+    for _ in range(rounds):
         rendered = back(there(a_manifest(rng, engine)).job, engine)
         made = there(rendered)
         assert not made.lost

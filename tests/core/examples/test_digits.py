@@ -22,8 +22,10 @@ from allaboard.spec.job import TrainingJob
 from allaboard.spec.loader import load
 from allaboard.storage import open_store
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+# Not imported, which takes seconds in each worker of the tests: the scripts do, in processes of their own.
+pytestmark = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("torch", "sklearn"))), reason="needs torch and scikit-learn"
+)
 
 DIGITS = Path(__file__).parents[3] / "dags_examples" / "digits"
 

@@ -44,6 +44,7 @@ def test_each_opens_with_the_question_that_it_answers_and_the_command_to_type(
     assert ("warning" in said.out) == (name == "mxnet.yaml"), "of operators up to 1.8, and told so"
 
 
+@pytest.mark.thorough
 def test_members_of_xgboost_grow_one_forest(ab: Terminal) -> None:
     pytest.importorskip("xgboost")
     body = ab("run", str(ENGINES / "xgboost.yaml"), "--json").json
@@ -54,6 +55,7 @@ def test_members_of_xgboost_grow_one_forest(ab: Terminal) -> None:
     assert len(models) == 3 and len({*models.values()}) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("mpirun", path=search_path(os.environ)) is None, reason="no mpirun here")
 def test_ranks_of_mpirun_fit_one_line(ab: Terminal) -> None:
     pytest.importorskip("mpi4py")
@@ -65,6 +67,7 @@ def test_ranks_of_mpirun_fit_one_line(ab: Terminal) -> None:
     assert said == [("launcher-0", "2 ranks have the line 3.000 0.500")]
 
 
+@pytest.mark.thorough
 def test_processes_of_jax_form_one_mesh(ab: Terminal) -> None:
     pytest.importorskip("jax")
     body = ab("run", str(ENGINES / "jax.yaml"), "--json").json
@@ -74,6 +77,7 @@ def test_processes_of_jax_form_one_mesh(ab: Terminal) -> None:
     assert lines.count("line 3.000 0.500") == 2
 
 
+@pytest.mark.thorough
 def test_members_of_paddle_meet_at_its_master_and_form_a_ring(ab: Terminal) -> None:
     body = ab("run", str(ENGINES / "paddle.yaml"), "--json").json
     assert body["state"] == "succeeded" and body["progress"]["step"] == 60
@@ -83,6 +87,7 @@ def test_members_of_paddle_meet_at_its_master_and_form_a_ring(ab: Terminal) -> N
     assert lines.count("line 3.000 0.500") == 3
 
 
+@pytest.mark.thorough
 def test_workers_of_mxnet_have_one_line_that_two_servers_keep(ab: Terminal) -> None:
     body = ab("run", str(ENGINES / "mxnet.yaml"), "--json").json
     assert body["state"] == "succeeded" and body["progress"]["step"] == 60

@@ -64,6 +64,7 @@ def test_every_file_is_a_good_job(ab: Terminal) -> None:
 # --- 1
 
 
+@pytest.mark.thorough
 def test_one_master_and_four_workers_march_from_created_to_succeeded(ab: Terminal) -> None:
     process = ab.start("run", exercise(1), "--json")
     marches = set()

@@ -809,6 +809,7 @@ def test_sigterm_to_a_gang_saves_once_and_all_exit_143_without_a_traceback(run: 
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_sigterm_to_one_rank_of_a_gang_ends_it_while_the_others_live(run: Store) -> None:
     pytest.importorskip("torch")
     with Gang(TRAIN, run, 2, STEPS="100000", PACE="0.01", ALLABOARD_CHECKPOINT_EVERY="100000") as ranks:
@@ -860,6 +861,7 @@ def test_all_ranks_take_what_rank_0_found(run: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_an_error_of_rank_0_while_it_looks_is_everybodys(run: Store, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     body = """

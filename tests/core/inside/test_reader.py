@@ -194,10 +194,11 @@ def test_four_two_three_eight_ranks_lose_and_repeat_nothing(data: Path, shuffle:
     assert chain(data, [(4, 5, 3), (2, 5, 4), (3, 5, 2), (8, 5, 0)], 300, **options) == stream
 
 
-def test_any_chain_of_world_sizes_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    """200 random shapes: data, shards, epochs, seeds, and up to six world and batch sizes in turn."""
+@pytest.mark.parametrize("rounds", [50, pytest.param(200, marks=pytest.mark.thorough)])
+def test_any_chain_of_world_sizes_loses_and_repeats_nothing(tmp_path: Path, rounds: int) -> None:
+    """Random shapes: data, shards, epochs, seeds, and up to six world and batch sizes in turn."""
     rng = random.Random(20261121)
-    for _ in range(200):
+    for _ in range(rounds):
         samples, per_shard = rng.choice([1, 2, 7, 30, 64, 101]), rng.choice([1, 3, 10, 64])
         data = a_data_set(tmp_path / f"{samples}-{per_shard}", samples, per_shard)
         options = {"epochs": rng.randrange(1, 4), "seed": rng.randrange(5), "shuffle": rng.random() < 0.8}

@@ -1,6 +1,7 @@
 """Preparations that are killed: it forks writers, kills them, and looks at what they left.
 
-    python killing.py points KIND FOLDER        kill -9 before the 1st, 2nd, ... change of the file system
+    python killing.py points KIND FOLDER EVERY  kill -9 before the 1st, 2nd, ... change of the file system, or
+                                                before each so many-th
     python killing.py chain KIND FOLDER         the same, each in the place that the one before left
     python killing.py random KIND FOLDER N      killed N times at random moments, then left alone
     python killing.py bucket KIND URI FOLDER    killed before the 1st, 3rd, ... request to the store
@@ -146,12 +147,12 @@ class Trials:
         self.seen["problems"] += [f"point {point}: {problem}" for problem in problems]
 
 
-def at_points(kind: str, folder: Path) -> dict[str, Any]:
+def at_points(kind: str, folder: Path, every: int) -> dict[str, Any]:
     trials = Trials(kind, folder)
     for before in (False, True):
         point = 1
         while trials.trial(open_store(folder / f"out-{before}-{point}"), before, CHANGES, point):
-            point += 3 if before else 1
+            point += every * (3 if before else 1)
     return trials.seen
 
 
@@ -202,7 +203,7 @@ def in_a_bucket(kind: str, uri: str, folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     way, kind, folder, *rest = sys.argv[1:]
     if way == "points":
-        print(json.dumps(at_points(kind, Path(folder))))
+        print(json.dumps(at_points(kind, Path(folder), int(rest[0]))))
     elif way == "chain":
         print(json.dumps(in_a_chain(kind, Path(folder))))
     elif way == "random":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,19 @@ from allaboard.inside.reader import ShardReader
 from allaboard.shards import prepare
 from tests.core.shards.building import a_folder, some_files
 
-webdataset = pytest.importorskip("webdataset")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # it leaves its files open
+
+
+@pytest.fixture(scope="module")
+def webdataset() -> Any:
+    """Imported by the first test: it loads torch."""
+    return pytest.importorskip("webdataset")
+
 
 NAMES = ["a", "cat/1", "v1.0/two words", "ü/日本", "long/" + "x" * 200, "deep/" * 30 + "leaf"]
 
 
-def test_webdataset_reads_every_sample_with_all_its_parts(tmp_path: Path) -> None:
+def test_webdataset_reads_every_sample_with_all_its_parts(tmp_path: Path, webdataset: Any) -> None:
     rng = random.Random(0)
     samples = [
         {"__key__": name, "bin": rng.randbytes(rng.randrange(2000)), "cls": number, "seg.json": {"n": number}}
@@ -31,7 +38,7 @@ def test_webdataset_reads_every_sample_with_all_its_parts(tmp_path: Path) -> Non
     ]
 
 
-def test_arrays_come_back_as_arrays(tmp_path: Path) -> None:
+def test_arrays_come_back_as_arrays(tmp_path: Path, webdataset: Any) -> None:
     import numpy
 
     array = numpy.random.default_rng(0).normal(size=(3, 4)).astype("float32")
@@ -40,7 +47,7 @@ def test_arrays_come_back_as_arrays(tmp_path: Path) -> None:
     assert (found["x.npy"] == array).all() and found["txt"] == "grün"
 
 
-def test_our_reader_and_webdataset_see_the_same(tmp_path: Path) -> None:
+def test_our_reader_and_webdataset_see_the_same(tmp_path: Path, webdataset: Any) -> None:
     index = prepare(a_folder(tmp_path / "raw", some_files(100)), tmp_path / "out", samples_per_shard=9)
     theirs = [
         {key: value for key, value in sample.items() if key not in ("__url__", "__local_path__")}
@@ -52,7 +59,7 @@ def test_our_reader_and_webdataset_see_the_same(tmp_path: Path) -> None:
     assert ours == theirs and len(ours) == 100
 
 
-def test_we_read_what_webdataset_wrote(tmp_path: Path) -> None:
+def test_we_read_what_webdataset_wrote(tmp_path: Path, webdataset: Any) -> None:
     from allaboard.shards.tar import table
 
     with webdataset.TarWriter(str(tmp_path / "theirs.tar")) as writer:

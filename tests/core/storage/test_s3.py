@@ -48,6 +48,12 @@ PART = 5 * 2**20  # the least that S3 takes
 BIG = 3 * PART + 1000  # four parts
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two tries of the library, which throws dice for seconds of them."""
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
+
+
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "PART", PART)
@@ -156,6 +162,7 @@ def test_a_profile_that_does_not_exist_is_said(rclone: S3Server) -> None:
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )
+@pytest.mark.usefixtures("no_pauses")
 def test_refusals_are_said(
     moto: S3Server, tmp_path: Path, answer: tuple[int, str], kind: type[StorageError], advice: str
 ) -> None:
@@ -278,7 +285,10 @@ def test_a_host_that_does_not_exist_is_said(impatient: None) -> None:
         open_store("s3://bucket", environ=environ_for("http://nowhere.invalid:9000")).read("x")
 
 
-def test_a_server_that_never_answers_is_given_up(moto: S3Server, tmp_path: Path, impatient: None) -> None:
+def test_a_server_that_never_answers_is_given_up(
+    moto: S3Server, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "READ_SECONDS", 0.1)
     with between(moto, lambda request: "hang") as proxy:
         store = open_store("s3://bucket", environ=proxy.environ)
         for call, said in refusals(store, tmp_path, StorageUnreachable).items():
@@ -360,6 +370,7 @@ def only_first(answer: tuple[int, str] | str, times: int = 2) -> Decide:
 @pytest.mark.parametrize(
     "answer", [(503, "SlowDown"), (500, "InternalError"), "drop"], ids=["503-slow-down", "500", "dropped"]
 )
+@pytest.mark.usefixtures("no_pauses")
 def test_what_passes_is_tried_again(moto: S3Server, tmp_path: Path, answer: tuple[int, str] | str) -> None:
     bucket = moto.make_bucket()
     open_store(f"s3://{bucket}", environ=moto.environ).write("run/part", b"x")
@@ -371,6 +382,7 @@ def test_what_passes_is_tried_again(moto: S3Server, tmp_path: Path, answer: tupl
             assert name == "folders" or len(proxy.requests) >= before + 2, name  # it asks what entries asked
 
 
+@pytest.mark.usefixtures("no_pauses")
 def test_a_server_that_stays_busy_is_given_up_and_the_tries_are_counted(moto: S3Server) -> None:
     with between(moto, lambda request: (503, "SlowDown")) as proxy:
         environ = proxy.environ | {"AWS_MAX_ATTEMPTS": "3"}

@@ -127,6 +127,7 @@ def test_the_picture_of_the_readme_is_light_and_needs_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_real_run_is_recorded(tmp_path: Path) -> None:
     """What `make pictures` does: the run, the kill and the drawing."""
     command = [sys.executable, "-m", "tests.docs.pictures.record", str(tmp_path / "run.svg")]

@@ -217,6 +217,7 @@ def test_both_tables_say_the_same() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(
     not build.SPHINX.exists(), reason="make docs makes the environment of the site, with the network"

@@ -22,7 +22,7 @@ EVERY = 10
 RUNS = 10
 """DAG runs that meet a fault at once: a worker has a place for each."""
 
-marks = [pytest.mark.slow, pytest.mark.airflow_live, pytest.mark.timeout(1800)]
+marks = [pytest.mark.slow, pytest.mark.airflow_live, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 
 few = pytest.mark.parametrize("count", [2, pytest.param(RUNS, marks=pytest.mark.endurance)])

@@ -33,6 +33,8 @@ from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
 from allaboard.backends.kubernetes.client.protocol import Patience
 
 QUICK = Patience(budget=1.5, first=0.01, longest=0.05)
+HASTY = Patience(budget=0.1, first=0.01, longest=0.05)
+"""For requests that nobody answers."""
 DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
 
 

@@ -176,8 +176,9 @@ def test_many_clients_at_once_start_one_run(backend: LocalBackend, folder: Path)
     assert len(processes_of(backend, plan.run)) == 2
 
 
+@pytest.mark.parametrize("pace", [4, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_client_killed_at_any_moment_of_its_launch_leaves_none_or_one(
-    backend: LocalBackend, folder: Path
+    backend: LocalBackend, folder: Path, pace: int
 ) -> None:
     plan = a_plan(folder, SLEEP, workers=1)
     code = (
@@ -187,7 +188,7 @@ def test_a_client_killed_at_any_moment_of_its_launch_leaves_none_or_one(
         f"job = allaboard.TrainingJob(folder={str(folder)!r}, **{plan.job.as_mapping()!r})\n"
         "b = LocalBackend()\nprint('go', flush=True)\nb.launch(Plan(job, 'k'), new_owner('detached'))\n"
     )
-    for n in range(24):
+    for n in range(0, 24, pace):
         client = subprocess.Popen(
             [sys.executable, "-c", code], env=backend.environ, stdout=subprocess.PIPE, text=True
         )
@@ -677,6 +678,7 @@ for n in range(9):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_rank_that_raises_in_ddp_is_told_with_its_own_words(backend: LocalBackend, folder: Path) -> None:
     pytest.importorskip("torch")
     plan = a_plan(folder, RAISES, policy={"restart": "never"})

@@ -40,7 +40,15 @@ with backend.changes(sys.argv[1]) as changes:
 
 @pytest.fixture
 def patient(backend: LocalBackend) -> LocalBackend:
+    """With a bound that a follower keeps who gets no turn for some seconds."""
     backend.patience = backend.orchestrated_patience = 8.0
+    return backend
+
+
+@pytest.fixture
+def hasty(backend: LocalBackend) -> LocalBackend:
+    """With a bound that nobody has to keep."""
+    backend.patience = backend.orchestrated_patience = 1.0
     return backend
 
 
@@ -48,10 +56,10 @@ def is_live(backend: LocalBackend, run: str) -> bool:
     return not state_of(backend.observe(run)).is_final
 
 
-def assert_abandoned(seen: Observation) -> None:
+def assert_abandoned(seen: Observation, bound: str = "8.0 s") -> None:
     assert state_of(seen) is State.STOPPED and seen.stop is not None and seen.stop.by == "allaboard"
     assert seen.stop.reason == (
-        "nobody followed this run for 8.0 s, neither a task nor a triggerer; "
+        f"nobody followed this run for {bound}, neither a task nor a triggerer; "
         "the next try of its task resumes it"
     )
 
@@ -86,12 +94,12 @@ def test_the_bounds_are_those_of_the_documents(backend: LocalBackend) -> None:
 
 @pytest.mark.parametrize("owner", [WORKER, TRIGGER], ids=["worker", "deferred"])
 def test_an_orchestrated_run_that_nobody_follows_ends_and_its_next_try_resumes(
-    patient: LocalBackend, folder: Path, owner: Owner
+    hasty: LocalBackend, folder: Path, owner: Owner
 ) -> None:
     plan = a_plan(folder, SLEEP, workers=1)
-    handle = patient.launch(plan, owner)
-    assert_abandoned(ended(patient, handle.run))
-    again = patient.launch(plan, Owner("the next try", kind="orchestrated"))
+    handle = hasty.launch(plan, owner)
+    assert_abandoned(ended(hasty, handle.run), "1.0 s")
+    again = hasty.launch(plan, Owner("the next try", kind="orchestrated"))
     assert (again.run, again.attempt, again.adopted) == (handle.run, 2, False)
 
 
@@ -99,25 +107,27 @@ def test_an_orchestrated_run_without_a_further_try_lives_no_longer_than_the_boun
     backend: LocalBackend, folder: Path
 ) -> None:
     """It counts as attached then, whose time is longer here."""
-    backend.patience, backend.orchestrated_patience = 600.0, 4.0
+    backend.patience, backend.orchestrated_patience = 600.0, 1.0
     handle = backend.launch(a_plan(folder, SLEEP, workers=1), WORKER)
     backend.adopt(handle, WORKER, replace(WORKER, kind="attached"))
     seen = ended(backend, handle.run)
-    assert state_of(seen) is State.STOPPED and seen.stop is not None and "for 4 s" in seen.stop.reason
-    mine = backend.launch(a_plan(folder, "import time; time.sleep(8)", workers=1, key="mine"), Owner("me"))
+    assert state_of(seen) is State.STOPPED and seen.stop is not None and "for 1 s" in seen.stop.reason
+    mine = backend.launch(a_plan(folder, "import time; time.sleep(3)", workers=1, key="mine"), Owner("me"))
     assert state_of(ended(backend, mine.run)) is State.SUCCEEDED
 
 
+@pytest.mark.parametrize("times", [1.5, pytest.param(3.0, marks=pytest.mark.thorough)])
 def test_a_run_that_a_trigger_follows_lives_and_ends_once_the_trigger_is_gone(
-    patient: LocalBackend, folder: Path
+    patient: LocalBackend, folder: Path, times: float
 ) -> None:
     handle = patient.launch(a_plan(folder, SLEEP, workers=1), TRIGGER)
     with watched(patient, handle.run):
-        time.sleep(3 * 8.0)
+        time.sleep(times * 8.0)
         assert is_live(patient, handle.run)
     assert_abandoned(ended(patient, handle.run))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_a_follower_that_is_killed_or_frozen_follows_nothing(
     patient: LocalBackend, folder: Path, how: signal.Signals
@@ -137,6 +147,7 @@ def test_a_follower_that_is_killed_or_frozen_follows_nothing(
         follower.communicate()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["attached", "orchestrated"])
 def test_a_supervisor_that_stood_still_gives_its_followers_their_time_anew(
     patient: LocalBackend, folder: Path, kind: str
@@ -158,6 +169,7 @@ def test_a_supervisor_that_stood_still_gives_its_followers_their_time_anew(
     assert state_of(ended(patient, handle.run)) is State.STOPPED
 
 
+@pytest.mark.thorough
 def test_a_queued_run_is_held_to_the_same_bound(patient: LocalBackend, folder: Path) -> None:
     from allaboard.backends.local.host.machine import cpus
 

@@ -24,7 +24,11 @@ ME = Owner("me")
 MPIRUNS = [path for path in (shutil.which("mpirun", path=search_path(os.environ)),) if path]
 if Path("/usr/bin/mpirun").exists() and "/usr/bin/mpirun" not in MPIRUNS:
     MPIRUNS.append("/usr/bin/mpirun")
-mpirun = pytest.mark.parametrize("mpirun", MPIRUNS or [""])
+FIRST, *OTHERS = MPIRUNS or [""]
+mpirun = pytest.mark.parametrize(
+    "mpirun",
+    [FIRST, *(pytest.param(path, marks=pytest.mark.thorough) for path in OTHERS)],
+)
 needs_mpirun = pytest.mark.skipif(not MPIRUNS, reason="mpirun is not installed (CONTRIBUTING.md)")
 ENGINES = pytest.mark.parametrize("engine", ["mpijob", "mpijob-v1", "jobset", "trainjob"])
 RANK = """

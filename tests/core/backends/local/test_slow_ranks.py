@@ -11,6 +11,7 @@ from tests.core.backends.local.slow_ranks import Gang, all_told, good_enough, so
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_slow_rank_is_told_by_the_run_itself(backend: LocalBackend, tmp_path: Path) -> None:
     told = told_of(backend, tmp_path, Gang("sleeps", 2, 1, 0, 2.5))

@@ -26,6 +26,7 @@ from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, NODES, PO
 from allaboard.errors import AllaboardError, BackendUnreachable, SiteError
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.scripted import (
+    HASTY,
     Scripted,
     bookmark,
     cut,
@@ -397,7 +398,7 @@ def test_who_never_answers_is_unreachable_and_named(server: Scripted, client: Cl
 
 def test_a_port_that_nobody_listens_at(client: Client) -> None:
     with scripted() as server:
-        api = client(server)
+        api = client(server, patience=HASTY)
     with pytest.raises(BackendUnreachable, match=rf"{server.url} refuses connections \(\d+ tries"):
         api.get(PODS, "a")
 
@@ -421,7 +422,7 @@ def test_whoever_waits_for_an_answer_is_told_why_once(
 def test_a_name_that_means_nothing(server: Scripted, client: Client) -> None:
     server.url = "http://no-such-host.invalid:6443"
     with pytest.raises(BackendUnreachable, match="has a name that cannot be resolved"):
-        client(server).get(PODS, "a")
+        client(server, patience=HASTY).get(PODS, "a")
 
 
 def test_silence_is_no_answer(server: Scripted, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -762,7 +763,7 @@ def test_through_a_proxy_with_a_password(authority: Any, client: Client) -> None
     assert [line.split(" ")[:2] for line in asked] == [["CONNECT", host]] * 2
     assert asked[0].endswith("Basic dXNlcjpodW50ZXIy")
     with pytest.raises(BackendUnreachable, match="cannot be reached through its proxy") as caught:
-        client(server, authority=ca, proxy=f"http://user:hunter2@{address}").get(PODS, "a")
+        client(server, patience=HASTY, authority=ca, proxy=f"http://user:hunter2@{address}").get(PODS, "a")
     assert "hunter2" not in str(caught.value)
 
 

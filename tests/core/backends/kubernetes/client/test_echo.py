@@ -13,7 +13,16 @@ from allaboard.backends.kubernetes.client.config import Fixed, Secret
 from allaboard.backends.kubernetes.client.echo import Echo
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.errors import AllaboardError
-from tests.core.backends.kubernetes.scripted import Scripted, event, failure, pod, refused, says, streams
+from tests.core.backends.kubernetes.scripted import (
+    HASTY,
+    Scripted,
+    event,
+    failure,
+    pod,
+    refused,
+    says,
+    streams,
+)
 
 Client = Callable[..., Any]
 
@@ -56,7 +65,7 @@ def test_in_a_refusal(server: Scripted, client: Client, shown: tuple[Secret, lis
             "causes": [{"field": f"spec.{word}", "message": f"no {word}", "reason": word}],
         }
         server.otherwise = refused(status, word, f"the user with {word} is not let in", details)
-        said = told(lambda: client(server, credentials=Fixed(secret)).get(PODS, "a"))
+        said = told(lambda: client(server, patience=HASTY, credentials=Fixed(secret)).get(PODS, "a"))
         assert word not in said and "is not let in" in said
 
 
@@ -115,9 +124,8 @@ def test_in_a_redirect_and_its_headers(server: Scripted, client: Client, status:
 @pytest.mark.parametrize("status", [429, 503])
 def test_in_the_headers_of_a_server_that_is_busy(server: Scripted, client: Client, status: int) -> None:
     server.otherwise = refused(status, "Busy", f"{TOKEN} waits", retry_after=TOKEN, warning=TOKEN)
-    assert TOKEN not in told(
-        lambda: client(server, credentials=Fixed(Secret(f"Bearer {TOKEN}"))).get(PODS, "a")
-    )
+    api = client(server, patience=HASTY, credentials=Fixed(Secret(f"Bearer {TOKEN}")))
+    assert TOKEN not in told(lambda: api.get(PODS, "a"))
 
 
 def test_of_a_proxy_too(server: Scripted, client: Client) -> None:

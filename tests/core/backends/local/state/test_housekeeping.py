@@ -220,14 +220,15 @@ OFTEN = KEEP.replace("print(", "end = time.time() + 6\nwhile time.time() < end: 
 )
 
 
+@pytest.mark.parametrize("seconds", [2, pytest.param(6, marks=pytest.mark.thorough)])
 def test_a_launch_under_the_key_of_a_run_that_is_just_removed_is_a_run_of_its_own(
-    backend: LocalBackend, folder: Path
+    backend: LocalBackend, folder: Path, seconds: float
 ) -> None:
     plan = a_plan(folder, "print('done')", workers=1)
     with keepers(backend, 2, 31 * DAY, OFTEN) as said:
-        end = time.time() + 6
+        end = time.time() + seconds
         launched = 0
-        while time.time() < end:
+        while time.time() < end or launched <= 3:
             handle = backend.launch(plan, ME)
             launched += 1
             attempt = RunFolder(backend.runs / handle.run).attempt(handle.generation, handle.attempt)
