@@ -77,7 +77,7 @@ class Problem:
 
 
 class ExitCode(IntEnum):
-    """How a command line or a step of KFP ends (contract, section 4)."""
+    """How a command line or a step of KFP ends (core/docs/contract.md, Exit codes)."""
 
     OK = 0
     FAILED = 1

@@ -1,8 +1,8 @@
 """Names: what is legal, what is nearest, and how a run gets its own.
 
 A run's name is ``<job>-<hash of key>``, a function of the key alone, so that whoever has the key finds the
-run (contract: identity). Attempts append ``-<n>`` and controllers ``-worker-<i>``, and Services are limited
-to 63 characters; so a job's name may have 40, and that of an object 50.
+run (core/docs/contract.md, Run name). Attempts append ``-<n>`` and controllers ``-worker-<i>``, and Services
+are limited to 63 characters; so a job's name may have 40, and that of an object 50.
 """
 
 from __future__ import annotations

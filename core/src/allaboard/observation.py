@@ -17,7 +17,7 @@ PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "trainin
 
 
 class State(StrEnum):
-    """What a run is (contract, section 3)."""
+    """What a run is (core/docs/contract.md, States)."""
 
     QUEUED = "queued"
     STARTING = "starting"

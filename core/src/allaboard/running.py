@@ -98,7 +98,8 @@ def submit(
 ) -> Handle:
     """Start a job and leave it running; no client needs to follow it. Raises BadInput when it cannot start.
 
-    Without ``key`` every call trains again; for a key that exists, see contract section 1.
+    Without ``key`` every call trains again; for a key that exists, see core/docs/contract.md, Launch under a
+    key.
     """
     plan = Plan(read_job(job), key or fresh_key())
     return backend_of(backend).launch(plan, owner or new_owner("detached"))

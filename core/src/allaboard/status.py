@@ -107,7 +107,7 @@ EXIT_CODES: Mapping[State, ExitCode] = {
 
 
 def summary(seen: Observation, diagnoses: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """The JSON object of ``run`` and ``status`` (contract, section 4)."""
+    """The JSON object of ``run`` and ``status`` (core/docs/contract.md, Status object)."""
     progress = seen.progress
     return {
         "run": seen.run,

@@ -1,5 +1,5 @@
-"""The identity of a step: the pipeline run and the task in it (contract, section 1), the same for every try
-of the step.
+"""The identity of a step: the pipeline run and the task in it (core/docs/contract.md, Key), the same for
+every try of the step.
 
 kfp gives a step neither. But it gives the step, in every try alike, the places of its outputs:
 

@@ -1,8 +1,8 @@
 """What the components do when they run. Each function is one step, called with the arguments that kfp gives.
 
 No kfp is imported here: an artifact is any object with a uri, a path and metadata, so a step is a plain
-function. A step that fails says why in its log and exits with a code of contract 4: 1 failed or lost, 2 bad
-input, 3 stopped, 4 out of time, 5 a backend or store does not answer.
+function. A step that fails says why in its log and ends with the
+exit code of a run (core/docs/contract.md, Exit codes).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ People watch the step's log while it runs, so the log carries the states, the pr
 0. SIGTERM, Ctrl-C and SIGHUP stop the run, and its members may save. So does a stdout without a reader: a
 pipeline that is killed under kfp.local leaves its steps behind, and nobody would take their result. A step
 that is itself killed leaves the run to its next try; without one, the run is stopped as abandoned after
-`PATIENCE` (contract, section 1).
+`PATIENCE` (core/docs/contract.md, Owners).
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def say(text: str) -> None:
 
 @contextmanager
 def step_errors() -> Iterator[None]:
-    """An error ends the step with one sentence and an exit code of contract 4, without a traceback."""
+    """An error ends the step with one sentence and an exit code (core/docs/contract.md, Exit codes), without
+    a traceback.
+    """
     try:
         yield
     except AllaboardError as error:
@@ -201,8 +203,8 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
     """Launch the job under this key, or adopt its run, and follow it to its end. The result is not handed
     over yet. The job says how many attempts there are in all, else `attempts_of` its backend.
 
-    Raises BadInput when the run cannot start, BackendUnreachable, and SystemExit with a code of contract 4
-    when the step was told twice to end.
+    Raises BadInput when the run cannot start, BackendUnreachable, and SystemExit with a code of
+    core/docs/contract.md, Exit codes, when the step was told twice to end.
     """
     plan = Plan(job, key)
     view = StepView(backend, plan.run)
@@ -372,7 +374,7 @@ class Rank0Output:
 
 def finish(outcome: Outcome, since_last_good: str = "") -> None:
     """Return if the run succeeded; else end the step with the first diagnosis, what was decided, what was
-    changed ``since_last_good``, and an exit code of contract 4, or `MAY_PASS`.
+    changed ``since_last_good``, and an exit code (core/docs/contract.md, Exit codes), or `MAY_PASS`.
     """
     if outcome.ok:
         return

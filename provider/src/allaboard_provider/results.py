@@ -101,8 +101,8 @@ def _never_got_a_place(seen: Observation) -> bool:
 
 
 def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:
-    """The result in XCom: ``status --json`` without members (contract, section 4) and without ``secrets``,
-    those of the run.
+    """The result in XCom: ``status --json`` (core/docs/contract.md, Status object) without members and
+    without ``secrets``, those of the run.
     """
     summary = {name: value for name, value in outcome.summary.items() if name != "members"}
     return dict(redact_texts(summary, secrets))

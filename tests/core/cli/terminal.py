@@ -31,7 +31,7 @@ STATUS = {
     "run", "name", "key", "state", "attempt", "restarts", "started", "finished", "phases", "members",
     "conditions", "checkpoints", "metrics", "progress", "flags", "diagnoses",
 }  # fmt: skip
-"""The fields of `status --json` (contract, section 4)."""
+"""The fields of `status --json` (core/docs/contract.md, Status object)."""
 
 TRAINS = """
 from allaboard.inside import report, result

@@ -1,5 +1,5 @@
-"""What goes wrong while a run is under way: it is said, with the exit code of the contract, and nothing is
-torn."""
+"""What goes wrong while a run is under way: it is said, with the exit code, and nothing is torn
+(core/docs/contract.md, Bad days)."""
 
 from __future__ import annotations
 

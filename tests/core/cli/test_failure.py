@@ -1,5 +1,5 @@
-"""Bad input from the command line: a clear sentence, the exit code of the contract, no traceback, nothing
-left behind."""
+"""Bad input from the command line: a clear sentence, the exit code (core/docs/contract.md, Exit codes), no
+traceback, nothing left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of all backends (contract, section 2).
+"""The interface of all backends (core/docs/contract.md, Backends).
 
 `Backend` blocks; an async follower runs its methods in threads or has its own `AsyncBackend` of the same
 names. Every method is safe to call again after its caller died in the middle.
@@ -161,8 +161,8 @@ class Backend(Protocol):
         """The place of its runs, for messages: ``on this machine``."""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
-        """Launch, adopt or hand over the run of this key, by the table of contract section 1; returns its
-        attempt.
+        """Launch, adopt or hand over the run of this key, by the table of
+        core/docs/contract.md, Launch under a key; returns its attempt.
 
         Raises BadInput (nothing was started; `SpecChanged` when it runs with another spec) or
         BackendUnreachable.

@@ -1,15 +1,7 @@
 """The command line: a table of verbs, and one module for each, imported when it runs.
 
-Exit codes (contract, section 4):
-
-| code | run, follow, evaluate | every other verb | |---|---|---| | 0 | succeeded, or left running (--detach,
-SIGHUP) | it could answer | | 1 | failed or lost | it could not answer: access denied, damaged data | | 2 |
-bad input or unknown run; nothing was started | the same; what was checked has problems | | 3 | stopped or
-deleted | | | 4 | a deadline or clock ran out | | | 5 | the backend did not answer; the run is untouched | the
-same, or a store that did not answer | | 130 | a person stopped watching (follow, logs -f) | the same |
-
-With ``--json`` stdout holds one object and nothing else, errors included. ``logs`` and ``follow`` print one
-object per line.
+How a command ends: core/docs/contract.md, Exit codes. What it prints with ``--json``:
+core/docs/contract.md, JSON.
 """
 
 from __future__ import annotations

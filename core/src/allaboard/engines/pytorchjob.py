@@ -44,7 +44,7 @@ class PyTorchJob(KubeflowEngine):
     )
 
     def default_groups(self, workers: int, elastic: bool) -> Mapping[str, int]:
-        """A master and the rest workers; workers alone when elastic (contract, section 5)."""
+        """A master and the rest workers; workers alone when elastic (core/docs/contract.md, Members)."""
         if elastic:
             return {"worker": workers}
         return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}

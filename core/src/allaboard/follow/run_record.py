@@ -1,4 +1,5 @@
-"""The run record, and what a launch does under a key that exists (contract, section 1).
+"""The run record (core/docs/contract.md, Run record), and what a launch does under a key that exists
+(core/docs/contract.md, Launch under a key).
 
 There is one record per run, which outlives the job. It is the only memory: a client may die at any
 instruction, and the next one decides from the record and an observation of the run. `decide` makes this

@@ -148,8 +148,8 @@ class WorkloadSeen:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why a queue holds a job back: a code of failure-modes, and a sentence; ``never``: waiting does not help
-    it. The sentence is the same as long as nothing happens: it counts no seconds.
+    """Why a queue holds a job back: the code of a cause (core/docs/causes.md), and a sentence; ``never``:
+    waiting does not help it. The sentence is the same as long as nothing happens: it counts no seconds.
     """
 
     code: str

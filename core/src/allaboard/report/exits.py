@@ -1,5 +1,5 @@
-"""What an error means for a command that starts or watches a run: the exit code (contract, section 4), and
-what becomes of the run.
+"""What an error means for a command that starts or watches a run: the exit code
+(core/docs/contract.md, Exit codes), and what becomes of the run.
 """
 
 from __future__ import annotations

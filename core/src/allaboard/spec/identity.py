@@ -1,8 +1,9 @@
-"""The identity of a run: its key, its spec and the hash of the spec (contract, section 1).
+"""The identity of a run: its key, its spec and the hash of the spec
+(core/docs/contract.md, Key; core/docs/contract.md, Spec hash).
 
 The hash covers the canonical JSON of the fields that the author set, after templating; no default, key,
-attempt, resume or secret value is in it. The JSON itself is kept in the run record, so that a difference can
-be shown.
+attempt or resume is in it, and no value of a secret that the job only names. The JSON itself is kept in the
+run record, so that a difference can be shown.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ class FakeBackend:
     """A backend in memory whose runs go through ``script``, one item per observation, and stay at the last
     one.
 
-    It keeps the launch table of the contract (through `allaboard.follow.run_record`), owners, attempts and
-    hand-over, and notes every call in `calls`. ``scripts``: one script per attempt; the last serves all
-    further ones. `break_for(n)` makes it unreachable for the next n observations.
+    It keeps the table of core/docs/contract.md, Launch under a key, through `allaboard.follow.run_record`,
+    with owners, attempts and hand-over, and notes every call in `calls`. ``scripts``: one script per attempt;
+    the last serves all further ones. `break_for(n)` makes it unreachable for the next n observations.
     """
 
     name = "fake"

@@ -3,11 +3,11 @@
 `allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A deferrable task answers the first
 `Wait` by deferring, a synchronous one by waiting. Everything else is the same, the end (`finish`) included.
 
-The run record fences who may act (contract, section 1). The owner is this try: in the phase ``worker`` while
-a worker follows, and ``deferred`` while a triggerer does. Each hand-over between them is a compare-and-swap
-that comes first: before the deferral is asked for, and as the first act of a resumed worker. So after a crash
-at any point the record tells the next try whether a worker died (adopt) or a person asked for the task anew
-(stop, resume).
+The run record fences who may act (core/docs/contract.md, Owners). The owner is this try: in the phase
+``worker`` while a worker follows, and ``deferred`` while a triggerer does. Each hand-over between them is a
+compare-and-swap that comes first: before the deferral is asked for, and as the first act of a resumed worker.
+So after a crash at any point the record tells the next try whether a worker died (adopt) or a person asked
+for the task anew (stop, resume).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs on a cluster in memory: the table of contract section 1, and a client that is killed between any two
-of its requests.
+"""Runs on a cluster in memory: the table of core/docs/contract.md, Launch under a key, and a client that is
+killed between any two of its requests.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def record(cluster: FakeCluster, run: str) -> Any:
     return records.parse(body).record
 
 
-# Launching, and the table of contract section 1.
+# Launching, and the table of core/docs/contract.md, Launch under a key.
 
 
 def test_a_run_goes_from_created_to_succeeded(cluster: FakeCluster) -> None:

@@ -42,7 +42,7 @@ def running(backend: LocalBackend, run: str) -> None:
     wait_for(lambda: {m.phase for m in backend.observe(run).members} == {"running"})
 
 
-# Launching and the table of contract section 1.
+# Launching, and the table of core/docs/contract.md, Launch under a key.
 
 
 def test_a_run_goes_from_created_to_succeeded(backend: LocalBackend, folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""Starting a run exactly once (contract, section 1), when every client may be killed between any two
-requests.
+"""Starting a run exactly once (core/docs/contract.md, Launch under a key), when every client may be
+killed between any two requests.
 
 The record decides. An attempt is made in this order, and each step may be done again by the next client:
 

@@ -1,4 +1,5 @@
-"""What is left of clients that died: found, told, and tidied up on request (contract, section 1).
+"""What is left of clients that died: found, told, and tidied up on request
+(core/docs/contract.md, Orphans).
 
 An orphan is one of
 
@@ -56,7 +57,7 @@ from allaboard.units import from_rfc3339, rfc3339, show_seconds
 
 ATTACHED_SECONDS = 600.0
 ORCHESTRATED_SECONDS = 3600.0
-"""An orchestrator may be restarted or upgraded, and its runs go on meanwhile (design, promise 2)."""
+"""An orchestrator may be restarted or upgraded, and its runs go on meanwhile."""
 SAFE: Mapping[str, float] = {
     "attached": ATTACHED_SECONDS,
     "orchestrated": ORCHESTRATED_SECONDS,

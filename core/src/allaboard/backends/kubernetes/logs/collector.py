@@ -1,5 +1,5 @@
 """What a follower reads of the logs of a run while it watches: the ends of what fails, before its pods are
-taken away, and the report lines of rank 0 (contract, section 7).
+taken away, and the report lines of rank 0 (core/docs/contract.md, Evidence).
 
 - When a member fails, the end of its log and of the try before are read at once, and those of rank 0 and
   two peers beside them: 32 requests and 10 s at most, 64 KiB kept of each. Clean-up, a TTL or a new pod may

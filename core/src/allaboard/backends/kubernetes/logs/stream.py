@@ -1,5 +1,5 @@
 """The logs of a run: all members merged by time, from where a cursor stands, to the present or for as long
-as it runs (contract, section 7).
+as it runs (core/docs/contract.md, Logs).
 
 Each try of each container is in one of these states. `ReadPositions` holds them, and a cursor carries them:
 

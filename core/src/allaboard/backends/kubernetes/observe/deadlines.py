@@ -1,7 +1,7 @@
 """The limits of a run that only its follower can keep. Values in, values out.
 
 The v1 operator knows a job's deadline and has no timer for it: it looks when something else happens to the
-job (training-operator.md C7). So it is nudged with an annotation, and has a minute to act; one that is away
+job. So it is nudged with an annotation, and has a minute to act; one that is away
 does not, and then the run is ended from here. Clocks of phases are known to no operator at all. What can
 never start (`obstacles`, and what Kueue can never admit: `Held.never`) has failed once the clock of its
 phase is over, or `PATIENCE` where it has none, and sooner where some of its members run and hold places that

@@ -1,6 +1,6 @@
-"""What keeps members from starting, in one sentence and with a code of failure-modes: an image that cannot be
-had, a Secret that is not there, a program that does not exist, a volume that does not mount, a pod that
-admission refuses, a request that no node can ever hold. Values in, values out.
+"""What keeps members from starting, in one sentence and with the code of a cause (core/docs/causes.md): an
+image that cannot be had, a Secret that is not there, a program that does not exist, a volume that does not
+mount, a pod that admission refuses, a request that no node can ever hold. Values in, values out.
 
 `never` says that waiting does not help: a person must change the job or the cluster first. Such a run is
 ended by its follower after the clock of the phase that it is in (`policy.clocks`), or after `PATIENCE` where

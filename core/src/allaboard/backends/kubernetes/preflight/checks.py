@@ -1008,7 +1008,7 @@ _WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+
 
 
 def _what_to_do(message: str) -> str:
-    """By the words of the refusal; each is a cause of its own (failure-modes.md, 1A)."""
+    """By the words of the refusal; each is a cause of its own."""
     if _NO_RIGHT.search(message):
         role = next((r for what, r in _ROLES.items() if f'resource "{what}"' in message), "submitter")
         return f"have the right granted: allaboard cluster --rbac {role}"

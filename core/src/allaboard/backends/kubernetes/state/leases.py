@@ -1,6 +1,6 @@
 """How it is seen that a follower lives: one Lease for each process and namespace, renewed for as long as the
 process does, however many runs it follows. The record of a run names the Lease of the process that follows it
-(contract, section 1).
+(core/docs/contract.md, Owners).
 
 A process that ends releases its Lease; one that is killed cannot, and its Lease runs out. Who lists, launches
 or follows next removes those that ran out long ago. A process that may

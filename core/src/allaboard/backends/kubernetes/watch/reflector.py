@@ -1,10 +1,10 @@
 """What one list and watch knows, and what it does next. Pure: time and chance are handed in; `informer`
 carries it out.
 
-A feed watches printed rows, not objects (contract, section 7): 207 bytes per change instead of 6,400. A row
-is a wake-up, never a state, so all that is kept of one is whether its cells, but for the ages, are what they
-were: two numbers. A follower of a run is woken when a row of it comes, goes or changes, and then reads the
-objects.
+A feed watches printed rows, not objects (core/docs/contract.md, Watching): 207 bytes per change instead of
+6,400. A row is a wake-up, never a state, so all that is kept of one is whether its cells, but for the ages,
+are what they were: two numbers. A follower of a run is woken when a row of it comes, goes or changes, and
+then reads the objects.
 
 - A row is of the run that its name begins with, up to a dash: ``digits-1f0c9a77-2`` and its pods
   ``digits-1f0c9a77-worker-0`` are of ``digits-1f0c9a77``. Where that wakes one too many, nothing is lost.

@@ -13,7 +13,8 @@ a row):
 - backoffLimit absent: no limit. Here 3 (written out in every manifest): a script with a typo would crash for
   ever.
 - Deadline: noticed at the next event or the 10 h resync. Here a timer, as documented.
-- Clean-up default: None, so members run on and hold GPUs. Here running (contract, section 5).
+- Clean-up default: None, so members run on and hold GPUs. Here running (core/docs/contract.md,
+  Restarts and clean-up).
 - Elastic, worker 0 lost: every survivor fails and is restarted, each counted. Here the whole gang starts
   again from its checkpoint and one restart is counted: one failure is one failure.
 - Restart delay: 10 s doubling to 5 min. Here 0.5 s doubling to 10 s: there is no image to pull.

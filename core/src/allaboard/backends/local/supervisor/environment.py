@@ -1,6 +1,6 @@
 """What a member's environment and command are on one machine.
 
-Names and rules are the engine's; these values must differ (contract, section 5):
+Names and rules are the engine's; these values must differ (core/docs/contract.md, Members):
 
 MASTER_ADDR, PET_MASTER_ADDR, host of PET_RDZV_ENDPOINT
     a Service -> 127.0.0.1: there is no DNS for members
