@@ -1,9 +1,10 @@
 """The tests that need no cluster, in both environments, with a closing line each: what `make test` runs.
 
-    python tests/run.py [--all | --cluster] [pytest arguments]
+    python tests/run.py [--all | --airflow | --cluster] [pytest arguments]
 
-Without the thorough ones; with --all every test that needs no cluster (`make test-all`), with --cluster those
-that need one (`make cluster-test`). Those of endurance only where ``-m`` names them.
+Without the thorough ones; with --all every test that needs no cluster (`make test-all`), with --airflow those
+of them in Airflow's environment, with --cluster those that need one (`make cluster-test`). Those of endurance
+only where ``-m`` names them.
 
 Exit code 0 when every test of both passed; 1 otherwise, which takes in: no tests were found, pytest itself
 broke, the time limit was reached, or a test left a process behind. What is left behind is named and killed:
@@ -109,6 +110,8 @@ def chosen(arguments: list[str]) -> tuple[tuple[Suite, ...], list[str]]:
     match arguments:
         case ["--all", *left]:
             return SUITES, left
+        case ["--airflow", *left]:
+            return SUITES[:1], left
         case ["--cluster", *left]:
             return (CLUSTER,), left
     return tuple(replace(suite, without=(*suite.without, "thorough")) for suite in SUITES), arguments
