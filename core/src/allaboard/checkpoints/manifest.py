@@ -242,7 +242,3 @@ class Checkpoint:
     @property
     def bytes(self) -> int:
         return self.manifest.size
-
-    def to_dict(self) -> dict[str, Any]:
-        """As ``checkpoints list --json`` shows it: the manifest with ``uri`` and ``bytes``."""
-        return {"uri": self.uri, "bytes": self.bytes, **self.manifest.to_dict()}
