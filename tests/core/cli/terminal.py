@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from allaboard.backends.base import handle_of
 from allaboard.backends.local.backend import LocalBackend
@@ -77,17 +77,18 @@ class Said:
 
 @dataclass
 class Terminal:
-    """Runs ``allaboard`` in a folder, as a user would."""
+    """Runs ``allaboard`` in a folder, as a user would. A line that is waited for is typed to a Python that
+    has the command line loaded (see `warm`), unless its `command` is another one.
+    """
 
-    warm: ClassVar[bool] = True
-    """A line that is waited for is typed to a Python that has the command line loaded (see `warm`)."""
     folder: Path
     environ: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __call__(self, *words: str, stdin: str = "", **environ: str) -> Said:
         whole = {**self.environ, **environ}
-        if self.warm and WARM.takes(words, whole, stdin):
+        plain = type(self).command is Terminal.command
+        if plain and WARM.takes(words, whole, stdin):
             done = WARM.run(words, self.folder, whole, stdin, LONG)
         else:
             done = subprocess.run(

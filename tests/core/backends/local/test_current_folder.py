@@ -28,8 +28,6 @@ WAITS_FOR_GO = ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"]
 class Shell(Terminal):
     """The command ``allaboard``: `python -m allaboard` takes modules from the current folder by itself."""
 
-    warm = False
-
     def command(self, *words: str) -> list[str]:
         return [str(Path(sys.executable).with_name("allaboard")), *words]
 
