@@ -186,3 +186,43 @@ def test_the_line_for_people_is_quoted_and_not_a_frame_of_cpp() -> None:
     (top, *_) = told_of(snapshot(job("Created", workers=1), *members, logs={"worker-0": log}, taken=at(60)))
     assert top.code == "master_unreachable_network"
     assert "[net-master-0]:23456" in top.evidence[0].text and "frame #" not in top.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("master", "peer", "cause"),
+    [
+        pytest.param(
+            {"exit_code": 137, "ended": 30.1, "deleted": 30.05}, 30.0, "python_exception", id="with the rest"
+        ),
+        pytest.param(
+            {"exit_code": 143, "ended": 30.1, "deleted": 30.05},
+            30.0,
+            "python_exception",
+            id="within its grace",
+        ),
+        pytest.param(
+            {"exit_code": 137, "ended": 29.0, "deleted": 30.5},
+            30.0,
+            "killed_externally",
+            id="before its peer",
+        ),
+        pytest.param({"exit_code": 137, "ended": 29.0}, 30.0, "killed_externally", id="left where it is"),
+    ],
+)
+def test_who_is_taken_away_after_a_peer_failed_was_not_killed_by_somebody(
+    master: Json, peer: float, cause: str
+) -> None:
+    """An operator deletes the pods that are left, and the kernel kills who does not end within its grace."""
+    found = told_of(
+        snapshot(
+            job("Created", "Failed", workers=1),
+            pod("master-0", "Failed", **master),
+            pod("worker-0", "Failed", exit_code=3, ended=peer),
+            nodes=[node()],
+            taken=at(60),
+        )
+    )
+    assert found[0].code == cause, (found[0].code, found[0].summary)
+    if cause == "python_exception":
+        assert "worker-0" in str(found[0].blame) and not found[0].retryable
+        assert "killed_externally" not in {one.code for one in found}

@@ -884,6 +884,11 @@ def _is_torn_down(case: Case, pod: PodSeen) -> bool:
     return any(mine is None or (at := case.went_bad(p)) is None or at <= mine for p in others)
 
 
+def _is_taken(pod: PodSeen) -> bool:
+    """Whether the pod is being deleted, or gone: who does not end within its grace is killed then."""
+    return pod.deleted is not None or pod.phase == ""
+
+
 @rule(
     "killed_externally",
     "Somebody killed it from outside",
@@ -918,7 +923,7 @@ def killed_externally(case: Case) -> Iterator[Finding]:
             or (one.reason in ("OOMKilled", "DeadlineExceeded") and code == 137)
             or disruption(pod) is not None
             or pod.reason in ("Evicted", "Terminated")
-            or (code != 137 and _is_torn_down(case, pod))
+            or ((code != 137 or _is_taken(pod)) and _is_torn_down(case, pod))
         ):
             continue
         signal = OUTSIDE[code]
