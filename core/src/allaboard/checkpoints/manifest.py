@@ -242,3 +242,7 @@ class Checkpoint:
     @property
     def bytes(self) -> int:
         return self.manifest.size
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest with ``uri`` and ``bytes``."""
+        return {"uri": self.uri, "bytes": self.bytes, **self.manifest.to_dict()}
