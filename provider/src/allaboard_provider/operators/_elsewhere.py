@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import conf
 
@@ -26,6 +26,9 @@ from allaboard.untrusted import Unreadable, parse_json
 from allaboard_provider import defaults
 from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
+
+if TYPE_CHECKING:
+    from allaboard.storage.base import Store
 
 _EVERY = 3.0
 """Seconds between two looks at what the other host has left."""
@@ -73,6 +76,7 @@ class Homes:
     ) -> None:
         self.store, self.backend, self.log, self.pause, self.saves = store, backend, log, pause, saves
         self.host = socket.gethostname()
+        self._folders: dict[int, Store | None] = {}
 
     def keep_home(self, handle: Handle, *, alone: bool) -> None:
         """Say that the run lives here. ``alone``: it ends with this worker."""
@@ -138,25 +142,31 @@ class Homes:
         return ended if ended is not None and ended.uid == home.uid else None
 
     def _leave_end(self, ended: Ended, generation: int) -> None:
-        from allaboard.storage import open_store
-
         try:
-            if uri := self.saves(generation):
-                open_store(uri).write(_beside_saves(ended.uid), json.dumps(ended.as_json()).encode())
+            if (folder := self._folder(generation)) is not None:
+                folder.write(_beside_saves(ended.uid), json.dumps(ended.as_json()).encode())
         except AllaboardError as error:
             self.log.warning("what the next try should know is not kept beside the checkpoints: %s", error)
 
     def _left_end(self, home: Home) -> Ended | None:
-        from allaboard.storage import open_store
         from allaboard.storage.base import read_small
 
         try:
-            uri = self.saves(home.generation)
-            if uri is None:
+            folder = self._folder(home.generation)
+            if folder is None:
                 return None
-            return read_ended(parse_json(read_small(open_store(uri), _beside_saves(home.uid), _LARGEST)))
+            return read_ended(parse_json(read_small(folder, _beside_saves(home.uid), _LARGEST)))
         except (AllaboardError, Unreadable):
             return None
+
+    def _folder(self, generation: int) -> Store | None:
+        """The run's folder of checkpoints, opened once: a wait asks it every few seconds."""
+        from allaboard.storage import open_store
+
+        if generation not in self._folders:
+            uri = self.saves(generation)
+            self._folders[generation] = None if uri is None else open_store(uri)
+        return self._folders[generation]
 
     def _wait_for_end(self, home: Home, policy: str) -> Ended | None:
         where = f"run {home.run}, attempt {home.attempt}, lives on {home.host}; this worker is on {self.host}"
