@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from allaboard import running
-from allaboard.backends.base import Cursor, LogLine, Selection
-from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.base import Cursor, LogLine, Plan, Selection
+from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import PODS
@@ -29,8 +29,10 @@ from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
 from allaboard.backends.kubernetes.logs.stream import LogSources, afollow_logs, follow_logs, read_logs
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs
+from allaboard.checking import require_valid
 from allaboard.errors import AllaboardError, BadInput
-from allaboard.observation import State
+from allaboard.follow.loop import Wait, follow, run_async
+from allaboard.observation import Owner, State
 from allaboard.testing import a_job
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.api import Object, until
@@ -306,30 +308,74 @@ def test_the_operators_own_clean_up_takes_no_evidence(gang: Gang, api: Api) -> N
 
 
 @pytest.mark.needs("training-operator")
+@pytest.mark.parametrize("way", ["blocking", "async"])
 @pytest.mark.parametrize("clean", ["running", "all"])
-def test_nor_does_it_at_success(gang: Gang, api: Api, clean: str) -> None:
-    """Rank 0 is done; the operator deletes a worker that still trains, and with ``all`` every pod. Their logs
-    are gone in the same moment where they have ended: that of rank 0 alone is sure to be read before.
+def test_nor_does_it_at_success(gang: Gang, api: Api, clean: str, way: str) -> None:
+    """Rank 0 is done; the operator deletes a worker that still trains, and with ``all`` every pod, in the
+    same moment. What each of them wrote last is known, to everybody and for ever.
     """
-    script = (
-        "echo $ALLABOARD_MEMBER trains; sleep 2; [ $ALLABOARD_MEMBER = worker-0 ] && exec sleep 100; true"
-    )
+    script = """
+    there() { nslookup $ALLABOARD_RUN-$1 > /dev/null 2>&1; }
+    echo $ALLABOARD_MEMBER trains
+    case $ALLABOARD_MEMBER in
+      worker-0) trap "echo worker-0 is told to end; exit 0" TERM; sleep 100 & wait;;
+      worker-1) echo worker-1 has no more to say; exec sleep 100;;
+      worker-2) sleep 4;;
+      master-0) until there worker-0 && there worker-1 && there worker-2; do sleep 0.1; done
+                while there worker-2; do sleep 0.1; done;;
+    esac
+    echo $ALLABOARD_MEMBER is done
+    """
     job = a_job(
         image="alpine",
         command=["sh", "-c", script],
-        workers=3,
+        workers=4,
         policy={"clean_pods": clean},
         gang={"scheduler": "none"},
         pod={
-            "spec": {"nodeSelector": {OWN: gang.mark}, "tolerations": [{"key": OWN, "operator": "Exists"}]},
+            "spec": {
+                "nodeSelector": {OWN: gang.mark},
+                "tolerations": [{"key": OWN, "operator": "Exists"}],
+                "terminationGracePeriodSeconds": 1,
+            },
         },
     )
-    outcome = running.run(job, backend=KubernetesBackend(api))
-    assert outcome.state == State.SUCCEEDED
+    backend = KubernetesBackend(api)
+    if way == "blocking":
+        outcome = running.run(job, backend=backend)
+        assert outcome.state == State.SUCCEEDED
+        run = outcome.run
+    else:
+        run = backend.launch(Plan(require_valid(job), "k"), Owner("me", "deferred", "detached")).run
+        assert asyncio.run(_ended(gang, run)) is State.SUCCEEDED
     stay = 0 if clean == "all" else 2
     until("the pods to be gone", lambda: len(gang.pods()) == stay, 60)
-    lines = [one for one in KubernetesBackend(api).logs(outcome.run, Selection()) if isinstance(one, LogLine)]
-    assert "master-0 trains" in {line.text for line in lines}
+    lines = [one for one in KubernetesBackend(api).logs(run, Selection()) if isinstance(one, LogLine)]
+    said = {m: [x.text for x in lines if (x.member, x.container) == (m, "")] for m in MEMBERS}
+    assert said == {
+        "master-0": ["master-0 trains", "master-0 is done"],
+        "worker-0": ["worker-0 trains", "worker-0 is told to end"],
+        "worker-1": ["worker-1 trains", "worker-1 has no more to say"],
+        "worker-2": ["worker-2 trains", "worker-2 is done"],
+    }
+
+
+MEMBERS = ("master-0", "worker-0", "worker-1", "worker-2")
+
+
+async def _ended(gang: Gang, run: str) -> State:
+    """Followed as a trigger does it."""
+    access = Access(str(gang.cluster.kubeconfig), None, gang.namespace, environ={})
+    async with access.async_api() as api:
+        backend = AsyncKubernetesBackend(api, environ={})
+        async with backend.changes(run) as changes:
+
+            async def answer(ask: Any) -> Any:
+                return await (
+                    changes.wait(ask.seconds) if isinstance(ask, Wait) else backend.observe(run, ask.evidence)
+                )
+
+            return (await run_async(follow(backend.pace), answer)).state
 
 
 def test_progress_is_read_as_it_is_told(gang: Gang, api: Api) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allaboard.backends.kubernetes.client.effects import Json
@@ -19,7 +20,8 @@ from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from allaboard.backends.kubernetes.logs.history import AttemptHistory
-from allaboard.backends.kubernetes.observe.containers import PodRole
+from allaboard.backends.kubernetes.logs.listening import Listener, to_listen
+from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole
 from allaboard.backends.kubernetes.observe.lookup import AttemptObjects
 from allaboard.backends.kubernetes.observe.observation import Memory, remembered
 from allaboard.backends.kubernetes.state.records import Stored
@@ -42,6 +44,7 @@ tenth of its age, within these.
 """
 
 Task = threading.Thread | asyncio.Future[None]
+Listening = Listener | asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ class FollowSession:
     """
 
     __slots__ = (
-        "_attempts", "_cached", "_captures", "_changes", "_lock", "_log_cache", "_progress_every",
-        "capturing", "has_ended", "run", "tasks",
+        "_attempts", "_cached", "_captures", "_changes", "_listening", "_lock", "_log_cache",
+        "_progress_every", "capturing", "has_ended", "run", "tasks",
     )  # fmt: skip
 
     def __init__(self, run: str, progress_every: float, log_cache: LogCache) -> None:
@@ -88,6 +91,7 @@ class FollowSession:
         self._cached: CachedObservation | None = None
         self._attempts: dict[tuple[int, int], AttemptHistory] = {}
         self._captures: tuple[tuple[str, PodCapture, PodRole], ...] = ()
+        self._listening: Mapping[str, Listening] = {}  # by the id of the try; those that are over, too
 
     # The follower, and the last look.
 
@@ -224,6 +228,39 @@ class FollowSession:
         if tasks := [task for task in self.tasks if isinstance(task, asyncio.Future)]:
             await asyncio.wait(tasks, timeout=seconds)
 
+    # Members that are listened to.
+
+    def to_listen(self, tries: Sequence[ContainerRun], *, rank_0: bool) -> list[ContainerRun]:
+        """`listening.to_listen` for this run."""
+        return to_listen(tries, self._listening.keys(), len(self.live_listening()), rank_0=rank_0)
+
+    def add_listening(
+        self, tries: Iterable[ContainerRun], start: Callable[[ContainerRun], Listening | None]
+    ) -> None:
+        """Listen to these from now on, as far as there is room."""
+        added = {one.id: task for one in tries if (task := start(one)) is not None}
+        self._listening = {**self._listening, **added}
+
+    def live_listening(self) -> list[Listening]:
+        return [one for one in self._listening.values() if not one.done()]
+
+    def stop_listening(self) -> None:
+        for one in self.live_listening():
+            one.cancel()
+        self._listening = {}
+
+    def join_listening(self, seconds: float) -> None:
+        """Wait for the ends of members that are just being deleted."""
+        end = time.monotonic() + seconds
+        for one in self.live_listening():
+            if isinstance(one, Listener):
+                one.join(max(0.0, end - time.monotonic()))
+
+    async def wait_listening(self, seconds: float) -> None:
+        """The same in a loop."""
+        if tasks := [one for one in self.live_listening() if isinstance(one, asyncio.Future)]:
+            await asyncio.wait(tasks, timeout=seconds)
+
 
 def _uid(thing: Json) -> str:
     return str(thing["metadata"]["uid"])
@@ -266,6 +303,8 @@ class FollowSessions:
     def unfollow(self, session: FollowSession, changes: Changes | AsyncChanges) -> tuple[Task, ...]:
         """Ends what `follow` began; the captures that are still under way."""
         session.unfollow(changes)
+        if not session.is_followed:
+            session.stop_listening()
         tasks, session.tasks = session.tasks, ()
         self.of(session.run)  # its place may be another now
         return tasks

@@ -125,6 +125,18 @@ class AttemptLogs:
             kept.size -= len(lines.popleft().text) + 1
             kept.cut = True
 
+    def last_line(self, one: ContainerRun) -> Stamped | None:
+        """The last line of its log that is kept."""
+        with self._cache.lock:
+            kept = self._tries.get(one.id)
+            return None if kept is None or kept.from_status or not kept.lines else kept.lines[-1]
+
+    def mark_cut(self, one: ContainerRun) -> None:
+        """Lines before the first one that is kept were not read."""
+        with self._cache.lock:
+            if one.id in self._tries:
+                self._tries[one.id].cut = True
+
     def move(self, one: ContainerRun, other: ContainerRun) -> None:
         """Move the lines that were kept of one try since another began to that one."""
         with self._cache.lock:

@@ -305,6 +305,11 @@ def takes_rank_0(stored: Stored) -> bool:
     return bool(layout.get("elastic")) or layout.get("policy", {}).get("clean_pods") == "all"
 
 
+def keeps_pods(stored: Stored) -> bool:
+    """Whether the operator deletes no pod of a run that has ended."""
+    return not takes_rank_0(stored) and stored.layout.get("policy", {}).get("clean_pods") == "none"
+
+
 def pods_that_go(objects: AttemptObjects) -> frozenset[str]:
     """The uids of the pods that the operator deletes of a run that has succeeded: all of them, or by
     ``clean_pods: running`` those that have not ended.
@@ -312,8 +317,7 @@ def pods_that_go(objects: AttemptObjects) -> frozenset[str]:
     if takes_rank_0(objects.stored):
         going = objects.pods
     else:
-        stay = objects.stored.layout.get("policy", {}).get("clean_pods") == "none"
-        going = () if stay else objects.living
+        going = () if keeps_pods(objects.stored) else objects.living
     return frozenset(pod["metadata"]["uid"] for pod in going)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from allaboard.backends.checkpoints import with_checkpoints
 from allaboard.backends.kubernetes.client import effects
@@ -11,7 +12,7 @@ from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.lifecycle import stop
-from allaboard.backends.kubernetes.logs import archive, silence
+from allaboard.backends.kubernetes.logs import archive, listening, silence
 from allaboard.backends.kubernetes.logs.capture import (
     SECONDS,
     PodCapture,
@@ -31,6 +32,7 @@ from allaboard.backends.kubernetes.observe.lookup import (
     check_namespace,
     container_runs_of,
     find_record,
+    keeps_pods,
     observation_of,
     parse_records,
     pod_roles,
@@ -107,6 +109,14 @@ def wait_for_captures(session: FollowSession) -> Operation[None]:
         )
 
 
+def wait_for_last_words(session: FollowSession) -> Operation[None]:
+    """Wait for what members write that are just being deleted."""
+    if session.live_listening():
+        yield effects.StreamIO(
+            lambda _: session.join_listening(listening.LAST), lambda _: session.wait_listening(listening.LAST)
+        )
+
+
 def _observe(
     workspace: Workspace, run: str, evidence: bool, last: CachedObservation | None
 ) -> Operation[tuple[Observation, CachedObservation | None]]:
@@ -143,6 +153,7 @@ def _observe_live(
 ) -> Operation[tuple[Observation, CachedObservation]]:
     """A run that goes on."""
     history = session.history(objects.stored)
+    yield from listen(session, history, objects)
     yield from collect_logs(history.collector, objects, over=False, asked=evidence)
     notes: tuple[str, ...] = ()
     asked = 0.0
@@ -204,6 +215,7 @@ def _observe_ended(
     notes: tuple[str, ...] = ()
     if is_first:
         yield from wait_for_captures(session)
+        yield from wait_for_last_words(session)
         session.add_look(objects)
     if is_first or evidence:
         asked = evidence or loses_rank_0
@@ -432,6 +444,27 @@ def collect_logs(
         lambda api: collect(api, None, collector, tries, over=over, asked=asked),
         lambda api: acollect(api, None, collector, tries, over=over, asked=asked),
     )
+
+
+def listen(session: FollowSession, history: AttemptHistory, objects: AttemptObjects) -> Operation[None]:
+    """Listen to the members whose pods the operator will delete at the end, while somebody follows the
+    run.
+    """
+    if not objects.pods or not session.is_followed or keeps_pods(objects.stored):
+        return
+    tries = container_runs(Layout.from_dict(objects.stored.layout), objects.pods)
+    fresh = session.to_listen(tries, rank_0=takes_rank_0(objects.stored))
+    if not fresh:
+        return
+    logs = history.collector.logs
+
+    def start(api: Any) -> None:
+        session.add_listening(fresh, lambda one: listening.start(api, one, logs))
+
+    async def astart(api: Any) -> None:
+        session.add_listening(fresh, lambda one: listening.astart(api, one, logs))
+
+    yield effects.StreamIO(start, astart)
 
 
 def _collect_last_lines(collector: EvidenceCollector, objects: AttemptObjects) -> Operation[None]:
