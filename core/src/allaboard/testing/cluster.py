@@ -20,10 +20,12 @@ request would be sent. The client of a real cluster is killed between any two re
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -554,9 +556,16 @@ class FakeApi:
         tail: int | None = None,
         limit_bytes: int | None = None,
         previous: bool = False,
+        follow: bool = False,
         **_: Any,
     ) -> FakeStream:
-        """What the pod wrote (`FakeCluster.say`), up to now, each line with its time."""
+        """What the pod wrote (`FakeCluster.say`), up to now, each line with its time; ``follow``: and what it
+        writes from now on, as long as its container runs.
+        """
+        if follow:
+            return FollowedStream(
+                self.cluster, self.namespace if namespace is None else namespace, pod, since
+            )
 
         def read(ns: str) -> list[bytes]:
             self.cluster.get(PODS, pod, ns)
@@ -660,6 +669,48 @@ class FakeStream:
         self._lines = iter(())
 
 
+class FollowedStream(FakeStream):
+    """The log of a container as it is written. Raises Missing where there is no pod."""
+
+    def __init__(self, cluster: FakeCluster, namespace: str, pod: str, since: str | None) -> None:
+        super().__init__(())
+        self._cluster, self._key, self._closed = cluster, (namespace, pod), False
+        with cluster.lock:
+            cluster.requests.append(("follow", PODS.name, pod))
+            self._id = self._running()
+            if self._id is None:
+                cluster.get(PODS, pod, namespace)
+            printed = cluster.logs.get(self._key, [])
+            self._at = sum(since is not None and line < since[:19] for line in printed)
+
+    def _running(self) -> str | None:
+        pod = self._cluster.one(PODS, self._key[1], self._key[0])
+        statuses = [] if pod is None else pod["status"].get("containerStatuses") or []
+        return next((c["containerID"] for c in statuses if "running" in c["state"]), None)
+
+    def poll(self) -> bytes | None:
+        """The next line, None while there is none. Raises StopIteration at its end."""
+        with self._cluster.lock:
+            printed = self._cluster.logs.get(self._key, [])
+            if self._at < len(printed) and not self._closed:
+                self._at += 1
+                return printed[self._at - 1].encode()
+            if self._closed or self._id is None or self._running() != self._id:
+                raise StopIteration
+            return None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        while (line := self.poll()) is None:
+            time.sleep(0.005)
+        return line
+
+    def close(self) -> None:
+        self._closed = True
+
+
 class AsyncFakeApi:
     """The same client with the methods of `AsyncApi`."""
 
@@ -690,8 +741,20 @@ class AsyncFakeApi:
             yield event
 
     async def log(self, *args: Any, **options: Any) -> AsyncIterator[bytes]:
-        for line in self.api.log(*args, **options):
-            yield line
+        stream = self.api.log(*args, **options)
+        if not isinstance(stream, FollowedStream):
+            for line in stream:
+                yield line
+            return
+        while True:
+            try:
+                line = stream.poll()
+            except StopIteration:
+                return
+            if line is None:
+                await asyncio.sleep(0.005)
+            else:
+                yield line
 
     async def execute(self, *args: Any, **options: Any) -> Executed:
         return self.api.execute(*args, **options)

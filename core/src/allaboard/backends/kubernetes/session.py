@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -248,18 +247,6 @@ class FollowSession:
         for one in self.live_listening():
             one.cancel()
         self._listening = {}
-
-    def join_listening(self, seconds: float) -> None:
-        """Wait for the ends of members that are just being deleted."""
-        end = time.monotonic() + seconds
-        for one in self.live_listening():
-            if isinstance(one, Listener):
-                one.join(max(0.0, end - time.monotonic()))
-
-    async def wait_listening(self, seconds: float) -> None:
-        """The same in a loop."""
-        if tasks := [one for one in self.live_listening() if isinstance(one, asyncio.Future)]:
-            await asyncio.wait(tasks, timeout=seconds)
 
 
 def _uid(thing: Json) -> str:

@@ -36,8 +36,6 @@ MOST, TOGETHER = 32, 256
 """Streams of one run, and of all runs that this process follows."""
 SILENCE = 300.0
 """Seconds without a line after which a stream is opened anew; load balancers cut it sooner or later."""
-LAST = 3.0
-"""Seconds that the end of a run waits for streams of members that are just being deleted."""
 BURST = 2.0
 """Seconds in which the lines come that were written before a stream was opened."""
 REST, LONGEST_REST = 0.3, 60.0
@@ -203,9 +201,6 @@ class Listener:
         self._cancelled.set()
         if self._stream is not None:
             self._stream.close()
-
-    def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
 
     def _run(self) -> None:
         try:

@@ -68,6 +68,11 @@ MOST_RECORDS = 1000
 LAST_TRIES, LAST_REST = 2, 2.0
 """How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
 
+LAST_WORDS, LAST_WORDS_EVERY = 15, 0.2
+"""How often the end of a run is held back for members that are just being deleted, and for how many seconds
+each time.
+"""
+
 
 def find_run(workspace: Workspace, run: str) -> Operation[Stored]:
     """The record of a run by its id, a unique prefix of it, or a job's name. Raises UnknownRun."""
@@ -110,11 +115,11 @@ def wait_for_captures(session: FollowSession) -> Operation[None]:
 
 
 def wait_for_last_words(session: FollowSession) -> Operation[None]:
-    """Wait for what members write that are just being deleted."""
-    if session.live_listening():
-        yield effects.StreamIO(
-            lambda _: session.join_listening(listening.LAST), lambda _: session.wait_listening(listening.LAST)
-        )
+    """Wait a little for what members write that are just being deleted."""
+    for _ in range(LAST_WORDS):
+        if not session.live_listening():
+            return
+        yield from effects.sleep(LAST_WORDS_EVERY)
 
 
 def _observe(
