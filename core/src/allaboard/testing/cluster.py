@@ -680,8 +680,9 @@ class FollowedStream(FakeStream):
             self._id = self._running()
             if self._id is None:
                 cluster.get(PODS, pod, namespace)
-            printed = cluster.logs.get(self._key, [])
-            self._at = sum(since is not None and line < since[:19] for line in printed)
+            # It stays open when it is removed, as a file does.
+            self._printed = cluster.logs.setdefault(self._key, [])
+            self._at = sum(since is not None and line < since[:19] for line in self._printed)
 
     def _running(self) -> str | None:
         pod = self._cluster.one(PODS, self._key[1], self._key[0])
@@ -691,10 +692,9 @@ class FollowedStream(FakeStream):
     def poll(self) -> bytes | None:
         """The next line, None while there is none. Raises StopIteration at its end."""
         with self._cluster.lock:
-            printed = self._cluster.logs.get(self._key, [])
-            if self._at < len(printed) and not self._closed:
+            if self._at < len(self._printed) and not self._closed:
                 self._at += 1
-                return printed[self._at - 1].encode()
+                return self._printed[self._at - 1].encode()
             if self._closed or self._id is None or self._running() != self._id:
                 raise StopIteration
             return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -605,3 +607,174 @@ def test_a_member_that_is_done_is_asked_when_its_pod_goes_or_will_go(cluster: Fa
                 changes.on_alarm(PodAlarm(f"{run}-worker-1", "", failed=False, goes=goes))
                 assert len(session_of(backend, run).tasks) == int(asked), (clean, goes)
                 session_of(backend, run).join_captures(30)
+
+
+# --- members are listened to while they run, for their pods go in the moment in which rank 0 is done
+
+
+def until(what: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def heard(cluster: FakeCluster) -> list[str]:
+    """The members whose logs somebody follows, or followed."""
+    return sorted(name.split("-", 2)[2] for verb, _, name in cluster.requests if verb == "follow")
+
+
+def is_done(cluster: FakeCluster, run: str) -> None:
+    """Each member says that it is done. Then the run ends, and its pods are gone before anybody looks."""
+    for name in SIX:
+        cluster.say(f"{run}-{name}", f"{name} is done")
+    succeeds(cluster, f"{run}-master-0")
+    is_cleaned_up(cluster)
+
+
+@pytest.mark.parametrize("clean", ["running", "all"])
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_what_members_said_last_is_known_though_no_pod_is_left_to_ask(
+    cluster: FakeCluster, clean: str, way: str
+) -> None:
+    run = a_run_of_six(cluster, clean)
+    blocking, other = cluster.backend(), cluster.async_backend()
+    workers = [name for name in SIX if clean == "all" or name != "master-0"]
+
+    async def life() -> Observation:
+        async with other.changes(run):
+            await other.observe(run)
+            while heard(cluster) != workers:
+                await asyncio.sleep(0.01)
+            is_done(cluster, run)
+            while session_of(other, run).live_listening():
+                await asyncio.sleep(0.01)
+            return await other.observe(run)
+
+    if way == "async":
+        seen = asyncio.run(life())
+    else:
+        with blocking.changes(run):
+            blocking.observe(run)
+            until(lambda: heard(cluster) == workers)
+            is_done(cluster, run)
+            until(lambda: not session_of(blocking, run).live_listening())
+            seen = blocking.observe(run)
+    assert state_of(seen) is State.SUCCEEDED
+    assert written_of(cluster, run) == {name: [f"{name} trains", f"{name} is done"] for name in SIX}
+    items = [one for one in cluster.backend().logs(run, Selection()) if isinstance(one, LogLine)]
+    assert [one.text for one in items if one.gap is not None] == [], "and that it was all"
+    tails = cluster.backend().observe(run, evidence=True).tails
+    assert tails["worker-4"] == "worker-4 trains\nworker-4 is done", "for the doctor, too"
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_so_it_is_when_a_member_fails_and_all_are_cleaned_up(cluster: FakeCluster, way: str) -> None:
+    """Of more members than are asked when one of them fails."""
+    job = a_job(image="lab/train:1", workers=6, policy={**ONCE, "clean_pods": "all"})
+    begun, other = cluster.backend(), cluster.async_backend()
+    run = begun.launch(Plan(require_valid(job), "k"), ME).run
+    running(cluster, begun, run)
+
+    def dies() -> None:
+        for name in SIX:
+            cluster.say(f"{run}-{name}", f"{name} computes")
+        fails(cluster, f"{run}-worker-0", "")
+        is_cleaned_up(cluster)
+
+    async def life() -> None:
+        async with other.changes(run):
+            await other.observe(run)
+            while len(heard(cluster)) < len(SIX):
+                await asyncio.sleep(0.01)
+            dies()
+            while session_of(other, run).live_listening():
+                await asyncio.sleep(0.01)
+            assert state_of(await other.observe(run)) is State.FAILED
+
+    if way == "async":
+        asyncio.run(life())
+    else:
+        with begun.changes(run):
+            begun.observe(run)
+            until(lambda: len(heard(cluster)) == len(SIX))
+            dies()
+            until(lambda: not session_of(begun, run).live_listening())
+            assert state_of(begun.observe(run)) is State.FAILED
+    assert written_of(cluster, run) == {name: [f"{name} computes"] for name in SIX}
+
+
+ONCE = {"restart": "never", "backoff_limit": 0, "attempts": 1}
+
+
+def test_an_end_waits_for_who_is_just_being_deleted_but_not_for_long(cluster: FakeCluster) -> None:
+    """Members may have half a minute to end, and more to say in it."""
+    backend = cluster.backend()
+    run = a_run_of_six(cluster, "running")
+    waited: list[float] = []
+    with backend.changes(run):
+        backend.observe(run)
+        until(lambda: len(heard(cluster)) == len(SIX) - 1)
+        backend.pause = waited.append
+        succeeds(cluster, f"{run}-master-0")
+        cluster.tick(1)
+        assert state_of(backend.observe(run)) is State.SUCCEEDED
+        assert 1.0 <= sum(waited) <= 5.0
+    waited.clear()
+    assert state_of(backend.observe(run)) is State.SUCCEEDED
+    assert waited == [], "once"
+
+
+def test_nobody_is_listened_to_whose_pod_stays_or_whom_nobody_follows(cluster: FakeCluster) -> None:
+    stays = a_run_of_six(cluster, "none")
+    backend = cluster.backend()
+    with backend.changes(stays):
+        backend.observe(stays)
+    goes = backend.launch(Plan(require_valid(a_job(name="net", image="lab/train:1")), "l"), ME).run
+    running(cluster, backend, goes)
+    backend.observe(goes, evidence=True)
+    assert heard(cluster) == []
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_streams_are_bounded_and_end_with_the_follower(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.listening.TOGETHER", 3)
+    run = a_run_of_six(cluster, "all")
+    blocking, other = cluster.backend(), cluster.async_backend()
+
+    async def life(count: int) -> None:
+        async with other.changes(run):
+            for _ in range(3):
+                await other.observe(run)
+            while len(heard(cluster)) < count:
+                await asyncio.sleep(0.01)
+            assert len(session_of(other, run).live_listening()) == 3
+        assert session_of(other, run).live_listening() == []
+
+    for n in (1, 2):  # there is room again
+        if way == "async":
+            asyncio.run(life(3 * n))
+            continue
+        with blocking.changes(run):
+            for _ in range(3):
+                blocking.observe(run)
+            until(lambda count=3 * n: len(heard(cluster)) == count)
+            streams = session_of(blocking, run).live_listening()
+            assert len(streams) == 3
+        until(lambda all=streams: [one.done() for one in all] == [True] * 3)
+    assert len(heard(cluster)) == 6
+
+
+def test_where_nobody_looked_in_time_that_is_said(cluster: FakeCluster) -> None:
+    job = a_job(image="lab/train:1", workers=3)
+    run = cluster.backend().launch(Plan(require_valid(job), "k"), ME).run
+    cluster.tick(3)
+    succeeds(cluster, f"{run}-master-0")
+    is_cleaned_up(cluster)
+    assert state_of(cluster.backend().observe(run)) is State.SUCCEEDED
+    items = [one for one in cluster.backend().logs(run, Selection()) if isinstance(one, LogLine)]
+    said = {one.member: one.text for one in items if one.gap is not None}
+    words = "what it wrote is lost: its pod was gone before anybody looked at it"
+    assert said == {"worker-0": words, "worker-1": words}

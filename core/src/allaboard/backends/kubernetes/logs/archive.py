@@ -213,18 +213,24 @@ def _unzipped(data: bytes) -> bytes:
 
 
 def lost_tries(
-    memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str
+    memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str, *, all_ran: bool = False
 ) -> Iterator[KeptTry]:
     """Tries of an attempt that is over which are known to have run, and of which nothing was read: they are
-    named where the log would be.
+    named where the log would be. ``all_ran``: every member has, also where nobody saw it.
     """
+    known = [*known]
     tries = [one for one in known if not one.init]
+    here = {one.member for one in known}
     met = {(one.uid, one.restart) for one in tries}
     captured = {one.member for one in tries if not one.uid}  # captured too late to see which try
     for member in layout.members:
         seen = memory.members.get(member.name)
         if seen is None or seen.log is None or member.name in captured:
-            continue  # it has never run, or what is missing cannot be told
+            # It has never run, or what is missing cannot be told.
+            if all_ran and member.name not in here:
+                who = (container, False, member.name, member.rank, 0)
+                yield KeptTry(ContainerRun(f"{member.name}@", "", "", *who, False, False, True))
+            continue
         for uid, restarts in memory.pods.get(member.name, {}).items():
             for restart in range(restarts + 1):
                 if (uid, restart) not in met:

@@ -311,7 +311,8 @@ def _last_entries(known: _Known, kept: KeptTry | None, tries: Sequence[Container
     if not known.closed and not ends:
         later = [t for t in tries if (t.uid, t.container) == (one.uid, one.container)]
         until = min((t.begun for t in later if t.begun is not None), default=None)
-        why = "a node keeps two tries" if later else "its pod is gone"
+        gone = "its pod is gone" if one.uid else "its pod was gone before anybody looked at it"
+        why = "a node keeps two tries" if later else gone
         written = f"after {stamp(at)}, if anything, is" if at else "is"
         yield _gap_mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
     yield Entry(at, one, None, None, Position(at, 0, counted=False), done=True, gone=True)

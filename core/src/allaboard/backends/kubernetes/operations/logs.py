@@ -26,7 +26,7 @@ from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from allaboard.layout import Layout
-from allaboard.observation import MemberSeen
+from allaboard.observation import MemberSeen, State
 from allaboard.render import labels
 from allaboard.status import state_of
 
@@ -76,7 +76,9 @@ def _current_logs(
     if record.outcome is not None and not record.deleted:
         yield from load_archive(history, stored, record.attempt)
         known = [*tries, *(one.one for one in kept.tries())]
-        kept.restore(archive.lost_tries(history.memory, layout, known, ENGINES[layout.engine].CONTAINER))
+        all_ran = record.outcome.state == State.SUCCEEDED and not layout.elastic
+        container = ENGINES[layout.engine].CONTAINER
+        kept.restore(archive.lost_tries(history.memory, layout, known, container, all_ran=all_ran))
     return ReadableLogs(record.attempt, tries, over, kept)
 
 
