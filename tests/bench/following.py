@@ -3,7 +3,8 @@ async backend, as a trigger does it. Beside it the same with what rank 0 reports
 watch cannot tell.
 
 The runs are launched by allaboard and have a record each. No operator runs: a pod for each rank 0, on a node
-whose kubelet is a small server here, gives them something to say.
+whose kubelet is a small server here, gives them something to say; and one for each worker where members are
+listened to.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ ROOT = Path(__file__).resolve().parents[2]
 NODE = "bench"
 
 
-async def launch(plane: ControlPlane, namespace: str, count: int) -> list[str]:
-    """Runs whose rank 0 is running."""
+async def launch(
+    plane: ControlPlane, namespace: str, count: int, members: Sequence[str] = ("master-0",)
+) -> list[str]:
+    """Runs of which these members are running."""
     access = Access(str(plane.kubeconfig), namespace=namespace, environ={})
     runs: list[str] = []
     async with access.async_api(Patience(budget=120)) as api:
@@ -55,16 +58,17 @@ async def launch(plane: ControlPlane, namespace: str, count: int) -> list[str]:
                     require_valid(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
                 )
                 handle = await backend.launch(plan, Owner("bench", "deferred", "detached"))
-                await say_running(api, handle.run)
+                for member in members:
+                    await say_running(api, handle.run, member)
                 runs.append(handle.run)
 
         await asyncio.gather(*(start(n) for n in range(count)))
     return runs
 
 
-async def say_running(api: Any, run: str) -> None:
+async def say_running(api: Any, run: str, member: str) -> None:
     """What a kubelet says of the pod that an operator has made."""
-    body = a_pod("master-0", job=run)
+    body = a_pod(member, job=run)
     status = body.pop("status")
     body["metadata"] = {
         "name": body["metadata"]["name"],
@@ -114,9 +118,19 @@ class Answers(http.server.BaseHTTPRequestHandler):
         line = encode("progress", step=int(now), total=4_000_000_000, loss=0.5)
         body = f"{rfc3339(now)} {line}\n".encode()
         self.send_response(200)
+        if "follow=true" in self.path:
+            self.follow(body)
+            return
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def follow(self, body: bytes) -> None:
+        """The line, and no other, for as long as somebody listens."""
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(body), body))
+        self.rfile.read(1)
 
     def log_message(self, format: str, *args: object) -> None:
         return

@@ -59,6 +59,7 @@ CUT = "allaboard, 20 cuts and a 410"
 WHOLE = {
     "runs": "allaboard's whole follower of runs",
     "progress": "the same, reading progress every 60 s",
+    "listening": "the same, listening to workers, too",
 }
 TITLES = {**WAYS, **WHOLE}
 
@@ -123,7 +124,8 @@ def whole(plane: ControlPlane, folder: Path, way: str) -> Measured:
     """
     with Access(str(plane.kubeconfig), environ={}).api(Patience(budget=120)) as api:
         api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": way}})
-    runs = asyncio.run(following.launch(plane, way, JOBS))
+    members = ("master-0", "worker-0") if way == "listening" else ("master-0",)
+    runs = asyncio.run(following.launch(plane, way, JOBS, members))
     asyncio.run(write(plane, way, [(name, "Running", 0.0) for name in runs]))
     (folder / "names").write_text("\n".join(runs))
     print(f"  {WHOLE[way]} ...", file=sys.stderr, flush=True)

@@ -285,6 +285,7 @@ WAYS = {
     "watches": watches,
     "runs": runs,
     "progress": progress,
+    "listening": progress,
 }
 
 

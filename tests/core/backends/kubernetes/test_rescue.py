@@ -740,7 +740,7 @@ def test_nobody_is_listened_to_whose_pod_stays_or_whom_nobody_follows(cluster: F
 def test_streams_are_bounded_and_end_with_the_follower(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("allaboard.backends.kubernetes.logs.listening.TOGETHER", 3)
+    monkeypatch.setattr("allaboard.backends.kubernetes.logs.listening.TOGETHER", 6)
     run = a_run_of_six(cluster, "all")
     blocking, other = cluster.backend(), cluster.async_backend()
 

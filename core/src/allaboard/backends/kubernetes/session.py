@@ -234,11 +234,17 @@ class FollowSession:
         return to_listen(tries, self._listening.keys(), len(self.live_listening()), rank_0=rank_0)
 
     def add_listening(
-        self, tries: Iterable[ContainerRun], start: Callable[[ContainerRun], Listening | None]
+        self, tries: Iterable[ContainerRun], start: Callable[[ContainerRun, int], Listening | None]
     ) -> None:
-        """Listen to these from now on, as far as there is room."""
-        added = {one.id: task for one in tries if (task := start(one)) is not None}
-        self._listening = {**self._listening, **added}
+        """Listen to these from now on, as far as there is room. ``start`` is told how many streams there
+        are.
+        """
+        held = len(self.live_listening())
+        for one in tries:
+            if (task := start(one, held)) is None:
+                return
+            self._listening = {**self._listening, one.id: task}
+            held += 1
 
     def live_listening(self) -> list[Listening]:
         return [one for one in self._listening.values() if not one.done()]

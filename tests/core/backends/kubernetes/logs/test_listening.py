@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.logs import listening
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs, KeptTry
 from allaboard.backends.kubernetes.logs.capture import TAIL
-from allaboard.backends.kubernetes.logs.listening import MOST, SILENCE, Listened, Room, to_listen
+from allaboard.backends.kubernetes.logs.listening import MOST, SILENCE, TOGETHER, Listened, Room, to_listen
 from allaboard.backends.kubernetes.logs.parsing import Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 
@@ -188,10 +187,16 @@ def test_a_last_line_without_its_end_is_one(heard: Heard) -> None:
 
 def test_there_is_room_for_so_many_streams_in_a_process() -> None:
     room = Room()
-    taken = [room.take() for _ in range(listening.TOGETHER + 1)]
-    assert taken.count(True) == listening.TOGETHER and not taken[-1]
+    taken = [room.take(0) for _ in range(TOGETHER + 1)]
+    assert taken.count(True) == TOGETHER and not taken[-1]
     room.leave()
-    assert room.take() and not room.take()
+    assert room.take(0) and not room.take(0)
+
+
+def test_a_few_large_gangs_do_not_take_all_the_room() -> None:
+    room = Room()
+    got = [sum(room.take(held) for held in range(MOST)) for _ in range(40)]
+    assert got[:2] == [MOST, MOST] and got[7] >= 1 and sum(got) == TOGETHER
 
 
 def test_what_is_known_is_an_end_of_its_log_whoever_read_it(heard: Heard) -> None:

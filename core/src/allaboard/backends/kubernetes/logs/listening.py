@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
 
 Json = dict[str, Any]
-MOST, TOGETHER = 32, 256
+MOST, TOGETHER = 32, 128
 """Streams of one run, and of all runs that this process follows."""
 SILENCE = 300.0
 """Seconds without a line after which a stream is opened anew; load balancers cut it sooner or later."""
@@ -53,10 +53,12 @@ class Room:
         self._lock = threading.Lock()
         self._taken = 0
 
-    def take(self) -> bool:
-        """Whether there is room for one more; `leave` gives it back."""
+    def take(self, held: int) -> bool:
+        """Whether there is room for one more of a run that has so many; `leave` gives it back. The more a run
+        has, the more must be left: many runs have a few each, before a few have many.
+        """
         with self._lock:
-            if self._taken >= TOGETHER:
+            if TOGETHER - self._taken <= held:
                 return False
             self._taken += 1
             return True
@@ -237,9 +239,9 @@ class Listener:
             return None
 
 
-def start(api: Api, one: ContainerRun, logs: AttemptLogs) -> Listener | None:
-    """Listen to this try; None: there is no room."""
-    if not room().take():
+def start(api: Api, one: ContainerRun, logs: AttemptLogs, held: int) -> Listener | None:
+    """Listen to this try of a run that has so many streams; None: there is no room."""
+    if not room().take(held):
         return None
     try:
         return Listener(api, Listened(one, logs))
@@ -248,9 +250,9 @@ def start(api: Api, one: ContainerRun, logs: AttemptLogs) -> Listener | None:
         return None
 
 
-def astart(api: AsyncApi, one: ContainerRun, logs: AttemptLogs) -> asyncio.Task[None] | None:
+def astart(api: AsyncApi, one: ContainerRun, logs: AttemptLogs, held: int) -> asyncio.Task[None] | None:
     """`start` in a loop."""
-    if not room().take():
+    if not room().take(held):
         return None
     task = asyncio.ensure_future(_arun(api, Listened(one, logs)))
     task.add_done_callback(lambda _: room().leave())

@@ -68,7 +68,7 @@ MOST_RECORDS = 1000
 LAST_TRIES, LAST_REST = 2, 2.0
 """How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
 
-LAST_WORDS, LAST_WORDS_EVERY = 15, 0.2
+LAST_WORDS, LAST_WORDS_EVERY = 10, 0.2
 """How often the end of a run is held back for members that are just being deleted, and for how many seconds
 each time.
 """
@@ -464,10 +464,10 @@ def listen(session: FollowSession, history: AttemptHistory, objects: AttemptObje
     logs = history.collector.logs
 
     def start(api: Any) -> None:
-        session.add_listening(fresh, lambda one: listening.start(api, one, logs))
+        session.add_listening(fresh, lambda one, held: listening.start(api, one, logs, held))
 
     async def astart(api: Any) -> None:
-        session.add_listening(fresh, lambda one: listening.astart(api, one, logs))
+        session.add_listening(fresh, lambda one, held: listening.astart(api, one, logs, held))
 
     yield effects.StreamIO(start, astart)
 
