@@ -748,13 +748,13 @@ class AsyncFakeApi:
             return
         while True:
             try:
-                line = stream.poll()
+                new = stream.poll()
             except StopIteration:
                 return
-            if line is None:
+            if new is None:
                 await asyncio.sleep(0.005)
             else:
-                yield line
+                yield new
 
     async def execute(self, *args: Any, **options: Any) -> Executed:
         return self.api.execute(*args, **options)
