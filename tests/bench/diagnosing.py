@@ -30,7 +30,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 from allaboard.diagnosis import diagnose
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 from tests.core.diagnosis.cases import CASES
 from tests.core.diagnosis.score import TOLD, names_the_same
 

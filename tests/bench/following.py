@@ -24,13 +24,13 @@ from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import NODES, PODS, SERVICEACCOUNTS
-from allaboard.checking import require_valid
-from allaboard.observation import Owner
+from allaboard.checking.job import require_valid
 from allaboard.render import labels
-from allaboard.reportline import encode
+from allaboard.runs.observation import Owner
 from allaboard.testing import a_job
 from allaboard.testing.objects import a_pod
-from allaboard.units import rfc3339
+from allaboard.text.reportline import encode
+from allaboard.text.units import rfc3339
 from tests.cluster.api import until
 from tests.cluster.plane import ControlPlane
 

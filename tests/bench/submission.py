@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import NAMESPACES
-from allaboard.observation import Owner
+from allaboard.runs.observation import Owner
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.bench.measure import Figures, alternate, table
 from tests.bench.monitoring import counting, quiet
@@ -190,9 +190,9 @@ class Rate:
 def plan_of(number: int) -> Any:
     """A job with a name of its own, read and checked as from a file."""
     from allaboard.backends.base import Plan
-    from allaboard.checking import require_valid
-    from allaboard.spec.job import TrainingJob
-    from allaboard.spec.loader import parse
+    from allaboard.checking.job import require_valid
+    from allaboard.job.loader import parse
+    from allaboard.job.training_job import TrainingJob
 
     fields = {**parse(JOB, "job.yaml"), "name": f"train-{number}"}
     return Plan(require_valid(TrainingJob(**fields)), f"bench/{secrets.token_hex(4)}")
@@ -200,8 +200,8 @@ def plan_of(number: int) -> Any:
 
 def render(number: int) -> tuple[dict[str, Any], ...]:
     from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
+    from allaboard.job.site import site_of
     from allaboard.render.cluster_facts import assumed_facts
-    from allaboard.spec.site import site_of
 
     return prepare_attempt(
         plan_of(number), 1, 1, site_of({}, store="s3://bench/store"), assumed_facts({}, NAMESPACE), {}
@@ -257,8 +257,8 @@ async def posting(kubeconfig: Path) -> None:
 
 async def launching(kubeconfig: Path) -> None:
     """Launches: exactly once, whoever dies."""
+    from allaboard.job.site import site_of
     from allaboard.render.cluster_facts import assumed_facts
-    from allaboard.spec.site import site_of
 
     plans = [plan_of(n) for n in range(JOBS)]
     async with Access(str(kubeconfig), namespace=NAMESPACE, environ={}).async_api() as api:

@@ -28,19 +28,19 @@ from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.cli import main
 from allaboard.engines import ENGINES
 from allaboard.errors import BackendUnreachable
 from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, follow, run_async
-from allaboard.observation import Observation, Owner, State
+from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.running import Follower, run
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.proxy import ANYTHING, Asked, Drop, FaultProxy, Hold, Say

@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, coll
 from allaboard.backends.kubernetes.logs.stream import LogSources, afollow_logs, follow_logs, read_logs
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs
 from allaboard.errors import AllaboardError, BadInput
-from allaboard.observation import State
+from allaboard.runs.observation import State
 from allaboard.testing import a_job
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.api import Object, until

@@ -18,10 +18,10 @@ from allaboard.backends.kubernetes.discovery.installed import complete_facts
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of
 from allaboard.backends.kubernetes.preflight import budgets
 from allaboard.engines import ENGINES
-from allaboard.observation import Obstacle
 from allaboard.render import devices
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.pod_template import sample_pod
+from allaboard.runs.observation import Obstacle
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.jobs import a_node
 from tests.cluster.plane import ControlPlane

@@ -23,10 +23,10 @@ from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import installed, rbac
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
-from allaboard.checking import require_valid
-from allaboard.observation import Owner
+from allaboard.checking.job import require_valid
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
+from allaboard.runs.observation import Owner
 from allaboard.testing import a_job
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster

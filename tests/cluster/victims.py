@@ -25,8 +25,8 @@ from typing import Any, BinaryIO
 
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
 from tests.cluster.proxy import Do, FaultProxy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,9 +19,9 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BadInput
-from allaboard.observation import Owner
 from allaboard.render.cluster_facts import assumed_facts
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeChanges, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_kfp import evaluate, step, train

@@ -14,8 +14,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.diagnosis import Diagnosis
 from allaboard.errors import BadInput
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Condition, Objects, PodSeen, Progress, State
 from allaboard.running import new_owner
+from allaboard.runs.observation import Condition, Objects, PodSeen, Progress, State
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.inputs import job_of
 from allaboard_kfp.step import (

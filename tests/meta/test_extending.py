@@ -65,7 +65,7 @@ assert "## licence_refused" in page.page()
 """,
     "lint/rules/commands.py": """
 rule = exec_block()["command_with_sudo"]
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.lint import RULES, lint_job
 from allaboard.lint.rule import SEVERITIES
 from allaboard.testing import a_job

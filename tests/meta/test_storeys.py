@@ -54,14 +54,14 @@ def sources(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("where", "statement", "contract"),
     [
-        ("core/allaboard/spec/fields.py", "import allaboard.layout", "storeys"),
+        ("core/allaboard/job/fields.py", "import allaboard.runs.layout", "storeys"),
         ("core/allaboard/storage/base.py", "import allaboard.checkpoints", "storeys"),
         ("core/allaboard/nowhere.py", "", "storeys"),
-        ("core/allaboard/names.py", "def f() -> None:\n    import airflow", "adapters-above-core"),
+        ("core/allaboard/text/names.py", "def f() -> None:\n    import airflow", "adapters-above-core"),
         ("provider/allaboard_provider/__init__.py", "import allaboard_kfp", "adapters-apart"),
         ("core/allaboard/inside/__init__.py", "import allaboard.follow.loop", "inside"),
         ("core/allaboard/checkpoints/__init__.py", "import yaml", "inside"),
-        ("core/allaboard/status.py", "import time", "pure"),
+        ("core/allaboard/runs/status.py", "import time", "pure"),
         ("core/allaboard/report/page.py", "import time", "pure"),
         ("core/allaboard/report/chart.py", "import allaboard.report.page", "report"),
         (

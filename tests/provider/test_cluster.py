@@ -30,8 +30,8 @@ from allaboard.backends.kubernetes.client.api import AsyncApi
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BackendUnreachable
-from allaboard.observation import Owner
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_provider import plugin

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from allaboard.diagnosis import Diagnosis
 from allaboard.follow.loop import Outcome
-from allaboard.observation import State, Stop
+from allaboard.runs.observation import State, Stop
 from allaboard.testing import seen
 from allaboard_provider import errors, retries
 from allaboard_provider.operators.train import TrainingJobOperator

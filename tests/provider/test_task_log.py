@@ -14,9 +14,9 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Progress, Stall, State, Stop
-from allaboard.reportline import encode
+from allaboard.runs.observation import Progress, Stall, State, Stop
 from allaboard.testing import a_member, seen
+from allaboard.text.reportline import encode
 from allaboard_provider.task_log import (
     LONGEST,
     MOST_BYTES,

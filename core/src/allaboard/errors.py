@@ -22,8 +22,8 @@
 A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client
 library.
 
-Whatever is put into a message, its text holds no secret and no control character (`allaboard.redaction`,
-`allaboard.printable`): an error may be printed, logged and sent anywhere.
+Whatever is put into a message, its text holds no secret and no control character (`allaboard.text.redaction`,
+`allaboard.text.printable`): an error may be printed, logged and sent anywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from allaboard.printable import visible
-from allaboard.redaction import redact_message, redact_text
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_message, redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class SpecChanged(BadInput):
 
     @classmethod
     def of(cls, run: str, changes: Sequence[str]) -> SpecChanged:
-        """``changes``: of `allaboard.spec.identity.differences`."""
+        """``changes``: of `allaboard.job.identity.differences`."""
         headline = (
             f"run {run} is live with another job; stop it first (allaboard stop {run}), or use another key:"
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import (
     Answer,
@@ -27,11 +27,11 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.follow.restart import INTERRUPTIONS
-from allaboard.observation import Observation, Owner
-from allaboard.spec.identity import fresh_key
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import display_name, folder_of, read_text
-from allaboard.spec.site import Site, check_backend
+from allaboard.job.identity import fresh_key
+from allaboard.job.loader import display_name, folder_of, read_text
+from allaboard.job.site import Site, check_backend
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.observation import Observation, Owner
 
 ATTEMPTS = 3
 """Default attempts of a job where no orchestrator retries: only failures that may pass (a lost run) are tried
@@ -73,7 +73,7 @@ def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
     the file may be a manifest of a known kind, in a file with other objects beside it. Raises BadInput with
     every problem.
     """
-    from allaboard.converting import fields_of, given_in
+    from allaboard.convert.manifests import fields_of, given_in
 
     if isinstance(job, (str, os.PathLike)):
         path = os.fspath(job)

@@ -22,9 +22,9 @@ from typing import Any
 
 from allaboard.backends.base import Backend
 from allaboard.errors import BadInput, SiteError
-from allaboard.observation import Owner
+from allaboard.job.identity import kfp_key
 from allaboard.running import new_owner
-from allaboard.spec.identity import kfp_key
+from allaboard.runs.observation import Owner
 from allaboard_kfp.inputs import on_cluster
 
 DOWNWARD = {

@@ -18,6 +18,8 @@ from allaboard.backends.base import Backend
 from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
 from allaboard.errors import AllaboardError, BadInput, Corrupt
 from allaboard.follow.loop import Outcome
+from allaboard.job.loader import job_folder
+from allaboard.job.training_job import TrainingJob
 from allaboard.promotion.champion import history as champions
 from allaboard.promotion.champion import promote
 from allaboard.promotion.gate import Gate
@@ -28,10 +30,8 @@ from allaboard.report.reading import read_run
 from allaboard.report.words import metrics as in_words
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import job_folder
 from allaboard.storage import open_store
-from allaboard.units import counted, rfc3339, show_bytes
+from allaboard.text.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, describe, log_numbers, refer, write_page
 from allaboard_kfp.classification import Pictures, draw, without_pictures
 from allaboard_kfp.inputs import job_of, uri_of

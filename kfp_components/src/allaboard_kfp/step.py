@@ -25,21 +25,21 @@ from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Sele
 from allaboard.diagnosis.faults import SURE
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation, State
-from allaboard.printable import last_state
+from allaboard.job.loader import job_folder
+from allaboard.job.site import STORE, Site, resolve_uri, site_of
+from allaboard.job.training_job import TrainingJob
 from allaboard.report import localtime, words
 from allaboard.report.attached_run import AttachedRun, FollowerLeft, Signals, event_source
 from allaboard.report.exits import exit_code_of, untouched_on_error
 from allaboard.report.plain import PlainView
 from allaboard.report.terminal import shown, silence_stdout
-from allaboard.reportline import decode
 from allaboard.running import ATTEMPTS, backend_of, follow_policy
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import job_folder
-from allaboard.spec.site import STORE, Site, resolve_uri, site_of
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.storage.scratch import own_folder
-from allaboard.units import counted
+from allaboard.text.printable import last_state
+from allaboard.text.reportline import decode
+from allaboard.text.units import counted
 from allaboard_kfp.identity import check_place, key_of, owner_of
 from allaboard_kfp.inputs import as_written, inputs_as_written, on_cluster
 

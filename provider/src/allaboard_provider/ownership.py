@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from allaboard.backends.base import Backend, Handle, Stopped
 from allaboard.errors import OwnershipConflict, UnknownRun
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 from allaboard_provider.identity import in_triggerer, stopping
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allaboard.errors import BackendUnreachable
-from allaboard.redaction import redact_text
-from allaboard.units import rfc3339
-from allaboard.untrusted import parse_json
+from allaboard.text.redaction import redact_text
+from allaboard.text.units import rfc3339
+from allaboard.text.untrusted import parse_json
 from allaboard_provider.identity import are_of_one_dag
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
     from allaboard.follow.loop import Outcome
-    from allaboard.observation import Observation
     from allaboard.report.page_data import Bounds
     from allaboard.report.reading import Rank0Output
+    from allaboard.runs.observation import Observation
 
 RUN_KEY = "allaboard_run"
 """The XCom that names the run as soon as there is one, so that a failed task shows it, too."""

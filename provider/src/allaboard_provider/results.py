@@ -9,10 +9,10 @@ from typing import Any
 
 from allaboard.diagnosis.faults import SURE, Fault, fault_of
 from allaboard.follow.loop import Outcome
-from allaboard.observation import PHASES, Observation, State
-from allaboard.printable import visible
-from allaboard.redaction import redact_text, redact_texts
-from allaboard.status import state_of
+from allaboard.runs.observation import PHASES, Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_text, redact_texts
 from allaboard_provider import errors
 from allaboard_provider.errors import (
     ImageTrouble,

@@ -24,14 +24,14 @@ from allaboard.backends.local.state.paths import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.follow.news import Said, kind_of_reason, news, reason_of
-from allaboard.observation import MemberSeen, Observation, Progress, State
-from allaboard.printable import last_state, visible
-from allaboard.redaction import redact_text
-from allaboard.reportline import PREFIX
-from allaboard.spec.site import home
-from allaboard.status import state_of
-from allaboard.units import counted, show_seconds
-from allaboard.untrusted import LIMITS, parse_json
+from allaboard.job.site import home
+from allaboard.runs.observation import MemberSeen, Observation, Progress, State
+from allaboard.runs.status import state_of
+from allaboard.text.printable import last_state, visible
+from allaboard.text.redaction import redact_text
+from allaboard.text.reportline import PREFIX
+from allaboard.text.units import counted, show_seconds
+from allaboard.text.untrusted import LIMITS, parse_json
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50

@@ -21,8 +21,8 @@ from rich.console import Console
 from allaboard.backends.base import Handle
 from allaboard.cli.live import Frame, LiveView
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, Observation, Progress, Slow, Stall, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Event, Observation, Progress, Slow, Stall, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_member, seen
 from tests.core.cli.terminal import LONG, TRAINS, WAITS, Terminal, wait_for
 

@@ -15,12 +15,12 @@ from rich.console import Console
 from allaboard.cli import failure
 from allaboard.cli.live import Frame
 from allaboard.errors import BadInput, Problem, SpecChanged
-from allaboard.observation import Event, MemberSeen, State
-from allaboard.printable import visible_json
+from allaboard.job.identity import differences
 from allaboard.report import terminal, words
-from allaboard.spec.identity import differences
+from allaboard.runs.observation import Event, MemberSeen, State
 from allaboard.storage import open_store
 from allaboard.testing import seen
+from allaboard.text.printable import visible_json
 from tests.core.cli.terminal import WAITS, Terminal
 
 CANARY = "c4nary-V4lue_77"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from allaboard.follow.loop import Outcome
-from allaboard.observation import State
 from allaboard.report.history import history
 from allaboard.report.page import run_page
 from allaboard.report.page_data import Readings, page_data
-from allaboard.reportline import encode
+from allaboard.runs.observation import State
 from allaboard.testing import seen
+from allaboard.text.reportline import encode
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

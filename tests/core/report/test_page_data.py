@@ -9,13 +9,13 @@ import pytest
 
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, Objects, PodSeen, Progress, State
 from allaboard.report.curves import at
 from allaboard.report.history import History
 from allaboard.report.page import run_page
 from allaboard.report.page_data import SNAPSHOT, VERSION, Bounds, Readings, Try, page_data
-from allaboard.reportline import Report
+from allaboard.runs.observation import Event, Objects, PodSeen, Progress, State
 from allaboard.testing import a_job, a_member, seen
+from allaboard.text.reportline import Report
 from tests.core.report.pages import Page
 
 ZERO = 1_790_000_000.0

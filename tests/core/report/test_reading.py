@@ -11,12 +11,12 @@ from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.diagnosis import diagnose
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, State
 from allaboard.report.page import run_page
 from allaboard.report.page_data import LAST_LINES, page_data
 from allaboard.report.reading import Rank0Output, read_run
-from allaboard.reportline import encode
+from allaboard.runs.observation import Event, State
 from allaboard.testing import a_member, seen
+from allaboard.text.reportline import encode
 
 FAILED = (a_member("master-0", "deleted", exit_code=143), a_member("worker-0", "failed", exit_code=1, rank=1))
 

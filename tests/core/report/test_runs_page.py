@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Progress, State
 from allaboard.report.history import History
 from allaboard.report.html import NONE
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
 from allaboard.report.runs_page import MOST_RUNS, compare_page, history_page
-from allaboard.reportline import Report
+from allaboard.runs.observation import Progress, State
 from allaboard.testing import a_job, seen
+from allaboard.text.reportline import Report
 from tests.core.report.pages import Page, hashed
 
 ZERO = 1_790_000_000.0

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from allaboard.backends.base import Handle
-from allaboard.cli.status import page
+from allaboard.cli.watch.status import page
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
 from allaboard.follow.restart import REPEATS
-from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.report import localtime, words
 from allaboard.report.ending import command_again, ending_lines
 from allaboard.report.plain import PlainView
 from allaboard.report.terminal import json_line
+from allaboard.runs.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.testing import a_condition, a_member, seen
 
 

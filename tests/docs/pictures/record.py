@@ -29,7 +29,7 @@ from pathlib import Path
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked, send_signal
-from allaboard.cli.demo import FILES, VICTIM
+from allaboard.cli.start.demo import FILES, VICTIM
 from tests.docs.pictures.film import Frame, shots, svg, thinned, with_notes
 from tests.docs.pictures.screen import Screen
 

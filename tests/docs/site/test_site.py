@@ -14,7 +14,7 @@ from allaboard.cli import VERBS
 from allaboard.diagnosis.rules import all_rules
 from allaboard.engines import ENGINES
 from allaboard.gangs import GANGS
-from allaboard.spec.schema import job_schema
+from allaboard.job.schema import job_schema
 from tests.core.diagnosis.test_causes import WITHOUT_A_CASE
 from tests.docs.site import (
     benchmarks,

@@ -31,14 +31,14 @@ from allaboard.backends.kubernetes.client.resources import RESOURCEQUOTAS
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import cpus
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation, Owner, Progress, State
-from allaboard.queues import Amount, Queue
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
 from allaboard.report.reading import Rank0Output
-from allaboard.reportline import encode
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, Progress, State
+from allaboard.runs.queues import Amount, Queue
+from allaboard.runs.status import state_of
 from allaboard.testing import seen as a_seen
 from allaboard.testing.cluster import FakeCluster
+from allaboard.text.reportline import encode
 from allaboard_provider import pages, plugin
 from allaboard_provider.identity import key_of
 from allaboard_provider.links import tab_of

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from allaboard.follow.run_record import Data, Reached
-from allaboard.names import run_name
-from allaboard.observation import Event, Observation, Owner
-from allaboard.spec.identity import spec_hash, spec_of
-from allaboard.spec.job import TrainingJob
+from allaboard.job.identity import spec_hash, spec_of
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.observation import Event, Observation, Owner
+from allaboard.text.names import run_name
 
 if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
     from allaboard.follow.loop import FollowPolicy
@@ -186,8 +186,8 @@ class Backend(Protocol):
         """The folder of a run's checkpoints; None if its job has none."""
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        """The secret values of the run's members, for `allaboard.redaction`, as far as this client may read
-        them.
+        """The secret values of the run's members, for `allaboard.text.redaction`, as far as this client
+        may read them.
         """
 
     def started_with(self, run: str) -> StartedWith:

@@ -25,8 +25,8 @@ from typing import Any
 from allaboard.checkpoints.holds import hold_checkpoint
 from allaboard.checkpoints.listing import Torn, locate, object_digest, part_problem, scan
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name
+from allaboard.checkpoints.metrics import best_of, parse_best
 from allaboard.errors import BadInput, Corrupt, StorageError, StorageMissing
-from allaboard.metrics import best_of, parse_best
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join, read_small
 from allaboard.storage.scratch import scratch

@@ -24,10 +24,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from allaboard.checkpoints.metrics import plain
 from allaboard.errors import BadInput, Corrupt
-from allaboard.filenames import relative_name, sha256
-from allaboard.metrics import plain
-from allaboard.untrusted import Unreadable, parse_json, show
+from allaboard.text.filenames import relative_name, sha256
+from allaboard.text.untrusted import Unreadable, parse_json, show
 
 MANIFEST = "manifest.json"
 #: Stands where the manifest stood once retention let a checkpoint go: which parts to remove later.

@@ -19,10 +19,10 @@ from typing import Any
 import click
 
 from allaboard.errors import AllaboardError, BadInput, ExitCode, SiteError
-from allaboard.redaction import redact_job
 from allaboard.report.commands import command
 from allaboard.report.exits import exit_code_of
 from allaboard.report.terminal import say, show_json_line, shown, silence_stdout
+from allaboard.text.redaction import redact_job
 
 _MACHINE_ERRORS = frozenset(
     {
@@ -137,7 +137,7 @@ def _write_bug_report(details: str) -> Path | None:
     import tempfile
     import time
 
-    from allaboard.spec.site import home
+    from allaboard.job.site import home
 
     name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}.txt"
     words = shown(f"{redact_job(sys.argv)}\n{sys.version}\n\n{details}", lines=True)

@@ -36,14 +36,14 @@ from rich.text import Text
 
 from allaboard.backends.base import Handle
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending_lines
 from allaboard.report.plain import launch_lines
 from allaboard.report.terminal import WARNING, say, shown
-from allaboard.status import state_of
-from allaboard.units import counted, show_seconds
+from allaboard.runs.observation import Event, MemberSeen, Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.units import counted, show_seconds
 
 EVENTS = 5
 _FRAMES_PER_SECOND = 8

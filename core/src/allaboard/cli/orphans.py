@@ -11,7 +11,7 @@ from allaboard.cli.place import Place
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.terminal import say, show_json
-from allaboard.units import show_seconds
+from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend

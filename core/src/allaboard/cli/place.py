@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.observation import Observation
-    from allaboard.spec.site import Site
+    from allaboard.job.site import Site
+    from allaboard.runs.observation import Observation
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -94,7 +94,7 @@ def _backend_of_environment() -> str:
     """The value of ALLABOARD_BACKEND. Raises BadInput for an unknown one, which would otherwise mean another
     place.
     """
-    from allaboard.spec.site import check_backend
+    from allaboard.job.site import check_backend
 
     name = os.environ.get("ALLABOARD_BACKEND", "")
     if name:
@@ -255,7 +255,7 @@ def place_options(verb: Verb) -> Verb:
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
     """The site: options override the environment."""
-    from allaboard.spec.site import parse_mounts, site_of
+    from allaboard.job.site import parse_mounts, site_of
 
     given = parse_mounts(mounts) if mounts else {}
     base = site_of(os.environ, store=store, fit=fit)
@@ -275,7 +275,7 @@ def resolved(uri: str, store: str | None = None) -> str:
     """The absolute form of a uri that a person typed: ``store://x`` is below the store, a relative path below
     the working directory.
     """
-    from allaboard.spec.site import resolve_uri
+    from allaboard.job.site import resolve_uri
 
     return resolve_uri(uri, site(store), str(Path.cwd()))
 

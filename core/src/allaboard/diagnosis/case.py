@@ -13,7 +13,7 @@ from typing import Any
 
 from allaboard.diagnosis.logs import Log
 from allaboard.diagnosis.rule import Evidence
-from allaboard.observation import (
+from allaboard.runs.observation import (
     DISRUPTIONS,
     Condition,
     ContainerSeen,
@@ -27,7 +27,7 @@ from allaboard.observation import (
     State,
     Try,
 )
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 
 SHOWN = 300
 """Characters of a quotation."""

@@ -31,7 +31,7 @@ from allaboard.diagnosis.reading import (
     went_on,
 )
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import PodSeen
+from allaboard.runs.observation import PodSeen
 
 _NEEDS = (Need.PODS, Need.LOGS)
 

@@ -13,7 +13,7 @@ from allaboard.diagnosis.case import Case, exit_code, has_run, is_running, pod_o
 from allaboard.diagnosis.logs import Hit, Log, words
 from allaboard.diagnosis.reading import GOES_ON, SECONDARY, Reading, author, from_logs, log_evidence, readings
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import PodSeen
+from allaboard.runs.observation import PodSeen
 
 _NEEDS = (Need.PODS, Need.LOGS)
 

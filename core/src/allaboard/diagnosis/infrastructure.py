@@ -27,8 +27,8 @@ from allaboard.diagnosis.reading import (
     told_of,
 )
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import Condition, EventSeen, PodSeen, State, Try
-from allaboard.status import state_of
+from allaboard.runs.observation import Condition, EventSeen, PodSeen, State, Try
+from allaboard.runs.status import state_of
 
 _NEEDS = (Need.PODS, Need.EVENTS)
 _LOG_NEEDS = (Need.PODS, Need.LOGS)

@@ -10,7 +10,7 @@ from allaboard.diagnosis.communication import stalled_ranks
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.reading import log_evidence, readings, told_of
 from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import State
+from allaboard.runs.observation import State
 
 _NEEDS = (Need.PODS, Need.LOGS)
 _DONE = words(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from allaboard.diagnosis.case import Case, asserted, has_run, is_running, pod_object, quote
 from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
 from allaboard.diagnosis.submit import amount
-from allaboard.observation import Condition, ObjectSeen, PodSeen
+from allaboard.runs.observation import Condition, ObjectSeen, PodSeen
 
 _QUEUE_NEEDS = (Need.JOB, Need.QUEUES, Need.EVENTS)
 _POD_NEEDS = (Need.PODS, Need.EVENTS, Need.NODES)

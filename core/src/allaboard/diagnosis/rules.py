@@ -16,9 +16,9 @@ from importlib import import_module
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, quote
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level, Rule
-from allaboard.observation import Observation, PodSeen, State
-from allaboard.redaction import redact_text
-from allaboard.status import CLOCK_IDLE, state_of
+from allaboard.runs.observation import Observation, PodSeen, State
+from allaboard.runs.status import CLOCK_IDLE, state_of
+from allaboard.text.redaction import redact_text
 
 ROOMS = (
     "submit",

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.diagnosis.rule import Diagnosis, Evidence
-from allaboard.printable import visible
-from allaboard.units import show_seconds
-from allaboard.untrusted import Limits, Unreadable, parse_json
+from allaboard.text.printable import visible
+from allaboard.text.units import show_seconds
+from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 MOST_FRAMES, MOST_LOOKS = 400, 10_000
 SILENT = 30.0

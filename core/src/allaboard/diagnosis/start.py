@@ -12,7 +12,7 @@ from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
 from allaboard.diagnosis.start_errors import why_not_started
 from allaboard.diagnosis.tracebacks import RaisedException
-from allaboard.observation import ContainerSeen, EventSeen, PodSeen, Try
+from allaboard.runs.observation import ContainerSeen, EventSeen, PodSeen, Try
 
 _NEEDS = (Need.PODS, Need.EVENTS)
 IMAGE_REASONS = frozenset(

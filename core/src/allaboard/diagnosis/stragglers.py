@@ -31,9 +31,9 @@ from statistics import median
 
 from allaboard.diagnosis.rule import Diagnosis, Evidence
 from allaboard.diagnosis.stacks import ProcessLook, RankPosition, positions, where_it_is
-from allaboard.observation import Slow
-from allaboard.units import rfc3339
-from allaboard.untrusted import Limits, Unreadable, parse_json
+from allaboard.runs.observation import Slow
+from allaboard.text.units import rfc3339
+from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 FACTOR = 1.25
 """How many times the own time of the others a rank takes which is told: a fifth of the others' time is lost.

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator, Place, Rules, Verdict
 from allaboard.errors import BadInput
-from allaboard.names import nearest, one_of
+from allaboard.text.names import nearest, one_of
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout for it
-    from allaboard.conversion.values import Conversion
+    from allaboard.engines.reading.values import Conversion
     from allaboard.errors import Problem
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Layout, Member
-    from allaboard.observation import Condition
-    from allaboard.spec.job import TrainingJob
+    from allaboard.job.training_job import TrainingJob
+    from allaboard.runs.layout import Layout, Member
+    from allaboard.runs.observation import Condition
 
 
 class Engine(Protocol):

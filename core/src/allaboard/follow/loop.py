@@ -14,9 +14,9 @@ from typing import Any
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import AllaboardError, BackendUnreachable, ExitCode
 from allaboard.follow.restart import Refusal, may_restart
-from allaboard.observation import Observation, State
-from allaboard.status import EXIT_CODES, state_of, summary
-from allaboard.units import show_seconds
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import EXIT_CODES, state_of, summary
+from allaboard.text.units import show_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from allaboard._version import __version__
+from allaboard import __version__
 from allaboard.checkpoints import Checkpoint, Manifest, Torn, folder_name, parse_best, prune, save, scan
+from allaboard.checkpoints.metrics import best_of, number
 from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
 from allaboard.errors import (
@@ -55,11 +56,10 @@ from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedC
 from allaboard.inside.shutdown import EXIT_CODE, shutdown
 from allaboard.inside.tracing import span
 from allaboard.inside.writer import writer_of
-from allaboard.metrics import best_of, number
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
-from allaboard.units import rfc3339, seconds
+from allaboard.text.units import rfc3339, seconds
 
 #: With less than this share of a disk free, retired checkpoints are removed without the hour's delay.
 SCARCE = 0.2

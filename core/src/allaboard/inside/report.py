@@ -1,4 +1,4 @@
-"""Tell the follower how the training goes: lines on stdout that `allaboard.reportline` reads.
+"""Tell the follower how the training goes: lines on stdout that `allaboard.text.reportline` reads.
 
 Rank 0 speaks for all. At most ten progress lines a second are written: what comes sooner waits, the latest
 replaces what waits, and a small thread writes it when its time has come; so a tight loop costs next to
@@ -23,7 +23,7 @@ from typing import Any
 
 from allaboard.errors import BadInput
 from allaboard.inside.context import ranks
-from allaboard.reportline import LONGEST, encode
+from allaboard.text.reportline import LONGEST, encode
 
 EVERY = 0.1  # seconds between two progress lines
 _SPEED_OVER = 10.0  # seconds

@@ -20,12 +20,12 @@ from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Handle, NotYours, Plan, handle_of
 from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
 from allaboard.follow.loop import Answer, Effect, Launch, Outcome, Wait
-from allaboard.observation import Event, Observation, Owner
 from allaboard.report.commands import command
 from allaboard.report.exits import maybe_started_on_error, untouched_on_error
 from allaboard.report.terminal import hide, say
 from allaboard.running import ATTEMPTS, Follower, follow_policy, new_owner
-from allaboard.status import state_of
+from allaboard.runs.observation import Event, Observation, Owner
+from allaboard.runs.status import state_of
 
 AGAIN = "the same command with its --key"
 SLICE = 0.1

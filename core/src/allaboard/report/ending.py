@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from allaboard.diagnosis import Diagnosis
 from allaboard.follow.loop import Outcome
-from allaboard.observation import State
 from allaboard.report import words
 from allaboard.report.commands import command
 from allaboard.report.terminal import Ink, supports_colour
-from allaboard.units import counted
+from allaboard.runs.observation import State
+from allaboard.text.units import counted
 
 LINES = 20
 _MARKS = {State.SUCCEEDED: "✓", State.STOPPED: "■"}

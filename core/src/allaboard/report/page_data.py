@@ -16,14 +16,14 @@ from typing import Any
 
 from allaboard.diagnosis.last_good import SinceLastGood
 from allaboard.follow.loop import Outcome
-from allaboard.observation import PHASES, Event, MemberSeen, Observation, State
-from allaboard.redaction import redact_job, redact_text, secret_values
+from allaboard.job.training_job import TrainingJob
 from allaboard.report import words
 from allaboard.report.curves import Points, at, gone, spread, straighten, thin_out, trend
 from allaboard.report.history import History
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
-from allaboard.units import counted, rfc3339
+from allaboard.runs.observation import PHASES, Event, MemberSeen, Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import redact_job, redact_text, secret_values
+from allaboard.text.units import counted, rfc3339
 
 VERSION = 1
 LAST_LINES = 40

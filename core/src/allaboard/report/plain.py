@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from allaboard.backends.base import Handle
 from allaboard.follow.loop import Outcome
 from allaboard.follow.news import Said, kind_of_reason, news, reason_of
-from allaboard.observation import Event, Observation, State
 from allaboard.report import localtime, words
 from allaboard.report.commands import command
 from allaboard.report.ending import ending_lines
 from allaboard.report.terminal import WARNING, say, silence_stdout
-from allaboard.status import state_of
+from allaboard.runs.observation import Event, Observation, State
+from allaboard.runs.status import state_of
 
 PROGRESS_EVERY = 5.0
 LATE = 2.0

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.errors import Corrupt
-from allaboard.filenames import RelativeName, Sha256, relative_name, sha256
 from allaboard.storage.base import join
-from allaboard.untrusted import RECORDS, Unreadable, parse_json
+from allaboard.text.filenames import RelativeName, Sha256, relative_name, sha256
+from allaboard.text.untrusted import RECORDS, Unreadable, parse_json
 
 INDEX = "index.json"
 VERSION = 1

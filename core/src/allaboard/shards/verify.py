@@ -17,7 +17,7 @@ from allaboard.shards.tar import table
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, read_small
 from allaboard.storage.disk import translate_os_errors
-from allaboard.untrusted import RECORDS
+from allaboard.text.untrusted import RECORDS
 
 _CHUNK = 8 * 2**20
 

@@ -28,16 +28,16 @@ from allaboard.backends.base import (
     StartedWith,
     Stopped,
 )
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.run_record import RunRecord
-from allaboard.layout import Layout, lay_out
-from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.layout import Layout, lay_out
+from allaboard.runs.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeCluster as FakeCluster
 
 

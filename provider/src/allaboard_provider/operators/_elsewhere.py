@@ -22,7 +22,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
 from allaboard.follow.news import Said, news
 from allaboard.follow.run_record import Reached
-from allaboard.untrusted import Unreadable, parse_json
+from allaboard.text.untrusted import Unreadable, parse_json
 from allaboard_provider import defaults
 from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home

@@ -45,11 +45,11 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.follow.run_record import why_from_scratch
-from allaboard.observation import Observation, Owner, State
-from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import redact_text, redact_texts, secret_values
 from allaboard_provider import measures, outlets, plugin
 from allaboard_provider.errors import (
     PlaceFailed,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.spec.job import TrainingJob
+    from allaboard.job.training_job import TrainingJob
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.lineage import Lineage
 

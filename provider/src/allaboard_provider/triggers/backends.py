@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError
-from allaboard.observation import Observation, Owner
+from allaboard.runs.observation import Observation, Owner
 from allaboard_provider.hooks.allaboard import AllaboardHook
 
 _AT_ONCE = 1000

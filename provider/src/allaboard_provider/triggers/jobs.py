@@ -11,8 +11,8 @@ from allaboard.diagnosis import diagnose
 from allaboard.engines import engine_of_kind
 from allaboard.errors import BackendUnreachable, UnknownRun
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 from allaboard_provider.results import end_of, observation_words
 from allaboard_provider.runs import ended_before
 from allaboard_provider.triggers import train

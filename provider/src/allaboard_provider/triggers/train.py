@@ -29,9 +29,9 @@ from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Outcome, Wait, follow, run_async
-from allaboard.observation import Observation
-from allaboard.redaction import redact_text
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import redact_text
 from allaboard_provider.orders import proves_an_order, why_stop
 from allaboard_provider.ownership import astop_deferred
 from allaboard_provider.pages import SNAPSHOT_KEY, Snapshots, outcome_of, snapshot

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 from allaboard.backends.base import Backend
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
-from allaboard.observation import Observation
-from allaboard.queues import Amount, Queue
 from allaboard.report import words
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.queues import Amount, Queue
+from allaboard.runs.status import state_of
 from allaboard_provider.pages import seen_at, unpack, words_of
 from allaboard_provider.ui.database import Task, named_run
 from allaboard_provider.ui.reading import SHARE, VERSION, Cache, backend_of, host_of, seen_of

@@ -16,10 +16,10 @@ from typing import Any
 from allaboard.backends.base import Backend
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import UnknownRun
-from allaboard.names import why_not_an_object_name
-from allaboard.observation import Observation
-from allaboard.printable import visible
 from allaboard.report.page_data import PAGE
+from allaboard.runs.observation import Observation
+from allaboard.text.names import why_not_an_object_name
+from allaboard.text.printable import visible
 from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment
 from allaboard_provider.identity import is_of_task
 from allaboard_provider.pages import Output, last_seen, outcome_of, seen_at, told, unpack, words_of

@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.client.errors import Invalid, Missing
 from allaboard.backends.kubernetes.logs.parsing import SECOND
 from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.errors import BackendUnreachable
-from allaboard.units import from_rfc3339, rfc3339
+from allaboard.text.units import from_rfc3339, rfc3339
 
 NOON = 1_795_262_400 * SECOND
 """2026-11-21T12:00:00Z"""

@@ -19,15 +19,15 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CLAIM_TEMPLATES, CONFIGMAPS, NODES, PODS
 from allaboard.backends.kubernetes.observe.deadlines import HOLDING
 from allaboard.backends.kubernetes.state import records
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
-from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 
 ME, YOU = Owner("me"), Owner("you")
 DEFERRED = Owner("me", phase="deferred", kind="orchestrated")

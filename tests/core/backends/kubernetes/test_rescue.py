@@ -17,14 +17,14 @@ from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.backends.kubernetes.session import CAPTURES, FollowSession
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import BackendUnreachable
-from allaboard.observation import Observation, State
-from allaboard.reportline import encode
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
-from allaboard.units import rfc3339
+from allaboard.text.reportline import encode
+from allaboard.text.units import rfc3339
 from tests.core.backends.kubernetes.test_backend import ME, a_plan, running
 
 

@@ -27,8 +27,8 @@ from allaboard.backends.kubernetes.stacks.by_file import answer_in
 from allaboard.backends.local.supervisor.environment import STARTUP
 from allaboard.diagnosis.stacks import Told
 from allaboard.render import labels
-from allaboard.reportline import is_answer
 from allaboard.testing import FakeCluster
+from allaboard.text.reportline import is_answer
 from tests.core.backends.kubernetes.test_backend import ME, a_plan
 from tests.core.backends.kubernetes.test_backend import cluster as cluster_of
 from tests.core.backends.kubernetes.test_hang import later, stands

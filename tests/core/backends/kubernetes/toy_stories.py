@@ -28,16 +28,16 @@ from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.checking import check, require_valid
-from allaboard.cli.cluster import _page
+from allaboard.checking.job import check, require_valid
+from allaboard.cli.tools.cluster import _page
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
-from allaboard.observation import Observation, Owner, State
+from allaboard.job.site import Site
+from allaboard.job.training_job import TrainingJob
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.report.terminal import Ink
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.site import Site
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 from tests.core.backends.kubernetes.test_rescue import fails

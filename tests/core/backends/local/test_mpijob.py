@@ -16,8 +16,8 @@ from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.supervisor.environment import search_path
 from allaboard.errors import BadInput
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
 
 ME = Owner("me")

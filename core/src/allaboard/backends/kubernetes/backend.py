@@ -66,13 +66,13 @@ from allaboard.diagnosis.stacks import ProcessLook, Standing
 from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import FollowPolicy
-from allaboard.observation import Event, Observation, Owner
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
+from allaboard.runs.observation import Event, Observation, Owner
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi
-    from allaboard.queues import Queue
+    from allaboard.runs.queues import Queue
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.watch.informer import AsyncChanges, Changes
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs.placement import condition
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 
 LIVE, ENDED = 20_000, 100
 """Sessions of runs that are not followed, as above."""

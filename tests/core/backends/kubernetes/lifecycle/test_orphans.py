@@ -19,9 +19,9 @@ from allaboard.backends.kubernetes.lifecycle.orphans import ORCHESTRATED_SECONDS
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.leases import TaskKeeper, ThreadKeeper
 from allaboard.engines import ENGINES
-from allaboard.observation import Owner, State
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import AsyncFakeApi, Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.test_backend import (

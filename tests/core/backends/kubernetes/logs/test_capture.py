@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes.logs.capture import PodCapture, acapture_pod,
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, acollect, collect
 from allaboard.backends.kubernetes.logs.parsing import Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 
 Capture = Callable[..., PodCapture]

@@ -21,7 +21,7 @@ from allaboard.backends.kubernetes.logs.collector import (
 )
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
 from allaboard.diagnosis.excerpt import HEAD, MIDDLE
-from allaboard.reportline import encode
+from allaboard.text.reportline import encode
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
 
 

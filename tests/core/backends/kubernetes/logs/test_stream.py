@@ -26,7 +26,7 @@ from allaboard.backends.kubernetes.logs.stream import (
 )
 from allaboard.backends.kubernetes.observe.containers import container_runs
 from allaboard.errors import BackendUnreachable
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, AsyncFakeLogs, Body, FakeLogs, Node, until, written
 
 ALL = Selection()

@@ -21,11 +21,11 @@ from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.operations import boost as module
 from allaboard.backends.kubernetes.operations.boost import Booster, Look, check, lead, seen_of, yield_lead
 from allaboard.backends.kubernetes.watch import informer
-from allaboard.boost import LEVELS
-from allaboard.cli import boost as verb
 from allaboard.cli import main
+from allaboard.cli.tools import boost as verb
 from allaboard.errors import BackendUnreachable, BadInput, SiteError
 from allaboard.gangs.kueue import BOOST
+from allaboard.runs.boost import LEVELS
 from allaboard.testing.cluster import SERVED, FakeApi, FakeCluster, FakeHub, stamp
 
 Json = dict[str, Any]

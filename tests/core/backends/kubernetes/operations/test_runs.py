@@ -25,15 +25,15 @@ from allaboard.errors import (
     SpecChanged,
     UnknownRun,
 )
-from allaboard.observation import Owner, State
+from allaboard.job.site import Site
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.reportline import encode
-from allaboard.spec.site import Site
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
+from allaboard.text.reportline import encode
 from tests.core.backends.kubernetes.test_backend import (
     DEFERRED,
     ME,

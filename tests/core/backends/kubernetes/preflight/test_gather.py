@@ -23,11 +23,11 @@ from allaboard.backends.kubernetes.preflight import checks as checks_module
 from allaboard.backends.kubernetes.preflight import openshift
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.preflight.openshift import GROUPS, USERS
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs.requests import amount
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
 from allaboard.testing import a_job
 from tests.core.backends.kubernetes.answers import Answers, Json, ago
 

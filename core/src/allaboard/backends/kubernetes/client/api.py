@@ -50,7 +50,7 @@ from allaboard.backends.kubernetes.client.protocol import (
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.client.tls import context_of
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.units import show_seconds
+from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
     import aiohttp
@@ -122,7 +122,7 @@ class _Client:
             self._granted.add(request.right)
 
     def _headers(self, request: Request, secret: Secret) -> dict[str, str]:
-        from allaboard._version import __version__
+        from allaboard import __version__
 
         headers = {**request.headers(), "user-agent": f"allaboard/{__version__}"}
         if secret.authorization:

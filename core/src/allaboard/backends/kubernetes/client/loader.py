@@ -25,8 +25,8 @@ from allaboard.backends.kubernetes.client import kubeconfig
 from allaboard.backends.kubernetes.client.config import Settings
 from allaboard.backends.kubernetes.client.credentials import borrowed_credentials, token_file
 from allaboard.errors import BadInput, SiteError
-from allaboard.homes import expand_home
-from allaboard.spec.loader import job_folder
+from allaboard.job.homes import expand_home
+from allaboard.job.loader import job_folder
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi

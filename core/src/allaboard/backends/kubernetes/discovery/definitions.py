@@ -18,14 +18,14 @@ from allaboard.backends.kubernetes.client import effects
 from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Invalid
 from allaboard.backends.kubernetes.client.resources import resource_of
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import Engine
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS, Gang
-from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.render.manifests import render
+from allaboard.runs.layout import lay_out
 
 NAME = "allaboard-probe"
 _UNKNOWN = re.compile(r'unknown field "([^"]*)"')

@@ -48,7 +48,7 @@ from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.units import from_rfc3339, show_seconds
+from allaboard.text.units import from_rfc3339, show_seconds
 
 RECENT = 3600.0
 """Seconds for which a sign of life counts."""

@@ -65,10 +65,10 @@ from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, OwnershipConflict, SiteError, SpecChanged
 from allaboard.follow import run_record
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Owner, State, Stop
+from allaboard.job.identity import differences
 from allaboard.render import labels
-from allaboard.spec.identity import differences
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State, Stop
+from allaboard.runs.status import state_of
 
 TRIES = 20
 STARTING = 60.0

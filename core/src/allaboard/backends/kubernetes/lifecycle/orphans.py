@@ -50,10 +50,10 @@ from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
 from allaboard.gangs import GANGS
-from allaboard.observation import State
 from allaboard.render import labels
-from allaboard.status import state_of
-from allaboard.units import from_rfc3339, rfc3339, show_seconds
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
+from allaboard.text.units import from_rfc3339, rfc3339, show_seconds
 
 ATTACHED_SECONDS = 600.0
 ORCHESTRATED_SECONDS = 3600.0

@@ -34,11 +34,11 @@ from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
 from allaboard.errors import BackendUnreachable, BadInput, OwnershipConflict, SiteError, UnknownRun
-from allaboard.layout import Layout
-from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
-from allaboard.status import state_of
-from allaboard.units import from_rfc3339, rfc3339
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import Observation, Owner, State, Stop
+from allaboard.runs.status import state_of
+from allaboard.text.units import from_rfc3339, rfc3339
 
 TRIES = 20
 POLL = 1.0

@@ -32,10 +32,10 @@ from allaboard.backends.kubernetes.logs.parsing import Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.layout import Layout
-from allaboard.names import attempt_name
 from allaboard.render import labels
-from allaboard.untrusted import RECORDS, parse_json
+from allaboard.runs.layout import Layout
+from allaboard.text.names import attempt_name
+from allaboard.text.untrusted import RECORDS, parse_json
 
 LABEL = labels.PREFIX + "logs"
 """Its value is the format."""

@@ -54,7 +54,7 @@ from allaboard.backends.kubernetes.observe.observation import ProgressState, app
 from allaboard.diagnosis.excerpt import Excerpt
 from allaboard.errors import AllaboardError
 from allaboard.follow.stall import Movement
-from allaboard.reportline import is_answer
+from allaboard.text.reportline import is_answer
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi

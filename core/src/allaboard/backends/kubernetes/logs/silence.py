@@ -14,7 +14,7 @@ from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, SECONDS, parse
 from allaboard.backends.kubernetes.logs.parsing import SECOND
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.errors import AllaboardError
-from allaboard.reportline import is_answer
+from allaboard.text.reportline import is_answer
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi

@@ -38,13 +38,13 @@ from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.gangs.placement import are_only_echoes
-from allaboard.layout import Layout
-from allaboard.names import nearest, why_not_an_object_name
-from allaboard.observation import Observation, State
 from allaboard.render import labels
-from allaboard.status import CLOCK_IDLE, idle_clock, state_of
-from allaboard.units import from_rfc3339
-from allaboard.untrusted import show
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import CLOCK_IDLE, idle_clock, state_of
+from allaboard.text.names import nearest, why_not_an_object_name
+from allaboard.text.units import from_rfc3339
+from allaboard.text.untrusted import show
 
 NUDGED = labels.PREFIX + "nudged"
 """Annotation of a job: when its operator was told of its deadline."""

@@ -1,4 +1,4 @@
-"""Objects of a cluster in the words of an observation (`allaboard.observation.Objects`). Whatever is
+"""Objects of a cluster in the words of an observation (`allaboard.runs.observation.Objects`). Whatever is
 missing or of the wrong kind is left out: nothing here raises, whoever wrote the objects. Values in, values
 out.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import Engine
-from allaboard.observation import (
+from allaboard.runs.observation import (
     Condition,
     ContainerSeen,
     EventSeen,
@@ -21,7 +21,7 @@ from allaboard.observation import (
     Refused,
     Try,
 )
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 
 Json = Mapping[str, Any]
 LONGEST = 4000

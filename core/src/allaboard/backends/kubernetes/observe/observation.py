@@ -50,8 +50,10 @@ from allaboard.gangs.placement import (
     unknown_scheduler_reason,
     unnoticed_reason,
 )
-from allaboard.layout import Layout
-from allaboard.observation import (
+from allaboard.job.training_job import TrainingJob
+from allaboard.render import labels
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import (
     PHASES,
     Condition,
     Event,
@@ -63,10 +65,8 @@ from allaboard.observation import (
     Stop,
     in_order,
 )
-from allaboard.render import labels
-from allaboard.reportline import decode
-from allaboard.spec.job import TrainingJob
-from allaboard.units import counted, from_rfc3339
+from allaboard.text.reportline import decode
+from allaboard.text.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"

@@ -24,9 +24,9 @@ from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition
 from allaboard.gangs.requests import amount, requested
-from allaboard.gpus import nearest_device
-from allaboard.observation import Obstacle
-from allaboard.units import counted, from_rfc3339
+from allaboard.job.gpus import nearest_device
+from allaboard.runs.observation import Obstacle
+from allaboard.text.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
 PATIENCE = 600.0

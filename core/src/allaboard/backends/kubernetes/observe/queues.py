@@ -16,7 +16,7 @@ from allaboard.backends.kubernetes.observe import managers
 from allaboard.engines import Engine
 from allaboard.errors import BackendUnreachable, BadInput
 from allaboard.gangs.kueue import WorkloadSeen
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of the Workload that Kueue makes for a job."""

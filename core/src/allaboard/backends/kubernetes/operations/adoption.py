@@ -29,9 +29,9 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, OwnershipConflict, SiteError, UnknownRun
-from allaboard.observation import Stop
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Stop
+from allaboard.runs.status import state_of
 
 GRACE = 30.0
 """Seconds that a pod has to end where it says nothing else: Kubernetes' own default."""

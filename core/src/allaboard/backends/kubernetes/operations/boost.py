@@ -1,5 +1,5 @@
 """The boosts of Kueue's Workloads, kept by what their runs have not saved. What a boost is to be is decided
-in `allaboard.boost`; here it is read off the cluster and the stores, and written.
+in `allaboard.runs.boost`; here it is read off the cluster and the stores, and written.
 
 Everything is told by the Workload itself: whose it is, by the labels of its pod templates; where the run
 saves, by the environment of its members; what it is charged, by its admission. So there is one list and watch
@@ -35,14 +35,14 @@ from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, 
 from allaboard.backends.kubernetes.discovery.installed import may, served
 from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.state import leases
-from allaboard.boost import Admitted, decide, room_above
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import place_of
 from allaboard.gangs.kueue import BOOST, boost_of, condition_of
 from allaboard.gangs.requests import amount
 from allaboard.render import labels
-from allaboard.units import from_rfc3339, seconds
-from allaboard.untrusted import show
+from allaboard.runs.boost import Admitted, decide, room_above
+from allaboard.text.units import from_rfc3339, seconds
+from allaboard.text.untrusted import show
 
 LEASE = "allaboard-boost"
 """Who holds it writes; all others wait."""

@@ -30,9 +30,9 @@ from allaboard.backends.kubernetes.observe.queues import read_place
 from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.errors import BadInput, UnknownRun
-from allaboard.observation import Event, Observation
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Event, Observation
+from allaboard.runs.status import state_of
 
 
 def observe(

@@ -25,7 +25,7 @@ from allaboard.backends.kubernetes.client.effects import Operation, run_sync
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.operations import adoption, foreign, snapshot
 from allaboard.errors import BadInput
-from allaboard.observation import Event, Observation, Owner, Stop
+from allaboard.runs.observation import Event, Observation, Owner, Stop
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api

@@ -25,10 +25,10 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
-from allaboard.layout import Layout
-from allaboard.observation import MemberSeen
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import MemberSeen
+from allaboard.runs.status import state_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,11 @@ from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.follow.run_record import RunRecord, last_good
 from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
-from allaboard.layout import Layout
-from allaboard.observation import Observation, Stall, State
-from allaboard.redaction import hide_known
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import Observation, Stall, State
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import hide_known
 
 HANG_EVERY = 30.0
 """Seconds between two times at which the members of a silent run are asked when they wrote last."""

@@ -32,8 +32,8 @@ from allaboard.gangs import volcano
 from allaboard.gangs.base import GangView
 from allaboard.gangs.kueue import boost_of, condition_of, why_held
 from allaboard.gangs.requests import amount
-from allaboard.queues import Amount, Queue, Waiter
-from allaboard.units import from_rfc3339
+from allaboard.runs.queues import Amount, Queue, Waiter
+from allaboard.text.units import from_rfc3339
 
 MOST = 1000
 """Waiting jobs of a namespace, and events, that are read."""

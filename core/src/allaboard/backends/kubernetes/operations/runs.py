@@ -38,10 +38,10 @@ from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.run_record import keep_seconds
-from allaboard.layout import Layout
-from allaboard.names import attempt_name
-from allaboard.observation import Event, Observation, Owner, in_order
 from allaboard.render import labels
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import Event, Observation, Owner, in_order
+from allaboard.text.names import attempt_name
 
 # Launching.
 

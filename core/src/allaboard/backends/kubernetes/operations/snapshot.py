@@ -1,6 +1,6 @@
 """A snapshot of a run: its objects as the API server has them, for who looks at them elsewhere or later
 (`observe.snapshot` reads it). What may not be read is left out. Nothing is hidden here:
-`allaboard.redaction` is the business of who writes it.
+`allaboard.text.redaction` is the business of who writes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.observe import find_run
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.engines import Engine
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 
 MOST_NODES = 200
 """Nodes that a snapshot has; those of its pods first."""

@@ -19,10 +19,10 @@ from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
 from allaboard.errors import BadInput
 from allaboard.follow.run_record import RunRecord, begun_with
-from allaboard.observation import State
+from allaboard.job.site import Site, place_on_cluster, site_of
 from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
 from allaboard.render.compatibility import possible_engines, priority_of
-from allaboard.spec.site import Site, place_on_cluster, site_of
+from allaboard.runs.observation import State
 
 NODES_STAND = 60.0
 """Seconds for which what was read of the nodes is good."""

@@ -33,9 +33,9 @@ from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import MULTIKUEUE
 from allaboard.gangs.requests import amount, requested
 from allaboard.gangs.topology import label_of
-from allaboard.gpus import nearest_device
-from allaboard.names import nearest, one_of
-from allaboard.units import counted
+from allaboard.job.gpus import nearest_device
+from allaboard.text.names import nearest, one_of
+from allaboard.text.units import counted
 
 LONGEST_NAME = 63
 _ALLOWED = "`allaboard cluster --rbac capacity` allows it"

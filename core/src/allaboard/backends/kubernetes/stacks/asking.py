@@ -17,8 +17,8 @@ from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, run_within
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.diagnosis.stacks import ProcessLook, Told, main_thread, pending_collective
 from allaboard.errors import AllaboardError
-from allaboard.printable import visible
-from allaboard.untrusted import Limits, parse_json
+from allaboard.text.printable import visible
+from allaboard.text.untrusted import Limits, parse_json
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi

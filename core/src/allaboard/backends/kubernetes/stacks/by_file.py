@@ -28,8 +28,8 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.diagnosis.stacks import ProcessLook, Told
 from allaboard.errors import AllaboardError
 from allaboard.render import labels
-from allaboard.reportline import STACKS, decode
-from allaboard.untrusted import Limits, parse_json
+from allaboard.text.reportline import STACKS, decode
+from allaboard.text.untrusted import Limits, parse_json
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi

@@ -26,7 +26,7 @@ from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import LEASES
 from allaboard.errors import AllaboardError
 from allaboard.render import labels
-from allaboard.units import from_rfc3339, rfc3339
+from allaboard.text.units import from_rfc3339, rfc3339
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api, AsyncApi

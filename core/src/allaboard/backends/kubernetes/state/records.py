@@ -26,10 +26,10 @@ from allaboard.backends.kubernetes.client.errors import Conflict, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.errors import Corrupt, OwnershipConflict
 from allaboard.follow.run_record import VERSION, RunRecord
-from allaboard.layout import Layout
 from allaboard.render import labels
-from allaboard.units import from_rfc3339
-from allaboard.untrusted import RECORDS, parse_json
+from allaboard.runs.layout import Layout
+from allaboard.text.units import from_rfc3339
+from allaboard.text.untrusted import RECORDS, parse_json
 
 RECORD = labels.PREFIX + "record"
 """Label of every record; its value is the format."""

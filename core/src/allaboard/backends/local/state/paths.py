@@ -47,7 +47,7 @@ from typing import IO, Any, BinaryIO
 from allaboard.backends.local.host.machine import machine_id
 from allaboard.backends.local.host.shared_files import READ, user_name
 from allaboard.errors import SiteError
-from allaboard.untrusted import RECORDS, Unreadable, parse_json, show
+from allaboard.text.untrusted import RECORDS, Unreadable, parse_json, show
 
 FORMAT = "1"
 DAMAGED = "run_damaged"
