@@ -68,7 +68,7 @@ def test_the_schema_names_every_field_and_refuses_others() -> None:
 def test_a_checker_of_schemas_agrees_with_ours() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(job_schema())
-    from tests.core.test_checking import FULL
+    from tests.core.checking.test_checking import FULL
 
     assert list(validator.iter_errors(FULL)) == []
     assert list(validator.iter_errors({**FULL, "wrokers": 2}))

@@ -112,7 +112,7 @@ def _lay_out(place: Path) -> None:
     """The job and its scripts; what is there already stays."""
     try:
         place.mkdir(parents=True, exist_ok=True)
-        source = resources.files("allaboard.cli") / "spirals"
+        source = resources.files("allaboard.cli.start") / "spirals"
         for name in FILES:
             if not (place / name).exists():
                 (place / name).write_bytes((source / name).read_bytes())
