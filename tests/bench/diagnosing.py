@@ -9,7 +9,7 @@ how often the member to look at.
 
 Theirs are read from checkouts that these name: ``MCP_SERVER_TREE``, ``PREFECT_TREE``; without them they are
 left out. A category of theirs is right where the cause is one of those that it may mean (`MEANS`). The
-failures are those of tests/core/diagnosis/cases.py, by which the doctor was made, and apart from them the
+failures are those of tests/core/diagnosis/cases.jsonl, by which the doctor was made, and apart from them the
 snapshots with `expected` in the folder that ``SAMPLES`` names.
 """
 
