@@ -1,6 +1,6 @@
 """Failures and waits as snapshots, each with the diagnosis that must come first.
 
-A line of ``cases.jsonl`` is a case. ``code``, ``retryable`` (null: not asked) and ``blame`` must be those of the
+A line of ``cases.jsonl`` is a case. ``code``, ``retryable`` (null: not asked) and ``blame`` are those of the
 first diagnosis; ``not``: causes that look like this case and must not come first. In ``snapshot``,
 ``{"=pod": {...}}`` is the result of the function `pod` with these arguments; the functions are those of
 `building`, `refused`, `failed` and `pulling`.
