@@ -29,7 +29,7 @@ mpirun = pytest.mark.parametrize(
     "mpirun",
     [FIRST, *(pytest.param(path, marks=pytest.mark.thorough) for path in OTHERS)],
 )
-needs_mpirun = pytest.mark.skipif(not MPIRUNS, reason="mpirun is not installed (CONTRIBUTING.md)")
+needs_mpirun = pytest.mark.skipif(not MPIRUNS, reason="mpirun is not installed (core/docs/development.md)")
 ENGINES = pytest.mark.parametrize("engine", ["mpijob", "mpijob-v1", "jobset", "trainjob"])
 RANK = """
 import os
