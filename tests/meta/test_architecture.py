@@ -19,7 +19,8 @@ PAGE = (ROOT / "core/docs/architecture.md").read_text()
 BASES = (
     "core/src/allaboard", "core/src/allaboard/backends/local",
     "core/src/allaboard/backends/kubernetes/watch", "core/src",
-    "provider/src/allaboard_provider", "provider/src/allaboard_provider/ui", "kfp_components/src/allaboard_kfp",
+    "provider/src/allaboard_provider", "provider/src/allaboard_provider/ui",
+    "kfp_components/src/allaboard_kfp",
     "tests/docs/pictures", "tests/docs/site", ".",
 )  # fmt: skip
 WALKS = {
