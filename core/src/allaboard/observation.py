@@ -17,7 +17,7 @@ PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "trainin
 
 
 class State(StrEnum):
-    """What a run is (core/docs/contract.md, States)."""
+    """The state of a run, a string (core/docs/contract.md, States)."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -34,6 +34,7 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
+        """Whether the run has ended: succeeded, failed, stopped, timed out or lost."""
         return self in _FINAL
 
 
@@ -87,6 +88,7 @@ class MemberSeen:
 
     @property
     def name(self) -> str:
+        """The group and the index in it, ``worker-0``."""
         return f"{self.group}-{self.index}"
 
 
@@ -237,6 +239,7 @@ class Try:
 
     @property
     def failed(self) -> bool:
+        """Whether the try ended with an exit code other than 0."""
         return self.state == "terminated" and self.exit_code not in (None, 0)
 
 
@@ -282,10 +285,12 @@ class PodSeen:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, None where the pod has none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
     @property
     def main(self) -> ContainerSeen | None:
+        """The container that trains, None where it is not known."""
         return next((c for c in self.containers if c.role == "main"), None)
 
 
@@ -316,6 +321,7 @@ class ObjectSeen:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, None where the object has none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
 
@@ -416,6 +422,7 @@ class Observation:
     objects: Objects | None = field(default=None, compare=False, repr=False)
 
     def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, None where the job object has none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
     def holds(self, kind: str) -> bool:
@@ -433,6 +440,7 @@ class Observation:
         return self.stall.text
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; without ``objects``."""
         data = asdict(replace(self, objects=None))
         del data["objects"]
         return data

@@ -33,6 +33,9 @@ from allaboard_kfp import __version__
 from allaboard_kfp.passing import passed
 
 IMAGE = os.environ.get("ALLABOARD_KFP_IMAGE") or f"ghcr.io/allaboard/kfp-allaboard-python:{__version__}"
+"""The image of steps whose factory gets no other: ``ALLABOARD_KFP_IMAGE`` where the pipeline is compiled,
+else the image of this release.
+"""
 
 
 class Component(PythonComponent):  # type: ignore[misc]
@@ -79,7 +82,7 @@ class Options(TypedDict, total=False):
 
 
 def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that makes a data set, in this image."""
+    """The component `prepare_shards` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def prepare_shards(
@@ -121,7 +124,7 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> Compo
 
 
 def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that trains, in this image."""
+    """The component `train` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def train(
@@ -200,7 +203,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
 
 
 def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that copies a checkpoint to where it stays, in this image."""
+    """The component `collect_checkpoint` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def collect_checkpoint(
@@ -245,7 +248,7 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> C
 
 
 def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that evaluates a checkpoint, in this image."""
+    """The component `evaluate` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def evaluate(
@@ -324,7 +327,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
 
 
 def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that promotes a checkpoint through the gate, in this image."""
+    """The component `promote` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def promote(

@@ -207,9 +207,11 @@ class Backend(Protocol):
         grace.
         """
 
-    def suspend(self, run: str) -> None: ...
+    def suspend(self, run: str) -> None:
+        """Take the members away and keep the run; `resume` starts them again."""
 
-    def resume(self, run: str) -> None: ...
+    def resume(self, run: str) -> None:
+        """Start the members of a suspended run, from its newest checkpoint."""
 
     def delete(self, run: str) -> None:
         """Stop it if it runs, then remove the job, logs included. The record stays."""

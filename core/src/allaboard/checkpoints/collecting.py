@@ -47,13 +47,16 @@ class Collected:
 
     @property
     def step(self) -> int:
+        """The step of the checkpoint."""
         return self.checkpoint.step
 
     @property
     def bytes(self) -> int:
+        """The size of all parts."""
         return self.checkpoint.bytes
 
     def to_dict(self) -> dict[str, Any]:
+        """The copy as ``allaboard checkpoints collect --json`` prints it."""
         manifest = self.checkpoint.manifest
         return {
             "uri": self.uri,

@@ -49,6 +49,7 @@ class ResumedCheckpoint:
 
     @property
     def uri(self) -> str:
+        """The folder of the checkpoint."""
         return self.checkpoint.uri
 
     @property
@@ -62,8 +63,8 @@ class ResumedCheckpoint:
         return [part.called for part in self.checkpoint.manifest.parts]
 
     def load(self) -> Any:
-        """What was saved: what torch saved (on the CPU, weights only), the bytes, or the parts' bytes by
-        name.
+        """What was saved: the state that torch saved (on the CPU, weights only), the bytes, or the parts'
+        bytes by name.
 
         Every byte is checked first. On a local disk tensors lie in the checkpoint's file until they are
         written to, which leaves the file as it is. Raises Corrupt when the bytes are not those of the

@@ -55,6 +55,7 @@ class Shard:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """The shard as the index has it."""
         return asdict(self)
 
 
@@ -73,6 +74,7 @@ class Index:
 
     @property
     def samples(self) -> int:
+        """The number of samples in all shards."""
         return sum(shard.samples for shard in self.shards)
 
     @property
@@ -104,6 +106,7 @@ class Index:
         return replace(self, folder="", shards=_renamed(self.shards, lambda name: name[start:]))
 
     def to_dict(self) -> dict[str, Any]:
+        """The index as plain JSON."""
         return {
             "version": VERSION,
             "samples": self.samples,
@@ -114,6 +117,7 @@ class Index:
         }
 
     def to_bytes(self) -> bytes:
+        """The bytes of ``index.json``."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
