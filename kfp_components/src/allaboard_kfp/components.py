@@ -157,7 +157,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             environment: variables of every member, beside the job's own; a number is written as text.
             args: arguments after the job's own.
             shards: what to train on: the job's data.shards; a uri, or an artifact of a data set.
-            shards_artifact: takes the artifact.
+            shards_artifact: leave it out; an artifact that is given as shards is passed here.
             folder: where members and relative paths start; empty: the job file's, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
             backend: kubernetes: members are pods of their own; local: processes of this step; empty:
@@ -220,7 +220,7 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> C
 
         Args:
             source: the folder of a run's checkpoints, or one checkpoint; a uri, or an artifact of a model.
-            source_artifact: takes the artifact.
+            source_artifact: leave it out; an artifact that is given as source is passed here.
             into: where copies are kept: a folder, s3://bucket/prefix or store://name.
             which: latest, best, or the number of a step.
             metric: best by which metric.
@@ -278,7 +278,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
 
         Args:
             checkpoint: the checkpoint: its uri, or an artifact of a model.
-            checkpoint_artifact: takes the artifact.
+            checkpoint_artifact: leave it out; an artifact that is given as checkpoint is passed here.
             job: the evaluation as a mapping.
             job_text: instead of job: JSON, YAML, or the path of a job file.
             overrides: as for train.
@@ -352,7 +352,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
         Args:
             checkpoint: the candidate, a uri or an artifact of a model; a collected one, as retention removes
                 those in a run's own folder.
-            checkpoint_artifact: takes the artifact.
+            checkpoint_artifact: leave it out; an artifact that is given as checkpoint is passed here.
             into: where the champions are recorded: a folder, s3://bucket/prefix or store://name.
             results: the metrics of its evaluation; empty: those of its own manifest.
             metric: compare with the champion by this metric; empty: by thresholds alone.

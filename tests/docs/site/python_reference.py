@@ -296,10 +296,10 @@ def _page(page: Page) -> Iterator[str]:
     for title, paths in headings()[page.name]:
         yield from [f"## {title}", ""]
         for path in paths:
-            yield from _entry(path)
+            yield from entry(path)
 
 
-def _entry(path: str) -> Iterator[str]:
+def entry(path: str) -> Iterator[str]:
     one = found(path)
     canonical = [f":canonical: {one.canonical_path}"] if one.canonical_path != path else []
     called = _component(one) or one

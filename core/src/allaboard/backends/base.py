@@ -42,14 +42,17 @@ class Plan:
 
     @property
     def run(self) -> str:
+        """The run's name: the job's, and the hash of the key."""
         return run_name(self.job.name, self.key)
 
     @property
     def spec(self) -> dict[str, Any]:
+        """The fields that make the run's spec, ready for JSON."""
         return spec_of(self.job)
 
     @property
     def spec_hash(self) -> str:
+        """The hash of the spec, as the run's record keeps it."""
         return spec_hash(self.spec)
 
 
