@@ -100,7 +100,7 @@ def collect(
 
     ``which`` is ``latest``, ``best`` (by ``metric``, smaller or larger by ``mode``; ``best:val_loss:min``
     says it in one word) or a step. Safe to repeat. Raises StorageMissing when nothing complete is there,
-    Corrupt when all of it is damaged, BadInput, StorageError.
+    `Corrupt` when all of it is damaged, BadInput, StorageError.
     """
     folder, step = locate(os.fspath(source))
     store, target = open_store(folder), open_store(into)

@@ -149,7 +149,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes, where: str) -> Manifest:
-        """Reads what `encode` wrote, here or in another version. Raises Corrupt, naming ``where``."""
+        """Reads what `encode` wrote, here or in another version. Raises `Corrupt`, naming ``where``."""
         body = _body(raw, where)
         parts = _parts(body, where)
         step, version = body.get("step"), body.get("version")

@@ -173,7 +173,7 @@ class Checkpointer:
 
         A damaged one is skipped with a warning, and the one before is used. Every byte is verified when this
         returns. All ranks get the same answer; call it on all of them, after ``init_process_group`` if there
-        is one. Raises BadInput for a ``start_from`` that is not there, Corrupt for one that is damaged,
+        is one. Raises BadInput for a ``start_from`` that is not there, `Corrupt` for one that is damaged,
         TakenOver when another attempt has taken over from this one, StorageError.
         """
         checkpoint = self._find_on_rank0()

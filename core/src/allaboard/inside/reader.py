@@ -61,9 +61,10 @@ class ShardReader:
             train(batch)
 
     All epochs form one stream, whose order follows from the seed and the epoch. Each global batch is the next
-    ``batch_size * world_size`` samples, one piece for each rank, so every sample is read once, also when the
-    number of ranks changes at a resume. Only the last batch of the stream may be smaller, or empty on some
-    ranks; every rank gets the same number of batches. A second iteration goes on where the first one stopped.
+    ``batch_size * world_size`` samples, one piece for each rank, so every sample is read once in an
+    epoch, also when the number of ranks changes at a resume. Only the last batch of the stream may be
+    smaller, or empty on some ranks; every rank gets the same number of batches. A second iteration goes on
+    where the first one stopped.
 
     :param uri: where the data set is; the default is ``ALLABOARD_DATA``.
     :param batch_size: samples per rank and batch.
@@ -76,8 +77,8 @@ class ShardReader:
         files that all processes of this user on the machine share.
     :param decode: makes of each sample what the batch holds.
 
-    Raises BadInput (all that is wrong at once), StorageError, and Corrupt when a shard is not what the index
-    says: every shard is verified before its first sample is given out.
+    Raises BadInput (all that is wrong at once), StorageError, and `Corrupt` when a shard is not what the
+    index says: every shard is verified before its first sample is given out.
     """
 
     def __init__(

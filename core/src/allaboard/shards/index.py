@@ -124,8 +124,8 @@ class Index:
     def from_bytes(cls, data: bytes, where: str) -> Index:
         """The index in these bytes; ``where`` names the file in errors.
 
-        Unknown fields are ignored, and a newer version is read if it has the required fields. Raises Corrupt
-        otherwise.
+        Unknown fields are ignored, and a newer version is read if it has the required fields. Raises
+        `Corrupt` otherwise.
         """
         try:
             body = parse_json(data, RECORDS, spelling=False)
