@@ -44,8 +44,8 @@ _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
 
 
 def identified(task: Any) -> Any:
-    """Give the pod of this task its identity, and return the task. Raises SiteError without kfp-
-    kubernetes.
+    """Give the pod of this task its identity, and return the task. Raises SiteError where
+    ``kfp-kubernetes`` is not installed.
     """
     try:
         from kfp import kubernetes

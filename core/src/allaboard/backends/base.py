@@ -42,14 +42,17 @@ class Plan:
 
     @property
     def run(self) -> str:
+        """The run's name: the job's, and the hash of the key."""
         return run_name(self.job.name, self.key)
 
     @property
     def spec(self) -> dict[str, Any]:
+        """The fields that make the run's spec, ready for JSON."""
         return spec_of(self.job)
 
     @property
     def spec_hash(self) -> str:
+        """The hash of the spec, as the run's record keeps it."""
         return spec_hash(self.spec)
 
 
@@ -207,9 +210,11 @@ class Backend(Protocol):
         grace.
         """
 
-    def suspend(self, run: str) -> None: ...
+    def suspend(self, run: str) -> None:
+        """Take the members away and keep the run; `resume` starts them again."""
 
-    def resume(self, run: str) -> None: ...
+    def resume(self, run: str) -> None:
+        """Start the members of a suspended run, from its newest checkpoint."""
 
     def delete(self, run: str) -> None:
         """Stop it if it runs, then remove the job, logs included. The record stays."""

@@ -20,10 +20,13 @@ from allaboard.text.untrusted import show
 def check(
     job: TrainingJob | Mapping[str, Any], *, lenient: bool = False, folder: str | None = None
 ) -> list[Problem]:
-    """Every problem of a job, errors first; an empty list means it can be laid out.
+    """Every problem of a job, errors first. An empty list means that the job can be laid out. Nothing starts,
+    and no backend is asked.
 
-    ``lenient`` takes ``"4"`` and ``4.0`` for 4, as templating makes them. ``folder``: where the relative
-    paths of a mapping start; a `TrainingJob` has its own. Where it is known, what is shipped must be there.
+    :param job: a `TrainingJob`, or a mapping of its fields.
+    :param lenient: take ``"4"`` and ``4.0`` for 4, as templating makes them.
+    :param folder: where the relative paths of a mapping start; a `TrainingJob` has a folder of its own.
+        Where the folder is known, the files of ``code`` must be there.
     """
     problems = _check(job, lenient=lenient)
     where = job.folder if isinstance(job, TrainingJob) else folder

@@ -47,13 +47,16 @@ class Collected:
 
     @property
     def step(self) -> int:
+        """The step of the checkpoint."""
         return self.checkpoint.step
 
     @property
     def bytes(self) -> int:
+        """The size of all parts."""
         return self.checkpoint.bytes
 
     def to_dict(self) -> dict[str, Any]:
+        """The copy as ``allaboard checkpoints collect --json`` prints it."""
         manifest = self.checkpoint.manifest
         return {
             "uri": self.uri,
@@ -97,7 +100,7 @@ def collect(
 
     ``which`` is ``latest``, ``best`` (by ``metric``, smaller or larger by ``mode``; ``best:val_loss:min``
     says it in one word) or a step. Safe to repeat. Raises StorageMissing when nothing complete is there,
-    Corrupt when all of it is damaged, BadInput, StorageError.
+    `Corrupt` when all of it is damaged, BadInput, StorageError.
     """
     folder, step = locate(os.fspath(source))
     store, target = open_store(folder), open_store(into)

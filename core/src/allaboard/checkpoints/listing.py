@@ -143,7 +143,7 @@ def _inspect_folder(store: Store, folder: Folder) -> Checkpoint | Torn | None:
 
 
 def read_manifest(store: Store, step: int) -> Manifest:
-    """The manifest of a step. Raises StorageMissing when there is none, Corrupt when it is not valid."""
+    """The manifest of a step. Raises StorageMissing when there is none, `Corrupt` when it is not valid."""
     key = f"{folder_name(step)}/{MANIFEST}"
     where = join(store.uri, key)
     manifest = Manifest.decode(read_small(store, key), where)

@@ -48,6 +48,7 @@ class Pruned:
     bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields by name, ready for JSON."""
         return {
             "kept": list(self.kept),
             "retired": list(self.retired),

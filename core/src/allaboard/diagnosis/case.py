@@ -66,17 +66,21 @@ class Said:
 
 @dataclass(frozen=True)
 class Case:
-    """``memo``: what rules have found out and other rules need, too."""
+    """A run as rules see it, the same for pods and for processes of one machine. ``memo``: what rules have
+    found out and other rules need, too.
+    """
 
     seen: Observation
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def state(self) -> State:
+        """The state of the run."""
         return state_of(self.seen)
 
     @cached_property
     def objects(self) -> Objects:
+        """The objects behind the run; of a run on this machine, its members as pods."""
         return self.seen.objects or _told_as_objects(self.seen)
 
     @property
@@ -86,6 +90,7 @@ class Case:
 
     @cached_property
     def job(self) -> ObjectSeen | None:
+        """The job object, None where nobody read it."""
         return self.objects.job
 
     @property
@@ -116,14 +121,17 @@ class Case:
 
     @cached_property
     def by_name(self) -> Mapping[str, PodSeen]:
+        """The pods by their names in the cluster."""
         return {pod.pod or pod.name: pod for pod in self.pods}
 
     @cached_property
     def nodes(self) -> Mapping[str, NodeSeen]:
+        """The nodes by name; empty where nobody read them."""
         return {node.name: node for node in self.objects.nodes or ()}
 
     @property
     def events(self) -> tuple[EventSeen, ...]:
+        """The events of all objects."""
         return self.objects.events
 
     @cached_property
@@ -143,6 +151,7 @@ class Case:
 
     @cached_property
     def logs(self) -> Mapping[str, Log]:
+        """The last lines of each pod's log, by the name of the pod."""
         year = _dt.datetime.fromtimestamp(self.now or 0, _dt.UTC).year if self.now is not None else 1970
         logs = {name: text for name, text in self.seen.tails.items() if text}
         if sum(map(len, logs.values())) <= SEARCHED:
@@ -155,6 +164,7 @@ class Case:
         return {name: Log(logs[name], year, whole if n < WHOLE else share) for n, name in enumerate(order)}
 
     def log(self, pod: PodSeen) -> Log | None:
+        """The log of a pod, None where it is not known."""
         return self.logs.get(pod.name)
 
     def has_written(self, pod: PodSeen) -> bool:
@@ -191,27 +201,32 @@ class Case:
 
     @cached_property
     def is_suspended(self) -> bool:
+        """Whether the job is suspended."""
         said = self.spec(r"^spec\.(runPolicy\.)?suspend$")
         return self.seen.suspended or "true" in said.values()
 
     @cached_property
     def is_over(self) -> bool:
+        """Whether the job has ended."""
         return self.state.is_final or any(
             c.type in ("Failed", "Succeeded", "Complete") and c.status == "True" for c in self.conditions
         )
 
     @property
     def succeeded(self) -> bool:
+        """Whether the job has succeeded."""
         return self.state is State.SUCCEEDED or any(
             c.type in ("Succeeded", "Complete", "Completed") and c.status == "True" for c in self.conditions
         )
 
     @cached_property
     def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of the job object, else those of the run."""
         return self.job.conditions if self.job is not None and self.job.conditions else self.seen.conditions
 
     @cached_property
     def running(self) -> list[PodSeen]:
+        """The pods that run."""
         return [pod for pod in self.pods if is_running(pod)]
 
     @cached_property
@@ -221,6 +236,7 @@ class Case:
 
     @cached_property
     def missing(self) -> int:
+        """How many pods the job lacks."""
         return max(0, self.expected - len(self.objects.pods))
 
     @cached_property

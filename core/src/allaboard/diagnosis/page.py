@@ -11,10 +11,11 @@ _HEAD = """\
 # What `allaboard doctor` says
 
 `allaboard doctor RUN` looks at a run's objects, events, nodes and logs, and says why it waits, failed or
-looks wrong: the first cause in time, with what shows it, whom to look at, and what to do. The codes stay:
-alerts may match them. They stand in `status --json`, in the exception of an Airflow task and in the error
-of a KFP step, too. **Again** says whether the same job, unchanged, may succeed later; a finding may know
-better.
+looks wrong: the first cause in time, with what shows it, whom to look at, and what to do.
+
+The codes stay: alerts may match them. They stand in `status --json`, in the exception of an Airflow task
+and in the error of a KFP step, too. **Again** says whether the same job, unchanged, may succeed later; a
+finding may know better.
 
 This page is written from the rules: `make docs`.
 """

@@ -27,7 +27,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """``blame``: what to check first. ``retryable``: the same spec, unchanged, may succeed later.
+    """A cause: what happened, what shows it, and what to do. ``code``: its stable id (core/docs/causes.md);
+    ``blame``: what to check first. ``retryable``: the same spec, unchanged, may succeed later.
     ``confidence``: of those said with 0.9 nine in ten are right. ``also``: what else was seen, and follows
     from it: code, where, and the words.
     """
@@ -42,6 +43,7 @@ class Diagnosis:
     also: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields by name, ready for JSON."""
         data = asdict(self)
         data["evidence"] = list(data["evidence"])
         data["also"] = list(data["also"])

@@ -104,12 +104,27 @@ class Every:
 
 
 class Checkpointer:
-    """Saves the state of a training and finds it again. See the module's first lines for how it is used.
+    """Saves the state of a training and finds it again.
 
-    ``uri`` is the run's own folder; ``every`` is steps (50) or time ("10m"); ``keep`` is how many of the
-    newest stay (the best and the newest always do); ``best`` is "val_loss:min" or ("val_loss", "min"). What
-    is not given comes from the job, by the environment that allaboard sets. Raises BadInput when there is
-    no folder to save to, or a value is wrong.
+        ckpt = Checkpointer()                            # where, how often, how many: from the job
+        found = ckpt.resume()
+        if found:
+            model.load_state_dict(found.load()["model"])
+        for step in range(found.step + 1 if found else 1, total + 1):
+            train(...)
+            ckpt.step(step, lambda: {"model": model.state_dict()}, metrics={"val_loss": loss})
+
+    Every rank makes the same calls; rank 0 saves. The whole state is saved, so it resumes at any world size.
+    On SIGTERM the next `step` saves and ends the script with exit code 143. torch is needed for its own
+    states alone: bytes and files are saved without it.
+
+    :param uri: the run's own folder.
+    :param every: how often `step` saves: a number of steps (50), or a time ("10m").
+    :param keep: how many of the newest checkpoints stay. The best one and the newest one always stay.
+    :param best: which checkpoint is the best: "val_loss:min", or ("val_loss", "min").
+
+    An argument that is left out comes from the job, by the environment that allaboard sets. Raises BadInput
+    when there is no folder to save to, or a value is wrong.
     """
 
     def __init__(
@@ -158,7 +173,7 @@ class Checkpointer:
 
         A damaged one is skipped with a warning, and the one before is used. Every byte is verified when this
         returns. All ranks get the same answer; call it on all of them, after ``init_process_group`` if there
-        is one. Raises BadInput for a ``start_from`` that is not there, Corrupt for one that is damaged,
+        is one. Raises BadInput for a ``start_from`` that is not there, `Corrupt` for one that is damaged,
         TakenOver when another attempt has taken over from this one, StorageError.
         """
         checkpoint = self._find_on_rank0()
@@ -285,8 +300,8 @@ class Checkpointer:
     # --- save
 
     def step(self, step: int, state: Callable[[], Any], metrics: Metrics = None) -> Checkpoint | None:
-        """A step is done: save if it is due, or if SIGTERM came, which then ends the script with exit code
-        143.
+        """Tell that a step is done. A checkpoint is saved if one is due, or if SIGTERM came; after
+        SIGTERM the script ends with exit code 143.
 
         ``step`` counts the steps done, from 1. ``state`` is a function, called on rank 0 and only when
         something is saved; it returns what `save` takes. ``metrics`` may be such a function too, when they

@@ -448,12 +448,14 @@ FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)
 
 
 class TrainingJob:
-    """A training job. Equal when the fields set are equal; never changed, `with_` makes another.
+    """A training job. Two jobs are equal when their authors set the same fields. A job never changes; `with_`
+    makes another.
 
     >>> TrainingJob(name="digits", command=["python", "train.py"], workers=2)
     TrainingJob(name='digits', command=['python', 'train.py'], workers=2)
 
-    Raises `BadInput` for a field that does not exist. Everything else is said by `allaboard.checking.job`.
+    The fields are those of a job file (core/docs/job.md; ``allaboard explain FIELD``). Raises `BadInput` for
+    a field that does not exist; `check` tells every other problem.
     """
 
     __slots__ = ("_fields", "folder", "source")
@@ -475,7 +477,7 @@ class TrainingJob:
 
     @classmethod
     def of(cls, job: TrainingJob | Mapping[Any, Any], folder: str | None = None) -> TrainingJob:
-        """The job itself, or the job that a mapping says."""
+        """The job itself, or the job that a mapping of fields says. Raises BadInput for anything else."""
         if isinstance(job, TrainingJob):
             return job
         if not isinstance(job, Mapping):
@@ -522,10 +524,12 @@ class TrainingJob:
         return {name: copied(value) for name, value in self._fields.items()}
 
     def get(self, name: str, default: Any = None) -> Any:
+        """The value of a field as its author set it, else ``default``."""
         return self._fields.get(name, default)
 
     @property
     def name(self) -> str:
+        """The field ``name``; empty where it is not set."""
         return str(self._fields.get("name", ""))
 
     def __eq__(self, other: object) -> bool:

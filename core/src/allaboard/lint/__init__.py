@@ -49,6 +49,7 @@ class Finding:
     fix: str
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields by name, ready for JSON."""
         return {
             "code": self.code,
             "severity": self.severity,

@@ -144,6 +144,7 @@ class View:
 
     @property
     def total(self) -> int:
+        """The number of members."""
         return sum(group.count for group in self.groups)
 
     @property
@@ -153,6 +154,7 @@ class View:
 
     @property
     def containers(self) -> Iterator[tuple[Group, Container]]:
+        """Each container with its group."""
         return ((group, container) for group in self.groups for container in group.containers)
 
     def container(self, group: Group, container: Container, field: str) -> str:

@@ -17,7 +17,7 @@ PHASES = ("admitted", "scheduled", "image", "rendezvous", "first_step", "trainin
 
 
 class State(StrEnum):
-    """What a run is (core/docs/contract.md, States)."""
+    """The state of a run, a string (core/docs/contract.md, States)."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -34,6 +34,7 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
+        """Whether the run has ended: succeeded, failed, stopped, timed out or lost."""
         return self in _FINAL
 
 
@@ -87,6 +88,7 @@ class MemberSeen:
 
     @property
     def name(self) -> str:
+        """The group and the index in it, ``worker-0``."""
         return f"{self.group}-{self.index}"
 
 
@@ -237,6 +239,7 @@ class Try:
 
     @property
     def failed(self) -> bool:
+        """Whether the try ended with an exit code other than 0."""
         return self.state == "terminated" and self.exit_code not in (None, 0)
 
 
@@ -282,10 +285,12 @@ class PodSeen:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, None where the pod has none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
     @property
     def main(self) -> ContainerSeen | None:
+        """The container that trains, None where it is not known."""
         return next((c for c in self.containers if c.role == "main"), None)
 
 
@@ -316,6 +321,7 @@ class ObjectSeen:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, None where the object has none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
 
@@ -364,18 +370,46 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Everything seen of one run at one moment.
+    """Everything seen of one run at one moment. Times are epoch seconds of the backend's clock.
 
-    ``interruptions``: how many attempts of this generation were interrupted and do not count. ``alive``:
-    whether the supervisor or operator of the job exists; None if unknown. ``recorded``: the outcome in the
-    run record, when nothing else is left of the run. ``waiting``: why it is not admitted yet, in the words of
-    the queue; ``obstacle``: what keeps members from starting, admitted or not; ``stall``: that all run and
-    nothing moves; ``slow``: that one rank is slower than the others. ``phases``: seconds in each so far; None
-    when not seen. ``queued_before``: those of ``admitted`` before its queue took it back last, which its
-    clock does not count; ``elsewhere``: its members run on another cluster, where nobody here sees them, and
-    no phase has a clock. ``limit``: the next one that is a follower's to enforce. ``flags``: codes of what
-    looks wrong though it goes on. ``events`` and ``tails`` (member -> last lines) are filled when evidence is
-    asked for; ``objects`` only by who looked at objects, and never written down.
+    :param run: the run's name.
+    :param key: the key that identifies the run.
+    :param job: the job's name.
+    :param attempt: the number of the attempt, from 1.
+    :param generation: the number of the generation, from 1. A generation begins from scratch.
+    :param interruptions: how many attempts of this generation were interrupted, and do not count.
+    :param uid: identifies this attempt; None if unknown.
+    :param spec_hash: the hash of the spec that the attempt was started with.
+    :param owner: who follows the run.
+    :param alive: whether the supervisor or the operator of the job exists; None if unknown.
+    :param conditions: the conditions of the job object.
+    :param members: the members of this attempt.
+    :param restarts: restarts of this attempt, as ``backoff_limit`` counts them.
+    :param created: when the attempt was created.
+    :param started: when the job began to run.
+    :param finished: when the job ended.
+    :param suspended: whether the job is suspended.
+    :param stop: who has stopped the run, and why.
+    :param stopped: whether the stop is complete.
+    :param deleted: whether the run was deleted.
+    :param recorded: the outcome in the run record, when nothing else is left of the run.
+    :param waiting: why the run is not admitted yet, in the words of the queue.
+    :param obstacle: what keeps members from starting, admitted or not.
+    :param stall: that all members run and nothing moves.
+    :param slow: that one rank is slower than the others.
+    :param phases: seconds in each phase so far; None for a phase that was not seen.
+    :param queued_before: the seconds of ``admitted`` before the queue took the run back last. The clock of
+        that phase does not count them.
+    :param elsewhere: the members run on another cluster, where nobody here sees them, and no phase has a
+        clock.
+    :param progress: the progress that rank 0 reported.
+    :param limit: the next limit that a follower enforces.
+    :param flags: codes of what looks wrong although the run goes on.
+    :param notes: sentences for people about the run.
+    :param events: the events of the run; only where evidence was asked for.
+    :param tails: the last lines of each member's log, by its name; only where evidence was asked for.
+    :param handed_over: whether the result of a run that succeeded was taken.
+    :param objects: the objects behind the observation; None where nobody looked. It is never written down.
     """
 
     run: str
@@ -416,6 +450,7 @@ class Observation:
     objects: Objects | None = field(default=None, compare=False, repr=False)
 
     def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, None where the job object has none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
     def holds(self, kind: str) -> bool:
@@ -433,6 +468,7 @@ class Observation:
         return self.stall.text
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; without ``objects``."""
         data = asdict(replace(self, objects=None))
         del data["objects"]
         return data

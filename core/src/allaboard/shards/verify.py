@@ -25,7 +25,7 @@ _CHUNK = 8 * 2**20
 def load_index(at: str | os.PathLike[str] | Store) -> Index:
     """The index of the data set at this uri or store.
 
-    StorageMissing when nothing was prepared there, or not to its end; Corrupt when the index is damaged.
+    StorageMissing when nothing was prepared there, or not to its end; `Corrupt` when the index is damaged.
     """
     store = open_store(at) if isinstance(at, (str, os.PathLike)) else at
     try:

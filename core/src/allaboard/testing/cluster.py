@@ -95,7 +95,10 @@ class Died(BaseException):
 
 
 class FakeCluster:
-    """``trains_for``: seconds until every member of a job succeeds; None: until the test ends it. ``served``:
+    """A cluster in memory: an API server, an operator, a kubelet and a garbage collector, with a clock of
+    their own.
+
+    ``trains_for``: seconds until every member of a job succeeds; None: until the test ends it. ``served``:
     the kinds that it knows; ``shows``: those that discovery lists, by which a launch chooses its gang
     scheduler. ``now``: its clock, epoch seconds.
     """
@@ -157,6 +160,7 @@ class FakeCluster:
     def async_backend(
         self, faults: Mapping[int, str | Exception] | None = None, **given: Any
     ) -> AsyncKubernetesBackend:
+        """The same for a test that awaits."""
         from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
 
         async def pause(seconds: float) -> None:
@@ -168,6 +172,7 @@ class FakeCluster:
         return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **{**own, **given})
 
     def add_namespace(self, name: str) -> None:
+        """Make a namespace."""
         body: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "namespace": ""}}
         body["metadata"] |= {"uid": next(self._uids), "creationTimestamp": stamp(self.now)}
         self._put(NAMESPACES, body, "ADDED")
@@ -199,6 +204,7 @@ class FakeCluster:
             return copy.deepcopy(objects)
 
     def one(self, resource: Resource, name: str, namespace: str = "default") -> Json | None:
+        """A copy of one object, None where it is not there."""
         stored = self.objects.get(_key(resource, namespace, name))
         return copy.deepcopy(stored)
 
@@ -222,6 +228,7 @@ class FakeCluster:
     # What the API server does. Namespaces are given, objects are copies.
 
     def get(self, resource: Resource, name: str, namespace: str) -> Json:
+        """Answer a GET with a copy of the object. Raises Missing."""
         self._serves(resource)
         stored = self.objects.get(_key(resource, namespace, name))
         if stored is None:
@@ -231,6 +238,7 @@ class FakeCluster:
     def list(
         self, resource: Resource, namespace: str, labels: str | None, fields: str | None
     ) -> tuple[list[Json], str]:
+        """Answer a list with copies of the objects that match, and the resourceVersion."""
         self._serves(resource)
         matches = _selector(labels)
         objects = [
@@ -244,6 +252,7 @@ class FakeCluster:
         return objects, str(self._version_now())
 
     def create(self, resource: Resource, body: Json, namespace: str, dry_run: bool = False) -> Json:
+        """Answer a POST: validate, refuse or store the object, and return it."""
         self._serves(resource)
         if resource == ACCESS_REVIEWS:
             return {**body, "status": {"allowed": True}}
@@ -274,6 +283,7 @@ class FakeCluster:
         return copy.deepcopy(made)
 
     def replace(self, resource: Resource, body: Json, namespace: str, sub: str | None = None) -> Json:
+        """Answer a PUT. Raises Missing, Conflict and Invalid as the API server does."""
         name = body["metadata"]["name"]
         old = self.get(resource, name, namespace)
         _validate(resource, body)
@@ -289,6 +299,7 @@ class FakeCluster:
         sub: str | None = None,
         dry_run: bool = False,
     ) -> Json:
+        """Answer a merge patch. Raises Missing, Conflict and Invalid as the API server does."""
         old = self.get(resource, name, namespace)
         self._compare(resource, old, body.get("metadata", {}))
         new = merged(old, body)
@@ -307,6 +318,7 @@ class FakeCluster:
         propagation: str = "Background",
         grace: int | None = None,
     ) -> None:
+        """Answer a DELETE, with the propagation policy and the preconditions."""
         self._serves(resource)
         old = self.objects.get(_key(resource, namespace, name))
         if old is None:
