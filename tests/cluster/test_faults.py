@@ -504,7 +504,6 @@ def stopped(place: Place, run: str) -> None:
     assert stored.record.outcome.state == "stopped"
 
 
-@pytest.mark.parametrize("killing", ["blocking", "async"], indirect=True)
 def test_stop(place: Place, killing: Killing) -> None:
     def running(plan: Plan) -> tuple[Any, ...]:
         return place.launched(plan), ME, "me", "because"
@@ -522,6 +521,28 @@ def test_stop(place: Place, killing: Killing) -> None:
         place.whole(plan.run, 2)
 
     killing.everywhere("stop", running, then)
+
+
+@pytest.mark.parametrize("killing", ["blocking", "async"], indirect=True)
+def test_a_stop_for_another_owner(place: Place, killing: Killing) -> None:
+    """What a cleared task ends with, in a triggerer and elsewhere."""
+    ended = Owner("me/ended", "deferred", "attached")
+
+    def running(plan: Plan) -> tuple[Any, ...]:
+        return place.launched(plan), ME, ended, "airflow", "cleared"
+
+    def then(plan: Plan, end: End, where: str) -> None:
+        stored = place.stored(plan.run)
+        assert stored is not None
+        assert (stored.record.owner, stored.record.stop is not None) in ((ME, False), (ended, True))
+        place.backend.stop_from(Handle(plan.run, 1, 1, stored.record.uid), ME, ended, "airflow", "cleared")
+        stopped(place, plan.run)
+        stored = place.stored(plan.run)
+        assert stored is not None and stored.record.owner == ended and stored.record.stop is not None
+        assert place.backend.launch(plan, YOU).attempt == 2
+        place.whole(plan.run, 2)
+
+    killing.everywhere("stop_from", running, then)
 
 
 @pytest.mark.thorough
@@ -590,7 +611,6 @@ def deaths(place: Place, lane: Lane, seed: int) -> int:
         story: list[str] = []
         while killed < 6:
             method = chance.choice(["launch", "launch", "launch", "stop", "delete"])
-            lane.style = chance.choice(["blocking", "async"]) if method == "stop" else "blocking"
             arguments: list[Any] = [plan, chance.choice([ME, YOU, DEFERRED])]
             stored = place.stored(plan.run)
             if method != "launch":

@@ -180,12 +180,13 @@ class KubernetesBackend:
         return self.keeper.hold() if owner.phase == "worker" and owner.kind != "detached" else ""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
+        lease = partial(self._lease, owner)
         if not self.ask_first:
             with self._changing():
-                return runs.launch(self.api, self.workspace, plan, owner, self._lease(owner))
+                return runs.launch(self.api, self.workspace, plan, owner, lease)
         asking = Asking(self.api)
         with self._changing():
-            handle = runs.launch(self.api, self.workspace, plan, owner, self._lease(owner), asking.begin)
+            handle = runs.launch(self.api, self.workspace, plan, owner, lease, asking.begin)
         return replace(handle, notes=(*handle.notes, *asking.notes()))
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
@@ -298,6 +299,10 @@ class KubernetesBackend:
     ) -> Stopped | NotYours:
         with self._changing():
             return stop.stop(self.api, handle, owner, by, reason, kill)
+
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        with self._changing():
+            return stop.stop_from(self.api, handle, old, new, by, reason)
 
     def suspend(self, run: str) -> None:
         with self._changing():
@@ -421,14 +426,8 @@ class AsyncKubernetesBackend:
         lease = await (self.keeper or async_keeper_of(self.api, user_at_host())).hold()
         await self._change(runs.watch_over, run, lease)
 
-    async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        """Of an owner that is in no worker: it has no Lease of its own."""
-        return await self._change(runs.adopt, handle, old, new)
-
-    async def stop(
-        self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
-    ) -> Stopped | NotYours:
-        return await self._change(stop.stop, handle, owner, by, reason, kill)
+    async def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        return await self._change(stop.stop_from, handle, old, new, by, reason)
 
 
 def _read_logs(

@@ -532,12 +532,12 @@ def test_what_a_trigger_awaits_is_what_others_are_told(cluster: FakeCluster, tmp
         backend = cluster.async_backend()
         cluster.tick(3)
         assert state_of(await backend.observe(handle.run)) is State.RUNNING
-        await backend.adopt(handle, ME, DEFERRED)
         await backend.watch_over(handle.run)
         async with backend.changes(handle.run) as changes:
             assert await changes.wait(1)
         assert await backend.secrets_of(handle.run) == other.secrets_of(handle.run)
-        assert isinstance(await backend.stop(handle, ME, "me", "because"), Stopped)
+        assert not await backend.stop_from(handle, DEFERRED, YOU, "me", "because")
+        assert await backend.stop_from(handle, ME, DEFERRED, "me", "because")
         cluster.tick(3)
         seen = await backend.observe(handle.run, evidence=True)
         assert state_of(seen) is State.STOPPED

@@ -95,9 +95,16 @@ def unknown_data(record: RunRecord | None, state: State) -> Choice:
 
 
 def launch(
-    api: Api, plan: Plan, owner: Owner, prepare: Prepare, lease: str = "", choose: ChooseData = unknown_data
+    api: Api,
+    plan: Plan,
+    owner: Owner,
+    prepare: Prepare,
+    lease: Callable[[], str] = lambda: "",
+    choose: ChooseData = unknown_data,
 ) -> Handle:
-    """Make the run of this key be what the table says, and return its attempt. ``lease``: of this process."""
+    """Make the run of this key be what the table says, and return its attempt. ``lease``: takes that of this
+    process, before the record names it; empty: there is none.
+    """
     unheard_of = plan.key.startswith("once/")
     for _ in range(TRIES):
         stored = None if unheard_of else records.read_record(api, plan.run)
@@ -118,7 +125,7 @@ class _LaunchRequest:
     plan: Plan
     owner: Owner
     prepare: Prepare
-    lease: str
+    lease: Callable[[], str]
     choose: ChooseData
     choice: Choice = field(default_factory=Choice)
 
@@ -136,7 +143,7 @@ class _LaunchRequest:
 
     def noted(self, stored: Stored, now: float) -> Stored:
         """The record with who owns it from here on, and by which Lease it is seen that they live."""
-        return owned(stored, self.owner, self.lease, now)
+        return owned(stored, self.owner, self.lease(), now)
 
 
 # The rows of the table.
@@ -197,8 +204,10 @@ def _launch_again(api: Api, request: _LaunchRequest, stored: Stored) -> Handle |
         case run_record.HandOver():
             return _hand_over(api, request, objects, state)
         case run_record.StopFirst(_, why):
-            reason = f"started anew: {why}" if why else "started anew"
-            stop_recorded(api, objects, Stop(request.owner.id, reason, objects.now))
+            stop = Stop(request.owner.id, f"started anew: {why}" if why else "started anew", objects.now)
+            stopped = stop_recorded(api, objects, stop)
+            if stopped is not None:
+                carry_out(api, replace(objects, stored=stopped), stop)
             return None
         case run_record.NewAttempt() | run_record.NewGeneration():
             return _launch_next(api, request, objects, state, decision)

@@ -69,14 +69,37 @@ def stop(
         if stop_recorded(api, objects, wanted) is not None:
             carry_out(api, objects, wanted, kill)
             return Stopped()
-    raise OwnershipConflict(
-        f"the record of run {handle.run} changes all the time; it was not stopped, try again"
-    )
+    raise _always_changing(handle.run)
 
 
-def stop_recorded(api: Api, objects: AttemptObjects, stop: Stop) -> Stored | None:
-    """The record that says so; None: another client was faster, look again. What never ran ends with this."""
-    record = objects.record
+def stop_from(api: Api, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+    """As `stop`, of an attempt that is still ``old``'s and becomes ``new``'s with the same write. Whether it
+    was stopped: one that has ended by itself is left to whoever takes its result.
+    """
+    for _ in range(TRIES):
+        stored = records.read_record(api, handle.run)
+        if stored is None or stored.record.uid != handle.uid or stored.record.owner not in (old, new):
+            return False
+        objects = read_objects(api, stored)
+        if state_of(observation_of(objects)).is_final:
+            return False
+        wanted = stored.record.stop or Stop(by, reason, objects.now)
+        if stop_recorded(api, objects, wanted, new) is not None:
+            carry_out(api, objects, wanted)
+            return True
+    raise _always_changing(handle.run)
+
+
+def _always_changing(run: str) -> OwnershipConflict:
+    return OwnershipConflict(f"the record of run {run} changes all the time; it was not stopped, try again")
+
+
+def stop_recorded(api: Api, objects: AttemptObjects, stop: Stop, owner: Owner | None = None) -> Stored | None:
+    """The record that says so, and whose it is from now on; None: another client was faster, look again. What
+    never ran ends with this.
+    """
+    stored = objects.stored if owner is None else owned(objects.stored, owner, "", objects.now)
+    record = stored.record
     if record.stop is None:
         uid = record.object_uid or (objects.job["metadata"]["uid"] if objects.job is not None else None)
         record = replace(record, stop=stop, object_uid=uid)
@@ -85,7 +108,7 @@ def stop_recorded(api: Api, objects: AttemptObjects, stop: Stop) -> Stored | Non
     if record == objects.record:
         return objects.stored
     try:
-        return records.swap(api, objects.stored, record=record)
+        return records.swap(api, stored, record=record)
     except (Conflict, Missing):
         return None
 

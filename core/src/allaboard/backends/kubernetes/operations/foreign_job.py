@@ -163,6 +163,9 @@ class OthersJob:
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         self._no_run("owned")
 
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        self._no_run("owned")
+
     def hand_over(self, handle: Handle) -> None:
         self._no_run("handed over")
 

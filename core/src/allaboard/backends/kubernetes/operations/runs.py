@@ -54,11 +54,11 @@ def launch(
     workspace: Workspace,
     plan: Plan,
     owner: Owner,
-    lease: str = "",
+    lease: Callable[[], str] = lambda: "",
     on_ready: Callable[[PreparedAttempt], None] | None = None,
 ) -> Handle:
-    """``lease``: of this process, by which it is seen that it lives; empty: it follows nothing. ``on_ready``
-    is told what is about to be made.
+    """``lease``: takes that of this process, by which it is seen that it lives; empty: it follows nothing.
+    ``on_ready`` is told what is about to be made.
     """
 
     def prepare(plan: Plan, generation: int, attempt: int) -> PreparedAttempt:
