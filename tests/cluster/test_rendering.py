@@ -19,7 +19,6 @@ import yaml
 
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery.definitions import NAME as PROBE
@@ -343,8 +342,8 @@ def test_every_pair_of_an_engine_and_a_gang_scheduler_is_taken(
 def facts_of(cluster: Cluster, namespace: str, engine: str) -> ClusterFacts:
     """What a launch of a job of this engine knows of the cluster."""
     with Access(str(cluster.kubeconfig), None, namespace).api() as api:
-        facts = run_sync(complete_facts(replace(ASSUMED, namespace=namespace)), api)
-        return run_sync(complete_lacking(facts, [ENGINES[engine]]), api)
+        facts = complete_facts(api, replace(ASSUMED, namespace=namespace))
+        return complete_lacking(api, facts, [ENGINES[engine]])
 
 
 @pytest.mark.usefixtures("high")

@@ -26,7 +26,7 @@ from airflow.sdk.serde import deserialize, serialize
 
 from allaboard.backends.base import Handle
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.api import AsyncApi
+from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.errors import BackendUnreachable
@@ -902,16 +902,13 @@ def test_triggers_of_one_place_share_a_client_which_ends_with_the_last(
     from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
     from allaboard_provider import clusters
 
-    closed: list[AsyncApi] = []
-
-    async def close(api: AsyncApi) -> None:
-        closed.append(api)
+    closed: list[Api] = []
 
     def settings_of(place: clusters.ClusterConnection) -> Settings:
         return Settings("https://one.example", Fixed(Secret(place.conn_id)), namespace=place.namespace or "a")
 
     monkeypatch.setattr(clusters, "settings_of", settings_of)
-    monkeypatch.setattr(AsyncApi, "close", close)
+    monkeypatch.setattr(Api, "close", lambda api: closed.append(api))
 
     async def use() -> None:
         async with (

@@ -210,6 +210,11 @@ class Backend(Protocol):
         grace.
         """
 
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        """Take the attempt from ``old`` for ``new`` and stop it; whether it was. It is left alone where it is
+        another attempt, has another owner, or has ended by itself.
+        """
+
     def suspend(self, run: str) -> None:
         """Take the members away and keep the run; `resume` starts them again."""
 

@@ -234,6 +234,15 @@ class FakeBackend:
         self.now[handle.run] = seen(State.STOPPED, stop=stop)
         return Stopped()
 
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        try:
+            if self._state(handle.run).is_final:
+                return False
+            self.adopt(handle, old, new)
+        except (OwnershipConflict, UnknownRun, KeyError):
+            return False
+        return isinstance(self.stop(handle, new, by, reason), Stopped)
+
     def suspend(self, run: str) -> None:
         self.now[self._record(run).run] = seen(State.SUSPENDED)
 

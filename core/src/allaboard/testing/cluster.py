@@ -28,7 +28,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Cause,
@@ -58,7 +57,7 @@ from allaboard.testing.operator import FakeOperator, stamp
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
@@ -155,7 +154,7 @@ class FakeCluster:
         api = cast("Api", self.client(faults, namespace))
         keeper = FakeKeeper(self, self.client(namespace=namespace))
         own = {"facts": ClusterFacts(namespace=namespace), "hub": FakeHub(self), "keeper": keeper}
-        return KubernetesBackend(api, pause=self.tick, **{**own, **given})
+        return KubernetesBackend(api, **{**own, **given})
 
     def async_backend(
         self, faults: Mapping[int, str | Exception] | None = None, **given: Any
@@ -163,13 +162,10 @@ class FakeCluster:
         """The same for a test that awaits."""
         from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
 
-        async def pause(seconds: float) -> None:
-            self.tick(seconds)
-
-        api = AsyncFakeApi(self.client(faults))
+        api = cast("Api", self.client(faults))
         keeper = AsyncFakeKeeper(FakeKeeper(self, self.client()))
         own = {"facts": ClusterFacts(), "hub": AsyncFakeHub(self), "keeper": keeper}
-        return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **{**own, **given})
+        return AsyncKubernetesBackend(api, **{**own, **given})
 
     def add_namespace(self, name: str) -> None:
         """Make a namespace."""
@@ -444,6 +440,8 @@ class FakeApi:
         self.dead = False
         self.server = "https://fake.example:6443"
         self.identity = "fake"
+        self.on_silence: Callable[[str], None] | None = None
+        self.pause: Callable[[float], None] = cluster.tick
 
     def get(self, resource: Resource, name: str, namespace: str | None = None, *, query: Any = None) -> Json:
         answer: Json = self._ask(
@@ -672,55 +670,6 @@ class FakeStream:
         self._lines = iter(())
 
 
-class AsyncFakeApi:
-    """The same client with the methods of `AsyncApi`."""
-
-    def __init__(self, api: FakeApi) -> None:
-        self.api = api
-        self.namespace, self.server, self.identity = api.namespace, api.server, api.identity
-
-    async def get(self, *args: Any, **options: Any) -> Json:
-        return self.api.get(*args, **options)
-
-    async def list(self, *args: Any, **options: Any) -> tuple[list[Json], str]:
-        return self.api.list(*args, **options)
-
-    async def create(self, *args: Any, **options: Any) -> Json:
-        return self.api.create(*args, **options)
-
-    async def replace(self, *args: Any, **options: Any) -> Json:
-        return self.api.replace(*args, **options)
-
-    async def patch(self, *args: Any, **options: Any) -> Json:
-        return self.api.patch(*args, **options)
-
-    async def delete(self, *args: Any, **options: Any) -> None:
-        return self.api.delete(*args, **options)
-
-    async def watch(self, *args: Any, **options: Any) -> AsyncIterator[tuple[str, Json]]:
-        for event in self.api.watch(*args, **options):
-            yield event
-
-    async def log(self, *args: Any, **options: Any) -> AsyncIterator[bytes]:
-        for line in self.api.log(*args, **options):
-            yield line
-
-    async def execute(self, *args: Any, **options: Any) -> Executed:
-        return self.api.execute(*args, **options)
-
-    def twin(self, patience: Patience) -> AsyncFakeApi:
-        return self
-
-    async def raw(self, *args: Any, **options: Any) -> Any:
-        return self.api.raw(*args, **options)
-
-    async def server_time(self) -> float:
-        return self.api.server_time()
-
-    async def close(self) -> None:
-        return None
-
-
 class FakeHub:
     """Tells of whatever happens to the job and the pods of a run, or to one job of others."""
 
@@ -829,7 +778,7 @@ class FakeKeeper:
 
     def hold(self) -> str:
         if self.name is None:
-            self.name = run_sync(leases.take_lease(self.holder), self.api)
+            self.name = leases.take_lease(cast("Api", self.api), self.holder)
         return self.name
 
     def died(self) -> None:
@@ -838,12 +787,12 @@ class FakeKeeper:
     def let_go(self) -> None:
         self.died()
         if self.name:
-            run_sync(leases.release_lease(self.holder), self.api)
+            leases.release_lease(cast("Api", self.api), self.holder)
             self.name = None
 
     def renew(self) -> None:
         if self.name:
-            run_sync(leases.renew_lease(self.holder), self.api)
+            leases.renew_lease(cast("Api", self.api), self.holder)
 
 
 class AsyncFakeKeeper:
@@ -976,4 +925,4 @@ def _row(body: Json) -> Json:
     return {"Name": body["metadata"]["name"], "State": conditions[-1]["type"] if conditions else ""}
 
 
-__all__ = ["AsyncFakeApi", "Died", "FakeApi", "FakeCluster", "merged", "stamp"]
+__all__ = ["Died", "FakeApi", "FakeCluster", "merged", "stamp"]

@@ -241,7 +241,7 @@ def changes(
         return
 
     async def enter() -> Any:
-        return await async_hub_of(server.async_api()).changes("a-1", PYTORCHJOBS).__aenter__()
+        return await async_hub_of(server.api()).changes("a-1", PYTORCHJOBS).__aenter__()
 
     found = loop.do(enter())
     yield found, lambda seconds: loop.do(found.wait(seconds))

@@ -19,7 +19,6 @@ if __name__ == "__main__":
 
 import allaboard
 from allaboard.backends.base import Handle, Plan, Selection, handle_of
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.discovery import rbac
@@ -214,11 +213,11 @@ def preflight_says_what_its_operator_needs() -> None:
     cluster = a_cluster()
     launched(cluster)
     api = cluster.client()
-    found = run_sync(survey_cluster(api.server, api.namespace), api)
+    found = survey_cluster(api, api.server, api.namespace)
     facts = found.facts(ClusterFacts(namespace="default"))
     plan = Plan(a_toy(name="w" * 40, workers=3), "another")
     made = prepare_attempt(plan, 1, 1, Site("/store"), facts, {})
-    checks = {one.id: one for one in run_sync(preflight(made, found), api)}
+    checks = {one.id: one for one in preflight(api, made, found)}
     assert checks["kinds"].ok and "toy.example/v1alpha1 ToyJob" in checks["kinds"].summary
     assert checks["operator"].ok and checks["operator"].summary.startswith("Toy Operator is alive")
     assert checks["rbac"].ok and checks["dry_run"].ok
@@ -226,14 +225,14 @@ def preflight_says_what_its_operator_needs() -> None:
     assert "toyboxes" in str(rbac.needed([("toy.example", "toyboxes")])[6:]), "it asks for its own kind"
     namespace = next(o for k, o in cluster.objects.items() if k[1] == "namespaces" and k[3] == "default")
     namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
-    [secure] = [c for c in run_sync(preflight(made, found), api) if c.id == "pod_security"]
+    [secure] = [c for c in preflight(api, made, found) if c.id == "pod_security"]
     assert secure.stops and "say security: restricted in the job" in str(secure.fix)
     assert "toy-wait" in str(secure.evidence), "what its operator adds is looked at, too"
     own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     whole = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     pod = {"spec": {"securityContext": whole, "containers": [{"name": "toy", "securityContext": own}]}}
     made = prepare_attempt(Plan(a_toy(workers=3, pod=pod), "third"), 1, 1, Site("/store"), facts, {})
-    [secure] = [c for c in run_sync(preflight(made, found), api) if c.id == "pod_security"]
+    [secure] = [c for c in preflight(api, made, found) if c.id == "pod_security"]
     assert (
         str(secure.fix)
         == "the operator adds the container toy-wait without a securityContext: wake the chief"
@@ -243,12 +242,12 @@ def preflight_says_what_its_operator_needs() -> None:
 def a_cluster_without_its_operator_says_how_to_install_it() -> None:
     cluster = FakeCluster()
     api = cluster.client()
-    page = "\n".join(_page(run_sync(survey_cluster(api.server, api.namespace), api), Ink(False)))
+    page = "\n".join(_page(survey_cluster(api, api.server, api.namespace), Ink(False)))
     assert "Toy Operator" in page and "toyctl install" in page
     alive = a_cluster()
     launched(alive)
     api = alive.client()
-    page = "\n".join(_page(run_sync(survey_cluster(api.server, api.namespace), api), Ink(False)))
+    page = "\n".join(_page(survey_cluster(api, api.server, api.namespace), Ink(False)))
     assert "toyctl install" not in page and "(toy.example v1alpha1)" in page
     assert "it wrote to digits" in page
 

@@ -8,13 +8,12 @@ wait for a look that may never come. What a session held of logs goes with it (`
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from allaboard.backends.kubernetes.client.effects import Json
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
@@ -40,8 +39,6 @@ SOON, SELDOM = 5.0, 600.0
 """Seconds between two times at which it is asked why a run goes no further while no row of it changes: a
 tenth of its age, within these.
 """
-
-Task = threading.Thread | asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +71,14 @@ class FollowSession:
 
     __slots__ = (
         "_attempts", "_cached", "_captures", "_changes", "_lock", "_log_cache", "_progress_every",
-        "capturing", "has_ended", "run", "tasks",
+        "capturing", "has_ended", "run", "threads",
     )  # fmt: skip
 
     def __init__(self, run: str, progress_every: float, log_cache: LogCache) -> None:
         self.run = run
         self.has_ended = False
         self.capturing = 0
-        self.tasks: tuple[Task, ...] = ()
+        self.threads: tuple[threading.Thread, ...] = ()
         self._progress_every, self._log_cache = progress_every, log_cache
         self._lock = threading.Lock()
         self._changes: Changes | AsyncChanges | None = None
@@ -208,29 +205,19 @@ class FollowSession:
                 if capture.thing is not None:
                     yield capture.thing
 
-    def add_task(self, task: Task) -> None:
+    def add_thread(self, thread: threading.Thread) -> None:
         """A capture that is under way."""
         with self._lock:
-            self.tasks = (*(t for t in self.tasks if not _is_done(t)), task)
+            self.threads = (*(t for t in self.threads if t.is_alive()), thread)
 
     def join_captures(self, seconds: float) -> None:
         """Wait for what is just being read of pods that may be gone."""
-        for task in self.tasks:
-            if isinstance(task, threading.Thread):
-                task.join(seconds)
-
-    async def wait_captures(self, seconds: float) -> None:
-        """The same in a loop."""
-        if tasks := [task for task in self.tasks if isinstance(task, asyncio.Future)]:
-            await asyncio.wait(tasks, timeout=seconds)
+        for thread in self.threads:
+            thread.join(seconds)
 
 
 def _uid(thing: Json) -> str:
     return str(thing["metadata"]["uid"])
-
-
-def _is_done(task: Task) -> bool:
-    return task.done() if isinstance(task, asyncio.Future) else not task.is_alive()
 
 
 class FollowSessions:
@@ -263,12 +250,11 @@ class FollowSessions:
         session.follow(changes)
         return session
 
-    def unfollow(self, session: FollowSession, changes: Changes | AsyncChanges) -> tuple[Task, ...]:
-        """Ends what `follow` began; the captures that are still under way."""
+    def unfollow(self, session: FollowSession, changes: Changes | AsyncChanges) -> None:
+        """Ends what `follow` began; captures that are still under way end by themselves."""
         session.unfollow(changes)
-        tasks, session.tasks = session.tasks, ()
+        session.threads = ()
         self.of(session.run)  # its place may be another now
-        return tasks
 
     def forget_looks(self) -> None:
         """This process has done something to a run."""

@@ -919,6 +919,15 @@ class LocalBackend:
         folder.attempt(record.generation, record.attempt).wake_supervisor()
         return replace(_handle_of_record(record), adopted=True)
 
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        try:
+            if state_of(self.observe(handle.run)).is_final:
+                return False
+            self.adopt(handle, old, new)
+        except (OwnershipConflict, UnknownRun):
+            return False
+        return isinstance(self.stop(handle, new, by, reason), Stopped)
+
     @_translate_disk_errors
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False

@@ -23,7 +23,6 @@ from allaboard.text.units import seconds as read_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
-    from allaboard.backends.kubernetes.client.effects import Operation
     from allaboard.backends.kubernetes.operations.boost import Booster, Look
     from allaboard.backends.kubernetes.watch.informer import Copy, Hub
 
@@ -145,7 +144,7 @@ class Keeper:
         """Raises BadInput or SiteError where it cannot work."""
         from allaboard.backends.kubernetes.operations.boost import check
 
-        self._run(check(self.namespace, self.api.namespace, self.booster.writes))
+        check(self.api, self.namespace, self.api.namespace, self.booster.writes)
 
     def once(self) -> None:
         self._alone(self.booster.look)
@@ -153,12 +152,12 @@ class Keeper:
     def clear(self) -> None:
         self._alone(self.booster.clear)
 
-    def _alone(self, look: Callable[..., Operation[Look]]) -> None:
+    def _alone(self, look: Callable[..., Look]) -> None:
         """One look. Raises OwnershipConflict where another writes."""
         if (other := self._leader()) is not None:
             raise OwnershipConflict(f"{other} writes the boosts here; end it first")
         try:
-            self.show(self._run(look(self._listed(), self.api.server_time())))
+            self.show(look(self.api, self._listed(), self.api.server_time()))
         finally:
             self._let_go()
 
@@ -181,7 +180,7 @@ class Keeper:
         finally:
             with suppress(AllaboardError):
                 if self._leader() is None:
-                    self.show(self._run(self.booster.clear(self._listed(), self.api.server_time())))
+                    self.show(self.booster.clear(self.api, self._listed(), self.api.server_time()))
             self._let_go()
 
     def _look(self, copy: Copy) -> None:
@@ -192,7 +191,7 @@ class Keeper:
             self._say_once(f"goes on with what it knows, for the watch tells nothing: {copy.trouble}")
         else:
             self._said = ""
-        look = self._run(self.booster.look(copy.objects(), self.api.server_time()))
+        look = self.booster.look(self.api, copy.objects(), self.api.server_time())
         if look.changes or look.notes:
             self.show(look)
 
@@ -204,7 +203,7 @@ class Keeper:
         now = self.api.server_time()
         if not self.booster.writes or now < self._leads_until:
             return None
-        other = self._run(lead(self.holder))
+        other = lead(self.api, self.holder)
         self._leads_until = now + EVERY if other is None else 0.0
         return other
 
@@ -213,7 +212,7 @@ class Keeper:
 
         if self.booster.writes and self._leads_until:
             with suppress(AllaboardError):
-                self._run(yield_lead(self.holder))
+                yield_lead(self.api, self.holder)
 
     def _listed(self) -> list[dict[str, Any]]:
         from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
@@ -224,11 +223,6 @@ class Keeper:
         if words != self._said:
             self._said = words
             self.show(words)
-
-    def _run(self, operation: Operation[T]) -> T:
-        from allaboard.backends.kubernetes.client.effects import run_sync
-
-        return run_sync(operation, self.api)
 
 
 def _show(as_json: bool, look: Look | str) -> None:

@@ -68,7 +68,6 @@ def cluster(
         else:
             click.echo(text, nl=False)
         return 0
-    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey_cluster
@@ -76,8 +75,8 @@ def cluster(
 
     # A person waits for the answer, and an operator that does not respond is a valid answer.
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
-        run_sync(check_namespace(api.namespace), api)
-        installed = run_sync(survey_cluster(api.server, api.namespace), api)
+        check_namespace(api, api.namespace)
+        installed = survey_cluster(api, api.server, api.namespace)
     if facts:
         from allaboard.render.cluster_facts import assumed_facts, facts_to_dict
 

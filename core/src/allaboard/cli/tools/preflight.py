@@ -62,7 +62,6 @@ def preflight(
 
 
 def _check_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[Check]]:
-    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.installed import survey_cluster
@@ -72,7 +71,7 @@ def _check_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[
 
     # A person waits for the answer, and an operator that does not respond is a valid answer.
     with Access(at.kubeconfig, at.context, at.namespace).api(Patience(budget=8.0)) as api:
-        installed = run_sync(survey_cluster(api.server, api.namespace), api)
+        installed = survey_cluster(api, api.server, api.namespace)
         where = f"namespace {api.namespace} of {api.server} (Kubernetes {installed.version})"
         try:
             made = prepare_attempt(
@@ -80,7 +79,7 @@ def _check_cluster(plan: Plan, at: Place, store: str | None) -> tuple[str, list[
             )
         except BadInput as error:
             return where, [*_job_checks(error)]
-        return where, [*_note_checks(made.notes), *run_sync(preflight(made, installed), api)]
+        return where, [*_note_checks(made.notes), *preflight(api, made, installed)]
 
 
 def _check_this_machine(plan: Plan, store: str | None, mounts: Sequence[str], fit: str | None) -> list[Check]:

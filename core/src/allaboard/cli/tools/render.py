@@ -139,7 +139,6 @@ def _ask_cluster(
     job: TrainingJob, kubeconfig: str | None, context: str | None, namespace: str | None
 ) -> tuple[str, ClusterFacts]:
     """The server of the cluster, and the facts that a launch would use."""
-    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.client.loader import Access
     from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.discovery.definitions import complete_lacking
@@ -148,9 +147,9 @@ def _ask_cluster(
     from allaboard.render.compatibility import possible_engines, priority_of
 
     with Access(kubeconfig, context, namespace).api(Patience(budget=8.0)) as api:
-        facts = run_sync(complete_facts(assumed_facts(os.environ, api.namespace)), api)
-        facts = run_sync(complete_lacking(facts, possible_engines(job, facts)), api)
-        return api.server, run_sync(complete_priorities(facts, priority_of(job)), api)
+        facts = complete_facts(api, assumed_facts(os.environ, api.namespace))
+        facts = complete_lacking(api, facts, possible_engines(job, facts))
+        return api.server, complete_priorities(api, facts, priority_of(job))
 
 
 def _basis_line(server: str, namespace: str, engine: Engine, gang: GangPlan) -> str:

@@ -29,7 +29,7 @@ from allaboard.job.homes import expand_home
 from allaboard.job.loader import job_folder
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
     from allaboard.backends.kubernetes.client.protocol import Patience
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -66,12 +66,6 @@ class Access:
 
         _needs("urllib3")
         return Api(self.settings, patience=patience)
-
-    def async_api(self, patience: Patience | None = None) -> AsyncApi:
-        from allaboard.backends.kubernetes.client.api import AsyncApi
-
-        _needs("aiohttp")
-        return AsyncApi(self.settings, patience=patience)
 
     def _said(self, option: str) -> str | None:
         return getattr(self, option) or self.environ.get(f"ALLABOARD_{option.upper()}") or None
