@@ -9,7 +9,7 @@ import pytest
 
 from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 from allaboard.diagnosis import diagnose
-from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.causes import all_rules
 from tests.core.diagnosis.cases import CASES, Sample
 from tests.core.diagnosis.score import Verdict, judge, names_the_same, samples
 

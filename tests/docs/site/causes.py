@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 from allaboard.diagnosis import diagnose
+from allaboard.diagnosis.causes import all_rules
+from allaboard.diagnosis.finding import Diagnosis
 from allaboard.diagnosis.page import ROOMS
-from allaboard.diagnosis.rule import Cause, Diagnosis
-from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.rule import Cause
 from tests.core.diagnosis.cases import CASES
 from tests.docs.site.markdown import contents, fenced, table
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from allaboard.diagnosis.finding import Evidence
 from allaboard.diagnosis.logs import Log
-from allaboard.diagnosis.rule import Evidence
 from allaboard.runs.observation import (
     DISRUPTIONS,
     Condition,

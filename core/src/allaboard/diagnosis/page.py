@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.rule import Cause
-from allaboard.diagnosis.rules import all_rules
 
 _HEAD = """\
 # What `allaboard doctor` says

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from allaboard.diagnosis.case import Case, asserted, has_run, is_running, pod_object, quote
-from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
+from allaboard.diagnosis.finding import Evidence, Finding, Need
+from allaboard.diagnosis.rule import rule
 from allaboard.diagnosis.submit import amount
 from allaboard.runs.observation import Condition, ObjectSeen, PodSeen
 
@@ -417,7 +418,7 @@ def _absent_queue(case: Case, name: str) -> Iterator[Finding]:
     retryable=True,
 )
 def queue_pods_ready_timeout(case: Case) -> Iterator[Finding]:
-    said = _evicted(case, re.compile(r"PodsReadyTimeout|PodsReady timeout|RequeuingLimitExceeded"))
+    said = evicted(case, re.compile(r"PodsReadyTimeout|PodsReady timeout|RequeuingLimitExceeded"))
     if said is None or len(case.running) == case.expected > 0:
         return
     slow = _slowest(case)
@@ -430,7 +431,7 @@ def queue_pods_ready_timeout(case: Case) -> Iterator[Finding]:
     yield Finding("queue_pods_ready_timeout", words, evidence, blame, said.time)
 
 
-def _evicted(case: Case, pattern: re.Pattern[str]) -> Queued | None:
+def evicted(case: Case, pattern: re.Pattern[str]) -> Queued | None:
     """What says that Kueue took the job's place back, for a reason that fits."""
     workload = _workload(case)
     for kind in ("Evicted", "Preempted", "Requeued"):

@@ -11,25 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, quote
+from allaboard.diagnosis.causes import all_rules
+from allaboard.diagnosis.finding import Diagnosis, Evidence, Finding, Level
 from allaboard.diagnosis.reading import readings
-from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level, Rule
+from allaboard.diagnosis.rule import RULES
 from allaboard.runs.observation import Observation, PodSeen, State
 from allaboard.runs.status import CLOCK_IDLE, state_of
 from allaboard.text.redaction import redact_text
 
-ROOMS = (
-    "submit",
-    "queue",
-    "start",
-    "infrastructure",
-    "communication",
-    "code_and_data",
-    "lifecycle_and_speed",
-)
-"""The modules of the rules, in the order in which a job meets them."""
 MOST_ALSO = 8
 """Other findings that a diagnosis mentions."""
 MOST = 6
@@ -106,14 +97,6 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
     )
 }
 """Cause -> what it explains where both are found: neighbours that see the same trouble from further away."""
-
-
-def all_rules() -> Mapping[str, Rule]:
-    """Code -> rule, by where it happens. They are read when the first run is to be explained: a DAG file or a
-    follower of healthy runs needs none of their patterns."""
-    for room in ROOMS:
-        import_module(f"{__package__}.{room}")
-    return RULES
 
 
 def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, ...]:

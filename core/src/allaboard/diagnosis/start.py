@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote, waiting
+from allaboard.diagnosis.finding import Evidence, Finding, Need
 from allaboard.diagnosis.logs import Log, words
 from allaboard.diagnosis.queue import unplaced
 from allaboard.diagnosis.reading import readings
-from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
+from allaboard.diagnosis.rule import rule
 from allaboard.diagnosis.start_errors import why_not_started
 from allaboard.diagnosis.tracebacks import RaisedException
 from allaboard.runs.observation import ContainerSeen, EventSeen, PodSeen, Try

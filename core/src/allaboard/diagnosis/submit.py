@@ -12,7 +12,8 @@ from decimal import Decimal, InvalidOperation
 from typing import cast
 
 from allaboard.diagnosis.case import Case, Said, quote
-from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
+from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
+from allaboard.diagnosis.rule import rule
 
 SETTLED = 60.0
 """Seconds after which a job that no operator has written to counts as unattended."""
