@@ -11,7 +11,7 @@ import pytest
 
 from allaboard.backends.kubernetes.discovery.rbac import ROLES, text
 from allaboard.cli import VERBS
-from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.causes import all_rules
 from allaboard.engines import ENGINES
 from allaboard.gangs import GANGS
 from allaboard.job.schema import job_schema

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from allaboard.diagnosis.finding import Evidence
 from allaboard.diagnosis.logs import Log
-from allaboard.diagnosis.rule import Evidence
 from allaboard.runs.observation import (
     DISRUPTIONS,
     Condition,
@@ -138,16 +138,15 @@ class Case:
     def _events_by_object(self) -> Mapping[str, list[EventSeen]]:
         found: dict[str, list[EventSeen]] = {}
         for event in self.events:
-            found.setdefault(event.name, []).append(event)
+            for key in {event.name, event.uid} - {""}:
+                found.setdefault(key, []).append(event)
         return found
 
     def events_of(self, pod: PodSeen) -> list[EventSeen]:
         """Those of this pod, and not of one of the same name that was there before."""
-        return [
-            e
-            for e in self._events_by_object.get(pod.pod or pod.name, ())
-            if e.kind in ("Pod", "") and not (e.uid and pod.uid and e.uid != pod.uid)
-        ]
+        named = self._events_by_object.get(pod.pod or pod.name, ())
+        meant = named or self._events_by_object.get(pod.uid, ())
+        return [e for e in meant if e.kind in ("Pod", "") and not (e.uid and pod.uid and e.uid != pod.uid)]
 
     @cached_property
     def logs(self) -> Mapping[str, Log]:
@@ -192,6 +191,11 @@ class Case:
         """The facts of the job whose paths fit."""
         wanted = re.compile(pattern)
         return {k: v for k, v in (self.job.facts if self.job is not None else {}).items() if wanted.search(k)}
+
+    @cached_property
+    def limits(self) -> frozenset[str]:
+        """The resources of which the job itself states a limit."""
+        return frozenset(path.rpartition("limits.")[2] for path in self.spec(r"\blimits\.[\w./-]+$"))
 
     @cached_property
     def expected(self) -> int:

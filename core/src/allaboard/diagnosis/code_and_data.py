@@ -17,6 +17,7 @@ from allaboard.diagnosis.case import (
     pod_object,
     quote,
 )
+from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.reading import (
     GOES_ON,
@@ -30,7 +31,7 @@ from allaboard.diagnosis.reading import (
     readings,
     went_on,
 )
-from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
+from allaboard.diagnosis.rule import rule
 from allaboard.runs.observation import PodSeen
 
 _NEEDS = (Need.PODS, Need.LOGS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.rule import Cause
-from allaboard.diagnosis.rules import all_rules
+from allaboard.text.units import show_seconds
 
 _HEAD = """\
 # What `allaboard doctor` says
@@ -57,6 +58,12 @@ def _again(cause: Cause) -> str:
     return "-" if cause.code == "healthy" else "yes" if cause.retryable else "no"
 
 
+def _since(cause: Cause) -> str:
+    """When it counts."""
+    said = f"said {cause.times} times" if cause.times > 1 else ""
+    return " or ".join(filter(None, (said, f"after {show_seconds(cause.after)}" if cause.after else "")))
+
+
 def _section(cause: Cause) -> Iterator[str]:
     yield f"## {cause.code}"
     yield ""
@@ -66,6 +73,10 @@ def _section(cause: Cause) -> Iterator[str]:
     yield ""
     yield f"**What to do:** {cause.fix[:1].upper()}{cause.fix[1:]}."
     yield ""
+    if cause.fix_for_good:
+        yield f"**Where waiting does not help:** {cause.fix_for_good[:1].upper()}{cause.fix_for_good[1:]}."
+        yield ""
     needs = ", ".join(cause.needs) or "nothing"
-    yield f"*Where:* {ROOMS[cause.room].lower()} · *read from:* {needs} · *again:* {_again(cause)}"
+    counts = f" · *counts:* {_since(cause)}" if cause.after or cause.times > 1 else ""
+    yield f"*Where:* {ROOMS[cause.room].lower()} · *read from:* {needs} · *again:* {_again(cause)}{counts}"
     yield ""

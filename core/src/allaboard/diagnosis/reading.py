@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, has_run, quote
+from allaboard.diagnosis.finding import Evidence, Finding, Level
 from allaboard.diagnosis.logs import Hit, Log, Words, words
-from allaboard.diagnosis.rule import Evidence, Finding, Level
 from allaboard.diagnosis.tracebacks import RaisedException
 from allaboard.runs.observation import PodSeen
 

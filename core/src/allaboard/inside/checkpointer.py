@@ -30,7 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -50,6 +50,7 @@ from allaboard.errors import (
     TakenOver,
 )
 from allaboard.inside.context import ranks
+from allaboard.inside.every import Every
 from allaboard.inside.hot import HotCopy
 from allaboard.inside.report import write_report
 from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
@@ -59,7 +60,7 @@ from allaboard.inside.writer import writer_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
-from allaboard.text.units import rfc3339, seconds
+from allaboard.text.units import rfc3339
 
 #: With less than this share of a disk free, retired checkpoints are removed without the hour's delay.
 SCARCE = 0.2
@@ -67,40 +68,6 @@ SCARCE = 0.2
 TAKEN_OVER = "checkpoint_taken_over"
 
 Metrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Every:
-    """How often: after so many steps or so many seconds; neither: only when asked."""
-
-    steps: int | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def parse(cls, value: str | int | None) -> Every:
-        """``50`` and ``"50"`` are steps, ``"10m"`` and ``"600s"`` are time. Raises BadInput."""
-        if value is None:
-            return cls()
-        text = str(value).strip()
-        every = cls()
-        if text.isdecimal():
-            every = cls(steps=int(text))
-        elif text[-1:].isalpha():  # 2.5 is ambiguous
-            with suppress(ValueError):
-                every = cls(seconds=seconds(text))
-        if not (every.steps or every.seconds):
-            raise BadInput(
-                f"every {value!r} is neither steps nor time; write 50 for 50 steps, or 10m for ten minutes"
-            )
-        return every
-
-    def due(self, step: int, last_step: int, now: float, last_time: float) -> bool:
-        """Whether a boundary was crossed since the last save (or the start)."""
-        if step <= last_step:
-            return False
-        if self.steps is not None:
-            return step // self.steps > last_step // self.steps
-        return self.seconds is not None and now - last_time >= self.seconds
 
 
 class Checkpointer:

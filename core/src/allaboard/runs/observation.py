@@ -265,8 +265,8 @@ class ContainerSeen:
 @dataclass(frozen=True, slots=True)
 class PodSeen:
     """A pod, or a member of this machine told as one. ``name``: what it is called towards the reader; its log
-    in `Observation.tails` has the same name. ``pod``: its name in the cluster; ``facts``: what its spec says,
-    path -> scalar as text (`ObjectSeen`).
+    in `Observation.tails` has the same name. ``pod``: its name in the cluster; ``claims``: those that it
+    mounts; ``facts``: what its spec says, path -> scalar as text (`ObjectSeen`).
     """
 
     name: str
@@ -281,6 +281,7 @@ class PodSeen:
     deleted: float | None = None
     conditions: tuple[Condition, ...] = ()
     containers: tuple[ContainerSeen, ...] = ()
+    claims: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -327,7 +328,9 @@ class ObjectSeen:
 
 @dataclass(frozen=True, slots=True)
 class EventSeen:
-    """An event with the object that it is about, as the cluster names it."""
+    """An event with the object that it is about, as the cluster names it; ``uid``: of that object; ``id``:
+    the event's own.
+    """
 
     kind: str
     name: str
@@ -338,6 +341,7 @@ class EventSeen:
     first: float | None = None
     count: int = 1
     uid: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
