@@ -134,7 +134,9 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="demo-") as name:
         folder = Path(name)
         for file in FILES:
-            (folder / file).write_bytes((resources.files("allaboard.cli.start") / "spirals" / file).read_bytes())
+            (folder / file).write_bytes(
+                (resources.files("allaboard.cli.start") / "spirals" / file).read_bytes()
+            )
         programs = Path(sys.executable).parent
         os.environ |= {
             "ALLABOARD_HOME": str(folder / "home"),

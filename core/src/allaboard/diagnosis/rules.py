@@ -274,7 +274,8 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
         )
     )
     run = case.seen.run
-    fix = "`allaboard logs` and `allaboard events` show what was seen" if run else RULES["unknown"].cause.fix
+    told = f"`allaboard logs {run}` and `allaboard events {run}` show what was seen"
+    fix = told if run else RULES["unknown"].cause.fix
     return Diagnosis("unknown", quote(text), evidence, blame, False, fix, 0.5, also[:MOST_ALSO])
 
 
@@ -381,7 +382,7 @@ _STARTS: Mapping[str, str] = {
     "queue_misconfigured": (
         "look at the queue: kubectl get localqueues,clusterqueues; then name one that admits it"
     ),
-    "queue_pods_ready_timeout": "look at what kept its members from starting: allaboard events {run}",
+    "queue_pods_ready_timeout": "look at what kept its members from starting: `allaboard events {run}`",
     "deadline_exceeded": (
         "raise its label kueue.x-k8s.io/max-exec-time-seconds (metadata.labels), or have it train in parts"
     ),
@@ -393,7 +394,7 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
     obstacle = seen.obstacle
     if obstacle is None:
         return
-    fix = _STARTS.get(obstacle.code, "look at what the cluster says: allaboard events {run}")
+    fix = _STARTS.get(obstacle.code, "look at what the cluster says: `allaboard events {run}`")
     fix = fix.replace("{run}", seen.run)
     evidence = [Evidence(obstacle.object, obstacle.field, obstacle.said)] if obstacle.said else []
     if obstacle.field.startswith("initContainerStatuses"):
@@ -408,7 +409,7 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
         if obstacle.code == "oom_killed":
             fix = "give that init container more memory (pod.spec.initContainers), or have it read less"
         else:
-            fix = f"its log says why: allaboard logs {seen.run} {obstacle.member}"
+            fix = f"its log says why: `allaboard logs {seen.run} {obstacle.member}`"
     yield Diagnosis(obstacle.code, obstacle.text, tuple(evidence), obstacle.member, not obstacle.never, fix)
 
 
@@ -493,7 +494,7 @@ _WAITS = {
     "gang_partial_scheduling": (
         "gang_partial_scheduling",
         True,
-        "give the places back (allaboard stop {run}); a gang scheduler starts all of it or nothing",
+        "give the places back (`allaboard stop {run}`); a gang scheduler starts all of it or nothing",
     ),
     "gang_unschedulable": (
         "gang_unschedulable",
@@ -504,8 +505,8 @@ _WAITS = {
     "gang_bereft": (
         "gang_unschedulable",
         False,
-        "it cannot go on: allaboard stop {run}, then run it again under its key; it resumes from its newest "
-        "checkpoint",
+        "it cannot go on: `allaboard stop {run}`, then run it again under its key; it resumes from its "
+        "newest checkpoint",
     ),
     "gang_scheduler_missing": (
         "gang_scheduler_missing",
@@ -566,7 +567,7 @@ def _diagnose_node_lost(seen: Observation) -> Diagnosis:
         (Evidence(f"run/{seen.run}", "members", words),),
         None,
         True,
-        f"when their node is gone for good: allaboard stop {seen.run} --now",
+        f"when their node is gone for good: `allaboard stop {seen.run} --now`",
     )
 
 
