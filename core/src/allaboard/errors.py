@@ -159,7 +159,7 @@ class SpecChanged(BadInput):
     def of(cls, run: str, changes: Sequence[str]) -> SpecChanged:
         """``changes``: of `allaboard.job.identity.differences`."""
         headline = (
-            f"run {run} is live with another job; stop it first (allaboard stop {run}), or use another key:"
+            f"run {run} is live with another job; stop it first (`allaboard stop {run}`), or use another key:"
         )
         parts = (line.partition(": ") for line in changes)
         return cls(headline, [Problem(path, how) for path, _, how in parts])

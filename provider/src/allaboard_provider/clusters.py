@@ -45,6 +45,12 @@ class ClusterConnection:
     namespace: str | None = None
 
     @property
+    def context(self) -> str | None:
+        """The context of the kubeconfig that the connection names."""
+        name = self.extras.get("cluster_context") or self.extras.get("extra__kubernetes__cluster_context")
+        return name if isinstance(name, str) else None
+
+    @property
     def digest(self) -> str:
         """Equal for two connections to the same cluster as the same user. It reveals nothing of them."""
         words = json.dumps([self.conn_id, self.extras], sort_keys=True, default=str)

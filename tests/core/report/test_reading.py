@@ -11,6 +11,7 @@ from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.diagnosis import diagnose
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
+from allaboard.report.commands import HERE
 from allaboard.report.page import run_page
 from allaboard.report.page_data import LAST_LINES, page_data
 from allaboard.report.reading import Rank0Output, read_run
@@ -76,9 +77,9 @@ def test_a_page_shows_the_lines_of_earlier_tries_below_their_names() -> None:
     looked = seen(State.SUCCEEDED, members=(a_member("master-0"),), attempt=2)
     outcome = Outcome(looked, ())
     read = read_run(Logs({"master-0": BOOM}, {"master-0": ["all is well"]}), outcome)  # type: ignore[arg-type]
-    (member,) = page_data(outcome, read, 0.0)["members"]
+    (member,) = page_data(outcome, read, 0.0, at=HERE)["members"]
     assert member["lines"] == ["all is well"]
-    page = run_page(page_data(outcome, read, 0.0))
+    page = run_page(page_data(outcome, read, 0.0, at=HERE))
     assert "master-0, attempt 1, restart 0" in page and page.index("all is well") < page.index("boom")
 
 

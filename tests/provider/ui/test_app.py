@@ -31,6 +31,7 @@ from allaboard.backends.kubernetes.client.resources import RESOURCEQUOTAS
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import cpus
 from allaboard.follow.loop import Outcome
+from allaboard.report.commands import HERE
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
 from allaboard.report.reading import Rank0Output
 from allaboard.runs.observation import Observation, Owner, Progress, State
@@ -212,7 +213,7 @@ def left_elsewhere(
     found: Observation, state: str, *, task_id: str = "train", host: str = "gpu-7", **fields: Any
 ) -> Task:
     """A task whose run is on another host, as its follower left it when it began."""
-    page = page_data(Outcome(found), Readings(), 2.1, bounds=SNAPSHOT) | fields
+    page = page_data(Outcome(found), Readings(), 2.1, at=HERE, bounds=SNAPSHOT) | fields
     named = {"run": page["run"], "host": host}
     where = Where("nightly", "manual__1", task_id)
     return Task(where, state, "TrainingJobOperator", 1, named=named, left=pack(page))
@@ -396,7 +397,7 @@ def test_the_same_answer_is_not_sent_twice() -> None:
 
 
 def a_page(**fields: Any) -> dict[str, Any]:
-    return {**page_data(Outcome(a_seen(State.RUNNING)), Readings(), 10.0, bounds=SNAPSHOT), **fields}
+    return {**page_data(Outcome(a_seen(State.RUNNING)), Readings(), 10.0, at=HERE, bounds=SNAPSHOT), **fields}
 
 
 def test_a_snapshot_comes_back_as_it_was() -> None:

@@ -10,12 +10,22 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from allaboard.cli.stdout import open_stdout
+
+if TYPE_CHECKING:
+    from allaboard.report.commands import Place
+
+
+@dataclass(slots=True)
+class Line:
+    """One command line: where its runs are, once its options are read."""
+
+    at: Place | None = None
 
 
 class Verb(NamedTuple):
@@ -65,6 +75,18 @@ VERBS = {
     "explain": Verb("tools.explain:explain", "Tools", "what a field of a job means"),
     "schema": Verb("tools.schema:schema", "Tools", "the JSON Schema of a job"),
 }
+EXIT_CODES = """\
+Exit codes:
+  code  run, follow, evaluate             every other verb
+     0  succeeded, or left running        it could answer
+     1  failed or lost                    it could not answer
+     2  bad input; nothing was started    bad input; what was checked has problems
+     3  stopped or deleted
+     4  a deadline or a clock ran out
+     5  the backend did not answer; the run is untouched
+   130  a person stopped watching
+"""
+"""For ``--help``; the rows are those of core/docs/contract.md, Exit codes."""
 HEADINGS = ("Start here", "Run", "Watch", "Checkpoints and data", "Tools")
 EPILOG = """\b
 Examples:
@@ -73,6 +95,8 @@ Examples:
   allaboard logs digits worker-0 -f
 
 RUN is a run's id, the beginning of one, or a job's name (its newest run). `allaboard VERB --help` says more.
+
+\b
 """
 
 
@@ -144,7 +168,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.command(
     cls=Verbs,
-    epilog=EPILOG,
+    epilog=EPILOG + EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="VERB ...",
 )
@@ -168,9 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    # What the line says about the place of its runs ends with it: `main` may be called again in this process.
     try:
-        code = copy_context().run(_run_line, words)
+        code = _run_line(words)
         sys.stdout.flush()
         if stdout is None or stdout.trouble is None:
             return code
@@ -197,11 +220,12 @@ def _open_closed_streams() -> None:
 
 
 def _run_line(words: list[str]) -> int:
+    line = Line()
     try:
-        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
+        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False, obj=line)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Exception as error:
         from allaboard.cli.failure import exit_code
 
-        return exit_code(error, words)
+        return exit_code(error, words, line.at)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from allaboard.cli import Line
 from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.report.commands import set_place_options
+from allaboard.report import commands
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
@@ -103,13 +104,8 @@ def _backend_of_environment() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(commands.Place):
     """Where the runs of a verb are, by the options."""
-
-    backend: str | None = None
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
 
     @property
     def is_cluster(self) -> bool:
@@ -202,12 +198,6 @@ class Place:
             )
         return on, seen
 
-    @property
-    def arguments(self) -> list[str]:
-        """The options of this place, for another command line."""
-        names = ("backend", "kubeconfig", "context", "namespace")
-        return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
-
 
 def _hiding_secrets(backend: Backend, seen: Observation) -> tuple[Backend, Observation]:
     """Both, for a verb that tells of this run: what it prints shows none of the run's secrets."""
@@ -246,7 +236,7 @@ def place_options(verb: Verb) -> Verb:
 
         at = Place(backend, kubeconfig, context, namespace)
         forget_hidden()
-        set_place_options(at.arguments)
+        click.get_current_context().ensure_object(Line).at = at
         at.check()
         return verb(*args, at=at, **rest)
 

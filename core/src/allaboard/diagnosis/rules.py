@@ -260,7 +260,8 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
         )
     )
     run = case.seen.run
-    fix = "`allaboard logs` and `allaboard events` show what was seen" if run else RULES["unknown"].cause.fix
+    told = f"`allaboard logs {run}` and `allaboard events {run}` show what was seen"
+    fix = told if run else RULES["unknown"].cause.fix
     return Diagnosis("unknown", quote(text), evidence, blame, False, fix, 0.5, also[:MOST_ALSO])
 
 
@@ -347,7 +348,7 @@ def _fix_of(code: str, passes: bool, run: str) -> str:
         return _BY_LABEL
     known = all_rules().get(code)
     if known is None or code == "unknown":
-        return f"look at what the cluster says: allaboard events {run}"
+        return f"look at what the cluster says: `allaboard events {run}`"
     return known.cause.fix_of(passes)
 
 
@@ -369,7 +370,7 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
         if obstacle.code == "oom_killed":
             fix = "give that init container more memory (pod.spec.initContainers), or have it read less"
         else:
-            fix = f"its log says why: allaboard logs {seen.run} {obstacle.member}"
+            fix = f"its log says why: `allaboard logs {seen.run} {obstacle.member}`"
     yield Diagnosis(obstacle.code, obstacle.text, tuple(evidence), obstacle.member, not obstacle.never, fix)
 
 
@@ -454,7 +455,7 @@ _WAITS: Mapping[str, tuple[str, bool, str | None]] = {
     "gang_partial_scheduling": (
         "gang_partial_scheduling",
         True,
-        "give the places back (allaboard stop {run}); a gang scheduler starts all of it or nothing",
+        "give the places back (`allaboard stop {run}`); a gang scheduler starts all of it or nothing",
     ),
     "gang_unschedulable": (
         "gang_unschedulable",
@@ -465,8 +466,8 @@ _WAITS: Mapping[str, tuple[str, bool, str | None]] = {
     "gang_bereft": (
         "gang_unschedulable",
         False,
-        "it cannot go on: allaboard stop {run}, then run it again under its key; it resumes from its newest "
-        "checkpoint",
+        "it cannot go on: `allaboard stop {run}`, then run it again under its key; it resumes from its "
+        "newest checkpoint",
     ),
     "slots_pending": (
         "queue_quota_pending",
@@ -506,7 +507,7 @@ def _diagnose_node_lost(seen: Observation) -> Diagnosis:
         (Evidence(f"run/{seen.run}", "members", words),),
         None,
         True,
-        f"when their node is gone for good: allaboard stop {seen.run} --now",
+        f"when their node is gone for good: `allaboard stop {seen.run} --now`",
     )
 
 

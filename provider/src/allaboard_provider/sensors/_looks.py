@@ -138,7 +138,8 @@ class TrainingLooks:
         last = backend.observe(seen.run, evidence=True)
         outcome, secrets = Outcome(last, diagnose(last)), backend.secrets_of(seen.run)
         if not outcome.ok:
-            raise failure_of(outcome, failure_text(outcome, self.place.options, secrets), secrets)
+            at = self.place.at
+            raise failure_of(outcome, at, failure_text(outcome, at, secrets), secrets)
         return result_of(outcome, secrets)
 
     def _look_at_job(self) -> dict[str, Any] | None:

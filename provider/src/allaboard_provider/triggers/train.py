@@ -274,7 +274,7 @@ class _RunFollower:
         for line in self.task_log.failure_lines(outcome):
             self.trigger.log.error("%s", line)
         if self.backend.name == "local" and outcome.state.is_final:
-            self.end = end_of(outcome, secrets=self.task_log.secrets or ())
+            self.end = end_of(outcome, self.task_log.at, self.task_log.secrets or ())
             await self._leave_snapshot(outcome)
         return "ended"
 
@@ -326,7 +326,9 @@ class _RunFollower:
             return
         began = time.monotonic()
         try:
-            left = await asyncio.to_thread(snapshot, self.backend.backend, outcome, time.time())
+            left = await asyncio.to_thread(
+                snapshot, self.backend.backend, outcome, time.time(), at=self.task_log.at
+            )
             await XCom.aset(
                 SNAPSHOT_KEY,
                 left,

@@ -51,7 +51,7 @@ def evaluate(
     plan = Plan(evaluation_job(job, item.uri), key or fresh_key())
     again = command_again(
         "evaluate",
-        [job, "--checkpoint", item.uri, *site_arguments(store, mounts, fit), *at.arguments],
+        [job, "--checkpoint", item.uri, *site_arguments(store, mounts, fit), *at.options],
         plan.key,
     )
-    return run_attached(backend, plan, again=again, as_json=as_json)
+    return run_attached(backend, plan, at, again=again, as_json=as_json)

@@ -10,12 +10,12 @@ from contextlib import suppress
 import click
 
 from allaboard.backends.base import Backend, Plan
+from allaboard.cli import EXIT_CODES
 from allaboard.cli.place import Place, json_option, place_options, site, site_options
 from allaboard.errors import AllaboardError, BadInput, ExitCode
 from allaboard.follow.loop import Outcome
 from allaboard.job.identity import fresh_key
 from allaboard.report.attached_run import FollowerLeft, View, event_source, run_to_end
-from allaboard.report.commands import command
 from allaboard.report.ending import command_again
 from allaboard.report.exits import maybe_started_on_error, not_started_on_error
 from allaboard.report.terminal import say, show_json
@@ -33,12 +33,10 @@ leaves it running. If the client is killed, the same command with the same --key
 An attached run that no client follows for 10 minutes is stopped.
 
 \b
-Exit codes: 0 succeeded, 1 failed or lost, 2 bad input (nothing was started), 3 stopped,
-4 out of time, 5 the backend did not answer (the run is untouched).
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG + EXIT_CODES)
 @click.argument("job", metavar="JOB")
 @click.option("--key", metavar="K", help="The identity of the run; without a key, every call trains again.")
 @click.option("--detach", is_flag=True, help="Start the run and return; no client needs to follow it.")
@@ -72,11 +70,11 @@ def run(
     with not_started_on_error():
         backend = open_backend(at, store, mounts, fit)
     plan = Plan(read_job(job), key or fresh_key())
-    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.arguments], plan.key)
+    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.options], plan.key)
     if detach:
         warnings = unenforced_fields(plan) if at.is_cluster else []
-        return _run_detached(backend, plan, f"{again} --detach", as_json, warnings)
-    return run_attached(backend, plan, again=again, as_json=as_json, attempts=attempts)
+        return _run_detached(backend, plan, at, f"{again} --detach", as_json, warnings)
+    return run_attached(backend, plan, at, again=again, as_json=as_json, attempts=attempts)
 
 
 def open_backend(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:
@@ -91,7 +89,7 @@ def open_backend(at: Place, store: str | None, mounts: Sequence[str], fit: str |
 
 
 def run_attached(
-    backend: Backend, plan: Plan, *, again: str, as_json: bool, attempts: int | None = None
+    backend: Backend, plan: Plan, at: Place, *, again: str, as_json: bool, attempts: int | None = None
 ) -> int:
     """Launch and follow a run with the view that fits the terminal; returns the exit code."""
 
@@ -105,7 +103,8 @@ def run_attached(
         return run_to_end(
             backend,
             plan,
-            lambda: view_of(backend, plan.run, again, as_json),
+            lambda: view_of(backend, plan.run, at, again, as_json),
+            at,
             again=again,
             attempts=attempts,
             finish=finish,
@@ -138,15 +137,15 @@ def _show_left_run(backend: Backend, run: str, left: FollowerLeft) -> None:
     show_json({"error": {"code": "left", "message": str(left), "problems": []}})
 
 
-def view_of(backend: Backend, run: str, again: str | None, as_json: bool) -> View:
+def view_of(backend: Backend, run: str, at: Place, again: str | None, as_json: bool) -> View:
     """The live view on a terminal, plain lines elsewhere; beside a JSON object they go to stderr."""
     if not as_json and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         from allaboard.cli.live import LiveView
 
-        return LiveView(event_source(backend, run), again=again)
+        return LiveView(event_source(backend, run), at, again=again)
     from allaboard.report.plain import PlainView
 
-    return PlainView(event_source(backend, run), aside=as_json, again=again)
+    return PlainView(event_source(backend, run), at, aside=as_json, again=again)
 
 
 def unenforced_fields(plan: Plan) -> list[str]:
@@ -167,7 +166,9 @@ def unenforced_fields(plan: Plan) -> list[str]:
     return fields
 
 
-def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warnings: Sequence[str]) -> int:
+def _run_detached(
+    backend: Backend, plan: Plan, at: Place, again: str, as_json: bool, warnings: Sequence[str]
+) -> int:
     from allaboard.diagnosis import diagnose
     from allaboard.report.plain import warning_lines
     from allaboard.runs.status import summary
@@ -186,8 +187,8 @@ def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warni
         say(note)
     what = "runs already" if handle.adopted else "is on its way"
     say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else what}")
-    say(f"  follow     {command(f'follow {handle.run}')}")
-    say(f"  stop       {command(f'stop {handle.run}')}")
+    say(f"  follow     {at.command('follow', handle.run)}")
+    say(f"  stop       {at.command('stop', handle.run)}")
     if not plan.key.startswith("once/"):
         say(f"  the key    {plan.key}")
     return 0

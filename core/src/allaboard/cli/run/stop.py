@@ -12,7 +12,6 @@ from allaboard.cli.orphans import stop_orphans
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, OwnershipConflict, SiteError
-from allaboard.report.commands import command
 from allaboard.report.terminal import say, show_json
 from allaboard.runs.observation import Observation, Owner
 from allaboard.runs.status import state_of, summary
@@ -56,7 +55,7 @@ def stop(
             raise BadInput("--adopt is for one job of others, by its name; orphans are ours: leave it out")
         return stop_orphans(at, as_json)
     if run is None:
-        raise BadInput("say which run: allaboard stop RUN; `allaboard list` shows them")
+        raise BadInput("say which run: `allaboard stop RUN`; `allaboard list` shows them")
     backend, seen = at.open_to_change(run, "stop", adopt)
     ended = state_of(seen).is_final
     living = _any_runs(seen)
@@ -64,7 +63,7 @@ def stop(
         say(f"{seen.run}: {'killing it' if now else 'stopping; its members may save and end'}")
     if not ended or living:
         _request_stop(backend, seen, reason, now)
-        seen = wait_until_gone(backend, seen.run, adopt)
+        seen = wait_until_gone(backend, seen.run, at, adopt)
     if as_json:
         show_json(summary(seen, diagnose(seen)))
     elif ended:
@@ -89,7 +88,7 @@ def _request_stop(backend: Backend, seen: Observation, reason: str, now: bool) -
     raise OwnershipConflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
 
 
-def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observation:
+def wait_until_gone(backend: Backend, run: str, at: Place, adopt: bool = False) -> Observation:
     """Wait until the run has ended and none of its members lives. Raises SiteError when members outlive their
     grace, or when the object of a foreign job remains without members.
     """
@@ -102,14 +101,14 @@ def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observat
                 return seen
             late = next((d for d in diagnose(seen) if d.code == "node_lost"), None)
             if late is not None:
-                now = command(f"stop {run} --now{' --adopt' if adopt else ''}")
+                now = at.command("stop", run, "--now", *(["--adopt"] if adopt else []))
                 words = f"the stop is recorded, and goes on by itself; to wait no longer: {now}"
                 raise SiteError(f"{late.summary}\n{words}", code=late.code)
             if seen.key or _any_runs(seen):
                 deadline = None
             elif time.monotonic() > (deadline := deadline or time.monotonic() + _PATIENCE):
                 why = "is asked to end, and does not though none of its members runs"
-                see = command(f"status {run}")
+                see = at.command("status", run)
                 raise SiteError(f"{run} {why}; its finalizers may keep it; see: {see}")
             changes.wait(1.0)
             if not seen.alive:

@@ -11,7 +11,6 @@ from allaboard.backends.base import Backend
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.diagnosis import diagnose
 from allaboard.errors import SiteError
-from allaboard.report.commands import command
 from allaboard.report.terminal import say, show_json
 from allaboard.runs.observation import Observation, State
 from allaboard.runs.status import has_released_slots, state_of, summary
@@ -42,8 +41,8 @@ def suspend(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     backend.suspend(name)
     if not as_json:
         say(f"{name}: suspending; its members may save and end")
-    seen = _wait_until(backend, name, has_released_slots, "suspended")
-    again = command(f"resume {name}{' --adopt' if adopt and not seen.key else ''}")
+    seen = _wait_until(backend, name, at, has_released_slots, "suspended")
+    again = at.command("resume", name, *(["--adopt"] if adopt and not seen.key else []))
     _print_run(seen, as_json, f"{name} is suspended; go on with: {again}")
 
 
@@ -72,12 +71,14 @@ def resume(run: str, adopt: bool, at: Place, as_json: bool) -> None:
             return False
         return state_of(seen) is not State.SUSPENDED or time.monotonic() > accepted_until
 
-    seen = _wait_until(backend, name, is_resumed, "resumed")
-    watch = command(f"follow {name}")
+    seen = _wait_until(backend, name, at, is_resumed, "resumed")
+    watch = at.command("follow", name)
     _print_run(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
 
 
-def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], bool], what: str) -> Observation:
+def _wait_until(
+    backend: Backend, run: str, at: Place, reached: Callable[[Observation], bool], what: str
+) -> Observation:
     deadline = None
     with backend.changes(run) as changes:
         while True:
@@ -89,7 +90,7 @@ def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], boo
                 deadline = deadline or time.monotonic() + _PATIENCE
                 if time.monotonic() > deadline:
                     why = f"was asked to be {what} and did not answer for {_PATIENCE:g} s"
-                    raise SiteError(f"{run} {why}; see: {command(f'status {run}')}")
+                    raise SiteError(f"{run} {why}; see: {at.command('status', run)}")
             changes.wait(1.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,8 @@ be read.
 """
 WIDTH = 100
 MOST_QUOTES = 4
+_COMMAND = re.compile(r"`allaboard [^`]*`")
+_HARD = "\N{NO-BREAK SPACE}"
 COLOURS = {"healthy": "green", "unknown": "yellow"}
 
 
@@ -86,7 +89,7 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         body |= {} if since is None else {"last_good": since.to_dict()}
         show_json(body if no_stacks is None else {**body, "no_stacks": no_stacks})
         return
-    for line in lines(seen, name, diagnoses, supports_colour()):
+    for line in lines(seen, name, diagnoses, at, supports_colour()):
         say(line)
     if since is not None:
         for line in lines_since(since, time.time(), Ink(supports_colour())):
@@ -195,7 +198,9 @@ def _as_snapshot(value: Any, name: str) -> Mapping[str, Any]:
     raise BadInput(f"{name} holds no snapshot: none of {', '.join(PARTS)} is in it")
 
 
-def lines(seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], coloured: bool) -> Iterator[str]:
+def lines(
+    seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], at: Place, coloured: bool
+) -> Iterator[str]:
     """What people read: the cause with its proof, then what else there is."""
     ink = Ink(coloured)
     first, *others = diagnoses
@@ -210,7 +215,7 @@ def lines(seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], colour
     if first.evidence:
         yield ""
     if first.fix and first.code != "healthy":
-        yield from _wrapped(_sentence(first.fix), "to do      ")
+        yield from _wrapped(_sentence(at.in_text(first.fix, seen.run)), "to do      ")
     if first.blame:
         yield from _wrapped(first.blame, "look at    ")
     if first.code != "healthy":
@@ -222,7 +227,11 @@ def lines(seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], colour
     for other in others:
         yield ""
         yield from _wrapped(_sentence(other.summary), "also       ", lambda t: ink(t, "yellow"))
-        yield ink(shown(f"           {other.code}: {other.fix}")[:WIDTH], "bright_black")
+        yield from _wrapped(
+            f"{other.code}: {at.in_text(other.fix, seen.run)}",
+            "           ",
+            lambda t: ink(t, "bright_black"),
+        )
 
 
 def _how_sure(confidence: float) -> str:
@@ -242,9 +251,13 @@ def _quote(evidence: Evidence, ink: Ink) -> Iterator[str]:
 
 
 def _wrapped(text: str, label: str, paint: Any = str) -> Iterator[str]:
-    """Lines within the width; what follows the first stands below it."""
-    text = shown(text)  # before it is folded: half of a secret is not found any more
+    """Lines within the width; what follows the first stands below it. A command stays whole: half of one must
+    not be pasted.
+    """
+    text = " ".join(shown(text).split())  # before it is folded: half of a secret is not found any more
+    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _HARD), text)
     rest = label if label.strip() == "│" else " " * len(label)
-    parts = textwrap.wrap(" ".join(text.split()), WIDTH - len(label), break_on_hyphens=False) or [""]
+    width = WIDTH - len(label)
+    parts = textwrap.wrap(whole, width, break_on_hyphens=False, break_long_words=_HARD not in whole) or [""]
     for n, part in enumerate(parts):
-        yield f"{label if n == 0 else rest}{paint(part)}"
+        yield f"{label if n == 0 else rest}{paint(part.replace(_HARD, ' '))}"

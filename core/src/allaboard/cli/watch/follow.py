@@ -15,7 +15,6 @@ from allaboard.cli.place import Place, json_option, place_options
 from allaboard.cli.run.run import say_last_good, view_of
 from allaboard.diagnosis import diagnose
 from allaboard.errors import ExitCode
-from allaboard.report.commands import command
 from allaboard.report.exits import untouched_on_error
 from allaboard.report.terminal import say, show_json_line
 from allaboard.running import Follower, follow_policy
@@ -56,23 +55,23 @@ def follow(run: str, at: Place, as_json: bool) -> int:
     if as_json:
         lines = JsonLines()
         try:
-            with untouched_on_error(seen.run):
+            with untouched_on_error(seen.run, at):
                 outcome = Follower(backend, seen.run, on_seen=lines.on_seen).follow_to_end(policy)
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         show_json_line(outcome.summary)
         return outcome.exit_code
-    view = view_of(backend, seen.run, None, False)
+    view = view_of(backend, seen.run, at, None, False)
     try:
         view.launched(handle_of(seen))
-        with untouched_on_error(seen.run):
+        with untouched_on_error(seen.run, at):
             outcome = Follower(backend, seen.run, on_seen=view.seen).follow_to_end(policy)
         view.ended(outcome)
         say_last_good(backend, outcome)
         return outcome.exit_code
     except KeyboardInterrupt:
         view.close()
-        again = command(f"follow {seen.run}")
+        again = at.command("follow", seen.run)
         say(f"{seen.run} goes on; watch it again with: {again}", to_stderr=True)
         return ExitCode.INTERRUPTED
     finally:

@@ -18,7 +18,6 @@ from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import BadInput, SiteError, UnknownRun
 from allaboard.report import localtime, words
-from allaboard.report.commands import command
 from allaboard.report.terminal import hide, say, show_json, style
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of, summary
@@ -95,7 +94,7 @@ def list_runs(
     for seen in filter(_unreadable, runs):
         say(seen.notes[0], to_stderr=True)
     if not runs:
-        say(f"no runs {backend.where} yet; start one: {command('run job.yaml')}")
+        say(f"no runs {backend.where} yet; start one: {at.command('run', 'job.yaml')}")
     for line in () if at.is_cluster else _slot_lines(now):
         say(line)
 

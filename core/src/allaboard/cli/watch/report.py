@@ -117,7 +117,7 @@ def _told(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
     outcome = Outcome(seen, diagnose(seen))
     read = read_run(backend, outcome, backend.secrets_of(seen.run))
     job, since = job_of(backend, seen.run), since_last_good(backend, seen)
-    return page_data(outcome, read, now, job=job, since=since, bounds=bounds)
+    return page_data(outcome, read, now, at=at, job=job, since=since, bounds=bounds)
 
 
 def _runs_of(at: Place, name: str, now: float) -> list[dict[str, Any]]:
@@ -128,7 +128,9 @@ def _runs_of(at: Place, name: str, now: float) -> list[dict[str, Any]]:
         raise UnknownRun(f"no run of a job {name} is known {backend.where}; `allaboard list` shows all")
     seen.sort(key=lambda one: one.created or 0.0)
     return [
-        page_data(Outcome(one, ()), Readings(secrets=backend.secrets_of(one.run)), now, bounds=SNAPSHOT)
+        page_data(
+            Outcome(one, ()), Readings(secrets=backend.secrets_of(one.run)), now, at=at, bounds=SNAPSHOT
+        )
         for one in seen[-MOST_RUNS:]
     ]
 

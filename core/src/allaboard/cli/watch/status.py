@@ -10,7 +10,6 @@ import click
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.report import localtime, words
-from allaboard.report.commands import command
 from allaboard.report.terminal import Ink, say, show_json, supports_colour
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of, summary
@@ -38,11 +37,13 @@ def status(run: str, at: Place, as_json: bool) -> None:
     if as_json:
         show_json(summary(seen, diagnoses))
         return
-    for line in page(seen, diagnoses, time.time(), supports_colour()):
+    for line in page(seen, diagnoses, at, time.time(), supports_colour()):
         say(line)
 
 
-def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, coloured: bool) -> Iterator[str]:
+def page(
+    seen: Observation, diagnoses: tuple[Diagnosis, ...], at: Place, now: float, coloured: bool
+) -> Iterator[str]:
     """The page, line by line."""
 
     ink = Ink(coloured)
@@ -57,7 +58,7 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
             for e in diagnosis.evidence
             if e.text not in diagnosis.summary
         )
-        yield _row("", f"to do: {diagnosis.fix}")
+        yield _row("", f"to do: {at.in_text(diagnosis.fix, seen.run)}")
     if seen.members:
         yield ""
         yield from _members(seen, ink)
@@ -65,7 +66,7 @@ def page(seen: Observation, diagnoses: tuple[Diagnosis, ...], now: float, colour
         yield ""
         yield from _events(seen, ink)
     yield ""
-    yield _row("next", "   ".join(_commands(seen)))
+    yield _row("next", "   ".join(_commands(seen, at)))
 
 
 def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iterator[str]:
@@ -133,13 +134,13 @@ def _events(seen: Observation, ink: Ink) -> Iterator[str]:
         yield f"  {ink(line, 'yellow') if event.type == 'Warning' else line}"
 
 
-def _commands(seen: Observation) -> list[str]:
+def _commands(seen: Observation, at: Place) -> list[str]:
     if state_of(seen).is_final:
-        return [command(f"logs {seen.run}"), command(f"events {seen.run}")]
+        return [at.command("logs", seen.run), at.command("events", seen.run)]
     if seen.suspended and seen.key:
-        return [command(f"resume {seen.run}"), command(f"stop {seen.run}")]
-    watching = [command(f"follow {seen.run}"), command(f"logs {seen.run} -f")]
-    return [*watching, command(f"stop {seen.run}")] if seen.key else watching
+        return [at.command("resume", seen.run), at.command("stop", seen.run)]
+    watching = [at.command("follow", seen.run), at.command("logs", seen.run, "-f")]
+    return [*watching, at.command("stop", seen.run)] if seen.key else watching
 
 
 def _row(label: str, text: str) -> str:

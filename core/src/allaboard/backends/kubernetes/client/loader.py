@@ -103,7 +103,7 @@ class Access:
         )
 
     def _namespace(self, of_context: str | None) -> str:
-        chosen = self._said("namespace") or of_context or _namespace_of_pod() or "default"
+        chosen = self._said("namespace") or of_context or namespace_of_pod() or "default"
         if not _NAMESPACE.fullmatch(chosen):
             raise BadInput(
                 f"namespace {chosen!r} is not a legal name: lower-case letters, digits and '-', at most 63"
@@ -201,7 +201,7 @@ def _home(environ: Mapping[str, str]) -> Path:
     return expand_home(environ.get("HOME") or "~")
 
 
-def _namespace_of_pod() -> str | None:
+def namespace_of_pod() -> str | None:
     try:
         return (SERVICE_ACCOUNT / "namespace").read_text().strip() or None
     except OSError:

@@ -434,7 +434,7 @@ def damaged_error(path: Path, trouble: str) -> SiteError:
     run = _run_of(path)
     return SiteError(
         f"run {show(run)} is damaged: {show(str(path), 300, quote=False)} {trouble}; restore the file, or "
-        f"remove what is left of the run: allaboard delete {show(run, quote=False)}",
+        f"remove what is left of the run: `allaboard delete {show(run, quote=False)}`",
         code=DAMAGED,
     )
 
