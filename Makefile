@@ -28,7 +28,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture docs pictures ui lock clean
+.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture adoption docs pictures ui lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,10 @@ cluster-test: $(AIRFLOW)/.made ## the tests on that cluster, on the one that KUB
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@test -n "$$KUBECONFIG" || $(AIRFLOW)/bin/python -m tests.cluster build || echo "the tests of what could not be built skip"
 	@$(AIRFLOW)/bin/python tests/run.py --cluster $(ARGS)
+
+adoption: $(AIRFLOW)/.made ## runs that the allaboard of an older commit started, in the hands of this one (make adoption FROM=COMMIT; 12 minutes)
+	@test -n "$(FROM)" || { echo "make adoption: say FROM=COMMIT"; exit 2; }
+	@ADOPT_FROM=$(FROM) $(AIRFLOW)/bin/python -m pytest -q -n0 --e2e tests/adoption tests/cluster/test_adoption.py $(ARGS)
 
 cluster-status: $(AIRFLOW)/.made ## what runs of it, and where
 	@$(AIRFLOW)/bin/python -m tests.cluster status

@@ -33,11 +33,11 @@ from rich.table import Table
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError
-from allaboard.observation import Observation
 from allaboard.promotion.champion import History, Promotion, history
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 from allaboard.storage import open_store
-from allaboard.units import show_bytes, show_seconds
+from allaboard.text.units import show_bytes, show_seconds
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / ".allaboard" / "demo"

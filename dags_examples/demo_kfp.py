@@ -25,7 +25,7 @@ from rich.markup import escape
 
 from allaboard.promotion.champion import History, history
 from allaboard.storage import open_store
-from allaboard.units import show_bytes, show_seconds
+from allaboard.text.units import show_bytes, show_seconds
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / ".allaboard" / "demo-kfp"

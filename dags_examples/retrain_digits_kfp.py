@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kfp import compiler, dsl
 
-from allaboard.spec.loader import load
+from allaboard.job.loader import load
 from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, train
 
 DIGITS = Path(__file__).parent / "digits"

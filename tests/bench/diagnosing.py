@@ -9,7 +9,7 @@ how often the member to look at.
 
 Theirs are read from checkouts that these name: ``MCP_SERVER_TREE``, ``PREFECT_TREE``; without them they are
 left out. A category of theirs is right where the cause is one of those that it may mean (`MEANS`). The
-failures are those of tests/core/diagnosis/cases.py, by which the doctor was made, and apart from them the
+failures are those of tests/core/diagnosis/cases.jsonl, by which the doctor was made, and apart from them the
 snapshots with `expected` in the folder that ``SAMPLES`` names.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 from allaboard.diagnosis import diagnose
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 from tests.core.diagnosis.cases import CASES
 from tests.core.diagnosis.score import TOLD, names_the_same
 

@@ -9,29 +9,29 @@ listened to.
 
 from __future__ import annotations
 
-import asyncio
 import http.server
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from allaboard.backends.base import Plan
-from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
+from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import NODES, PODS, SERVICEACCOUNTS
-from allaboard.checking import require_valid
-from allaboard.observation import Owner
+from allaboard.checking.job import require_valid
 from allaboard.render import labels
-from allaboard.reportline import encode
+from allaboard.runs.observation import Owner
 from allaboard.testing import a_job
 from allaboard.testing.objects import a_pod
-from allaboard.units import rfc3339
+from allaboard.text.reportline import encode
+from allaboard.text.units import rfc3339
 from tests.cluster.api import until
 from tests.cluster.plane import ControlPlane
 
@@ -39,34 +39,31 @@ ROOT = Path(__file__).resolve().parents[2]
 NODE = "bench"
 
 
-async def launch(
+def launch(
     plane: ControlPlane, namespace: str, count: int, members: Sequence[str] = ("master-0",)
 ) -> list[str]:
     """Runs of which these members are running."""
     access = Access(str(plane.kubeconfig), namespace=namespace, environ={})
-    runs: list[str] = []
-    async with access.async_api(Patience(budget=120)) as api:
-        await api.create(
+    with access.api(Patience(budget=120)) as api:
+        api.create(
             SERVICEACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
         )
-        backend = AsyncKubernetesBackend(api, environ={})
-        turn = asyncio.Semaphore(16)
+        backend = KubernetesBackend(api, environ={})
 
-        async def start(n: int) -> None:
-            async with turn:
-                plan = Plan(
-                    require_valid(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
-                )
-                handle = await backend.launch(plan, Owner("bench", "deferred", "detached"))
-                for member in members:
-                    await say_running(api, handle.run, member)
-                runs.append(handle.run)
+        def start(n: int) -> str:
+            plan = Plan(
+                require_valid(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
+            )
+            handle = backend.launch(plan, Owner("bench", "deferred", "detached"))
+            for member in members:
+                say_running(api, handle.run, member)
+            return handle.run
 
-        await asyncio.gather(*(start(n) for n in range(count)))
-    return runs
+        with ThreadPoolExecutor(16) as pool:
+            return [*pool.map(start, range(count))]
 
 
-async def say_running(api: Any, run: str, member: str) -> None:
+def say_running(api: Api, run: str, member: str) -> None:
     """What a kubelet says of the pod that an operator has made."""
     body = a_pod(member, job=run)
     status = body.pop("status")
@@ -75,13 +72,13 @@ async def say_running(api: Any, run: str, member: str) -> None:
         "labels": {**body["metadata"]["labels"], **labels_of(run)},
     }
     body["spec"] = {"nodeName": NODE, "containers": [{"name": "pytorch", "image": "lab/train:1"}]}
-    await api.create(PODS, body)
+    api.create(PODS, body)
     now = rfc3339(time.time())
     for condition in status["conditions"]:
         condition["lastTransitionTime"] = now
     for container in status["containerStatuses"]:
         container |= {"image": "", "imageID": "", "ready": True, "state": {"running": {"startedAt": now}}}
-    await api.patch(PODS, body["metadata"]["name"], {"status": status}, sub="status")
+    api.patch(PODS, body["metadata"]["name"], {"status": status}, sub="status")
 
 
 def labels_of(run: str) -> dict[str, str]:

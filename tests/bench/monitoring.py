@@ -15,7 +15,6 @@ benchmark. ``ALLABOARD_BENCH_JOBS=10000`` sets another number of jobs (1,000),
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -27,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,14 +107,14 @@ def measure(plane: ControlPlane, folder: Path, ways: Sequence[str], rounds: int)
     names = [f"job-{secrets.token_hex(4)}" for _ in range(JOBS)]
     (folder / "names").write_text("\n".join(names))
     began = time.monotonic()
-    asyncio.run(write(plane, namespace, [(name, "create", 0.0) for name in names]))
+    write(plane, namespace, [(name, "create", 0.0) for name in names])
     print(f"\nB1 monitoring: {JOBS} jobs made in {time.monotonic() - began:.0f} s", file=sys.stderr)
     found: dict[str, list[Measured]] = {}
     for n in range(rounds):
         for way in [*ways, *(["cut"] if n == 0 and "allaboard" in ways else [])]:
             print(f"  {WAYS.get(way, CUT)} ...", file=sys.stderr, flush=True)
             found.setdefault(way, []).append(one(plane, folder, namespace, names, way))
-            asyncio.run(write(plane, namespace, [(name, "Running", 0.0) for name in names]))
+            write(plane, namespace, [(name, "Running", 0.0) for name in names])
     return found
 
 
@@ -125,8 +125,8 @@ def whole(plane: ControlPlane, folder: Path, way: str) -> Measured:
     with Access(str(plane.kubeconfig), environ={}).api(Patience(budget=120)) as api:
         api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": way}})
     members = ("master-0", "worker-0") if way == "listening" else ("master-0",)
-    runs = asyncio.run(following.launch(plane, way, JOBS, members))
-    asyncio.run(write(plane, way, [(name, "Running", 0.0) for name in runs]))
+    runs = following.launch(plane, way, JOBS, members)
+    write(plane, way, [(name, "Running", 0.0) for name in runs])
     (folder / "names").write_text("\n".join(runs))
     print(f"  {WHOLE[way]} ...", file=sys.stderr, flush=True)
     return one(plane, folder, way, runs, way)
@@ -169,7 +169,7 @@ def one(plane: ControlPlane, folder: Path, namespace: str, names: Sequence[str],
             stop = threading.Event()
             if way == "cut":
                 threading.Thread(target=cutting, args=(proxy, stop), daemon=True).start()
-            answered = asyncio.run(write(plane, namespace, ending))
+            answered = write(plane, namespace, ending)
             time.sleep(GRACE)
             stop.set()
             say(contender, "stop")
@@ -238,29 +238,28 @@ def counting(kubeconfig: Path, written: Path) -> Iterator[Api]:
         written.unlink(missing_ok=True)
 
 
-async def write(
-    plane: ControlPlane, namespace: str, what: Sequence[tuple[str, str, float]]
-) -> dict[str, float]:
+def write(plane: ControlPlane, namespace: str, what: Sequence[tuple[str, str, float]]) -> dict[str, float]:
     """(name, state, seconds from now): create the job, or write its state. When each was answered."""
     access = Access(str(plane.kubeconfig), namespace=namespace, environ={})
     answered: dict[str, float] = {}
-    async with access.async_api(Patience(budget=120)) as api:
-        turn = asyncio.Semaphore(16)
+    began = time.monotonic()
+    with access.api(Patience(budget=120)) as api, ThreadPoolExecutor(16) as pool:
 
-        async def do(name: str, state: str, after: float) -> None:
-            await asyncio.sleep(after)
-            async with turn:
-                if state == "create":
-                    try:
-                        await api.get(PYTORCHJOBS, name)
-                    except Missing:
-                        await api.create(PYTORCHJOBS, a_job(name))
-                await api.patch(
-                    PYTORCHJOBS, name, status("Running" if state == "create" else state), sub="status"
-                )
-                answered[name] = time.monotonic()
+        def do(name: str, state: str) -> None:
+            if state == "create":
+                try:
+                    api.get(PYTORCHJOBS, name)
+                except Missing:
+                    api.create(PYTORCHJOBS, a_job(name))
+            api.patch(PYTORCHJOBS, name, status("Running" if state == "create" else state), sub="status")
+            answered[name] = time.monotonic()
 
-        await asyncio.gather(*(do(*item) for item in what))
+        done = []
+        for name, state, after in sorted(what, key=lambda item: item[2]):
+            time.sleep(max(0.0, began + after - time.monotonic()))
+            done.append(pool.submit(do, name, state))
+        for one in done:
+            one.result()
     return answered
 
 

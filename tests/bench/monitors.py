@@ -19,6 +19,7 @@ import resource
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,26 +94,34 @@ class Story:
 def allaboard(story: Story, followers: int = 1) -> None:
     """The hub: rows wake, and state comes from one GET."""
     from allaboard.backends.kubernetes.client.loader import Access
+    from allaboard.backends.kubernetes.client.pool import ThreadPool
+    from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.watch.informer import async_hub_of
     from allaboard.testing.objects import PYTORCHJOBS
 
-    async def follow(hub: Any, api: Any, name: str) -> None:
+    async def follow(hub: Any, ask: Any, name: str) -> None:
         async with hub.changes(name, PYTORCHJOBS) as changes:
             story.looked()
             while True:
                 await changes.wait(600)
-                if state_of(await api.get(PYTORCHJOBS, name)) in FINAL:
+                if state_of(await ask(name)) in FINAL:
                     story.ended(name)
                     return
 
     async def main() -> None:
         access = Access(story.kubeconfig, namespace=story.namespace, environ={})
-        async with access.async_api() as api:
-            # Warm: parser, TLS, and a list as large as the hub's first.
-            await api.list(PYTORCHJOBS, table=True)
+        pool = ThreadPool("bench", 16)
+        with access.api() as api:
+
+            async def ask(name: str) -> Any:
+                return await pool.run(60, partial(api.get, PYTORCHJOBS, name))
+
+            async with api.in_loop(Patience()) as warm:
+                # Warm: parser, TLS, and a list as large as the hub's first.
+                await warm.list(PYTORCHJOBS, table=True)
             story.warm()
             hub = async_hub_of(api)
-            await asyncio.gather(*(follow(hub, api, name) for name in story.names))
+            await asyncio.gather(*(follow(hub, ask, name) for name in story.names))
             await asyncio.sleep(3600)
 
     threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
@@ -236,6 +245,7 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
     """The whole follower, as a trigger has it: a backend for each run, over one client and one hub."""
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
     from allaboard.backends.kubernetes.client.loader import Access
+    from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.follow.loop import FollowPolicy, Observe, Wait, follow, run_async
 
     async def lead(api: Any, run: str) -> None:
@@ -262,8 +272,9 @@ def runs(story: Story, progress_every: float = 0.0) -> None:
 
     async def main() -> None:
         access = Access(story.kubeconfig, namespace=story.namespace, environ={})
-        async with access.async_api() as api:
-            await api.list(PYTORCHJOBS, table=True)
+        with access.api() as api:
+            async with api.in_loop(Patience()) as warm:
+                await warm.list(PYTORCHJOBS, table=True)
             story.warm()
             await asyncio.gather(*(lead(api, run) for run in story.names))
             await asyncio.sleep(3600)

@@ -11,7 +11,6 @@ No operator runs. ``ALLABOARD_BENCH_JOBS`` sets the number of jobs of (b) (300).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import resource
@@ -21,16 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
+from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import NAMESPACES
-from allaboard.observation import Owner
+from allaboard.runs.observation import Owner
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.bench.measure import Figures, alternate, table
 from tests.bench.monitoring import counting, quiet
@@ -190,9 +190,9 @@ class Rate:
 def plan_of(number: int) -> Any:
     """A job with a name of its own, read and checked as from a file."""
     from allaboard.backends.base import Plan
-    from allaboard.checking import require_valid
-    from allaboard.spec.job import TrainingJob
-    from allaboard.spec.loader import parse
+    from allaboard.checking.job import require_valid
+    from allaboard.job.loader import parse
+    from allaboard.job.training_job import TrainingJob
 
     fields = {**parse(JOB, "job.yaml"), "name": f"train-{number}"}
     return Plan(require_valid(TrainingJob(**fields)), f"bench/{secrets.token_hex(4)}")
@@ -200,8 +200,8 @@ def plan_of(number: int) -> Any:
 
 def render(number: int) -> tuple[dict[str, Any], ...]:
     from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
+    from allaboard.job.site import site_of
     from allaboard.render.cluster_facts import assumed_facts
-    from allaboard.spec.site import site_of
 
     return prepare_attempt(
         plan_of(number), 1, 1, site_of({}, store="s3://bench/store"), assumed_facts({}, NAMESPACE), {}
@@ -220,7 +220,7 @@ def inside(plane: ControlPlane, folder: Path, rounds: int) -> None:
             for name, how in {"POST of the job alone": posting, "allaboard": launching}.items():
                 print(".", end="", flush=True, file=sys.stderr)
                 proxy.request("GET", "/-/reset")
-                rate = measured(lambda how=how: asyncio.run(how(folder / "counted")))
+                rate = measured(lambda how=how: how(folder / "counted"))
                 asked = sum(proxy.request("GET", "/-/counts")["requests"].values()) / JOBS
                 found.setdefault(name, []).append(Rate(rate.seconds, rate.cpu, asked))
     print(f"\n\nB2 (b) one process, {UNDER_WAY} under way (rounds: {rounds}; medians)")
@@ -248,32 +248,28 @@ def measured(do: Callable[[], object]) -> Rate:
     return Rate(wall, used.ru_utime + used.ru_stime - before)
 
 
-async def posting(kubeconfig: Path) -> None:
+def posting(kubeconfig: Path) -> None:
     """No more than one request for each job, by the fastest client there is here."""
     jobs = [render(n)[-1] for n in range(JOBS)]
-    async with Access(str(kubeconfig), namespace=NAMESPACE, environ={}).async_api() as api:
-        await side_by_side([lambda job=job: api.create(PYTORCHJOBS, job) for job in jobs])
+    with Access(str(kubeconfig), namespace=NAMESPACE, environ={}).api() as api:
+        side_by_side(lambda job: api.create(PYTORCHJOBS, job), jobs)
 
 
-async def launching(kubeconfig: Path) -> None:
+def launching(kubeconfig: Path) -> None:
     """Launches: exactly once, whoever dies."""
+    from allaboard.job.site import site_of
     from allaboard.render.cluster_facts import assumed_facts
-    from allaboard.spec.site import site_of
 
     plans = [plan_of(n) for n in range(JOBS)]
-    async with Access(str(kubeconfig), namespace=NAMESPACE, environ={}).async_api() as api:
-        backend = AsyncKubernetesBackend(
+    with Access(str(kubeconfig), namespace=NAMESPACE, environ={}).api() as api:
+        backend = KubernetesBackend(
             api, site=site_of({}, store="s3://bench/store"), facts=assumed_facts({}, NAMESPACE), environ={}
         )
         owner = Owner("bench", phase="detached", kind="detached")
-        await side_by_side([lambda plan=plan: backend.launch(plan, owner) for plan in plans])
+        side_by_side(lambda plan: backend.launch(plan, owner), plans)
 
 
-async def side_by_side(what: list[Callable[[], Awaitable[object]]]) -> None:
-    turn = asyncio.Semaphore(UNDER_WAY)
-
-    async def one(do: Callable[[], Awaitable[object]]) -> None:
-        async with turn:
-            await do()
-
-    await asyncio.gather(*(one(do) for do in what))
+def side_by_side(do: Callable[[Any], object], what: list[Any]) -> None:
+    with ThreadPoolExecutor(UNDER_WAY) as pool:
+        for _ in pool.map(do, what):
+            pass

@@ -33,8 +33,9 @@ def serve(count: int) -> None:
 
 
 async def wait(url: str, count: int) -> None:
-    from allaboard.backends.kubernetes.client.api import AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
     from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
+    from allaboard.backends.kubernetes.client.protocol import Patience
     from allaboard.backends.kubernetes.watch.informer import AsyncHub, async_hub_of
     from allaboard.testing.objects import PYTORCHJOBS
     from tests.bench.monitors import cpu, resident
@@ -44,8 +45,9 @@ async def wait(url: str, count: int) -> None:
             while True:
                 await changes.wait(600)
 
-    async with AsyncApi(Settings(url, Fixed(Secret("Bearer x")), namespace="team")) as api:
-        await api.list(PYTORCHJOBS, table=True)
+    with Api(Settings(url, Fixed(Secret("Bearer x")), namespace="team")) as api:
+        async with api.in_loop(Patience()) as warm:
+            await warm.list(PYTORCHJOBS, table=True)
         gc.collect()
         before = resident()
         hub = async_hub_of(api)

@@ -21,9 +21,9 @@ import pytest
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.follow.run_record import Owner
-from allaboard.spec.site import Site
+from allaboard.job.site import Site
 from allaboard.testing import a_job
 from tests.cluster.api import Api, Object, until
 from tests.cluster.components.kwok import fake_node

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from allaboard.checking import require_valid
-from allaboard.converting import Document, Outcome, convert, engine_of_manifest
+from allaboard.checking.job import require_valid
+from allaboard.convert.manifests import Document, Outcome, convert, engine_of_manifest
 from allaboard.engines import ENGINES
 from allaboard.engines.kubeflow import KubeflowEngine
-from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import Rendered, render
+from allaboard.runs.layout import lay_out
 from tests.cluster.api import ApiError, Object
 from tests.cluster.plane import Cluster
 from tests.cluster.test_rendering import accepted, assert_within, pods_of

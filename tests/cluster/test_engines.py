@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import ENGINES, engine_of
 from allaboard.engines.base import Address, Place
 from allaboard.engines.kubeflow import KubeflowEngine
-from allaboard.layout import Layout, lay_out
+from allaboard.runs.layout import Layout, lay_out
 from tests.cluster.api import until
 from tests.cluster.components.training_operator import KUBECTL
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on

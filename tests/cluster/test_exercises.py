@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from allaboard.render import labels
-from allaboard.reportline import decode
+from allaboard.text.reportline import decode
 from tests.cluster.api import Object, until
 from tests.cluster.components import s3
 from tests.cluster.own_nodes import OwnNodes, own_nodes

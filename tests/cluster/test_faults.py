@@ -24,23 +24,24 @@ import pytest
 
 from allaboard.backends.base import Handle, Plan, Stopped
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
+from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.cli import main
 from allaboard.engines import ENGINES
 from allaboard.errors import BackendUnreachable
 from allaboard.follow.loop import FollowPolicy, Observe, Outcome, Wait, follow, run_async
-from allaboard.observation import Observation, Owner, State
+from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.running import Follower, run
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.proxy import ANYTHING, Asked, Drop, FaultProxy, Hold, Say
@@ -344,11 +345,6 @@ def killing(place: Place, tally: Tally, request: Any) -> Iterator[Killing]:
         yield Killing(place, lanes, tally)
 
 
-BOTH = pytest.mark.parametrize("killing", ["blocking", "async"], indirect=True)
-"""What is sent is the same talk in both; who sends it is not."""
-
-
-@BOTH
 def test_a_first_launch(place: Place, killing: Killing) -> None:
     first_launches(place, killing)
 
@@ -396,7 +392,6 @@ def test_a_launch_that_adopts(place: Place, killing: Killing) -> None:
 
 
 @pytest.mark.thorough
-@BOTH
 def test_a_second_attempt(place: Place, killing: Killing) -> None:
     def failed(plan: Plan) -> tuple[Any, ...]:
         place.launched(plan)
@@ -509,7 +504,6 @@ def stopped(place: Place, run: str) -> None:
     assert stored.record.outcome.state == "stopped"
 
 
-@BOTH
 def test_stop(place: Place, killing: Killing) -> None:
     def running(plan: Plan) -> tuple[Any, ...]:
         return place.launched(plan), ME, "me", "because"
@@ -527,6 +521,28 @@ def test_stop(place: Place, killing: Killing) -> None:
         place.whole(plan.run, 2)
 
     killing.everywhere("stop", running, then)
+
+
+@pytest.mark.parametrize("killing", ["blocking", "async"], indirect=True)
+def test_a_stop_for_another_owner(place: Place, killing: Killing) -> None:
+    """What a cleared task ends with, in a triggerer and elsewhere."""
+    ended = Owner("me/ended", "deferred", "attached")
+
+    def running(plan: Plan) -> tuple[Any, ...]:
+        return place.launched(plan), ME, ended, "airflow", "cleared"
+
+    def then(plan: Plan, end: End, where: str) -> None:
+        stored = place.stored(plan.run)
+        assert stored is not None
+        assert (stored.record.owner, stored.record.stop is not None) in ((ME, False), (ended, True))
+        place.backend.stop_from(Handle(plan.run, 1, 1, stored.record.uid), ME, ended, "airflow", "cleared")
+        stopped(place, plan.run)
+        stored = place.stored(plan.run)
+        assert stored is not None and stored.record.owner == ended and stored.record.stop is not None
+        assert place.backend.launch(plan, YOU).attempt == 2
+        place.whole(plan.run, 2)
+
+    killing.everywhere("stop_from", running, then)
 
 
 @pytest.mark.thorough
@@ -594,7 +610,6 @@ def deaths(place: Place, lane: Lane, seed: int) -> int:
         killed, attempt = 0, 0
         story: list[str] = []
         while killed < 6:
-            lane.style = chance.choice(["blocking", "async"])
             method = chance.choice(["launch", "launch", "launch", "stop", "delete"])
             arguments: list[Any] = [plan, chance.choice([ME, YOU, DEFERRED])]
             stored = place.stored(plan.run)
@@ -745,9 +760,13 @@ def follow_blocking(backend: KubernetesBackend, one: Followed) -> None:
     one.ended(run(one.plan.job, key=one.plan.key, backend=backend, on_seen=one.saw))
 
 
-async def follow_async(backend: AsyncKubernetesBackend, one: Followed) -> None:
-    """What a trigger does."""
-    await backend.launch(one.plan, ME)
+GIVEN: dict[str, Any] = {"site": SITE, "environ": {}}
+
+
+async def follow_async(api: Api, facts: ClusterFacts, one: Followed) -> None:
+    """What a trigger does with what a worker has launched."""
+    backend = AsyncKubernetesBackend(api, facts=facts, **GIVEN)
+    await asyncio.to_thread(KubernetesBackend(backend.api, facts=facts, **GIVEN).launch, one.plan, ME)
     async with backend.changes(one.plan.run) as changes:
 
         async def answer(ask: Any) -> Any:
@@ -782,10 +801,10 @@ class Followers:
 
     async def _loop(self, runs: list[Followed]) -> None:
         access = Access(str(self.kubeconfig), namespace=self.place.namespace, environ={})
-        async with access.async_api() as api, asyncio.TaskGroup() as group:
-            given = {"site": SITE, "facts": self.place.facts, "environ": {}}
-            for one in runs:
-                group.create_task(follow_async(AsyncKubernetesBackend(api, **given), one))
+        with access.api() as api:
+            async with asyncio.TaskGroup() as group:
+                for one in runs:
+                    group.create_task(follow_async(api, self.place.facts, one))
 
     def join(self, seconds: float) -> None:
         """Raises what one of them met, and TimeoutError."""

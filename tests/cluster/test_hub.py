@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
@@ -90,11 +90,11 @@ def test_a_job_of_others_by_its_name(api: Api) -> None:
         assert changes.wait(FOR_EVER)
 
 
-async def _follow(hub: AsyncHub, api: AsyncApi, run: str, ends: dict[str, str]) -> None:
+async def _follow(hub: AsyncHub, api: Api, run: str, ends: dict[str, str]) -> None:
     async with hub.changes(run, PYTORCHJOBS) as changes:
         while True:
             try:
-                state = state_of(await api.get(PYTORCHJOBS, run))
+                state = state_of(await asyncio.to_thread(api.get, PYTORCHJOBS, run))
             except AllaboardError:
                 state = "unknown"
             if state in ("Succeeded", "Failed"):
@@ -133,7 +133,7 @@ def test_no_end_is_missed_while_watches_are_cut_held_and_too_old(cluster: Cluste
         async def main() -> dict[str, str]:
             access = Access(str(proxy.kubeconfig), namespace=api.namespace, environ={})
             ends: dict[str, str] = {}
-            async with access.async_api(Patience(budget=60)) as through:
+            with access.api(Patience(budget=60)) as through:
                 hub = async_hub_of(through)
                 tale = threading.Thread(target=story)
                 tale.start()

@@ -26,7 +26,7 @@ from allaboard.backends.kubernetes.state import records
 from allaboard.engines import ENGINES
 from allaboard.follow.run_record import RunRecord
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from allaboard.storage import Store, open_store
 from tests.cluster.components import s3
 from tests.cluster.kubelet.handle import ProcessKubelet

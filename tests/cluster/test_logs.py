@@ -27,12 +27,12 @@ from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
-from allaboard.backends.kubernetes.logs.stream import LogSources, afollow_logs, follow_logs, read_logs
+from allaboard.backends.kubernetes.logs.stream import LogSources, follow_logs, read_logs
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Wait, follow, run_async
-from allaboard.observation import Owner, State
+from allaboard.runs.observation import Owner, State
 from allaboard.testing import a_job
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.api import Object, until
@@ -171,29 +171,15 @@ def test_crashes_and_restarts_cost_no_line_and_double_none(gang: Gang, api: Api)
     assert once(api, gang, cursor)[0] == []
 
 
-@pytest.mark.parametrize("way", ["blocking", "async"])
-def test_the_same_life_followed_by_streams(gang: Gang, api: Api, way: str) -> None:
+def test_the_same_life_followed_by_streams(gang: Gang, api: Api) -> None:
     for name in ("master-0", "worker-0"):
         gang.member(name, COUNTS, restart="OnFailure", **KEEPS)
-    if way == "blocking":
-        items = [*follow_logs(api, None, gang.look, Selection())]
-    else:
-        items = asyncio.run(_afollowed(gang))
+    items = [*follow_logs(api, None, gang.look, Selection())]
     seen = [item for item in items if isinstance(item, LogLine)]
     for name in ("master-0", "worker-0"):
         assert numbers(seen, name) == [*range(1, 801)], [x.text for x in seen if x.gap]
     assert [line for line in seen if line.gap is not None] == []
     assert isinstance(items[-1], dict) and once(api, gang, items[-1])[0] == []
-
-
-async def _afollowed(gang: Gang) -> list[Any]:
-    access = Access(str(gang.cluster.kubeconfig), None, gang.namespace, environ={})
-    async with access.async_api() as api:
-
-        async def look() -> LogSources:
-            return await asyncio.to_thread(gang.look)
-
-        return [item async for item in afollow_logs(api, None, look, Selection())]
 
 
 def test_members_are_merged_by_time_with_their_ranks(gang: Gang, api: Api) -> None:
@@ -366,7 +352,7 @@ MEMBERS = ("master-0", "worker-0", "worker-1", "worker-2")
 async def _ended(gang: Gang, run: str) -> State:
     """Followed as a trigger does it."""
     access = Access(str(gang.cluster.kubeconfig), None, gang.namespace, environ={})
-    async with access.async_api() as api:
+    with access.api() as api:
         backend = AsyncKubernetesBackend(api, environ={})
         async with backend.changes(run) as changes:
 

@@ -17,7 +17,7 @@ from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS
 from allaboard.errors import OwnershipConflict
-from allaboard.observation import Owner
+from allaboard.runs.observation import Owner
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on

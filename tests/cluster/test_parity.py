@@ -18,7 +18,7 @@ import pytest
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.engines import engine_of
 from allaboard.errors import BadInput
-from allaboard.spec.job import TrainingJob
+from allaboard.job.training_job import TrainingJob
 from tests.cluster.components.training_operator import KUBECTL
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.kubelet.obstacles import obstacle

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import capacity
@@ -18,10 +17,10 @@ from allaboard.backends.kubernetes.discovery.installed import complete_facts
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of
 from allaboard.backends.kubernetes.preflight import budgets
 from allaboard.engines import ENGINES
-from allaboard.observation import Obstacle
 from allaboard.render import devices
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.pod_template import sample_pod
+from allaboard.runs.observation import Obstacle
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.jobs import a_node
 from tests.cluster.plane import ControlPlane
@@ -139,7 +138,7 @@ def test_whoever_has_our_roles_knows_the_level_of_the_namespace(plane: ControlPl
     plane.api.patch(space, {"metadata": {"labels": label}})
     account = plane.kubeconfig_for_role(namespace, "submitter")
     with Access(str(account), None, namespace, environ={}).api(Patience(budget=5.0)) as api:
-        facts = run_sync(complete_facts(replace(ASSUMED, namespace=namespace)), api)
+        facts = complete_facts(api, replace(ASSUMED, namespace=namespace))
     assert facts.pod_security == "restricted"
     assert facts.serves(devices.KIND)
 

@@ -16,17 +16,16 @@ import pytest
 from allaboard.backends.base import Plan, Selection
 from allaboard.backends.check import Check
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import installed, rbac
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
-from allaboard.checking import require_valid
-from allaboard.observation import Owner
+from allaboard.checking.job import require_valid
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
+from allaboard.runs.observation import Owner
 from allaboard.testing import a_job
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
@@ -39,10 +38,10 @@ JOB: Object = {"image": "harness/train", "workers": 2, "gang": {"scheduler": "no
 def checks(kubeconfig: Path, namespace: str, **job: Any) -> list[Check]:
     """Every check of a job, as the user of this kubeconfig."""
     with Access(str(kubeconfig), None, namespace, environ={}).api(Patience(budget=5.0)) as api:
-        found = run_sync(installed.survey_cluster(api.server, namespace), api)
+        found = installed.survey_cluster(api, api.server, namespace)
         plan = Plan(require_valid(a_job(**{**JOB, **job})), "k")
         made = prepare_attempt(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace=namespace)), {})
-        return run_sync(preflight(made, found), api)
+        return preflight(api, made, found)
 
 
 def stops(found: list[Check]) -> dict[str, str]:
@@ -236,7 +235,7 @@ def test_who_may_do_nothing_is_told_what_is_missing(cluster: Cluster, namespace:
 
 def test_what_is_installed_is_told(cluster: Cluster, namespace: str) -> None:
     with Access(str(cluster.kubeconfig), None, namespace, environ={}).api() as api:
-        found = run_sync(installed.survey_cluster(api.server, namespace), api)
+        found = installed.survey_cluster(api, api.server, namespace)
     assert found.part("training-operator").alive is True
     assert found.version.startswith("v1.")
     assert found.nodes is not None and not found.is_openshift
@@ -247,12 +246,12 @@ def test_what_the_operator_does_by_itself_is_seen(
 ) -> None:
     monkeypatch.setattr(installed, "SETTLED", 0.0)
     with Access(str(plane.kubeconfig), None, namespace, environ={}).api() as api:
-        before = run_sync(installed.complete_facts(ClusterFacts(namespace=namespace)), api)
+        before = installed.complete_facts(api, ClusterFacts(namespace=namespace))
         backend = KubernetesBackend(api, facts=ClusterFacts(namespace=namespace))
         owner = Owner("ada", "worker", "attached")
         handle = backend.launch(Plan(require_valid(a_job(**JOB)), "k"), owner)
         until("the operator to start it", lambda: backend.observe(handle.run).started)
-        after = run_sync(installed.complete_facts(ClusterFacts(namespace=namespace)), api)
+        after = installed.complete_facts(api, ClusterFacts(namespace=namespace))
         backend.stop(handle, owner, "the test", "it is over", kill=True)
     gangs = {kind for kind in after.kinds or () if kind.endswith("/PodGroup") and "x-k8s.io" in kind}
     assert before.operator_gangs.get("training-operator") == (None if gangs else "off")
@@ -272,7 +271,7 @@ def test_an_operator_with_the_gang_flag_is_seen(
             until(
                 "its PodGroup",
                 lambda: (
-                    run_sync(installed.complete_facts(base), api).operator_gangs
+                    installed.complete_facts(api, base).operator_gangs
                     == {"training-operator": "coscheduling"}
                 ),
             )

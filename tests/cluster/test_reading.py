@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.observe.observation import Memory, observation, remembered
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import engine_of
 from allaboard.follow.run_record import RunRecord
-from allaboard.layout import lay_out
-from allaboard.names import run_name
-from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import render
-from allaboard.status import state_of
+from allaboard.runs.layout import lay_out
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
-from allaboard.units import from_rfc3339
+from allaboard.text.names import run_name
+from allaboard.text.units import from_rfc3339
 from tests.cluster.api import Object, until
 from tests.cluster.kubelet.handle import NodeSpec, ProcessKubelet, nodes_on
 from tests.cluster.plane import ControlPlane

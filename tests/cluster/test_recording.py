@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import ENGINES, Engine
-from allaboard.layout import lay_out
-from allaboard.names import run_name
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import render
+from allaboard.runs.layout import lay_out
+from allaboard.text.names import run_name
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.components.training_operator import KUBECTL

@@ -19,27 +19,26 @@ import yaml
 
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery.definitions import NAME as PROBE
 from allaboard.backends.kubernetes.discovery.definitions import complete_lacking
 from allaboard.backends.kubernetes.discovery.installed import complete_facts
-from allaboard.checking import require_valid
-from allaboard.cli.render import to_yaml
+from allaboard.checking.job import require_valid
+from allaboard.cli.tools.render import to_yaml
 from allaboard.engines import ENGINES, engine_of, engine_of_object, mpi
 from allaboard.gangs import GANGS
-from allaboard.layout import lay_out
-from allaboard.names import run_name
+from allaboard.job.identity import spec_hash, spec_of
+from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.render.manifests import CODE_LIMIT, Rendered, render
 from allaboard.render.pod_template import sample_pod
 from allaboard.running import new_owner, read_job
-from allaboard.spec.identity import spec_hash, spec_of
-from allaboard.spec.job import TrainingJob
+from allaboard.runs.layout import lay_out
 from allaboard.testing import a_job
+from allaboard.text.names import run_name
 from tests.cluster.api import ApiError, Object, until
 from tests.cluster.plane import Cluster, ControlPlane
 from tests.core.backends.kubernetes.golden import (
@@ -343,8 +342,8 @@ def test_every_pair_of_an_engine_and_a_gang_scheduler_is_taken(
 def facts_of(cluster: Cluster, namespace: str, engine: str) -> ClusterFacts:
     """What a launch of a job of this engine knows of the cluster."""
     with Access(str(cluster.kubeconfig), None, namespace).api() as api:
-        facts = run_sync(complete_facts(replace(ASSUMED, namespace=namespace)), api)
-        return run_sync(complete_lacking(facts, [ENGINES[engine]]), api)
+        facts = complete_facts(api, replace(ASSUMED, namespace=namespace))
+        return complete_lacking(api, facts, [ENGINES[engine]])
 
 
 @pytest.mark.usefixtures("high")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.kubernetes.client.api import AsyncApi
 from allaboard.backends.kubernetes.client.errors import (
     Conflict,
     Exists,
@@ -29,7 +30,7 @@ from allaboard.errors import BackendUnreachable
 from tests.cluster.cluster import Cluster, service_account
 from tests.cluster.plane import ControlPlane
 from tests.cluster.proxy import ANYTHING, Cut, FaultProxy, Plan, Say
-from tests.core.backends.kubernetes.conftest import Blocking, Loop
+from tests.core.backends.kubernetes.conftest import Awaited, Loop
 
 LAUNCH = "allaboard.io/launch"
 
@@ -47,9 +48,9 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
         else:
 
             async def build() -> Any:
-                return access.async_api(patience)
+                return AsyncApi(access.settings, patience=patience)
 
-            api = Blocking(loop.do(build()), loop)
+            api = Awaited(loop.do(build()), loop)
         made.append(api)
         return api
 

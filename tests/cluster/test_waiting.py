@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.observe.observation import of_object
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import engine_of
-from allaboard.layout import lay_out
-from allaboard.names import run_name
-from allaboard.observation import Observation, State
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.manifests import render
-from allaboard.status import state_of
+from allaboard.runs.layout import lay_out
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
-from allaboard.units import from_rfc3339
+from allaboard.text.names import run_name
+from allaboard.text.units import from_rfc3339
 from tests.cluster.api import Object, until
 from tests.cluster.components.coscheduling import SCHEDULER
 from tests.cluster.components.kubernetes import RELEASE

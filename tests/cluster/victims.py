@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,8 @@ from typing import Any, BinaryIO
 
 from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
 from tests.cluster.proxy import Do, FaultProxy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,25 +51,19 @@ class Asked:
     def carry_out(self) -> Any:
         access = Access(self.kubeconfig, namespace=self.namespace, environ={})
         given: dict[str, Any] = {"site": SITE, "facts": self.facts, "environ": {}}
+        api = access.api()
+        api.pause = rest
         if self.style == "blocking":
-            backend = KubernetesBackend(access.api(), pause=rest, **given)
-            return getattr(backend, self.method)(*self.arguments)
+            return getattr(KubernetesBackend(api, **given), self.method)(*self.arguments)
 
         async def act() -> Any:
-            async with access.async_api() as api:
-                there = AsyncKubernetesBackend(api, pause=arest, **given)
-                found: Awaitable[Any] = getattr(there, self.method)(*self.arguments)
-                return await found
+            return await getattr(AsyncKubernetesBackend(api, **given), self.method)(*self.arguments)
 
         return asyncio.run(act())
 
 
 def rest(seconds: float) -> None:
     time.sleep(min(seconds, SHORT))
-
-
-async def arest(seconds: float) -> None:
-    await asyncio.sleep(min(seconds, SHORT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,13 +82,13 @@ def test_a_problem_that_is_not_told_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_right_job_that_is_refused_and_an_exception_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allaboard.spec.fields.GPUS_MAX", 7)
+    monkeypatch.setattr("allaboard.job.fields.GPUS_MAX", 7)
     assert "a right job is refused: ['resources.gpu: " in troubles()
 
     def broken(*_: Any) -> Any:
         raise KeyError("worker")
 
-    monkeypatch.setattr("allaboard.checking._elastic", broken)
+    monkeypatch.setattr("allaboard.checking.job._elastic", broken)
     assert "KeyError at" in troubles()
 
 

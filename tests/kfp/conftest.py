@@ -17,7 +17,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
-from allaboard.observation import Observation
+from allaboard.runs.observation import Observation
 
 pytest.importorskip("kfp")
 

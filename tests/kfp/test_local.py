@@ -17,8 +17,8 @@ from kfp import dsl, local
 
 from allaboard.checkpoints import list_checkpoints
 from allaboard.errors import BadInput
+from allaboard.runs.status import state_of
 from allaboard.shards import load_index
-from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, start_local, train
 from tests.kfp.conftest import JOBS, Here

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,14 +19,16 @@ from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
+from allaboard.cli import place as cli
 from allaboard.errors import BadInput
-from allaboard.observation import Owner
 from allaboard.render.cluster_facts import assumed_facts
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeChanges, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_kfp import evaluate, step, train
 from allaboard_kfp.step import Place
+from tests.core.cli.typed import Typist, commands_in
 from tests.kfp.conftest import Artifacts
 
 Of = Callable[..., Artifacts]
@@ -269,3 +272,30 @@ def test_a_backend_that_nobody_knows_is_said(here: Any, artifacts: Of, capsys: A
     with pytest.raises(SystemExit) as ended:
         trained(artifacts, backend="kubernets")
     assert ended.value.code == 2 and "did you mean 'kubernetes'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ends", [0, 7])
+def test_whoever_reads_the_log_of_a_step_elsewhere_can_type_its_commands(
+    cluster: FakeCluster,
+    artifacts: Of,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ends: int,
+) -> None:
+    wait = FakeChanges.wait
+
+    def end(changes: FakeChanges, seconds: float) -> bool:
+        cluster.end_members(record(cluster).run, ends)
+        return wait(changes, seconds)
+
+    monkeypatch.setattr(FakeChanges, "wait", end)
+    with suppress(SystemExit):
+        trained(artifacts, job={**JOB, "policy": {"restart": "never", "attempts": 1}})
+    said = "".join(capsys.readouterr())
+    for name in ("ALLABOARD_BACKEND", "KFP_POD_NAME"):
+        monkeypatch.delenv(name)
+    typist = Typist(cluster, capsys)
+    monkeypatch.setattr(cli.Place, "open", lambda at, *rest: typist.open(at, *rest))
+    for words in commands_in(said):
+        typist(words)
+    assert [words[0] for words in typist.typed][:1] == ["logs"] and len(typist.typed) > (2 if ends else 1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,16 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import LogLine, Plan
+from allaboard.backends.kubernetes.client import loader
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.diagnosis import Diagnosis
 from allaboard.errors import BadInput
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Condition, Objects, PodSeen, Progress, State
+from allaboard.report.commands import HERE
+from allaboard.report.ending import ending_lines
+from allaboard.report.plain import launch_lines
 from allaboard.running import new_owner
+from allaboard.runs.observation import Condition, Objects, PodSeen, Progress, State
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.inputs import job_of
 from allaboard_kfp.step import (
@@ -28,6 +35,7 @@ from allaboard_kfp.step import (
     attempts_of,
     finish,
     keep_reason,
+    place_of,
     reader_is_gone,
     run_to_the_end,
     step_errors,
@@ -69,7 +77,7 @@ def test_the_log_of_a_step_shows_none_of_the_secrets_of_its_run(capfd: pytest.Ca
     """Also where a long line is cut."""
     backend = FakeBackend()
     write(backend, "plainWordOfTheJob77", "x" * (LONGEST_LINE - 5) + "plainWordOfTheJob77", "and *** itself")
-    outcome, _ = run_to_the_end(backend, a_job(environment={"API_KEY": "plainWordOfTheJob77"}), "k")
+    outcome, _ = run_to_the_end(backend, a_job(environment={"API_KEY": "plainWordOfTheJob77"}), "k", HERE)
     said = capfd.readouterr()
     assert outcome.ok and "[rank0] ***" in said.out and "and *** itself" in said.out
     assert "plain" not in said.out + said.err
@@ -78,7 +86,7 @@ def test_the_log_of_a_step_shows_none_of_the_secrets_of_its_run(capfd: pytest.Ca
 def test_a_silent_training_is_said_to_live(
     backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view = StepView(backend, Plan(a_job(), "k").run, clock)
+    view = StepView(backend, Plan(a_job(), "k").run, HERE, clock)
     running = seen(State.RUNNING, members=(a_member("master-0"), a_member("worker-0", "pending")))
     view.seen(running)
     capsys.readouterr()
@@ -96,7 +104,7 @@ def test_a_silent_training_is_said_to_live(
 def test_a_place_in_a_queue_and_that_it_lives_are_one_line_a_minute(
     backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view = StepView(backend, Plan(a_job(), "k").run, clock)
+    view = StepView(backend, Plan(a_job(), "k").run, HERE, clock)
     for second in range(300):
         who = f"{second % 9} before it: it needs 2 more cores, which run a{second} uses"
         view.seen(seen(State.QUEUED, waiting=f"this machine holds it back, {who}"))
@@ -107,7 +115,7 @@ def test_a_place_in_a_queue_and_that_it_lives_are_one_line_a_minute(
 def test_one_that_gets_on_is_not(
     backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view = StepView(backend, Plan(a_job(), "k").run, clock)
+    view = StepView(backend, Plan(a_job(), "k").run, HERE, clock)
     for step in range(5):
         view.seen(seen(State.RUNNING, progress=Progress(step=step, total=9)))
         clock.now += KEEPALIVE - 1
@@ -169,7 +177,7 @@ def test_a_file_and_a_closed_stdout_count_as_read(tmp_path: Any) -> None:
 )
 def test_the_outcome_is_what_the_backend_saw(ending: State, code: int) -> None:
     backend = FakeBackend((State.QUEUED, State.RUNNING, ending))
-    outcome, handle = run_to_the_end(backend, a_job(), "k")
+    outcome, handle = run_to_the_end(backend, a_job(), "k", HERE)
     assert (outcome.exit_code, handle.attempt) == (code, 1)
     # Retries are the pipeline's, and the result is handed over only when it is published.
     assert [call[0] for call in backend.calls if call[0] in ("launch", "hand_over")] == ["launch"]
@@ -177,7 +185,7 @@ def test_the_outcome_is_what_the_backend_saw(ending: State, code: int) -> None:
 
 def test_a_job_that_wants_attempts_gets_them() -> None:
     backend = FakeBackend((State.RUNNING, State.LOST), (State.RUNNING, State.SUCCEEDED))
-    outcome, handle = run_to_the_end(backend, a_job(policy={"attempts": 2}), "k")
+    outcome, handle = run_to_the_end(backend, a_job(policy={"attempts": 2}), "k", HERE)
     assert (outcome.ok, handle.attempt) == (True, 2)
 
 
@@ -202,7 +210,7 @@ def test_the_error_is_the_first_diagnosis_and_its_code_says_whether_a_retry_is_w
     outcome: Outcome, code: int, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        finish(outcome)
+        finish(outcome, HERE)
     assert ended.value.code == code
     error, cause = capsys.readouterr().err.splitlines()
     found = outcome.diagnoses[0]
@@ -215,7 +223,7 @@ def test_an_interrupted_training_goes_on_within_its_step() -> None:
     pod = PodSeen("worker-0", "worker-0", "worker-0", phase="Failed", conditions=(gone,))
     taken = seen(State.FAILED, objects=Objects(pods=(pod,)))
     backend = FakeBackend((State.RUNNING, taken), (State.RUNNING, State.SUCCEEDED))
-    outcome, handle = run_to_the_end(backend, a_job(), "k")
+    outcome, handle = run_to_the_end(backend, a_job(), "k", HERE)
     assert outcome.ok and handle.attempt == 2
     (record,) = backend.records.values()
     assert (record.attempt, record.interruptions) == (2, 1)
@@ -276,7 +284,7 @@ def test_both_ways_in_which_a_step_fails_leave_the_reason(
     with pytest.raises(SystemExit), step_errors():
         raise BadInput("that is not how it is spelt")
     with pytest.raises(SystemExit):
-        finish(failing("python_exception"))
+        finish(failing("python_exception"), HERE)
     assert kept == ["that is not how it is spelt", failing("python_exception").message]
 
 
@@ -305,15 +313,41 @@ def test_on_a_cluster_three_attempts_are_the_default(
         assert attempts_of(LocalBackend()) == attempts
         return
     lost = (State.RUNNING, State.LOST)
-    outcome, handle = run_to_the_end(Cluster(lost, lost, lost, lost), a_job(policy=policy), "k")
+    outcome, handle = run_to_the_end(Cluster(lost, lost, lost, lost), a_job(policy=policy), "k", HERE)
     assert (outcome.ok, handle.attempt) == (False, attempts)
 
 
 def test_an_end_that_would_repeat_is_not_tried_again_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KFP_POD_NAME", "retrain-1")
     backend = Cluster((State.RUNNING, State.FAILED), (State.RUNNING, State.SUCCEEDED))
-    outcome, handle = run_to_the_end(backend, a_job(), "k")
+    outcome, handle = run_to_the_end(backend, a_job(), "k", HERE)
     assert (outcome.ok, handle.attempt) == (False, 1)
+
+
+# --- what the reader of its log can type ---
+
+
+def test_members_in_the_steps_own_pod_are_asked_inside_of_it(
+    pod: Callable[..., Place], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By a kubectl that runs what it is given here; after its end the pod answers nobody."""
+    monkeypatch.setattr(loader, "namespace_of_pod", lambda: "team")
+    monkeypatch.delenv("ALLABOARD_HOME", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    backend = pod().open_backend()
+    at = place_of(backend)
+    handle = backend.launch(Plan(job_of({"name": "a", "command": ["sleep", "60"]}, "", ""), "k"), new_owner())
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\n[ "$1 $2 $3 $4" = "exec retrain-1 -n team" ] && shift 5 && exec "$@"\n')
+    kubectl.chmod(0o700)
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    (line,) = launch_lines(handle, at)[:1]
+    see, stop = (shlex.split(at.command(verb, handle.run)) for verb in ("status", "stop"))
+    assert line.endswith(at.command("logs", handle.run, "-f")) and see[0] == "kubectl"
+    for words in (see, stop):
+        subprocess.run(words, env={"PATH": path, "HOME": "/proc/nobody"}, check=True, timeout=100)
+    ended = Outcome(backend.observe(handle.run))
+    assert not any("kubectl" in line for line in ending_lines(ended, at))
 
 
 # --- where a pod may put things ---

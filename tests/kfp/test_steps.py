@@ -15,8 +15,8 @@ import pytest
 from kfp import dsl
 
 from allaboard.checkpoints import list_checkpoints
+from allaboard.runs.status import state_of
 from allaboard.shards import load_index
-from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard_kfp import collect_checkpoint, evaluate, prepare_shards, promote, train
 from tests.kfp.conftest import JOBS, Artifacts, Here

@@ -37,7 +37,7 @@ CORE = Dist(ROOT / "core", "allaboard", "allaboard")
 PROVIDER = Dist(ROOT / "provider", "airflow-provider-allaboard", "allaboard_provider", "airflow")
 COMPONENTS = Dist(ROOT / "kfp_components", "kfp-allaboard", "allaboard_kfp", "kfp")
 DISTS = (CORE, PROVIDER, COMPONENTS)
-COPIED = CORE.source / "cli" / "spirals"
+COPIED = CORE.source / "cli" / "start" / "spirals"
 """Scripts that a command puts into a folder of the user's, where they run: no modules of a distribution."""
 
 

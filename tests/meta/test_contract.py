@@ -17,10 +17,10 @@ from allaboard.cli import VERBS, app
 from allaboard.diagnosis import Diagnosis, Evidence
 from allaboard.errors import ExitCode
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import PHASES, Condition, MemberSeen, Observation, State
-from allaboard.reportline import _FIELDS as KINDS
-from allaboard.reportline import decode
-from allaboard.status import summary
+from allaboard.runs.observation import PHASES, Condition, MemberSeen, Observation, State
+from allaboard.runs.status import summary
+from allaboard.text.reportline import _FIELDS as KINDS
+from allaboard.text.reportline import decode
 from tests.meta.source import ROOT, tracked
 
 PAGE = "core/docs/contract.md"

@@ -48,7 +48,7 @@ assert bus.read(GangView(1, 1, 0.0, {"worker-0": waits})).startswith("Bus finds 
 assert bus.read(GangView(1, 1, 0.0, {"worker-0": a_pod("worker-0", "Running")})) is None
 """,
     "diagnosis/infrastructure.py": """
-from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.causes import all_rules
 before = {*all_rules()}
 exec_block()
 (new,) = {*all_rules()} - before
@@ -65,7 +65,7 @@ assert "## licence_refused" in page.page()
 """,
     "lint/rules/commands.py": """
 rule = exec_block()["command_with_sudo"]
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.lint import RULES, lint_job
 from allaboard.lint.rule import SEVERITIES
 from allaboard.testing import a_job

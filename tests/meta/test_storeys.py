@@ -54,14 +54,14 @@ def sources(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("where", "statement", "contract"),
     [
-        ("core/allaboard/spec/fields.py", "import allaboard.layout", "storeys"),
+        ("core/allaboard/job/fields.py", "import allaboard.runs.layout", "storeys"),
         ("core/allaboard/storage/base.py", "import allaboard.checkpoints", "storeys"),
         ("core/allaboard/nowhere.py", "", "storeys"),
-        ("core/allaboard/names.py", "def f() -> None:\n    import airflow", "adapters-above-core"),
+        ("core/allaboard/text/names.py", "def f() -> None:\n    import airflow", "adapters-above-core"),
         ("provider/allaboard_provider/__init__.py", "import allaboard_kfp", "adapters-apart"),
         ("core/allaboard/inside/__init__.py", "import allaboard.follow.loop", "inside"),
         ("core/allaboard/checkpoints/__init__.py", "import yaml", "inside"),
-        ("core/allaboard/status.py", "import time", "pure"),
+        ("core/allaboard/runs/status.py", "import time", "pure"),
         ("core/allaboard/report/page.py", "import time", "pure"),
         ("core/allaboard/report/chart.py", "import allaboard.report.page", "report"),
         (
@@ -92,6 +92,51 @@ def test_a_layer_that_exists_is_not_optional() -> None:
     assert [
         name for name in optional if (CORE.source / name).is_dir() or (CORE.source / f"{name}.py").exists()
     ] == []
+
+
+FRONT_DOOR = "allaboard"
+"""What it names for type checkers is above it; at run time it loads a module when one of its names is asked
+for."""
+
+
+def imported(module: str, known: set[str]) -> set[str]:
+    """The modules of ours that a module imports, in its functions and for type checkers, too."""
+    found = set()
+    for statement in ast.walk(tree_of(module)):
+        if isinstance(statement, ast.Import):
+            found |= {name.name for name in statement.names}
+        elif isinstance(statement, ast.ImportFrom) and statement.module is not None:
+            whole = {f"{statement.module}.{name.name}" for name in statement.names}
+            found |= whole & known or {statement.module}
+    return found & known - {module}
+
+
+def circles(imports: dict[str, set[str]]) -> list[str]:
+    """Circles, as ``a -> b -> a``: one at least, if there is one."""
+    left = dict(imports)
+    while leaves := {module for module, those in left.items() if not those & left.keys()}:
+        left = {module: those for module, those in left.items() if module not in leaves}
+    found = []
+    while left:
+        path = [min(left)]
+        while (following := min(left[path[-1]] & left.keys(), default=None)) not in (None, *path):
+            path.append(str(following))
+        if following is not None:
+            found.append(" -> ".join([*path[path.index(following) :], following]))
+        left = {module: those for module, those in left.items() if module not in path}
+    return found
+
+
+def test_no_module_of_the_core_imports_itself_by_a_detour() -> None:
+    """Lazy imports and those for type checkers included."""
+    known = {*modules(CORE)}
+    imports = {module: imported(module, known) for module in known - {FRONT_DOOR}}
+    assert circles(imports) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b -> c -> b"]
+    assert circles({"a": {"b"}, "b": set()}) == []
 
 
 # The world's doors that need no import.

@@ -30,7 +30,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     is not loaded, as in a bare process; no scheduler is there that a trigger could be too quick for.
     """
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.status import state_of
+    from allaboard.runs.status import state_of
     from allaboard_provider import plugin
     from allaboard_provider.triggers import polling
     from tests.provider.runs import stop

@@ -21,8 +21,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 from allaboard_provider.identity import is_of_task
 from dags_examples.own_airflow import (
     ApiError,

@@ -8,8 +8,8 @@ from typing import Any
 
 from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 
 
 def stop(seen: Observation, by: str = "tests") -> None:

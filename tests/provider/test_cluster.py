@@ -26,16 +26,18 @@ from airflow.sdk.serde import deserialize, serialize
 
 from allaboard.backends.base import Handle
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.api import AsyncApi
+from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS
 from allaboard.backends.kubernetes.state import records
+from allaboard.cli import place as cli
 from allaboard.errors import BackendUnreachable
-from allaboard.observation import Owner
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
-from allaboard_provider import plugin
-from allaboard_provider.errors import PlaceFailed, TrainingBug
+from allaboard_provider import clusters, plugin
+from allaboard_provider.errors import PlaceFailed, TrainingBug, TrainingFailed
+from allaboard_provider.hooks.allaboard import AllaboardHook
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.evaluate import EvaluateOperator
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -44,6 +46,7 @@ from allaboard_provider.triggers import train
 from allaboard_provider.triggers.jobs import JobTrigger
 from allaboard_provider.triggers.train import TrainingJobTrigger
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
+from tests.core.cli.typed import Typist, commands_in
 from tests.provider.building import StateStore, TaskInstance, a_context
 
 JOB = {"name": "small", "command": ["python", "train.py"], "workers": 2, "policy": {"restart": "never"}}
@@ -337,7 +340,7 @@ def test_the_last_lines_of_the_member_that_failed_first_are_told_once(
     ):
         operator.execute_complete(context, event)
     assert "  line 69" not in lines
-    assert f"allaboard logs {run} --namespace default" in str(failure.value)
+    assert f"allaboard logs {run} --backend kubernetes --namespace default" in str(failure.value)
 
 
 # --- exactly once
@@ -902,16 +905,13 @@ def test_triggers_of_one_place_share_a_client_which_ends_with_the_last(
     from allaboard.backends.kubernetes.client.config import Fixed, Secret, Settings
     from allaboard_provider import clusters
 
-    closed: list[AsyncApi] = []
-
-    async def close(api: AsyncApi) -> None:
-        closed.append(api)
+    closed: list[Api] = []
 
     def settings_of(place: clusters.ClusterConnection) -> Settings:
         return Settings("https://one.example", Fixed(Secret(place.conn_id)), namespace=place.namespace or "a")
 
     monkeypatch.setattr(clusters, "settings_of", settings_of)
-    monkeypatch.setattr(AsyncApi, "close", close)
+    monkeypatch.setattr(Api, "close", lambda api: closed.append(api))
 
     async def use() -> None:
         async with (
@@ -927,3 +927,61 @@ def test_triggers_of_one_place_share_a_client_which_ends_with_the_last(
     job: Coroutine[Any, Any, None] = use()
     asyncio.run(job)
     assert clusters._shared == {}
+
+
+# --- commands in the task log
+
+
+class EveryJob(dict[str, int]):
+    """Every job ends with 7."""
+
+    def __contains__(self, job: object) -> bool:
+        return True
+
+    def __missing__(self, job: str) -> int:
+        return 7
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_whoever_reads_the_task_log_can_type_its_commands(
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    deferrable: bool,
+    fails: bool,
+) -> None:
+    """Wherever a worker or a triggerer has written them."""
+    of_lab = clusters.ClusterConnection("lab", {"cluster_context": "lab"})
+    monkeypatch.setattr(AllaboardHook, "cluster", of_lab)
+    cluster.operator.trains_for = 20
+    operator, context = an_operator(deferrable=deferrable), a_context()
+    said: list[str] = []
+    with (
+        log_lines(monkeypatch, TrainingJobOperator) as of_worker,
+        log_lines(monkeypatch, TrainingJobTrigger) as of_trigger,
+    ):
+        try:
+            if deferrable:
+                trigger = deferred(operator, context)
+                flood(cluster, running(cluster))
+            cluster.operator.ends = EveryJob() if fails else {}
+            if deferrable:
+                operator.execute_complete(context, fired(trigger))
+            else:
+                operator.execute(context)
+        except TrainingFailed as error:
+            said.append(str(error))
+    typist = Typist(cluster, capsys, context="lab")
+    monkeypatch.setattr(cli.Place, "open", lambda at, *rest: typist.open(at, *rest))
+    for words in commands_in("\n".join([*said, *of_worker, *of_trigger])):
+        typist(words)
+    verbs = {words[0] for words in typist.typed}
+    assert ({"follow", "logs"} if fails or deferrable else {"follow"}) <= verbs
+    assert not deferrable or any("of rank 0 left out here" in line for line in of_trigger)
+
+
+def flood(cluster: FakeCluster, run: str) -> None:
+    """Rank 0 writes more than a task log takes."""
+    for n in range(1000):
+        cluster.say(f"{run}-master-0", f"line {n}")

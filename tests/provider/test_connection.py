@@ -94,7 +94,7 @@ def version(request: pytest.FixtureRequest) -> Callable[[AllaboardHook], Any]:
     async def in_triggerer(hook: AllaboardHook) -> Any:
         read = await AllaboardHook.aread(hook.conn_id)
         async with read.awaited() as backend:
-            return await backend.api.raw("GET", "/version")
+            return await asyncio.to_thread(backend.api.raw, "GET", "/version")
 
     if request.param == "worker":
         return on_worker

@@ -15,7 +15,7 @@ import pytest
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.promotion.champion import history
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from allaboard.storage import open_store
 from tests.provider.live import until
 

@@ -18,9 +18,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import pid_namespace
 from allaboard.follow.run_record import Data, Reached, RunRecord
-from allaboard.observation import Observation, Owner
+from allaboard.runs.observation import Observation, Owner
+from allaboard.runs.status import state_of
 from allaboard.shards import prepare
-from allaboard.status import state_of
 from allaboard_provider import errors, homes, reconciler
 from allaboard_provider.identity import in_triggerer, task_of
 from allaboard_provider.operators import _elsewhere

@@ -26,8 +26,8 @@ from airflow.sdk.execution_time.timeout import timeout
 from allaboard import TrainingJob
 from allaboard.backends.base import Plan
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard_provider import errors
 from allaboard_provider.operators import EvaluateOperator, TrainingJobOperator
 from allaboard_provider.retries import TrainingRetryPolicy

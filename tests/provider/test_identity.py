@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allaboard.observation import Owner
-from allaboard.spec.identity import airflow_key
+from allaboard.job.identity import airflow_key
+from allaboard.runs.observation import Owner
 from allaboard_provider.identity import in_triggerer, is_of_task, on_worker, stopping
 from tests.provider.building import TaskInstance
 

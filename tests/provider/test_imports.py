@@ -18,7 +18,7 @@ NEVER = ("kubernetes", "kubernetes_asyncio", "torch", "boto3", "botocore", "matp
 ONLY_WHERE_IT_RUNS = (
     "allaboard.backends",
     "allaboard.storage",
-    "allaboard.checking",
+    "allaboard.checking.job",
     "allaboard_provider.operators._lifecycle",
 )
 

@@ -14,8 +14,8 @@ import pytest
 
 from allaboard import State, TrainingJob
 from allaboard.backends.base import Plan
-from allaboard.observation import Owner
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from dags_examples.own_airflow import ApiError, is_alive, send
 from tests.provider.live import Live, Run, until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allaboard.observation import MemberSeen, Observation, Progress
+from allaboard.runs.observation import MemberSeen, Observation, Progress
 from allaboard_provider.measures import measures_of
 
 

@@ -28,8 +28,8 @@ from sqlalchemy.orm import Session
 from allaboard import TrainingJob
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.spec.identity import airflow_key
-from allaboard.status import state_of
+from allaboard.job.identity import airflow_key
+from allaboard.runs.status import state_of
 from allaboard_provider import homes, reconciler
 from allaboard_provider.identity import in_triggerer, on_worker
 from allaboard_provider.reconciler import Reconciler

@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from allaboard.diagnosis import Diagnosis
 from allaboard.follow.loop import Outcome
-from allaboard.observation import State, Stop
+from allaboard.report.commands import HERE
+from allaboard.runs.observation import State, Stop
 from allaboard.testing import seen
 from allaboard_provider import errors, retries
 from allaboard_provider.operators.train import TrainingJobOperator
@@ -32,7 +33,7 @@ def failure(
     **more: object,
 ) -> errors.TrainingFailed:
     found = Diagnosis(code, f"{code} it is", (), None, retryable, "mend it", confidence)
-    return failure_of(Outcome(seen(state, **more), (found,) if code else ()), "the text", ("hunter2",))
+    return failure_of(Outcome(seen(state, **more), (found,) if code else ()), HERE, "the text", ("hunter2",))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_an_exception_survives_every_way_in_which_airflow_copies_it() -> None:
 
 def test_a_secret_of_the_run_is_in_no_attribute() -> None:
     found = Diagnosis("python_exception", "KeyError: hunter2", (), None, False, "mend it")
-    raised = failure_of(Outcome(seen(State.FAILED), (found,)), "the text", ("hunter2",))
+    raised = failure_of(Outcome(seen(State.FAILED), (found,)), HERE, "the text", ("hunter2",))
     assert "hunter2" not in raised.summary and "KeyError" in raised.summary
 
 

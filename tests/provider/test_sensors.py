@@ -19,7 +19,7 @@ from allaboard import TrainingJob
 from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints import Manifest, save
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 from allaboard_provider.sensors.train import moment_of

@@ -14,9 +14,10 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Progress, Stall, State, Stop
-from allaboard.reportline import encode
+from allaboard.report.commands import HERE
+from allaboard.runs.observation import Progress, Stall, State, Stop
 from allaboard.testing import a_member, seen
+from allaboard.text.reportline import encode
 from allaboard_provider.task_log import (
     LONGEST,
     MOST_BYTES,
@@ -253,15 +254,15 @@ def test_a_disk_that_is_full_or_a_memory_that_is_torn_ends_no_task(backend: Any,
 
 
 def test_a_flood_of_lines_is_cut_to_its_end_and_says_so() -> None:
-    kept = bounded([f"line {n}" for n in range(10_000)], "r")
+    kept = bounded([f"line {n}" for n in range(10_000)], "r", HERE)
     assert len(kept) == MOST_LINES + 1 and kept[-1] == "line 9999"
     assert kept[0] == f"({10_000 - MOST_LINES:,} lines of rank 0 left out here: allaboard logs r --rank 0)"
 
 
 def test_a_long_line_and_many_bytes_are_cut() -> None:
-    (line,) = bounded(["x" * 10 * LONGEST], "r")
+    (line,) = bounded(["x" * 10 * LONGEST], "r", HERE)
     assert len(line) < LONGEST + 100 and line.endswith(f"({10 * LONGEST} characters)")
-    kept = bounded(["y" * LONGEST] * 150, "r")
+    kept = bounded(["y" * LONGEST] * 150, "r", HERE)
     assert sum(map(len, kept)) <= MOST_BYTES + 100 and "left out" in kept[0]
 
 

@@ -26,8 +26,8 @@ from airflow.sdk.serde import deserialize, serialize
 
 from allaboard import TrainingJob
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.observation import Owner
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from allaboard_provider import plugin
 from allaboard_provider.errors import PlaceFailed, RunTakenOver, TaskTimedOut
 from allaboard_provider.identity import on_worker

@@ -22,9 +22,9 @@ from allaboard.backends.base import Handle, Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import cpus
 from allaboard.checkpoints import Manifest, save
-from allaboard.observation import Owner
-from allaboard.spec.identity import airflow_key
-from allaboard.status import state_of
+from allaboard.job.identity import airflow_key
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from allaboard.storage import open_store
 from allaboard_provider import plugin
 from allaboard_provider.identity import in_triggerer, on_worker

@@ -20,18 +20,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from allaboard.backends.local.supervisor.environment import loopback_place
-from allaboard.checking import check, require_valid
-from allaboard.cli.render import to_yaml
+from allaboard.checking.job import check, require_valid
+from allaboard.cli.tools.render import to_yaml
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import AllaboardError
-from allaboard.layout import Layout, lay_out
+from allaboard.job.identity import canonical, spec_hash
+from allaboard.job.loader import parse
+from allaboard.job.site import place_on_cluster, site_of
+from allaboard.job.training_job import TrainingJob
 from allaboard.lint import lint_job
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import Rendered, render
-from allaboard.spec.identity import canonical, spec_hash
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import parse
-from allaboard.spec.site import place_on_cluster, site_of
+from allaboard.runs.layout import Layout, lay_out
 from tests.torture.hostile import a_text, a_value
 
 SECONDS = 2.0

@@ -15,19 +15,19 @@ import sys
 import traceback
 from typing import Any
 
-from allaboard.checking import check, require_valid
-from allaboard.cli.render import to_yaml
+from allaboard.checking.job import check, require_valid
+from allaboard.cli.tools.render import to_yaml
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
-from allaboard.layout import Layout, lay_out
+from allaboard.job.identity import canonical, spec_hash
+from allaboard.job.loader import parse
+from allaboard.job.site import place_on_cluster, site_of
+from allaboard.job.training_job import TrainingJob
 from allaboard.lint import lint_job, lint_object
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.compatibility import engine_for
 from allaboard.render.manifests import Rendered, render
-from allaboard.spec.identity import canonical, spec_hash
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import parse
-from allaboard.spec.site import place_on_cluster, site_of
+from allaboard.runs.layout import Layout, lay_out
 from tests.torture.right import a_right_job, a_wrong_job
 
 SEED = 11

@@ -1,8 +1,8 @@
 """Right jobs and wrong ones, made by lot from the vocabulary itself: every engine, every field. The same
 number and seed give the same job.
 
-A value is made by the kind of its field (`allaboard.spec.job`), so that a new field is covered by being
-there; a new kind needs its values in `RIGHT` and `WRONG`.
+A value is made by the kind of its field (`allaboard.job.training_job`), so that a new field is covered by
+being there; a new kind needs its values in `RIGHT` and `WRONG`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args, is_typeddict
 
-from allaboard.checking import check
+from allaboard.checking.job import check
 from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine
 from allaboard.gangs import GANGS
+from allaboard.job.fields import Reader, hints, parts
+from allaboard.job.training_job import SOURCES, Fields, Group, copied
 from allaboard.render.compatibility import pair_engine_and_gang
-from allaboard.spec.fields import Reader, hints, parts
-from allaboard.spec.job import SOURCES, Fields, Group, copied
 
 NAMES = ("a", "digits", "resnet-50", "x" * 40, "a1-b2")
 WORDS = ("train", "val_loss", "a b", "läuft", "{x}", "%s", "'", '"', "#", "- a", "x: y", "$(HOME)", "☃")

@@ -17,43 +17,43 @@ The rooms, top to bottom; each imports from lower lines alone (pyproject.toml, c
     promotion                  which checkpoint is good enough, and which is the champion
     checkpoints   shards       files with a manifest, made complete or not at all
     storage                    a folder or S3
-    inspection   checking      what is wrong with a job
+    follow                     a run over time: progress, record, restarts, outcome
+    diagnosis                  why a run waits or failed
+    convert   lint             manifests become jobs · advice about jobs and manifests
+    checking                   all problems of a job
     render                     from a job to the objects of a cluster
     gangs   engines            one file per gang scheduler, per operator's job
-    follow                     what was seen becomes meaning: progress, record, restarts, outcome
-    diagnosis                  why it waits or failed
-    status                     what an observation means: one state
-    layout   observation       the two waists: a job laid out · what is seen of a run
-    spec                       what a person asks for: job, fields, identity, site
-    errors  units  names  ...  words
+    runs                       the two values in the middle: a job laid out, a run observed
+    job                        what a person asks for: fields, identity, where it is read from
+    errors   text              every error · untrusted text, secrets, names, units
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from allaboard._version import __version__ as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from allaboard.checking.files import check
     from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Problem, TrainingFailed
     from allaboard.follow.loop import Outcome
-    from allaboard.inspection import check
-    from allaboard.observation import Observation, State
+    from allaboard.job.training_job import TrainingJob
     from allaboard.running import attach, run, submit
-    from allaboard.spec.job import TrainingJob
+    from allaboard.runs.observation import Observation, State
 
 _LAZY = {
     "AllaboardError": "errors",
     "BackendUnreachable": "errors",
     "BadInput": "errors",
-    "Observation": "observation",
+    "Observation": "runs.observation",
     "Outcome": "follow.loop",
     "Problem": "errors",
-    "State": "observation",
+    "State": "runs.observation",
     "TrainingFailed": "errors",
-    "TrainingJob": "spec.job",
+    "TrainingJob": "job.training_job",
     "attach": "running",
-    "check": "inspection",
+    "check": "checking.files",
     "run": "running",
     "submit": "running",
 }

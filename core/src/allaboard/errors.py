@@ -22,8 +22,8 @@
 A foreign error is translated at one place, with ``raise ... from``; none of these inherits from a client
 library.
 
-Whatever is put into a message, its text holds no secret and no control character (`allaboard.redaction`,
-`allaboard.printable`): an error may be printed, logged and sent anywhere.
+Whatever is put into a message, its text holds no secret and no control character (`allaboard.text.redaction`,
+`allaboard.text.printable`): an error may be printed, logged and sent anywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from allaboard.printable import visible
-from allaboard.redaction import redact_message, redact_text
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_message, redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class Problem:
         return f"{where}{self.message}{hint}"
 
     def to_dict(self) -> dict[str, Any]:
+        """The four fields by name, ready for JSON."""
         return {
             "path": self.path,
             "message": self.message,
@@ -103,6 +104,7 @@ class AllaboardError(Exception):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
+        """What is wrong, one by one; empty unless the error has several findings."""
         return ()
 
 
@@ -131,6 +133,7 @@ class BadInput(AllaboardError):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
+        """All problems of the input, errors before warnings."""
         return self._problems
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -142,6 +145,8 @@ def _rebuild(kind: type[BadInput], message: str, problems: tuple[Problem, ...], 
 
 
 class UnknownRun(BadInput):
+    """The name fits no run of this place."""
+
     code = "unknown_run"
 
 
@@ -152,59 +157,83 @@ class SpecChanged(BadInput):
 
     @classmethod
     def of(cls, run: str, changes: Sequence[str]) -> SpecChanged:
-        """``changes``: of `allaboard.spec.identity.differences`."""
+        """``changes``: of `allaboard.job.identity.differences`."""
         headline = (
-            f"run {run} is live with another job; stop it first (allaboard stop {run}), or use another key:"
+            f"run {run} is live with another job; stop it first (`allaboard stop {run}`), or use another key:"
         )
         parts = (line.partition(": ") for line in changes)
         return cls(headline, [Problem(path, how) for path, _, how in parts])
 
 
 class SiteError(AllaboardError):
+    """Whoever runs this machine, this store or this cluster must act."""
+
     code = "site_error"
 
 
 class StorageError(SiteError):
+    """A folder or a bucket refused a request, or did not answer it."""
+
     code = "storage_error"
 
 
 class StorageDenied(StorageError):
+    """The credentials are missing or wrong, or they do not allow the request."""
+
     code = "storage_denied"
 
 
 class StorageMissing(StorageError):
+    """The bucket, the folder or the object is not there."""
+
     code = "storage_missing"
 
 
 class StorageFull(StorageError):
+    """The disk has no space left, or a quota is used up."""
+
     code = "storage_full"
 
 
 class StorageConflict(StorageError):
+    """The object exists already, and only its first writer may create it."""
+
     code = "storage_conflict"
 
 
 class StorageUnsupported(StorageError):
+    """The server cannot carry out the request safely; nothing was written."""
+
     code = "storage_unsupported"
 
 
 class StorageUnreachable(StorageError):
+    """The store gave no answer, or a server error. A later request may succeed."""
+
     code = "storage_unreachable"
 
 
 class BackendUnreachable(AllaboardError):
+    """The backend does not answer. The run goes on untouched; a later request may succeed."""
+
     code = "backend_unreachable"
 
 
 class Corrupt(AllaboardError):
+    """Bytes differ from their manifest, or a record cannot be read."""
+
     code = "corrupt"
 
 
 class OwnershipConflict(AllaboardError):
+    """Another owner has the run now, and this client changed nothing."""
+
     code = "conflict"
 
 
 class TakenOver(OwnershipConflict):
+    """Another process writes the run's checkpoints now; this process saves no more."""
+
     code = "taken_over"
 
 

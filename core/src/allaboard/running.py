@@ -12,7 +12,7 @@ from typing import Any
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Changes, Handle, Plan
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import (
     Answer,
@@ -27,11 +27,11 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.follow.restart import INTERRUPTIONS
-from allaboard.observation import Observation, Owner
-from allaboard.spec.identity import fresh_key
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import display_name, folder_of, read_text
-from allaboard.spec.site import Site, check_backend
+from allaboard.job.identity import fresh_key
+from allaboard.job.loader import display_name, folder_of, read_text
+from allaboard.job.site import Site, check_backend
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.observation import Observation, Owner
 
 ATTEMPTS = 3
 """Default attempts of a job where no orchestrator retries: only failures that may pass (a lost run) are tried
@@ -73,7 +73,7 @@ def read_job(job: Job, *, lenient: bool = False) -> TrainingJob:
     the file may be a manifest of a known kind, in a file with other objects beside it. Raises BadInput with
     every problem.
     """
-    from allaboard.converting import fields_of, given_in
+    from allaboard.convert.manifests import fields_of, given_in
 
     if isinstance(job, (str, os.PathLike)):
         path = os.fspath(job)
@@ -96,10 +96,16 @@ def new_owner(kind: str = "attached") -> Owner:
 def submit(
     job: Job, *, key: str | None = None, backend: Backend | str | None = None, owner: Owner | None = None
 ) -> Handle:
-    """Start a job and leave it running; no client needs to follow it. Raises BadInput when it cannot start.
+    """Start a job and leave it running; no client needs to follow it.
 
-    Without ``key`` every call trains again; for a key that exists, see core/docs/contract.md, Launch under a
-    key.
+    :param job: as for `run`.
+    :param key: identifies the run. Without a key every call trains again; a key that exists is answered as
+        core/docs/contract.md, Launch under a key, says.
+    :param backend: as for `run`.
+    :param owner: who owns the run; by default this process, detached.
+
+    Returns the handle of the attempt. Raises BadInput when the job cannot start, `SpecChanged` when the key
+    belongs to a live run of another job, BackendUnreachable when the backend does not answer.
     """
     plan = Plan(read_job(job), key or fresh_key())
     return backend_of(backend).launch(plan, owner or new_owner("detached"))
@@ -114,12 +120,23 @@ def run(
     on_launch: Callable[[Handle], None] | None = None,
     poll: float | None = None,
 ) -> Outcome:
-    """Start a job, follow it to its end and return how it ended; a failed training is an outcome, not an
+    """Start a job, follow it to its end and return how it ended. A failed training is an outcome, not an
     exception.
 
-    ``on_seen`` gets every observation; ``poll``: seconds between two observations without a wake-up, by
-    default the backend's. Raises BadInput when it cannot start, BackendUnreachable when the backend stopped
-    answering (the run itself is untouched). The same ``key`` adopts a run whose client died.
+    :param job: a `TrainingJob`, a mapping of its fields, or the path of a job file (``-`` reads stdin). The
+        mapping or the file may also be a manifest of a kind that allaboard knows.
+    :param key: identifies the run. The same key adopts a run whose client died, and returns the result of a
+        run that succeeded (core/docs/contract.md, Launch under a key). Without a key every call trains
+        again.
+    :param backend: ``"local"``, ``"kubernetes"``, or a backend. The default is ``ALLABOARD_BACKEND``, else
+        ``local``.
+    :param on_seen: is called with every observation.
+    :param on_launch: is called with the handle of each attempt that this call starts or adopts.
+    :param poll: seconds between two observations where no change wakes the follower. The default is the
+        backend's.
+
+    Raises BadInput when the job cannot start, `SpecChanged` when the key belongs to a live run of another
+    job, BackendUnreachable when the backend stopped answering: the run itself is untouched.
     """
     where = backend_of(backend)
     plan = Plan(read_job(job), key or fresh_key())
@@ -143,8 +160,14 @@ def attach(
     on_seen: OnSeen | None = None,
     poll: float | None = None,
 ) -> Outcome:
-    """Follow an existing run, by id, unique prefix or job name, to its end. The run is not stopped, restarted
-    or owned.
+    """Follow an existing run to its end. The call does not own the run, and neither stops nor restarts it.
+
+    :param run: a run's name, a prefix that only one run has, or a job's name for its newest run.
+    :param backend: as for `run`.
+    :param on_seen: is called with every observation.
+    :param poll: as for `run`.
+
+    Raises UnknownRun when no run has the name, BackendUnreachable when the backend stopped answering.
     """
     where = backend_of(backend)
     name = where.observe(run).run

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
 from allaboard.errors import BadInput
-from allaboard.printable import visible
-from allaboard.redaction import redact_text
-from allaboard.units import counted
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_text
+from allaboard.text.units import counted
 
 CONFUSION, ROC = "confusion", "roc"
 MOST_LABELS = 100

@@ -33,6 +33,9 @@ from allaboard_kfp import __version__
 from allaboard_kfp.passing import passed
 
 IMAGE = os.environ.get("ALLABOARD_KFP_IMAGE") or f"ghcr.io/allaboard/kfp-allaboard-python:{__version__}"
+"""The image of steps whose factory gets no other: ``ALLABOARD_KFP_IMAGE`` where the pipeline is compiled,
+else the image of this release.
+"""
 
 
 class Component(PythonComponent):  # type: ignore[misc]
@@ -79,7 +82,7 @@ class Options(TypedDict, total=False):
 
 
 def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that makes a data set, in this image."""
+    """The component `prepare_shards` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def prepare_shards(
@@ -121,7 +124,7 @@ def make_prepare_shards(image: str = IMAGE, **options: Unpack[Options]) -> Compo
 
 
 def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that trains, in this image."""
+    """The component `train` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def train(
@@ -154,7 +157,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             environment: variables of every member, beside the job's own; a number is written as text.
             args: arguments after the job's own.
             shards: what to train on: the job's data.shards; a uri, or an artifact of a data set.
-            shards_artifact: takes the artifact.
+            shards_artifact: leave it out; an artifact that is given as shards is passed here.
             folder: where members and relative paths start; empty: the job file's, else the working directory.
             store: what store:// stands for; empty: ALLABOARD_STORE.
             backend: kubernetes: members are pods of their own; local: processes of this step; empty:
@@ -200,7 +203,7 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
 
 
 def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that copies a checkpoint to where it stays, in this image."""
+    """The component `collect_checkpoint` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def collect_checkpoint(
@@ -217,7 +220,7 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> C
 
         Args:
             source: the folder of a run's checkpoints, or one checkpoint; a uri, or an artifact of a model.
-            source_artifact: takes the artifact.
+            source_artifact: leave it out; an artifact that is given as source is passed here.
             into: where copies are kept: a folder, s3://bucket/prefix or store://name.
             which: latest, best, or the number of a step.
             metric: best by which metric.
@@ -245,7 +248,7 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> C
 
 
 def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that evaluates a checkpoint, in this image."""
+    """The component `evaluate` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def evaluate(
@@ -275,7 +278,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
 
         Args:
             checkpoint: the checkpoint: its uri, or an artifact of a model.
-            checkpoint_artifact: takes the artifact.
+            checkpoint_artifact: leave it out; an artifact that is given as checkpoint is passed here.
             job: the evaluation as a mapping.
             job_text: instead of job: JSON, YAML, or the path of a job file.
             overrides: as for train.
@@ -324,7 +327,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
 
 
 def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
-    """The component that promotes a checkpoint through the gate, in this image."""
+    """The component `promote` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
     @dsl.component(base_image=image, install_kfp_package=False, **options)
     def promote(
@@ -349,7 +352,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
         Args:
             checkpoint: the candidate, a uri or an artifact of a model; a collected one, as retention removes
                 those in a run's own folder.
-            checkpoint_artifact: takes the artifact.
+            checkpoint_artifact: leave it out; an artifact that is given as checkpoint is passed here.
             into: where the champions are recorded: a folder, s3://bucket/prefix or store://name.
             results: the metrics of its evaluation; empty: those of its own manifest.
             metric: compare with the champion by this metric; empty: by thresholds alone.

@@ -22,9 +22,9 @@ from typing import Any
 
 from allaboard.backends.base import Backend
 from allaboard.errors import BadInput, SiteError
-from allaboard.observation import Owner
+from allaboard.job.identity import kfp_key
 from allaboard.running import new_owner
-from allaboard.spec.identity import kfp_key
+from allaboard.runs.observation import Owner
 from allaboard_kfp.inputs import on_cluster
 
 DOWNWARD = {
@@ -44,8 +44,8 @@ _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
 
 
 def identified(task: Any) -> Any:
-    """Give the pod of this task its identity, and return the task. Raises SiteError without kfp-
-    kubernetes.
+    """Give the pod of this task its identity, and return the task. Raises SiteError where
+    ``kfp-kubernetes`` is not installed.
     """
     try:
         from kfp import kubernetes

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from allaboard.checking import require_valid
-from allaboard.converting import Given, fields_of
+from allaboard.checking.job import require_valid
+from allaboard.convert.manifests import Given, fields_of
 from allaboard.errors import BadInput
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import display_name, job_folder, names_a_file, parse, read_text
-from allaboard.spec.mappings import as_mapping
+from allaboard.job.loader import display_name, job_folder, names_a_file, parse, read_text
+from allaboard.job.mappings import as_mapping
+from allaboard.job.training_job import TrainingJob
 from allaboard_kfp.artifacts import Artifact, place_of
 from allaboard_kfp.parameters import filled, given_inputs, text_of
 

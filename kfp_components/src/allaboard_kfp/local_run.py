@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from allaboard.errors import BadInput
-from allaboard.spec.loader import job_folder
+from allaboard.job.loader import job_folder
 
 
 class Options(TypedDict, total=False):

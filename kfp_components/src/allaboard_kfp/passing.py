@@ -19,7 +19,7 @@ from kfp.dsl.pipeline_context import Pipeline
 from kfp.dsl.types import type_utils
 
 from allaboard.errors import BadInput
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 from allaboard_kfp.parameters import PREFIX, WHOLE, mark
 
 ARTIFACT = "_artifact"

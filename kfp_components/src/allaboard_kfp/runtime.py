@@ -18,9 +18,12 @@ from allaboard.backends.base import Backend
 from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
 from allaboard.errors import AllaboardError, BadInput, Corrupt
 from allaboard.follow.loop import Outcome
+from allaboard.job.loader import job_folder
+from allaboard.job.training_job import TrainingJob
 from allaboard.promotion.champion import history as champions
 from allaboard.promotion.champion import promote
 from allaboard.promotion.gate import Gate
+from allaboard.report import commands
 from allaboard.report.last_good import since_last_good
 from allaboard.report.page import run_page
 from allaboard.report.page_data import page_data
@@ -28,15 +31,22 @@ from allaboard.report.reading import read_run
 from allaboard.report.words import metrics as in_words
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import job_folder
 from allaboard.storage import open_store
-from allaboard.units import counted, rfc3339, show_bytes
+from allaboard.text.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, describe, log_numbers, refer, write_page
 from allaboard_kfp.classification import Pictures, draw, without_pictures
 from allaboard_kfp.inputs import job_of, uri_of
 from allaboard_kfp.report import promotion_page
-from allaboard_kfp.step import Place, finish, numbers_of, run_to_the_end, say, step_errors, with_inputs
+from allaboard_kfp.step import (
+    Place,
+    finish,
+    numbers_of,
+    place_of,
+    run_to_the_end,
+    say,
+    step_errors,
+    with_inputs,
+)
 from allaboard_kfp.summary import run_markdown
 from allaboard_kfp.value import OutputMetric
 
@@ -132,7 +142,7 @@ def run_train(
     """Train, and return the run, the folder of its checkpoints, the best of them (else the newest) and the
     value of the metric.
     """
-    with step_errors():
+    with step_errors() as errors:
         place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
         named = uri_of(shards, shards_artifact, "shards")
         data = place.uri(named) if named else ""
@@ -142,10 +152,11 @@ def run_train(
         output = OutputMetric.of(metric, mode, (training.get("checkpoints") or {}).get("best"))
         place.check_store(training.as_mapping())
         runs = place.open_backend()
-        outcome, handle = run_to_the_end(runs, training, place.key)
+        at = errors.at = place_of(runs)
+        outcome, handle = run_to_the_end(runs, training, place.key, at)
         _publish(
             runs, outcome, training,
-            place=place, report=report, summary=summary, metrics=metrics, kind="training",
+            at=at, place=place, report=report, summary=summary, metrics=metrics, kind="training",
         )  # fmt: skip
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
@@ -213,7 +224,7 @@ def run_evaluate(
     classification: Classification,
 ) -> Evaluated:
     """Run the user's evaluation of one checkpoint as a job of its own, and return its metrics."""
-    with step_errors():
+    with step_errors() as errors:
         place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
         output = OutputMetric.of(metric, mode)
         _, candidate = checkpoint_at(place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact)))
@@ -221,10 +232,11 @@ def run_evaluate(
         place.check_store(job_given.as_mapping())
         evaluation = evaluation_job(job_given, candidate.uri, lenient=True)
         runs = place.open_backend()
-        outcome, handle = run_to_the_end(runs, evaluation, place.key)
+        at = errors.at = place_of(runs)
+        outcome, handle = run_to_the_end(runs, evaluation, place.key, at)
         _publish(
             runs, outcome, evaluation,
-            place=place, report=report, summary=summary, metrics=metrics, kind="evaluation",
+            at=at, place=place, report=report, summary=summary, metrics=metrics, kind="evaluation",
         )  # fmt: skip
         for trouble in draw(numbers_of(outcome), classification):
             say(trouble)
@@ -340,6 +352,7 @@ def _publish(
     outcome: Outcome,
     job: TrainingJob,
     *,
+    at: commands.Place,
     place: Place,
     report: Artifact,
     summary: Artifact,
@@ -356,7 +369,7 @@ def _publish(
     read = read_run(backend, outcome)
     since = since_last_good(backend, outcome.seen)
     window = (place.started, now)
-    data = page_data(outcome, read, now, job=job, kind=kind, since=since, window=window)
+    data = page_data(outcome, read, now, at=at, job=job, kind=kind, since=since, window=window)
     page, lines = run_page(data), run_markdown(data)
     write_page(report, page)
     write_page(summary, lines)
@@ -367,7 +380,7 @@ def _publish(
             reports.write(f"{name}.html", page.encode())
             say(f"  {'report':<11}{reports.uri}/{name}.html")
             reports.write(f"{name}.md", lines.encode())
-    finish(outcome, since.headline if since is not None else "")
+    finish(outcome, at, since.headline if since is not None else "")
     log_numbers(metrics, numbers_of(outcome))
 
 

@@ -19,29 +19,33 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
 from allaboard.diagnosis.faults import SURE
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation, State
-from allaboard.printable import last_state
-from allaboard.report import localtime, words
+from allaboard.job.loader import job_folder
+from allaboard.job.site import STORE, Site, resolve_uri, site_of
+from allaboard.job.training_job import TrainingJob
+from allaboard.report import commands, localtime, words
 from allaboard.report.attached_run import AttachedRun, FollowerLeft, Signals, event_source
 from allaboard.report.exits import exit_code_of, untouched_on_error
 from allaboard.report.plain import PlainView
 from allaboard.report.terminal import shown, silence_stdout
-from allaboard.reportline import decode
 from allaboard.running import ATTEMPTS, backend_of, follow_policy
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import job_folder
-from allaboard.spec.site import STORE, Site, resolve_uri, site_of
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.storage.scratch import own_folder
-from allaboard.units import counted
+from allaboard.text.printable import last_state
+from allaboard.text.reportline import decode
+from allaboard.text.units import counted
 from allaboard_kfp.identity import check_place, key_of, owner_of
 from allaboard_kfp.inputs import as_written, inputs_as_written, on_cluster
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.local.backend import LocalBackend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,6 +65,7 @@ lost.
 TERMINATION_LOG = "/dev/termination-log"
 LONGEST_REASON = 1000
 """Bytes. Kubernetes keeps 12 KiB for all containers of a pod; one with Argo's and KFP's own has four."""
+AGAIN = "the next try of this step"
 KEEPALIVE = 60.0  # seconds after which a silent step logs that it lives: people kill silent steps
 
 
@@ -69,16 +74,25 @@ def say(text: str) -> None:
     print(shown(text), flush=True)
 
 
+@dataclass(slots=True)
+class Errors:
+    """``at``: where the step's runs are, as soon as it is known; errors may name commands."""
+
+    at: commands.Place = commands.HERE
+
+
 @contextmanager
-def step_errors() -> Iterator[None]:
+def step_errors() -> Iterator[Errors]:
     """An error ends the step with one sentence and an exit code (core/docs/contract.md, Exit codes), without
     a traceback.
     """
+    errors = Errors()
     try:
-        yield
+        yield errors
     except AllaboardError as error:
-        print(shown(f"error: {error}", lines=True), file=sys.stderr, flush=True)
-        keep_reason(str(error))
+        words = errors.at.in_text(str(error))
+        print(shown(f"error: {words}", lines=True), file=sys.stderr, flush=True)
+        keep_reason(words)
         if error.code == "never_fits" and on_cluster():
             print(_RESOURCES_HINT, file=sys.stderr, flush=True)
         raise SystemExit(exit_code_of(error)) from None
@@ -188,6 +202,25 @@ class Place:
         return backend
 
 
+def place_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> commands.Place:
+    """Where the step's runs are, for whoever reads its log elsewhere. Members in the step's own pod can only
+    be asked inside of it.
+    """
+    if backend.name != "local":
+        return commands.Place(
+            backend=backend.name, namespace=cast("KubernetesBackend", backend).api.namespace
+        )
+    if not on_cluster(environ):
+        return commands.Place()
+    from allaboard.backends.kubernetes.client.loader import namespace_of_pod
+
+    namespace = namespace_of_pod()
+    where = ("-n", namespace) if namespace else ()
+    home = f"ALLABOARD_HOME={cast('LocalBackend', backend).home}"
+    inside = ("kubectl", "exec", environ["KFP_POD_NAME"], *where, "--", "env", home)
+    return commands.Place(program=(*inside, "python3", "-m", "allaboard"))
+
+
 def start_time(environ: Mapping[str, str]) -> float:
     """When this step started, epoch seconds: its process, where kfp made one for it and the system knows;
     else now.
@@ -199,7 +232,9 @@ def start_time(environ: Mapping[str, str]) -> float:
     return time.time()
 
 
-def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcome, Handle]:
+def run_to_the_end(
+    backend: Backend, job: TrainingJob, key: str, at: commands.Place
+) -> tuple[Outcome, Handle]:
     """Launch the job under this key, or adopt its run, and follow it to its end. The result is not handed
     over yet. The job says how many attempts there are in all, else `attempts_of` its backend.
 
@@ -207,15 +242,15 @@ def run_to_the_end(backend: Backend, job: TrainingJob, key: str) -> tuple[Outcom
     core/docs/contract.md, Exit codes, when the step was told twice to end.
     """
     plan = Plan(job, key)
-    view = StepView(backend, plan.run)
+    view = StepView(backend, plan.run, at)
     attempts = (job.get("policy") or {}).get("attempts") or attempts_of(backend)
     with Interrupts() as signals:
-        follower = Step(backend, plan, owner_of(backend), lambda: view, signals)
+        follower = Step(backend, plan, owner_of(backend), lambda: view, signals, at, AGAIN)
         # No change of the run tells of new output of rank 0.
         poll = min(backend.pace.poll, LONGEST_POLL)
         try:
             follower.launch()
-            with untouched_on_error(plan.run):
+            with untouched_on_error(plan.run, at):
                 outcome = follower.follow_to_end(follow_policy(backend, poll, attempts))
         except FollowerLeft as left:
             keep_reason(str(left))
@@ -266,8 +301,10 @@ def reader_is_gone(fd: int = 1) -> bool:
 class StepView:
     """The plain view of the command line, with rank 0's output between its lines."""
 
-    def __init__(self, backend: Backend, run: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plain = PlainView(event_source(backend, run), clock=clock)
+    def __init__(
+        self, backend: Backend, run: str, at: commands.Place, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.plain = PlainView(event_source(backend, run), at, clock=clock)
         self.rank0 = Rank0Output(backend, run, clock)
         self.clock, self.last_line_at = clock, clock()
         self.shown: object = None
@@ -372,7 +409,7 @@ class Rank0Output:
             self.skipped = 0
 
 
-def finish(outcome: Outcome, since_last_good: str = "") -> None:
+def finish(outcome: Outcome, at: commands.Place, since_last_good: str = "") -> None:
     """Return if the run succeeded; else end the step with the first diagnosis, what was decided, what was
     changed ``since_last_good``, and an exit code (core/docs/contract.md, Exit codes), or `MAY_PASS`.
     """
@@ -389,7 +426,7 @@ def finish(outcome: Outcome, since_last_good: str = "") -> None:
             verdict = "whether another try would repeat it is not known"
         if passes and outcome.state is State.FAILED:
             code = MAY_PASS
-        lines.append(f"cause: {first.code}; {verdict}; {first.fix}")
+        lines.append(f"cause: {first.code}; {verdict}; {at.in_text(first.fix, outcome.run)}")
     lines += [since_last_good] if since_last_good else []
     print(shown("\n".join(lines), lines=True), file=sys.stderr, flush=True)
     raise SystemExit(code)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from allaboard.printable import visible
 from allaboard.report import words
+from allaboard.text.printable import visible
 
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 _EVIDENCE = 5

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from allaboard.errors import BadInput
-from allaboard.names import nearest
+from allaboard.text.names import nearest
 
 WORST = 1e308
 """Stands for "no number"; negative where larger is better. Every JSON reader takes it, unlike infinity."""

@@ -27,7 +27,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from allaboard.errors import BadInput, SiteError
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
     from allaboard.backends.kubernetes.client.config import Credentials, Secret, Settings
 
 DEFAULT_CONN_ID = "kubernetes_default"
@@ -43,6 +43,12 @@ class ClusterConnection:
     conn_id: str
     extras: Mapping[str, Any] = field(repr=False)
     namespace: str | None = None
+
+    @property
+    def context(self) -> str | None:
+        """The context of the kubeconfig that the connection names."""
+        name = self.extras.get("cluster_context") or self.extras.get("extra__kubernetes__cluster_context")
+        return name if isinstance(name, str) else None
 
     @property
     def digest(self) -> str:
@@ -225,8 +231,7 @@ class ConnectionCredentials:
 
 @dataclass(slots=True)
 class _Shared:
-    loop: asyncio.AbstractEventLoop
-    api: AsyncApi
+    api: Api
     users: int = 0
 
 
@@ -234,16 +239,16 @@ _shared: dict[tuple[int, str, str], _Shared] = {}
 
 
 @asynccontextmanager
-async def shared_api(connection: ClusterConnection) -> AsyncIterator[AsyncApi]:
-    """The client of this loop for this connection. It is closed with its last user."""
-    from allaboard.backends.kubernetes.client.api import AsyncApi
+async def shared_api(connection: ClusterConnection) -> AsyncIterator[Api]:
+    """The client of this process for this connection. Its connections are closed with its last user."""
+    from allaboard.backends.kubernetes.backend import IN_FLIGHT
+    from allaboard.backends.kubernetes.client.api import Api
 
     settings = await asyncio.to_thread(settings_of, connection)
-    loop = asyncio.get_running_loop()
-    key = (id(loop), settings.identity, settings.namespace)
+    key = (os.getpid(), settings.identity, settings.namespace)
     shared = _shared.get(key)
-    if shared is None or shared.loop is not loop:
-        shared = _shared[key] = _Shared(loop, AsyncApi(settings))
+    if shared is None:
+        shared = _shared[key] = _Shared(Api(settings, concurrency=IN_FLIGHT))
     shared.users += 1
     try:
         yield shared.api
@@ -251,7 +256,7 @@ async def shared_api(connection: ClusterConnection) -> AsyncIterator[AsyncApi]:
         shared.users -= 1
         if not shared.users:
             _shared.pop(key, None)
-            await shared.api.close()
+            shared.api.close()
 
 
 # The provider that Airflow's hooks are part of.

@@ -10,7 +10,7 @@ from configparser import RawConfigParser
 from airflow.sdk import conf
 
 from allaboard.errors import SiteError
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 ELSEWHERE = ("stop", "fail")
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from allaboard.spec.site import in_pod
+from allaboard.job.site import in_pod
 
 KUBERNETES = "KubernetesExecutor"
 SINGLE_TASK = (KUBERNETES, "AwsEcsExecutor", "AwsBatchExecutor", "AwsLambdaExecutor")

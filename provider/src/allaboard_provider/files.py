@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from allaboard.homes import expand_home
-from allaboard.spec.loader import parse, read_text
+from allaboard.job.homes import expand_home
+from allaboard.job.loader import parse, read_text
 
 
 def dag_folder(operator: Any) -> str:

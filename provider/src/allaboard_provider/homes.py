@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from allaboard.follow.run_record import Data, Reached
-from allaboard.names import why_not_an_object_name
-from allaboard.printable import visible
+from allaboard.text.names import why_not_an_object_name
+from allaboard.text.printable import visible
 
 HOME, STOP, ENDED = "allaboard_home", "allaboard_stop", "allaboard_ended"
 VERSION = 1

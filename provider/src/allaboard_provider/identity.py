@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from airflow.sdk import Variable, conf
 
-from allaboard.names import run_name, why_not_an_object_name
-from allaboard.observation import Owner
-from allaboard.spec.identity import airflow_key
-from allaboard.spec.job import TrainingJob
-from allaboard.untrusted import parse_json
+from allaboard.job.identity import airflow_key
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.observation import Owner
+from allaboard.text.names import run_name, why_not_an_object_name
+from allaboard.text.untrusted import parse_json
 
 VARIABLE = "allaboard_instance"
 STORED = "allaboard_instance"

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from allaboard.checking import require_valid
-from allaboard.converting import fields_of
+from allaboard.checking.job import require_valid
+from allaboard.convert.manifests import fields_of
 from allaboard.errors import BadInput, Problem
-from allaboard.redaction import secret_values
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import names_a_file
-from allaboard.spec.mappings import as_mapping
+from allaboard.job.loader import names_a_file
+from allaboard.job.mappings import as_mapping
+from allaboard.job.training_job import TrainingJob
+from allaboard.text.redaction import secret_values
 from allaboard_provider.files import dag_folder, fields_of_file
 
 

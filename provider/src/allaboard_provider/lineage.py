@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from allaboard.errors import AllaboardError
-from allaboard.redaction import redact_url
+from allaboard.text.redaction import redact_url
 from allaboard_provider import outlets
 from allaboard_provider.masking import hidden
 

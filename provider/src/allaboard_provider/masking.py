@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 
-from allaboard.redaction import hidden_value, redact_text
+from allaboard.text.redaction import hidden_value, redact_text
 
 _MARK = "\0"
 """What no text of a job holds."""
@@ -53,7 +53,7 @@ def _masked_parts(text: str) -> tuple[str, ...]:
 
 class Noting:
     """Airflow's ``conn`` or ``var`` of templates, which hands on what it is asked for and masks the secrets
-    in it. Airflow itself knows fewer names of secrets than `allaboard.redaction`.
+    in it. Airflow itself knows fewer names of secrets than `allaboard.text.redaction`.
     """
 
     def __init__(self, accessor: Any, mask: Callable[[str, Any], None]) -> None:

@@ -25,8 +25,8 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 
 LOST_STEPS = "allaboard_lost_steps"
 """The key in the task's state store: how many steps a try of this task has told of already."""

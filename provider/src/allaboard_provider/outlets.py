@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from allaboard.redaction import redact_texts
+from allaboard.text.redaction import redact_texts
 
 CHAMPION = "champion"
 """The key of an Asset's state under which the champion in place stands."""

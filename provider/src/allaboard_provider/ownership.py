@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from allaboard.backends.base import Backend, Handle, Stopped
+from allaboard.backends.base import Backend, Handle
 from allaboard.errors import OwnershipConflict, UnknownRun
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
 from allaboard_provider.identity import in_triggerer, stopping
 
 if TYPE_CHECKING:
@@ -27,14 +26,7 @@ def stop_deferred(backend: Backend, handle: Handle, ti_id: str, reason: str) -> 
     """Stop this attempt if it still runs and belongs to this try in its deferred phase. True if it did. One
     that has ended by itself is left to the worker, which may be about to take it back.
     """
-    ended = stopping(ti_id)
-    try:
-        if state_of(backend.observe(handle.run)).is_final:
-            return False
-        backend.adopt(handle, in_triggerer(ti_id), ended)
-    except (OwnershipConflict, UnknownRun):
-        return False
-    return isinstance(backend.stop(handle, ended, BY, reason), Stopped)
+    return backend.stop_from(handle, in_triggerer(ti_id), stopping(ti_id), BY, reason)
 
 
 def expect_no_further_try(backend: Backend, seen: Observation) -> None:
@@ -51,12 +43,5 @@ def expect_no_further_try(backend: Backend, seen: Observation) -> None:
 
 
 async def astop_deferred(backend: TriggerBackend, handle: Handle, ti_id: str, reason: str) -> bool:
-    """As `stop_deferred`, with an async backend."""
-    ended = stopping(ti_id)
-    try:
-        if state_of(await backend.observe(handle.run)).is_final:
-            return False
-        await backend.adopt(handle, in_triggerer(ti_id), ended)
-    except (OwnershipConflict, UnknownRun):
-        return False
-    return isinstance(await backend.stop(handle, ended, BY, reason), Stopped)
+    """As `stop_deferred`, of a backend that is awaited."""
+    return await backend.stop_from(handle, in_triggerer(ti_id), stopping(ti_id), BY, reason)

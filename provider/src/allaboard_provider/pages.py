@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from allaboard.errors import BackendUnreachable
-from allaboard.redaction import redact_text
-from allaboard.units import rfc3339
-from allaboard.untrusted import parse_json
+from allaboard.text.redaction import redact_text
+from allaboard.text.units import rfc3339
+from allaboard.text.untrusted import parse_json
 from allaboard_provider.identity import are_of_one_dag
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
     from allaboard.follow.loop import Outcome
-    from allaboard.observation import Observation
+    from allaboard.report.commands import Place
     from allaboard.report.page_data import Bounds
     from allaboard.report.reading import Rank0Output
+    from allaboard.runs.observation import Observation
 
 RUN_KEY = "allaboard_run"
 """The XCom that names the run as soon as there is one, so that a failed task shows it, too."""
@@ -51,16 +52,17 @@ def told(
     outcome: Outcome,
     now: float,
     *,
+    at: Place,
     bounds: Bounds,
     kind: str = "training",
     seconds: float = _READING,
     with_output: bool = True,
     output: Output | None = None,
 ) -> dict[str, Any]:
-    """The value of `page_data` for a run. ``seconds``: how long its output may be read; where that takes
-    longer, only its end is told. ``with_output``: False where there can be none yet. ``output``: what was
-    read for an earlier page of the run. A failed run is compared with the last good one of the same DAG: who
-    sees the page need not see other DAGs. Raises AllaboardError.
+    """The value of `page_data` for a run. ``at``: where it is. ``seconds``: how long its output may be
+    read; where that takes longer, only its end is told. ``with_output``: False where there can be none yet.
+    ``output``: what was read for an earlier page of the run. A failed run is compared with the last good one
+    of the same DAG: who sees the page need not see other DAGs. Raises AllaboardError.
     """
     from allaboard.report.last_good import since_last_good
     from allaboard.report.page_data import Readings, page_data
@@ -75,7 +77,9 @@ def told(
         rank0 = (output or Output()).read(hurried, run, seen.attempt)
         read = read_run(hurried, outcome, secrets, rank0)
         since = since_last_good(hurried, seen, lambda good: are_of_one_dag(good.key or "", seen.key or ""))
-    return page_data(outcome, read, now, job=job_of(backend, run), kind=kind, since=since, bounds=bounds)
+    return page_data(
+        outcome, read, now, at=at, job=job_of(backend, run), kind=kind, since=since, bounds=bounds
+    )
 
 
 class _Hurried:

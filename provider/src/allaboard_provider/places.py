@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allaboard.errors import UnknownRun
+from allaboard.report import commands
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """``options``: of the command line that finds a run there, with a blank before; ``address``: for
-    people.
-    """
+    """``at``: for the command lines that are printed; ``address``: for people."""
 
     is_local: bool
 
@@ -28,7 +27,7 @@ class Place(Protocol):
     def backend(self) -> Backend: ...
 
     @property
-    def options(self) -> str: ...
+    def at(self) -> commands.Place: ...
 
     @property
     def address(self) -> dict[str, Any]: ...
@@ -51,7 +50,7 @@ class ThisMachine:
 
     backend: LocalBackend
     is_local = True
-    options = ""
+    at = commands.Place()
 
     @property
     def address(self) -> dict[str, Any]:
@@ -76,11 +75,12 @@ class OnCluster:
 
     backend: KubernetesBackend
     connection: str | None
+    context: str | None = None
     is_local = False
 
     @property
-    def options(self) -> str:
-        return f" --namespace {self.backend.api.namespace}"
+    def at(self) -> commands.Place:
+        return commands.Place(self.backend.name, context=self.context, namespace=self.backend.api.namespace)
 
     @property
     def address(self) -> dict[str, Any]:
@@ -102,4 +102,4 @@ def place_of(hook: AllaboardHook, pause: Callable[[float], None] = time.sleep) -
     """The place that a connection names. ``pause``: how its backend sleeps. Raises BadInput."""
     if hook.is_local:
         return ThisMachine(hook.local())
-    return OnCluster(hook.on_cluster(pause), hook.conn_id)
+    return OnCluster(hook.on_cluster(pause), hook.conn_id, hook.cluster.context)

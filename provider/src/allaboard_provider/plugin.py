@@ -26,8 +26,8 @@ from airflow.sdk.plugins_manager import AirflowPlugin
 from pluggy import HookimplMarker
 
 from allaboard.errors import SiteError
-from allaboard.spec.site import home
-from allaboard.untrusted import show
+from allaboard.job.site import home
+from allaboard.text.untrusted import show
 from allaboard_provider.links import ROUTE
 from allaboard_provider.ui import PREFIX, LazyApp
 
@@ -164,7 +164,7 @@ def allow_jobs_in_xcom() -> None:
     """
     from airflow.sdk.serde import allow_class
 
-    from allaboard.spec.job import TrainingJob
+    from allaboard.job.training_job import TrainingJob
 
     allow_class(TrainingJob)
 
@@ -248,7 +248,7 @@ def stop_runs_of(ti_ids: Collection[Any], task: tuple[Any, ...], reason: str) ->
         return
     from allaboard.backends.base import Handle
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.status import state_of
+    from allaboard.runs.status import state_of
     from allaboard_provider.identity import is_of_task
     from allaboard_provider.ownership import expect_no_further_try, stop_deferred
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from allaboard.backends.base import Handle, handle_of
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, OwnershipConflict, UnknownRun
-from allaboard.observation import Observation, Owner, State
-from allaboard.spec.site import home
-from allaboard.status import state_of
+from allaboard.job.site import home
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, ordered_by, read_ended, read_home
 from allaboard_provider.identity import VARIABLE, TaskKey, in_triggerer, stopping, task_of
 from allaboard_provider.orders import why_stop

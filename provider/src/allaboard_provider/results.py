@@ -9,10 +9,11 @@ from typing import Any
 
 from allaboard.diagnosis.faults import SURE, Fault, fault_of
 from allaboard.follow.loop import Outcome
-from allaboard.observation import PHASES, Observation, State
-from allaboard.printable import visible
-from allaboard.redaction import redact_text, redact_texts
-from allaboard.status import state_of
+from allaboard.report.commands import Place
+from allaboard.runs.observation import PHASES, Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_text, redact_texts
 from allaboard_provider import errors
 from allaboard_provider.errors import (
     ImageTrouble,
@@ -31,13 +32,13 @@ from allaboard_provider.errors import (
 from allaboard_provider.ownership import BY
 
 
-def failure_text(outcome: Outcome, options: str = "", secrets: Iterable[str] = ()) -> str:
-    """What failed, why, and what to do. ``options``: of the command line that finds the run; ``secrets``: the
-    run's.
-    """
+def failure_text(outcome: Outcome, at: Place, secrets: Iterable[str] = ()) -> str:
+    """What failed, why, and what to do. ``at``: where the run is; ``secrets``: its own."""
     stopped = outcome.state is State.STOPPED  # there is nothing to mend
-    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses and not stopped else ""
-    words = f"{outcome.message}{fix}. All logs: allaboard logs {outcome.run}{options}"
+    fix = (
+        f"; {at.in_text(outcome.diagnoses[0].fix, outcome.run)}" if outcome.diagnoses and not stopped else ""
+    )
+    words = f"{outcome.message}{fix}. All logs: {at.command('logs', outcome.run)}"
     return _plain(words, secrets)
 
 
@@ -61,7 +62,7 @@ _BY_FAULT: dict[Fault, type[TrainingFailed]] = {
 }
 
 
-def failure_of(outcome: Outcome, text: str, secrets: Iterable[str] = ()) -> TrainingFailed:
+def failure_of(outcome: Outcome, at: Place, text: str, secrets: Iterable[str] = ()) -> TrainingFailed:
     """The exception of a run that did not succeed, by its first diagnosis. ``text``: its words."""
     first = outcome.diagnoses[0] if outcome.diagnoses else None
     if outcome.state is State.STOPPED:
@@ -80,7 +81,7 @@ def failure_of(outcome: Outcome, text: str, secrets: Iterable[str] = ()) -> Trai
         code=first.code,
         summary=_plain(first.summary, secrets),
         fields=_FIELDS.get(by_state or TrainingFailed, ()),
-        fix=_plain(first.fix, secrets),
+        fix=_plain(at.in_text(first.fix, outcome.run), secrets),
         # A queue may be shorter another time.
         retryable=first.retryable or in_queue,
         run=outcome.run,
@@ -109,7 +110,7 @@ def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def end_of(
-    outcome: Outcome, options: str = "", secrets: Iterable[str] = (), text: str | None = None
+    outcome: Outcome, at: Place, secrets: Iterable[str] = (), text: str | None = None
 ) -> dict[str, Any]:
     """How a run has ended, for a worker that cannot look at it: plain JSON without secrets. ``result``: as
     `result_of`, of one that succeeded; ``error``: what its task raises for another one, with ``text`` or
@@ -118,8 +119,8 @@ def end_of(
     known = tuple(secrets)
     if outcome.ok:
         return {"state": str(outcome.state), "result": result_of(outcome, known), "error": None}
-    text = failure_text(outcome, options, known) if text is None else _plain(text, known)
-    error = failure_of(outcome, text, known)
+    text = failure_text(outcome, at, known) if text is None else _plain(text, known)
+    error = failure_of(outcome, at, text, known)
     fields = {"kind": type(error).__name__, "text": str(error), **vars(error)}
     return {"state": str(outcome.state), "result": None, "error": fields}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from allaboard.errors import UnknownRun
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 
 
 def find_run(backend: Any, run: str | None, key: str | None) -> Any:

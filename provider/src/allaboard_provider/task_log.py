@@ -24,14 +24,15 @@ from allaboard.backends.local.state.paths import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.follow.news import Said, kind_of_reason, news, reason_of
-from allaboard.observation import MemberSeen, Observation, Progress, State
-from allaboard.printable import last_state, visible
-from allaboard.redaction import redact_text
-from allaboard.reportline import PREFIX
-from allaboard.spec.site import home
-from allaboard.status import state_of
-from allaboard.units import counted, show_seconds
-from allaboard.untrusted import LIMITS, parse_json
+from allaboard.job.site import home
+from allaboard.report.commands import Place
+from allaboard.runs.observation import MemberSeen, Observation, Progress, State
+from allaboard.runs.status import state_of
+from allaboard.text.printable import last_state, visible
+from allaboard.text.redaction import redact_text
+from allaboard.text.reportline import PREFIX
+from allaboard.text.units import counted, show_seconds
+from allaboard.text.untrusted import LIMITS, parse_json
 
 MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
 LAST_LINES = 50
@@ -43,12 +44,13 @@ MOST_MEMBERS = 4
 _TRACEBACK = "Traceback (most recent call last)"
 _FORGET_AFTER = 30 * 86400
 _SPEED = "steps_per_second"
+_PLACE = ("backend", "context", "namespace")
 
 
 @dataclass
 class LogState:
     """What the log holds already. ``uid``: of the attempt; ``at``: the time of the last line, epoch seconds,
-    below zero for none; ``over``: the failure is logged, too.
+    below zero for none; ``over``: the failure is logged, too; ``place``: of the run, for commands.
     """
 
     uid: str | None = None
@@ -66,6 +68,7 @@ class LogState:
     restarts: dict[str, int] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     over: bool = False
+    place: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, body: Any) -> LogState:
@@ -78,7 +81,7 @@ class LogState:
 class TaskLog:
     """Turns observations of one run into lines for the task log of one try. ``state``: what the log holds
     already, as far as the caller knows; ``home``: where the state is kept as well, None: nowhere;
-    ``options``: of the command line that finds the run.
+    ``at``: where the run is, for the commands that are printed; None for a caller that goes on from a state.
     """
 
     def __init__(
@@ -89,23 +92,31 @@ class TaskLog:
         state: Mapping[str, Any] | None = None,
         home: str | None = None,
         output: bool = True,
-        options: str = "",
+        at: Place | None = None,
         secrets: Iterable[str] | None = (),
     ) -> None:
         """``output``: log rank 0's own lines, too. ``secrets``: the run's, which no line shows; None for a
         caller that sets `secrets` before the first line.
         """
-        self.run, self.output, self.options = run, output, options
+        self.run, self.output = run, output
         self.secrets = secrets
         self.path = Path(home) / "airflow" / f"{ti_id}.json" if home is not None else None
         self.state = max(LogState.of(state), self._load(), key=lambda state: state.at)
+        if at is not None:
+            self.state.place = {name: value for name in _PLACE if (value := getattr(at, name))}
+
+    @property
+    def at(self) -> Place:
+        """Where the run is."""
+        told = self.state.place
+        return Place(told.get("backend"), None, told.get("context"), told.get("namespace"))
 
     def track(self, seen: Observation) -> None:
         """Start anew for another attempt. Until its own rank 0 has reported, the observed progress is that of
         the attempt before, and is not logged.
         """
         if seen.uid != self.state.uid:
-            self.state = LogState(uid=seen.uid, checkpoint=self.state.checkpoint)
+            self.state = LogState(uid=seen.uid, checkpoint=self.state.checkpoint, place=self.state.place)
         if seen.progress.heartbeat is None:
             self.state.step, self.state.checkpoint = seen.progress.step, self._checkpoint_of(seen)
 
@@ -200,7 +211,7 @@ class TaskLog:
     def _bounded(self, newest: NewestLines) -> list[str]:
         # Hidden before they are cut: half a secret is known to nobody.
         shown = [self._redact(last_state(line)) for line in newest[-MOST_LINES:]]
-        return bounded(shown, self.run, self.options, newest.dropped + len(newest) - len(shown))
+        return bounded(shown, self.run, self.at, newest.dropped + len(newest) - len(shown))
 
     def _end_of(self, lines: list[str]) -> list[str]:
         """The last traceback and what follows it, else the last lines; indented."""
@@ -381,7 +392,7 @@ def _collect(item: LogLine | Cursor, newest: NewestLines, task_log: TaskLog) -> 
         task_log.state.cursor = item
 
 
-def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> list[str]:
+def bounded(lines: list[str], run: str, at: Place, dropped: int = 0) -> list[str]:
     """The last lines, as many as a task log takes at once, after a line that counts those left out.
     ``dropped``: lines that came before.
     """
@@ -396,7 +407,7 @@ def bounded(lines: list[str], run: str, options: str = "", dropped: int = 0) -> 
     kept.reverse()
     left_out = dropped + len(lines) - len(kept)
     if left_out:
-        where = f"allaboard logs {run} --rank 0{options}"
+        where = at.command("logs", run, "--rank", "0")
         kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
     return kept
 

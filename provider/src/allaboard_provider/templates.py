@@ -18,7 +18,7 @@ import jinja2
 from jinja2.nativetypes import NativeEnvironment
 
 from allaboard.errors import BadInput
-from allaboard.spec.mappings import as_mapping
+from allaboard.job.mappings import as_mapping
 from allaboard_provider.errors import naming_field
 from allaboard_provider.masking import noting
 

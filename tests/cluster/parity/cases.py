@@ -13,8 +13,8 @@ from typing import Any
 
 from allaboard.backends.base import Handle
 from allaboard.errors import BadInput
-from allaboard.observation import Observation, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from tests.cluster.api import until
 from tests.cluster.parity.puppets import COMMAND
 from tests.cluster.parity.stages import PATIENCE, WHO, Performance, Tale

@@ -24,12 +24,12 @@ from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.backends.local.supervisor.controller import SETTLE
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import ENGINES, engine_of_object
 from allaboard.errors import BadInput
-from allaboard.observation import MemberSeen, Observation, Owner
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.observation import MemberSeen, Observation, Owner
+from allaboard.runs.status import state_of
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import ProcessKubelet
 from tests.cluster.parity import puppets

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from allaboard.checkpoints.metrics import best_of, number, parse_best, plain
 from allaboard.errors import BadInput
-from allaboard.metrics import best_of, number, parse_best, plain
 
 
 def test_scalars_of_numpy_and_torch_become_plain_numbers() -> None:

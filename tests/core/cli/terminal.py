@@ -18,8 +18,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked, kill_run
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
-from allaboard.observation import Observation, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from tests.core.cli.warm import Warm
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from allaboard.cli import app
-from allaboard.cli import demo as under_test
+from allaboard.cli.start import demo as under_test
 from tests.core.cli.terminal import Terminal
 
 SHORT = """\

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.cli import app
 from allaboard.diagnosis import stacks
-from allaboard.observation import Owner
+from allaboard.runs.observation import Owner
 from tests.core.backends.local.conftest import backend as backend_of
 from tests.core.backends.local.helpers import a_plan, wait_for
 

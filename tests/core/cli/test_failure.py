@@ -25,6 +25,7 @@ from allaboard.errors import (
     StorageMissing,
     StorageUnreachable,
 )
+from allaboard.report.commands import HERE
 from allaboard.report.exits import exit_code_of
 from tests.core.cli.terminal import TRAINS, Terminal
 
@@ -346,7 +347,7 @@ def test_the_details_of_a_bug_go_into_no_folder_of_another_user(
 
 def test_what_a_disk_refuses_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     error = OSError(errno.ENOSPC, "No space left on device", "/full/file")
-    assert failure.exit_code(error, []) == 1
+    assert failure.exit_code(error, [], HERE) == 1
     assert capsys.readouterr().err == "error: /full/file: No space left on device\n"
 
 
@@ -356,7 +357,7 @@ def test_what_each_error_means_for_the_exit_code() -> None:
     assert exit_code_of(BackendUnreachable("")) == 5
     assert exit_code_of(StorageUnreachable("")) == 5
     assert {exit_code_of(e) for e in (StorageDenied(""), Corrupt(""), OwnershipConflict(""))} == {1}
-    assert failure.exit_code(click.Abort(), []) == 130
+    assert failure.exit_code(click.Abort(), [], HERE) == 130
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(ab: Terminal) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from allaboard.backends.base import Gap, LogLine
 from allaboard.cli.folding import Folds
-from allaboard.cli.logs import _print, _Printer
-from allaboard.observation import MemberSeen, Observation
+from allaboard.cli.watch.logs import _print, _Printer
+from allaboard.runs.observation import MemberSeen, Observation
 
 BEGUN = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
 WAITS = "waiting for master"

@@ -8,9 +8,9 @@ import random
 import pytest
 import yaml
 
-from allaboard.cli.lint import _lint_all
+from allaboard.cli.tools.lint import _lint_all
 from allaboard.errors import BadInput
-from allaboard.spec.loader import parse_all
+from allaboard.job.loader import parse_all
 from tests.core.cli.terminal import Terminal
 from tests.core.cli.test_startup import HEAVY, imported
 from tests.core.lint.test_rules import GOOD, MAIN, POLICY, changed

@@ -21,8 +21,9 @@ from rich.console import Console
 from allaboard.backends.base import Handle
 from allaboard.cli.live import Frame, LiveView
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, Observation, Progress, Slow, Stall, State
-from allaboard.status import state_of
+from allaboard.report.commands import HERE
+from allaboard.runs.observation import Event, Observation, Progress, Slow, Stall, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_member, seen
 from tests.core.cli.terminal import LONG, TRAINS, WAITS, Terminal, wait_for
 
@@ -61,7 +62,7 @@ def drawn(
 ) -> str:
     """The frame as text, ``after`` seconds from the observation."""
     now = [100.0]
-    frame = Frame(lambda: now[0])
+    frame = Frame(HERE, lambda: now[0])
     frame.show(observation, events)
     now[0] += after
     console = Console(
@@ -170,7 +171,7 @@ def test_a_script_that_reports_nothing_has_no_bar() -> None:
 def test_the_view_stays_at_the_end_and_says_what_is_next(capsys: pytest.CaptureFixture[str]) -> None:
     screen = io.StringIO()
     console = Console(file=screen, width=100, height=40, force_terminal=True, color_system=None)
-    view = LiveView(lambda: [], console=console)
+    view = LiveView(lambda: [], HERE, console=console)
     notes, warnings = ("the job has changed: workers: 1 -> 2",), ("members start one by one",)
     view.launched(Handle("digits-00000000", 2, 1, "u1", notes=notes, warnings=warnings))
     view.seen(TRAINING)

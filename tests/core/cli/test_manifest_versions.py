@@ -10,12 +10,12 @@ import pytest
 
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
-from allaboard.converting import convert, documents
+from allaboard.convert.manifests import convert, documents
 from allaboard.engines import ENGINES, other_version
+from allaboard.job.site import site_of
+from allaboard.job.training_job import TrainingJob
 from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
 from allaboard.running import read_job
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.site import site_of
 from tests.core.cli.terminal import Terminal
 
 TOLD = (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from allaboard.cli import main
-from allaboard.converting import fields_of
+from allaboard.convert.manifests import fields_of
 from allaboard.errors import BadInput
 from tests.core.cli.terminal import Terminal
 

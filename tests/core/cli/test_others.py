@@ -15,9 +15,9 @@ from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.observe import managers
 from allaboard.backends.kubernetes.observe.queues import JOB_UID
 from allaboard.cli import main
-from allaboard.observation import Owner, State
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.test_on_a_cluster import Desk, desk

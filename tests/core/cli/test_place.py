@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextvars import copy_context
 from pathlib import Path
 
 import pytest
 
-from allaboard.cli import app, main
+from allaboard.cli import main
 from allaboard.cli.place import Place
 from allaboard.errors import BadInput
-from allaboard.report.commands import command
 from allaboard.running import backend_of
 
 CONFIG = """
@@ -113,15 +111,3 @@ def test_runs_of_this_machine_leave_no_orphans(capsys: pytest.CaptureFixture[str
     assert said(capsys, "list", "--orphans", "--json") == (0, '{\n  "orphans": []\n}\n')
     code, text = said(capsys, "stop", "--orphans")
     assert code == 0 and "watched by their own supervisors" in text
-
-
-def test_what_is_advised_works_at_the_same_place() -> None:
-    line = copy_context()
-    with pytest.raises(BadInput, match="is not there"):
-        line.run(app.main, ["stop", "digits", "--kubeconfig", "/my lab"], standalone_mode=False)
-    assert line.run(command, "stop digits") == "allaboard stop digits --kubeconfig '/my lab'"
-
-
-def test_a_command_line_leaves_nothing_of_its_place_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, "run", "nothing.yaml", "--context", "lab", "-n", "team")
-    assert command("stop digits") == "allaboard stop digits"

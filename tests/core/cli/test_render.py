@@ -6,8 +6,8 @@ import json
 
 import yaml
 
-from allaboard.names import run_name
 from allaboard.render import labels
+from allaboard.text.names import run_name
 from tests.core.cli.terminal import Terminal
 from tests.core.cli.test_startup import HEAVY, imported
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from allaboard.observation import State
-from allaboard.status import state_of
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from tests.core.cli.terminal import STATUS, STUBBORN, TRAINS, WAITS, Terminal, finished, wait_for
 
 PHASES = {"admitted", "scheduled", "image", "rendezvous", "first_step", "training"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from allaboard.observation import State
-from allaboard.status import state_of
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import supervisor_and_keeper
 from tests.core.cli.terminal import LONG, STATUS, STUBBORN, TRAINS, WAITS, Terminal, finished, wait_for
 

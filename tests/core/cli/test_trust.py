@@ -15,12 +15,13 @@ from rich.console import Console
 from allaboard.cli import failure
 from allaboard.cli.live import Frame
 from allaboard.errors import BadInput, Problem, SpecChanged
-from allaboard.observation import Event, MemberSeen, State
-from allaboard.printable import visible_json
+from allaboard.job.identity import differences
 from allaboard.report import terminal, words
-from allaboard.spec.identity import differences
+from allaboard.report.commands import HERE
+from allaboard.runs.observation import Event, MemberSeen, State
 from allaboard.storage import open_store
 from allaboard.testing import seen
+from allaboard.text.printable import visible_json
 from tests.core.cli.terminal import WAITS, Terminal
 
 CANARY = "c4nary-V4lue_77"
@@ -137,7 +138,7 @@ def test_columns_stay_columns() -> None:
 
 
 def test_the_live_view_reads_no_markup_and_no_escapes() -> None:
-    frame = Frame(lambda: 0.0)
+    frame = Frame(HERE, lambda: 0.0)
     members = (MemberSeen(group="[red]x[/red]\x1b[2J", index=0, rank=0, phase="running"),)
     frame.show(
         seen(State.QUEUED, members=members, waiting=EVIL, notes=(EVIL,)),
@@ -154,7 +155,7 @@ def test_a_report_of_a_bug_holds_no_secret(
 ) -> None:
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys, "argv", ["allaboard", "run", f"--store=s3://a:{CANARY}@b", "--token", CANARY])
-    assert failure.exit_code(RuntimeError(f"Authorization: Bearer {CANARY}"), []) == 1
+    assert failure.exit_code(RuntimeError(f"Authorization: Bearer {CANARY}"), [], HERE) == 1
     (written,) = (tmp_path / "home" / "bugs").iterdir()
     assert CANARY not in written.read_text() + capsys.readouterr().err
     assert "RuntimeError" in written.read_text()

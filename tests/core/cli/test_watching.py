@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from allaboard.observation import State
-from allaboard.status import state_of
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from tests.core.cli.terminal import STATUS, TRAINS, WAITS, Said, Terminal, a_terminal, finished, wait_for
 
 TALKS = """

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from allaboard.cli.render import to_yaml
-from allaboard.converting import convert, documents
+from allaboard.cli.tools.render import to_yaml
+from allaboard.convert.manifests import convert, documents
 from tests.core.convert.manifests import HERE
 
 FOLDER = HERE / "golden"

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from allaboard.checking import require_valid
-from allaboard.conversion.values import Conversion
-from allaboard.converting import Document, documents, engine_of_manifest, job_of
+from allaboard.checking.job import require_valid
+from allaboard.convert.manifests import Document, documents, engine_of_manifest, job_of
 from allaboard.engines.kubeflow import KubeflowEngine
-from allaboard.layout import lay_out
+from allaboard.engines.reading.values import Conversion
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import render
+from allaboard.runs.layout import lay_out
 
 HERE = Path(__file__).parent
 Json = dict[str, Any]

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, cast
 
-from allaboard.conversion.values import Loss, without_ours
 from allaboard.engines.kubeflow import RESTART, KubeflowEngine, replica_type
-from allaboard.pod_defaults import KEPT, MESH_ANNOTATIONS, MESH_LABELS
+from allaboard.engines.reading.values import Loss, without_ours
+from allaboard.job.pod_defaults import KEPT, MESH_ANNOTATIONS, MESH_LABELS
 
 Json = dict[str, Any]
 ADDED = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE",)

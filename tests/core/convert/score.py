@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 
-from allaboard.converting import Document, Outcome, convert, score
+from allaboard.convert.manifests import Document, Outcome, convert, score
 from allaboard.engines import ENGINES
 from tests.core.convert.manifests import HERE, in_folder
 

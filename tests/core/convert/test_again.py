@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from allaboard.cli.render import to_yaml
-from allaboard.converting import convert, documents
+from allaboard.cli.tools.render import to_yaml
+from allaboard.convert.manifests import convert, documents
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
-from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.manifests import render
 from allaboard.running import read_job
+from allaboard.runs.layout import lay_out
 
 MANIFEST = """
 apiVersion: kubeflow.org/v1

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.checking import check
-from allaboard.converting import Outcome, convert, documents
+from allaboard.checking.job import check
+from allaboard.convert.manifests import Outcome, convert, documents
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
 from tests.core.convert.generated import a_jobset, a_manifest

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.converting import Document, Outcome, convert
+from allaboard.convert.manifests import Document, Outcome, convert
 from allaboard.engines import ENGINES
 from tests.core.convert.generated import a_jobset
 from tests.core.convert.manifests import back, in_folder, there

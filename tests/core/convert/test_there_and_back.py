@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allaboard.converting import Document, engine_of_manifest
+from allaboard.convert.manifests import Document, engine_of_manifest
 from allaboard.engines.kubeflow import KubeflowEngine
 from tests.core.convert.generated import READ_BY_A_JOB, a_manifest
 from tests.core.convert.manifests import back, engine_of, in_folder, there

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.checking import check, require_valid
-from allaboard.converting import Outcome, convert, documents
+from allaboard.checking.job import check, require_valid
+from allaboard.convert.manifests import Outcome, convert, documents
 from allaboard.engines import ENGINES
-from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import render
+from allaboard.runs.layout import lay_out
 
 PATCHED = """
 apiVersion: trainer.kubeflow.org/v1alpha1

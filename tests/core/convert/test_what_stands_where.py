@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check
-from allaboard.conversion.values import Conversion
+from allaboard.checking.job import check
+from allaboard.engines.reading.values import Conversion
 from tests.core.convert.golden import EXAMPLES, file_of
 from tests.core.convert.golden import job_of as golden_job_of
 from tests.core.convert.manifests import there

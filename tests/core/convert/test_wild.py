@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allaboard.checking import check
-from allaboard.converting import Document, convert, engine_of_manifest, score
+from allaboard.checking.job import check
+from allaboard.convert.manifests import Document, convert, engine_of_manifest, score
 from allaboard.errors import BadInput
 from tests.core.convert.manifests import HERE, in_folder
 from tests.core.convert.score import is_read, outcomes_of
@@ -43,7 +43,7 @@ def test_every_example_of_the_operator_is_converted_and_loses_nothing_that_it_un
 
 
 def test_what_is_no_yaml_is_no_manifest_and_templates_are_called_so() -> None:
-    from allaboard.converting import documents
+    from allaboard.convert.manifests import documents
 
     for file in sorted((HERE / "templates").glob("*")):
         with pytest.raises(BadInput, match="is not YAML") as caught:

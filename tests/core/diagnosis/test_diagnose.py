@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allaboard.diagnosis import diagnose
-from allaboard.observation import Event, Observation
+from allaboard.runs.observation import Event, Observation
 from allaboard.testing import a_condition, a_member, seen
 
 TRACEBACK = """epoch 1

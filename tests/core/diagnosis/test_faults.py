@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.faults import FAULTS, Fault, fault_of
-from allaboard.diagnosis.rules import all_rules
 
 PASSING_IMAGES = {"image_pull_network", "image_pull_rate_limited"}
 

@@ -16,9 +16,9 @@ import pytest
 
 from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 from allaboard.diagnosis import Diagnosis, diagnose
-from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.start_errors import why_not_started
-from allaboard.observation import Obstacle
+from allaboard.runs.observation import Obstacle
 from tests.core.diagnosis.building import at, condition, event, job, node, pod, snapshot
 
 Json = dict[str, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.page import ROOMS, page
-from allaboard.diagnosis.rules import all_rules
 
 PAGE = Path(__file__).parents[3] / "core" / "docs" / "causes.md"
 

@@ -23,7 +23,7 @@ from allaboard.diagnosis.stragglers import (
     slow_of,
     slow_rank,
 )  # fmt: skip
-from allaboard.observation import Condition, Observation, Slow
+from allaboard.runs.observation import Condition, Observation, Slow
 from tests.core.diagnosis.test_stacks import ALL_REDUCE, LOAD, look
 
 Extra = Callable[[int, int, random.Random], float]

@@ -6,7 +6,7 @@ import pytest
 
 from allaboard.diagnosis import diagnose
 from allaboard.diagnosis.tracebacks import find_exceptions, strip_lines, strip_prefixes, uncaught_exceptions
-from allaboard.observation import Observation
+from allaboard.runs.observation import Observation
 from allaboard.testing import a_member, seen
 
 TRACEBACK = """\

@@ -18,11 +18,11 @@ from allaboard.backends.kubernetes.observe.observation import Memory, observatio
 from allaboard.engines import Engine
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs.kueue import WorkloadSeen
-from allaboard.layout import lay_out
-from allaboard.observation import Observation, Owner, State
-from allaboard.spec.job import TrainingJob
-from allaboard.status import WORDS, state_of
-from allaboard.units import from_rfc3339
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.layout import lay_out
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import WORDS, state_of
+from allaboard.text.units import from_rfc3339
 
 FOLDER = Path(__file__).parent / "recorded"
 Story = Mapping[str, Any]

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check
+from allaboard.checking.job import check
 from allaboard.engines import BY_FRAMEWORK, ENGINES
 from allaboard.engines.base import Address
 from allaboard.engines.jobset import JobSet, with_environment
 from allaboard.engines.trainjob import INJECTED, TrainJob
 from allaboard.inside.context import context
-from allaboard.layout import lay_out
-from allaboard.observation import Observation, State
 from allaboard.render.cluster_facts import ASSUMED
 from allaboard.render.manifests import Rendered, render
-from allaboard.status import state_of
+from allaboard.runs.layout import lay_out
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 
 BOTH = ("jobset", "trainjob")

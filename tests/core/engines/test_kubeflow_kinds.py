@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.checking import check
+from allaboard.checking.job import check
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Counts, Place
 from allaboard.inside.context import ranks
-from allaboard.layout import Layout, allaboard_environment
-from allaboard.observation import State
-from allaboard.status import state_of
+from allaboard.runs.layout import Layout, allaboard_environment
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job, a_layout
 from allaboard.testing.cluster import FakeCluster
 from tests.core.backends.kubernetes.golden import of_engine

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.lifecycle import ssh_keys
-from allaboard.checking import check
-from allaboard.converting import convert, documents
+from allaboard.checking.job import check
+from allaboard.convert.manifests import convert, documents
 from allaboard.engines import BY_FRAMEWORK, ENGINES
 from allaboard.errors import SiteError
-from allaboard.layout import lay_out
 from allaboard.render.manifests import Rendered
+from allaboard.runs.layout import lay_out
 from allaboard.testing import a_job
 from tests.core.backends.kubernetes.golden import MPI_FILES, made, of_mpi
 from tests.core.engines.test_jobset_and_trainjob import a_pod, jobs, jobset_spec

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check, require_valid
+from allaboard.checking.job import check, require_valid
 from allaboard.engines import BY_FRAMEWORK, ENGINES, engine_of, engine_of_kind, engine_of_object
 from allaboard.engines.base import Address, Counts
 from allaboard.errors import BadInput
 from allaboard.inside.context import context, ranks
-from allaboard.layout import Layout, allaboard_environment, lay_out
-from allaboard.names import attempt_name, run_name
-from allaboard.observation import Observation, State
-from allaboard.status import state_of
+from allaboard.runs.layout import Layout, allaboard_environment, lay_out
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
+from allaboard.text.names import attempt_name, run_name
 from tests.core.backends.kubernetes.golden import made
 
 V2, V1 = ENGINES["mpijob"], ENGINES["mpijob-v1"]

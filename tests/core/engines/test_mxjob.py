@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.checking import check
+from allaboard.checking.job import check
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Counts
 from allaboard.inside.context import ranks
-from allaboard.layout import Layout, allaboard_environment
+from allaboard.runs.layout import Layout, allaboard_environment
 from allaboard.testing import a_job, a_layout
 from tests.core.backends.kubernetes.golden import made, of_engine
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check
+from allaboard.checking.job import check
 from allaboard.engines import ENGINES
 from allaboard.engines.trainer_runtimes import patch_of
 from allaboard.engines.trainjob import TrainJob
 from allaboard.errors import BadInput
-from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, facts_from_dict, facts_to_dict
 from allaboard.render.compatibility import engine_for
 from allaboard.render.manifests import Rendered, render
+from allaboard.runs.layout import lay_out
 from allaboard.testing import a_job
 from tests.core.engines.releases import LACKING
 

@@ -15,11 +15,11 @@ import pytest
 
 from allaboard.checkpoints import list_checkpoints
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation, State
+from allaboard.job.loader import load
+from allaboard.job.training_job import TrainingJob
 from allaboard.running import evaluation_job, run
+from allaboard.runs.observation import Observation, State
 from allaboard.shards import load_index, prepare, verify
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.loader import load
 from allaboard.storage import open_store
 
 # Not imported, which takes seconds in each worker of the tests: the scripts do, in processes of their own.

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from allaboard.observation import State
-from allaboard.status import state_of
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from tests.core.cli.terminal import Said, Terminal, a_terminal, finished, wait_for
 
 EXERCISES = Path(__file__).parents[3] / "dags_examples" / "exercises"

@@ -24,9 +24,9 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.follow.restart import FREE, INTERRUPTIONS, REPEATS, UNKNOWN, Refusal, Restart, may_restart
-from allaboard.observation import Condition as ConditionSeen
-from allaboard.observation import Limit, Objects, Observation, PodSeen, State
 from allaboard.running import Follower, follow_policy, new_owner
+from allaboard.runs.observation import Condition as ConditionSeen
+from allaboard.runs.observation import Limit, Objects, Observation, PodSeen, State
 from allaboard.testing import FakeBackend, a_job, a_member, seen
 
 

@@ -12,7 +12,7 @@ from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool.admission import Need, Used
 from allaboard.backends.local.pool.waiting import Holder, why_waiting
 from allaboard.follow.news import EVERY, MOST_REASONS, Said, kind_of_reason, news, reason_of
-from allaboard.observation import Observation, Obstacle
+from allaboard.runs.observation import Observation, Obstacle
 
 
 def waits(why: str | None) -> Observation:

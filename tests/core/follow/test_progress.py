@@ -19,8 +19,8 @@ from allaboard.follow.progress import (
     progress_of,
     progress_of_trainer,
 )
-from allaboard.observation import Progress
-from allaboard.reportline import Report, decode, encode
+from allaboard.runs.observation import Progress
+from allaboard.text.reportline import Report, decode, encode
 
 OWN = "/store/run"
 

@@ -8,8 +8,8 @@ import pytest
 
 from allaboard.follow import run_record
 from allaboard.follow.run_record import Data, RunRecord, decide
-from allaboard.observation import Owner, State
-from allaboard.spec.identity import airflow_key, kfp_key, spec_hash
+from allaboard.job.identity import airflow_key, kfp_key, spec_hash
+from allaboard.runs.observation import Owner, State
 
 SPEC = {"name": "digits", "workers": 2}
 OTHER = {"name": "digits", "workers": 3}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allaboard.follow.stall import FACTOR, FLOOR, Movement, is_overdue, patience, stall_of
-from allaboard.observation import Stall
+from allaboard.runs.observation import Stall
 from tests.core.diagnosis.test_stacks import ALL_REDUCE, BARRIER, LOAD, look
 
 

@@ -19,9 +19,9 @@ from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.deadlines import limit_of
 from allaboard.diagnosis import diagnose
 from allaboard.gangs.kueue import Held
-from allaboard.layout import Policy
-from allaboard.observation import PHASES, State
-from allaboard.units import from_rfc3339
+from allaboard.runs.layout import Policy
+from allaboard.runs.observation import PHASES, State
+from allaboard.text.units import from_rfc3339
 from tests.core.engines.replay import Moment, Story, moments, read
 
 FILE = Path(__file__).parent / "recorded" / "kueue.json"

@@ -21,9 +21,9 @@ from allaboard.errors import BadInput, Corrupt
 from allaboard.inside import Checkpointer, open_checkpoint
 from allaboard.inside.checkpointer import Every
 from allaboard.inside.shutdown import shutdown
-from allaboard.reportline import Report, decode
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
+from allaboard.text.reportline import Report, decode
 from tests.core.checkpoints.building import a_checkpoint, corrupt, cut, keys, steps, without_manifest
 from tests.core.s3server import S3Server, free_port
 

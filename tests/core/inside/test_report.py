@@ -11,7 +11,7 @@ import pytest
 
 from allaboard.errors import BadInput
 from allaboard.inside.report import EVERY, ReportWriter, Speed, report, result
-from allaboard.reportline import Report, decode
+from allaboard.text.reportline import Report, decode
 
 
 class Clock:

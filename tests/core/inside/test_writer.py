@@ -21,9 +21,9 @@ from allaboard.checkpoints.writers import newest_writer
 from allaboard.errors import TakenOver
 from allaboard.inside import Checkpointer, writer
 from allaboard.inside.shutdown import shutdown
-from allaboard.reportline import decode
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
+from allaboard.text.reportline import decode
 from tests.core.checkpoints.building import a_checkpoint, keys, steps
 from tests.core.inside import lineage
 from tests.core.s3server import S3Server, s3_server

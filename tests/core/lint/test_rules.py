@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines.kubeflow import KubeflowEngine
 from allaboard.lint import RULES, lint_job, lint_object
 from allaboard.lint.rule import SEVERITIES
 from allaboard.lint.view import JOB as OF_JOB
 from allaboard.lint.view import MANIFEST, view_of_object
-from allaboard.untrusted import find_flaws
+from allaboard.text.untrusted import find_flaws
 from tests.torture.hostile import VALUES
 
 GOOD: dict[str, Any] = yaml.safe_load("""

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check, require_valid
+from allaboard.checking.job import check, require_valid
 from allaboard.engines import ENGINES, engine_of
 from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kai import TOPOLOGY
 from allaboard.gangs.kueue import MIN_PARALLELISM, POD_SETS, PREFERRED, PRIORITY_CLASS, REQUIRED
-from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts, assumed_facts
 from allaboard.render.compatibility import (
     choose,
@@ -27,6 +26,7 @@ from allaboard.render.compatibility import (
     pair_engine_and_gang,
     plan_gang,
 )
+from allaboard.runs.layout import lay_out
 from allaboard.testing import a_job
 from tests.core.backends.kubernetes.golden import made
 
@@ -503,9 +503,9 @@ for package, folder in (("allaboard.gangs", sys.argv[1]), ("allaboard.engines", 
     sys.modules[package] = module
     spec.loader.exec_module(module)
 from dataclasses import replace
-from allaboard.checking import check
+from allaboard.checking.job import check
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.layout import lay_out
+from allaboard.runs.layout import lay_out
 from allaboard.engines import ENGINES
 from allaboard.render.compatibility import matrix
 from allaboard.render.manifests import render

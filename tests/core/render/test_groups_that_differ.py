@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check, require_valid
+from allaboard.checking.job import check, require_valid
 from allaboard.engines import engine_of
-from allaboard.layout import UNLIMITED, Layout, lay_out
+from allaboard.job.explaining import explain
+from allaboard.job.identity import spec_hash, spec_of
+from allaboard.job.schema import job_schema
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.manifests import render
-from allaboard.spec.explaining import explain
-from allaboard.spec.identity import spec_hash, spec_of
-from allaboard.spec.schema import job_schema
+from allaboard.runs.layout import UNLIMITED, Layout, lay_out
 from allaboard.testing import a_job
 
 Json = dict[str, Any]

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from allaboard.checking import check, require_valid
+from allaboard.checking.job import check, require_valid
 from allaboard.engines import engine_of
-from allaboard.layout import lay_out
-from allaboard.names import why_not_an_object_name
-from allaboard.pod_defaults import MESH_LABELS
+from allaboard.job.pod_defaults import MESH_LABELS
 from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.labels import claim_name
 from allaboard.render.pod_template import CODE_FOLDER, merged, pod_template, problems
 from allaboard.render.spot import LABELS, TAINTS
+from allaboard.runs.layout import lay_out
 from allaboard.testing import a_job
+from allaboard.text.names import why_not_an_object_name
 
 Json = dict[str, Any]
 RUN = "digits-00000000"

@@ -11,10 +11,10 @@ import yaml
 
 from allaboard.backends.kubernetes.discovery.pod_security import violations
 from allaboard.backends.kubernetes.preflight import openshift
-from allaboard.checking import check
-from allaboard.converting import Document, convert
+from allaboard.checking.job import check
+from allaboard.convert.manifests import Document, convert
 from allaboard.errors import BadInput
-from allaboard.pod_defaults import KEPT, MESH_ANNOTATIONS, MESH_LABELS
+from allaboard.job.pod_defaults import KEPT, MESH_ANNOTATIONS, MESH_LABELS
 from allaboard.render.cluster_facts import ASSUMED
 from tests.core.backends.kubernetes.golden import made
 from tests.core.render.test_pod_template import container, template

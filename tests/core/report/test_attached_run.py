@@ -11,12 +11,13 @@ from contextlib import contextmanager
 import pytest
 
 from allaboard.backends.base import Handle, NotYours, Plan, Stopped
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import BackendUnreachable, StorageDenied
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation, Owner, State
 from allaboard.report.attached_run import FollowerLeft, run_to_end
+from allaboard.report.commands import HERE
 from allaboard.report.exits import NotStarted
+from allaboard.runs.observation import Observation, Owner, State
 from allaboard.testing import FakeBackend, a_job, seen
 
 RUNNING = [State.RUNNING] * 5
@@ -66,7 +67,7 @@ class Stubborn(FakeBackend):
 
 def followed(backend: FakeBackend, view: Watched, attempts: int = 1) -> int:
     plan = Plan(require_valid(a_job()), "k")
-    return run_to_end(backend, plan, lambda: view, attempts=attempts)
+    return run_to_end(backend, plan, lambda: view, HERE, attempts=attempts)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allaboard.report.history import MOST_CURVES, MOST_POINTS, Saved, history
-from allaboard.reportline import encode
+from allaboard.text.reportline import encode
 
 
 def test_curves_and_checkpoints_are_what_was_told() -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from allaboard.follow.loop import Outcome
-from allaboard.observation import State
+from allaboard.report.commands import HERE
 from allaboard.report.history import history
 from allaboard.report.page import run_page
 from allaboard.report.page_data import Readings, page_data
-from allaboard.reportline import encode
+from allaboard.runs.observation import State
 from allaboard.testing import seen
+from allaboard.text.reportline import encode
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
@@ -25,7 +26,7 @@ POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 @pytest.fixture
 def a_page() -> str:
     told = history(encode("progress", step=n, loss=1 / n, lr=n / 10) for n in range(1, 400))
-    return run_page(page_data(Outcome(seen(State.SUCCEEDED)), Readings(told), 10.0))
+    return run_page(page_data(Outcome(seen(State.SUCCEEDED)), Readings(told), 10.0, at=HERE))
 
 
 def shown(text: str, folder: Path) -> str:

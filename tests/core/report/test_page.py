@@ -8,13 +8,14 @@ import pytest
 
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, MemberSeen, Observation, Progress, State
+from allaboard.job.training_job import TrainingJob
+from allaboard.report.commands import HERE
 from allaboard.report.history import History, history
 from allaboard.report.page import run_page
 from allaboard.report.page_data import LONGEST_LINE, Readings, page_data, timeline
-from allaboard.reportline import encode
-from allaboard.spec.job import TrainingJob
+from allaboard.runs.observation import Event, MemberSeen, Observation, Progress, State
 from allaboard.testing import a_job, a_member, seen
+from allaboard.text.reportline import encode
 from tests.core.report.pages import Page, hashed
 
 NOW = 1_790_000_000.0
@@ -33,7 +34,7 @@ def outcome(state: State, **fields: Any) -> Outcome:
 
 def text(ended: Outcome, told: History, job: TrainingJob | None = JOB, **rest: Any) -> str:
     lines = {name: tail.splitlines() for name, tail in ended.seen.tails.items()}
-    return run_page(page_data(ended, Readings(told, **{"lines": lines, **rest}), NOW, job=job))
+    return run_page(page_data(ended, Readings(told, **{"lines": lines, **rest}), NOW, at=HERE, job=job))
 
 
 def page(ended: Outcome, told: History | None = None) -> Page:

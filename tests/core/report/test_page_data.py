@@ -9,13 +9,14 @@ import pytest
 
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, Objects, PodSeen, Progress, State
+from allaboard.report.commands import HERE
 from allaboard.report.curves import at
 from allaboard.report.history import History
 from allaboard.report.page import run_page
 from allaboard.report.page_data import SNAPSHOT, VERSION, Bounds, Readings, Try, page_data
-from allaboard.reportline import Report
+from allaboard.runs.observation import Event, Objects, PodSeen, Progress, State
 from allaboard.testing import a_job, a_member, seen
+from allaboard.text.reportline import Report
 from tests.core.report.pages import Page
 
 ZERO = 1_790_000_000.0
@@ -27,7 +28,9 @@ def told(history: History | None = None, state: State = State.SUCCEEDED, **field
     rest = {n: fields.pop(n) for n in ("job", "bounds", "window") if n in fields}
     looked = seen(state, **{"created": ZERO, "started": ZERO + 5, "finished": ZERO + 100, **fields})
     ended = Outcome(looked, diagnose(looked))
-    return page_data(ended, Readings(history or History(), **read), ZERO + 200, **{"job": JOB, **rest})
+    return page_data(
+        ended, Readings(history or History(), **read), ZERO + 200, at=HERE, **{"job": JOB, **rest}
+    )
 
 
 def trained(steps: int, seconds: float = 1.0, **curves: float) -> History:

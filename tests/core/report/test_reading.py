@@ -11,12 +11,13 @@ from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.diagnosis import diagnose
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, State
+from allaboard.report.commands import HERE
 from allaboard.report.page import run_page
 from allaboard.report.page_data import LAST_LINES, page_data
 from allaboard.report.reading import Rank0Output, read_run
-from allaboard.reportline import encode
+from allaboard.runs.observation import Event, State
 from allaboard.testing import a_member, seen
+from allaboard.text.reportline import encode
 
 FAILED = (a_member("master-0", "deleted", exit_code=143), a_member("worker-0", "failed", exit_code=1, rank=1))
 
@@ -76,9 +77,9 @@ def test_a_page_shows_the_lines_of_earlier_tries_below_their_names() -> None:
     looked = seen(State.SUCCEEDED, members=(a_member("master-0"),), attempt=2)
     outcome = Outcome(looked, ())
     read = read_run(Logs({"master-0": BOOM}, {"master-0": ["all is well"]}), outcome)  # type: ignore[arg-type]
-    (member,) = page_data(outcome, read, 0.0)["members"]
+    (member,) = page_data(outcome, read, 0.0, at=HERE)["members"]
     assert member["lines"] == ["all is well"]
-    page = run_page(page_data(outcome, read, 0.0))
+    page = run_page(page_data(outcome, read, 0.0, at=HERE))
     assert "master-0, attempt 1, restart 0" in page and page.index("all is well") < page.index("boom")
 
 

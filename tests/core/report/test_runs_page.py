@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Progress, State
+from allaboard.report.commands import HERE
 from allaboard.report.history import History
 from allaboard.report.html import NONE
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
 from allaboard.report.runs_page import MOST_RUNS, compare_page, history_page
-from allaboard.reportline import Report
+from allaboard.runs.observation import Progress, State
 from allaboard.testing import a_job, seen
+from allaboard.text.reportline import Report
 from tests.core.report.pages import Page, hashed
 
 ZERO = 1_790_000_000.0
@@ -36,7 +37,7 @@ def a_run(n: int, state: State = State.SUCCEEDED, timed: bool = True, **fields: 
         },
     )
     job = a_job(environment={"LR": str(n), "API_KEY": "c4nary-V4lue_77"})
-    return page_data(Outcome(looked), Readings(history), ZERO + 400, job=job, bounds=SNAPSHOT)
+    return page_data(Outcome(looked), Readings(history), ZERO + 400, at=HERE, job=job, bounds=SNAPSHOT)
 
 
 def test_the_same_curve_of_all_runs_is_in_one_picture() -> None:
@@ -61,7 +62,7 @@ def test_curves_are_compared_over_time_only_where_all_times_are_known() -> None:
 
 def test_runs_that_told_nothing_are_compared_all_the_same() -> None:
     looked = seen(State.FAILED, run="digits-9")
-    nothing = page_data(Outcome(looked), Readings(), ZERO)
+    nothing = page_data(Outcome(looked), Readings(), ZERO, at=HERE)
     found = Page(compare_page([nothing, a_run(1)]))
     assert found.rows["Runs"][0][:2] == ["digits-9", "failed"] and found.tags.count("figure") == 2
     assert "svg" not in Page(compare_page([nothing, nothing])).tags

@@ -9,15 +9,16 @@ from dataclasses import replace
 import pytest
 
 from allaboard.backends.base import Handle
-from allaboard.cli.status import page
+from allaboard.cli.watch.status import page
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
 from allaboard.follow.restart import REPEATS
-from allaboard.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.report import localtime, words
+from allaboard.report.commands import HERE
 from allaboard.report.ending import command_again, ending_lines
 from allaboard.report.plain import PlainView
 from allaboard.report.terminal import json_line
+from allaboard.runs.observation import Condition, Event, Observation, Progress, State, Stop
 from allaboard.testing import a_condition, a_member, seen
 
 
@@ -118,7 +119,7 @@ def failed(**fields: object) -> Outcome:
 
 
 def test_a_failure_in_order() -> None:
-    lines = list(ending_lines(failed(), "allaboard run job.yaml --key k"))
+    lines = list(ending_lines(failed(), HERE, "allaboard run job.yaml --key k"))
     assert lines[0] == (
         "✗ digits-00000000 failed after 8.0 s: "
         "the training script raised an error (worker-0, rank 1): ValueError: odd"
@@ -139,7 +140,7 @@ def test_a_failure_in_order() -> None:
 
 def test_only_the_last_twenty_lines_are_quoted() -> None:
     tails = {"worker-0": "\n".join(f"line {n}" for n in range(100))}
-    quoted = [line for line in ending_lines(failed(tails=tails)) if "│" in line]
+    quoted = [line for line in ending_lines(failed(tails=tails), HERE) if "│" in line]
     assert len(quoted) == 20 and quoted[-1].endswith("line 99")
 
 
@@ -154,7 +155,7 @@ def test_a_success_with_a_warning_and_lost_steps() -> None:
     )
     member = a_member("master-0", "succeeded", log="/home/logs/master-0.0.log")
     found = seen(State.SUCCEEDED, members=(member,), progress=progress, flags=("nan_loss",))
-    text = "\n".join(ending_lines(Outcome(found, diagnose(found)), "again"))
+    text = "\n".join(ending_lines(Outcome(found, diagnose(found)), HERE, "again"))
     assert text.startswith("✓ digits-00000000 succeeded after 8.0 s\n")
     for line in (
         "  metrics     accuracy 0.9",
@@ -175,6 +176,7 @@ def test_a_stop_says_who_and_why_and_how_to_go_on() -> None:
     lines = list(
         ending_lines(
             Outcome(seen(State.STOPPED, stop=stop, started=1.0, finished=6.0, progress=saved)),
+            HERE,
             "again --key k",
         )
     )
@@ -186,9 +188,9 @@ def test_why_no_attempt_follows_is_said() -> None:
     found = seen(State.LOST, attempt=3)
     assert any(
         "3 of 3 attempts used" in line
-        for line in ending_lines(Outcome(found, diagnose(found), "3 of 3 attempts used"))
+        for line in ending_lines(Outcome(found, diagnose(found), "3 of 3 attempts used"), HERE)
     )
-    lines = [*ending_lines(replace(failed(), note=REPEATS))]
+    lines = [*ending_lines(replace(failed(), note=REPEATS), HERE)]
     assert "  attempts    another attempt would repeat it" in lines
 
 
@@ -204,16 +206,16 @@ def test_the_command_that_goes_on_can_be_pasted() -> None:
 @pytest.mark.parametrize("state", [s for s in State])
 def test_every_state_has_a_page(state: State) -> None:
     observation = seen(state)
-    text = "\n".join(page(observation, diagnose(observation), 100.0, coloured=False))
+    text = "\n".join(page(observation, diagnose(observation), HERE, 100.0, coloured=False))
     assert text.startswith(f"digits-00000000  {str(state).replace('_', ' ')}") and "next" in text
 
 
 def test_a_page_says_what_holds_it() -> None:
-    text = "\n".join(page(seen(State.QUEUED), (), 100.0, coloured=False))
+    text = "\n".join(page(seen(State.QUEUED), (), HERE, 100.0, coloured=False))
     assert "waits       waits for 2 CPUs" in text
     stop = Stop("ann@lab", "no need", 50.0)
     assert "by ann@lab at 00:00:50: no need" in "\n".join(
-        page(seen(State.STOPPING, stop=stop), (), 100.0, False)
+        page(seen(State.STOPPING, stop=stop), (), HERE, 100.0, False)
     )
 
 
@@ -236,7 +238,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_progress_is_one_line_every_five_seconds_and_the_last(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    view = PlainView(lambda: [], clock=clock)
+    view = PlainView(lambda: [], HERE, clock=clock)
     view.seen(seen(State.RUNNING))
     told(capsys)
     said: list[str] = []
@@ -250,12 +252,12 @@ def test_progress_is_one_line_every_five_seconds_and_the_last(capsys: pytest.Cap
 def test_what_nobody_may_overlook_is_a_warning_before_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
     """As a step of a pipeline says it, too."""
     handle = Handle("digits-1", 1, 1, "u", notes=("a note",), warnings=("members start one by one",))
-    PlainView(lambda: []).launched(handle)
+    PlainView(lambda: [], HERE).launched(handle)
     assert told(capsys)[1:] == ["warning: members start one by one", "a note"]
 
 
 def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PlainView(lambda: [])
+    view = PlainView(lambda: [], HERE)
     member = a_member("master-0")
     for observation in (seen(State.QUEUED), seen(State.QUEUED), seen(State.RUNNING, members=(member,))):
         view.seen(observation)
@@ -265,7 +267,7 @@ def test_a_change_is_one_line_and_no_change_none(capsys: pytest.CaptureFixture[s
 
 def test_who_was_taken_away_is_named_once_and_events_are_short(capsys: pytest.CaptureFixture[str]) -> None:
     events: list[Event] = []
-    view = PlainView(lambda: events)
+    view = PlainView(lambda: events, HERE)
     member = a_member("worker-0")
     view.seen(seen(State.RUNNING, members=(member,)))
     events.append(Event(2.0, "Normal", "Evicted", "worker-0", "Evicted pod: Drifted"))
@@ -284,7 +286,7 @@ def test_a_place_in_a_queue_is_told_once_a_minute_and_another_reason_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
-    view = PlainView(lambda: [], clock=clock)
+    view = PlainView(lambda: [], HERE, clock=clock)
 
     def waits(why: str) -> Observation:
         return seen(State.QUEUED, waiting=f"Kueue holds it back in queue team, {why}")
@@ -308,11 +310,11 @@ def test_a_place_in_a_queue_is_told_once_a_minute_and_another_reason_at_once(
 def test_a_run_that_was_over_before_the_first_look_still_says_that_it_ran(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    view = PlainView(lambda: [])
+    view = PlainView(lambda: [], HERE)
     conditions = (a_condition("Created"), a_condition("Running", "False"), a_condition("Succeeded"))
     view.seen(seen(State.SUCCEEDED, members=(a_member("master-0"),), conditions=conditions))
     assert told(capsys) == ["running: 1 master"]
-    view = PlainView(lambda: [])
+    view = PlainView(lambda: [], HERE)
     view.seen(seen(State.RUNNING, members=(a_member("master-0"),)))
     view.seen(seen(State.SUCCEEDED, members=(a_member("master-0"),)))
     assert told(capsys) == ["running: 1 master"], "once"
@@ -320,7 +322,7 @@ def test_a_run_that_was_over_before_the_first_look_still_says_that_it_ran(
 
 def test_warnings_are_told_once_and_what_is_normal_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     events = [Event(1.0, "Normal", "Started", "worker-0", "started try 0")]
-    view = PlainView(lambda: events)
+    view = PlainView(lambda: events, HERE)
     view.seen(seen(State.RUNNING))
     told(capsys)
     words_of_it = "exited with code 1; restart 1"
@@ -338,7 +340,7 @@ def test_an_event_is_told_once_wherever_it_stands_among_the_others(
 
     now = time.time()
     events = [warns("second", now, "u2")]
-    view = PlainView(lambda: events)
+    view = PlainView(lambda: events, HERE)
     view.seen(seen(State.RUNNING))
     told(capsys)
     events[:] = [warns("first", now - 1, "u1"), warns("second", now + 1, "u2")]  # late, and again
@@ -349,7 +351,7 @@ def test_an_event_is_told_once_wherever_it_stands_among_the_others(
 def test_times_of_lines_never_go_back(capsys: pytest.CaptureFixture[str]) -> None:
     now = time.time()
     events: list[Event] = []
-    view = PlainView(lambda: events)
+    view = PlainView(lambda: events, HERE)
     view.seen(seen(State.RUNNING))
     events.append(Event(now - 60, "Warning", "Failed", "worker-0", "known late"))
     view.seen(seen(State.RUNNING, restarts=1))
@@ -359,7 +361,7 @@ def test_times_of_lines_never_go_back(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_what_happened_before_it_was_found_is_not_news(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PlainView(lambda: [Event(1.0, "Warning", "BackOff", "worker-0", "long ago")])
+    view = PlainView(lambda: [Event(1.0, "Warning", "BackOff", "worker-0", "long ago")], HERE)
     view.launched(Handle("digits-00000000", 1, 1, "u", adopted=True))
     view.seen(seen(State.RUNNING))
     text = capsys.readouterr().out
@@ -367,7 +369,7 @@ def test_what_happened_before_it_was_found_is_not_news(capsys: pytest.CaptureFix
 
 
 def test_beside_a_json_object_all_is_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PlainView(lambda: [], aside=True)
+    view = PlainView(lambda: [], HERE, aside=True)
     view.launched(Handle("digits-00000000", 1, 1, "u"))
     view.seen(at_step(1, 2))
     view.ended(Outcome(seen(State.SUCCEEDED)))

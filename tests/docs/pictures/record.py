@@ -29,7 +29,7 @@ from pathlib import Path
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked, send_signal
-from allaboard.cli.demo import FILES, VICTIM
+from allaboard.cli.start.demo import FILES, VICTIM
 from tests.docs.pictures.film import Frame, shots, svg, thinned, with_notes
 from tests.docs.pictures.screen import Screen
 
@@ -134,7 +134,9 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="demo-") as name:
         folder = Path(name)
         for file in FILES:
-            (folder / file).write_bytes((resources.files("allaboard.cli") / "spirals" / file).read_bytes())
+            (folder / file).write_bytes(
+                (resources.files("allaboard.cli.start") / "spirals" / file).read_bytes()
+            )
         programs = Path(sys.executable).parent
         os.environ |= {
             "ALLABOARD_HOME": str(folder / "home"),

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 from allaboard.diagnosis import diagnose
+from allaboard.diagnosis.causes import all_rules
+from allaboard.diagnosis.finding import Diagnosis
 from allaboard.diagnosis.page import ROOMS
-from allaboard.diagnosis.rule import Cause, Diagnosis
-from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.rule import Cause
 from tests.core.diagnosis.cases import CASES
+from tests.core.diagnosis.sayings import SAYINGS, scene
 from tests.docs.site.markdown import contents, fenced, table
 
 FOLDER = "reference/causes"
@@ -27,11 +29,12 @@ def pages() -> dict[str, str]:
 def _said() -> Mapping[str, Diagnosis]:
     """Code -> what the doctor says of the first case in the tests that it calls so."""
     found: dict[str, Diagnosis] = {}
-    for case in CASES:
-        if case.code not in found:
-            first, *_ = diagnose(read_snapshot(copy.deepcopy(case.snapshot)), thorough=True)
-            if first.code == case.code:
-                found[case.code] = first
+    cases = [(case.code, case.snapshot) for case in CASES]
+    for code, snapshot in (*cases, *((one["code"], scene(one)) for one in SAYINGS)):
+        if code not in found:
+            first, *_ = diagnose(read_snapshot(copy.deepcopy(snapshot)), thorough=True)
+            if first.code == code:
+                found[code] = first
     return found
 
 
@@ -81,6 +84,9 @@ def _page(cause: Cause, said: Diagnosis | None) -> Iterator[str]:
     yield ""
     yield f"{cause.fix[:1].upper()}{cause.fix[1:]}."
     yield ""
+    if cause.fix_for_good:
+        yield f"Where waiting does not help: {cause.fix_for_good}."
+        yield ""
     yield from table(
         ("Code", "Read from", "The same job again"),
         [(f"`{cause.code}`", ", ".join(cause.needs) or "nothing", again(cause))],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from allaboard.errors import BadInput
-from allaboard.spec.explaining import Explained, explain
+from allaboard.job.explaining import Explained, explain
 from tests.docs.site.markdown import code, table
 
 HEAD = """\

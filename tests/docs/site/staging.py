@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.docs.site import benchmarks, causes, commands, environment, jobs, llms, roles, versions
+from tests.docs.site import (
+    benchmarks,
+    causes,
+    commands,
+    environment,
+    jobs,
+    llms,
+    python_reference,
+    roles,
+    versions,
+)
 from tests.docs.site.markdown import fenced
 from tests.meta.source import ROOT
 
@@ -27,6 +37,7 @@ def generated() -> Mapping[str, str]:
     """Path below core/docs -> page: all that is made from the code and not committed."""
     return {
         **causes.pages(),
+        **python_reference.pages(),
         "reference/job.md": jobs.page(),
         "reference/commands.md": commands.page(),
         "reference/environment.md": environment.page(),

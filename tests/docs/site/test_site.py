@@ -11,10 +11,10 @@ import pytest
 
 from allaboard.backends.kubernetes.discovery.rbac import ROLES, text
 from allaboard.cli import VERBS
-from allaboard.diagnosis.rules import all_rules
+from allaboard.diagnosis.causes import all_rules
 from allaboard.engines import ENGINES
 from allaboard.gangs import GANGS
-from allaboard.spec.schema import job_schema
+from allaboard.job.schema import job_schema
 from tests.core.diagnosis.test_causes import WITHOUT_A_CASE
 from tests.docs.site import (
     benchmarks,
@@ -230,6 +230,9 @@ def test_the_site_is_built_and_a_broken_link_stops_it(
     assert build.build(source, tmp_path / "html") == []
     for path in ("index.html", "llms.txt", "reference/causes/nccl_timeout.html", "how-to/cluster.md"):
         assert (tmp_path / "html" / path).exists() or path not in PAGES
+    # Types and names in docstrings lead to their places on the pages of the Python reference.
+    html = (tmp_path / "html/reference/python/allaboard.html").read_text()
+    assert 'id="allaboard.run"' in html and html.count('href="#allaboard.TrainingJob"') > 3
     small = tmp_path / "small"
     small.mkdir()
     (small / "conf.py").write_text((source / "conf.py").read_text().replace('["static"]', "[]"))

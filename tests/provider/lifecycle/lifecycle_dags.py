@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import DAG
 
 from allaboard import TrainingJob
-from allaboard.spec.loader import parse
+from allaboard.job.loader import parse
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.retries import TrainingRetryPolicy
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor

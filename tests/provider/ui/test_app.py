@@ -31,14 +31,15 @@ from allaboard.backends.kubernetes.client.resources import RESOURCEQUOTAS
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import cpus
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation, Owner, Progress, State
-from allaboard.queues import Amount, Queue
+from allaboard.report.commands import HERE
 from allaboard.report.page_data import SNAPSHOT, Readings, page_data
 from allaboard.report.reading import Rank0Output
-from allaboard.reportline import encode
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, Progress, State
+from allaboard.runs.queues import Amount, Queue
+from allaboard.runs.status import state_of
 from allaboard.testing import seen as a_seen
 from allaboard.testing.cluster import FakeCluster
+from allaboard.text.reportline import encode
 from allaboard_provider import pages, plugin
 from allaboard_provider.identity import key_of
 from allaboard_provider.links import tab_of
@@ -212,7 +213,7 @@ def left_elsewhere(
     found: Observation, state: str, *, task_id: str = "train", host: str = "gpu-7", **fields: Any
 ) -> Task:
     """A task whose run is on another host, as its follower left it when it began."""
-    page = page_data(Outcome(found), Readings(), 2.1, bounds=SNAPSHOT) | fields
+    page = page_data(Outcome(found), Readings(), 2.1, at=HERE, bounds=SNAPSHOT) | fields
     named = {"run": page["run"], "host": host}
     where = Where("nightly", "manual__1", task_id)
     return Task(where, state, "TrainingJobOperator", 1, named=named, left=pack(page))
@@ -396,7 +397,7 @@ def test_the_same_answer_is_not_sent_twice() -> None:
 
 
 def a_page(**fields: Any) -> dict[str, Any]:
-    return {**page_data(Outcome(a_seen(State.RUNNING)), Readings(), 10.0, bounds=SNAPSHOT), **fields}
+    return {**page_data(Outcome(a_seen(State.RUNNING)), Readings(), 10.0, at=HERE, bounds=SNAPSHOT), **fields}
 
 
 def test_a_snapshot_comes_back_as_it_was() -> None:

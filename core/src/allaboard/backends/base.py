@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from allaboard.follow.run_record import Data, Reached
-from allaboard.names import run_name
-from allaboard.observation import Event, Observation, Owner
-from allaboard.spec.identity import spec_hash, spec_of
-from allaboard.spec.job import TrainingJob
+from allaboard.job.identity import spec_hash, spec_of
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.observation import Event, Observation, Owner
+from allaboard.text.names import run_name
 
 if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
     from allaboard.follow.loop import FollowPolicy
@@ -42,14 +42,17 @@ class Plan:
 
     @property
     def run(self) -> str:
+        """The run's name: the job's, and the hash of the key."""
         return run_name(self.job.name, self.key)
 
     @property
     def spec(self) -> dict[str, Any]:
+        """The fields that make the run's spec, ready for JSON."""
         return spec_of(self.job)
 
     @property
     def spec_hash(self) -> str:
+        """The hash of the spec, as the run's record keeps it."""
         return spec_hash(self.spec)
 
 
@@ -186,8 +189,8 @@ class Backend(Protocol):
         """The folder of a run's checkpoints; None if its job has none."""
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        """The secret values of the run's members, for `allaboard.redaction`, as far as this client may read
-        them.
+        """The secret values of the run's members, for `allaboard.text.redaction`, as far as this client
+        may read them.
         """
 
     def started_with(self, run: str) -> StartedWith:
@@ -207,9 +210,16 @@ class Backend(Protocol):
         grace.
         """
 
-    def suspend(self, run: str) -> None: ...
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        """Take the attempt from ``old`` for ``new`` and stop it; whether it was. It is left alone where it is
+        another attempt, has another owner, or has ended by itself.
+        """
 
-    def resume(self, run: str) -> None: ...
+    def suspend(self, run: str) -> None:
+        """Take the members away and keep the run; `resume` starts them again."""
+
+    def resume(self, run: str) -> None:
+        """Start the members of a suspended run, from its newest checkpoint."""
 
     def delete(self, run: str) -> None:
         """Stop it if it runs, then remove the job, logs included. The record stays."""

@@ -13,7 +13,8 @@ ERROR, WARNING = "error", "warning"
 @dataclass(frozen=True, slots=True)
 class Check:
     """``ok``: None: not permitted, or inconclusive. ``severity`` of a failed check: ``error`` stops the job,
-    ``warning`` may not. ``fix``: what to do.
+    ``warning`` may not. ``fix``: what to do. ``code`` and ``retryable``: of the cause (core/docs/causes.md)
+    that a refusal tells, None: none is known by its words.
     """
 
     id: str
@@ -22,12 +23,15 @@ class Check:
     evidence: tuple[Evidence, ...] = ()
     fix: str | None = None
     severity: str = ERROR
+    code: str | None = None
+    retryable: bool | None = None
 
     @property
     def stops(self) -> bool:
         return self.ok is False and self.severity == ERROR
 
     def to_dict(self) -> dict[str, Any]:
+        cause = {} if self.code is None else {"code": self.code, "retryable": self.retryable}
         return {
             "id": self.id,
             "ok": self.ok,
@@ -35,4 +39,5 @@ class Check:
             "summary": self.summary,
             "evidence": [asdict(e) for e in self.evidence],
             "fix": self.fix,
+            **cause,
         }

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from allaboard.errors import AllaboardError
-from allaboard.layout import Saving
-from allaboard.observation import Progress
+from allaboard.runs.layout import Saving
+from allaboard.runs.observation import Progress
 
 
 def with_checkpoints(progress: Progress, saving: Saving, environ: Mapping[str, str]) -> Progress:

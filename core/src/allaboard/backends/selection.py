@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from allaboard.backends.base import Selection
 from allaboard.errors import BadInput
-from allaboard.names import nearest
-from allaboard.observation import MemberSeen
+from allaboard.runs.observation import MemberSeen
+from allaboard.text.names import nearest
 
 
 def refuse_strangers(selection: Selection, members: Iterable[MemberSeen]) -> None:

@@ -20,9 +20,9 @@ from allaboard.checkpoints.listing import (
     verify,
 )
 from allaboard.checkpoints.manifest import Checkpoint, Manifest, Part, folder_name, step_of
+from allaboard.checkpoints.metrics import parse_best
 from allaboard.checkpoints.retention import Pruned, prune
 from allaboard.checkpoints.saving import save
-from allaboard.metrics import parse_best
 
 __all__ = [
     "Checkpoint",

@@ -25,8 +25,8 @@ from typing import Any
 from allaboard.checkpoints.holds import hold_checkpoint
 from allaboard.checkpoints.listing import Torn, locate, object_digest, part_problem, scan
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name
+from allaboard.checkpoints.metrics import best_of, parse_best
 from allaboard.errors import BadInput, Corrupt, StorageError, StorageMissing
-from allaboard.metrics import best_of, parse_best
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join, read_small
 from allaboard.storage.scratch import scratch
@@ -47,13 +47,16 @@ class Collected:
 
     @property
     def step(self) -> int:
+        """The step of the checkpoint."""
         return self.checkpoint.step
 
     @property
     def bytes(self) -> int:
+        """The size of all parts."""
         return self.checkpoint.bytes
 
     def to_dict(self) -> dict[str, Any]:
+        """The copy as ``allaboard checkpoints collect --json`` prints it."""
         manifest = self.checkpoint.manifest
         return {
             "uri": self.uri,
@@ -97,7 +100,7 @@ def collect(
 
     ``which`` is ``latest``, ``best`` (by ``metric``, smaller or larger by ``mode``; ``best:val_loss:min``
     says it in one word) or a step. Safe to repeat. Raises StorageMissing when nothing complete is there,
-    Corrupt when all of it is damaged, BadInput, StorageError.
+    `Corrupt` when all of it is damaged, BadInput, StorageError.
     """
     folder, step = locate(os.fspath(source))
     store, target = open_store(folder), open_store(into)

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from allaboard.checkpoints.manifest import folder_name, step_of
 from allaboard.errors import StorageError, StorageMissing
 from allaboard.storage.base import Store, read_small
-from allaboard.units import from_rfc3339, rfc3339
-from allaboard.untrusted import parse_json
+from allaboard.text.units import from_rfc3339, rfc3339
+from allaboard.text.untrusted import parse_json
 
 FOLDER = "holds"
 VERSION = 1

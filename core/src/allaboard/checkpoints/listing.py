@@ -16,10 +16,10 @@ from itertools import islice
 
 from allaboard.checkpoints.hashing import file_digest
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name, step_of
+from allaboard.checkpoints.metrics import best_of
 from allaboard.checkpoints.writers import FOLDER as WRITERS
 from allaboard.checkpoints.writers import is_superseded, newest_writer, numbers_of
 from allaboard.errors import BadInput, Corrupt, StorageMissing
-from allaboard.metrics import best_of
 from allaboard.storage import open_store
 from allaboard.storage.base import Entry, Store, join, read_small
 from allaboard.storage.disk import translate_os_errors
@@ -143,7 +143,7 @@ def _inspect_folder(store: Store, folder: Folder) -> Checkpoint | Torn | None:
 
 
 def read_manifest(store: Store, step: int) -> Manifest:
-    """The manifest of a step. Raises StorageMissing when there is none, Corrupt when it is not valid."""
+    """The manifest of a step. Raises StorageMissing when there is none, `Corrupt` when it is not valid."""
     key = f"{folder_name(step)}/{MANIFEST}"
     where = join(store.uri, key)
     manifest = Manifest.decode(read_small(store, key), where)

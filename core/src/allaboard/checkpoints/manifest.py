@@ -24,10 +24,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from allaboard.checkpoints.metrics import plain
 from allaboard.errors import BadInput, Corrupt
-from allaboard.filenames import relative_name, sha256
-from allaboard.metrics import plain
-from allaboard.untrusted import Unreadable, parse_json, show
+from allaboard.text.filenames import relative_name, sha256
+from allaboard.text.untrusted import Unreadable, parse_json, show
 
 MANIFEST = "manifest.json"
 #: Stands where the manifest stood once retention let a checkpoint go: which parts to remove later.
@@ -72,9 +72,11 @@ class Part:
 
     @property
     def called(self) -> str:
+        """The name by which the script saved the part."""
         return self.part or self.name
 
     def to_dict(self) -> dict[str, Any]:
+        """The part as the manifest has it."""
         body = {"name": self.name, "size": self.size, "sha256": self.sha256, "rank": self.rank}
         return body if self.part is None else {**body, "part": self.part}
 
@@ -119,9 +121,11 @@ class Manifest:
         return replace(self, metrics=clean, nonfinite=nonfinite)
 
     def part(self, called: str) -> Part | None:
+        """The part that the script saved under this name, None where the checkpoint has none."""
         return next((part for part in self.parts if part.called == called), None)
 
     def to_dict(self) -> dict[str, Any]:
+        """The manifest as plain JSON, unknown fields included."""
         return {
             "version": self.version,
             "step": self.step,
@@ -145,7 +149,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes, where: str) -> Manifest:
-        """Reads what `encode` wrote, here or in another version. Raises Corrupt, naming ``where``."""
+        """Reads what `encode` wrote, here or in another version. Raises `Corrupt`, naming ``where``."""
         body = _body(raw, where)
         parts = _parts(body, where)
         step, version = body.get("step"), body.get("version")
@@ -233,14 +237,17 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
+        """The number of steps done when it was saved."""
         return self.manifest.step
 
     @property
     def metrics(self) -> Mapping[str, Any]:
+        """The metrics at that step, by name; None stands for a number that was not finite."""
         return self.manifest.metrics
 
     @property
     def bytes(self) -> int:
+        """The size of all parts."""
         return self.manifest.size
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from typing import Any
 from allaboard.checkpoints.holds import list_holds
 from allaboard.checkpoints.listing import Folder, folders, scan_all
 from allaboard.checkpoints.manifest import MANIFEST, RETIRED, Checkpoint, Manifest, folder_name
+from allaboard.checkpoints.metrics import best_of
 from allaboard.errors import BadInput, Corrupt, StorageFull
-from allaboard.metrics import best_of
 from allaboard.storage.base import Store, read_small
-from allaboard.units import rfc3339
-from allaboard.untrusted import parse_json
+from allaboard.text.units import rfc3339
+from allaboard.text.untrusted import parse_json
 
 VERSION = 1
 #: The parts of a checkpoint that was let go stay for this long.
@@ -48,6 +48,7 @@ class Pruned:
     bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields by name, ready for JSON."""
         return {
             "kept": list(self.kept),
             "retired": list(self.retired),

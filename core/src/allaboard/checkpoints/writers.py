@@ -40,8 +40,8 @@ from allaboard.errors import (
     TakenOver,
 )
 from allaboard.storage.base import Store, join, read_small
-from allaboard.units import rfc3339
-from allaboard.untrusted import Unreadable, parse_json, show
+from allaboard.text.units import rfc3339
+from allaboard.text.untrusted import Unreadable, parse_json, show
 
 FOLDER = "writers"
 VERSION = 1

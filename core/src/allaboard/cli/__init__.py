@@ -10,12 +10,22 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from allaboard.cli.stdout import open_stdout
+
+if TYPE_CHECKING:
+    from allaboard.report.commands import Place
+
+
+@dataclass(slots=True)
+class Line:
+    """One command line: where its runs are, once its options are read."""
+
+    at: Place | None = None
 
 
 class Verb(NamedTuple):
@@ -27,38 +37,56 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "demo": Verb("demo:demo", "Start here", "train, lose a worker, go on, evaluate, promote, here"),
-    "run": Verb("run:run", "Run", "start a job and follow it to its end"),
-    "stop": Verb("stop:stop", "Run", "stop a run and wait until its processes are gone"),
-    "suspend": Verb("suspend:suspend", "Run", "end a run's members and give its slots back, for now"),
-    "resume": Verb("suspend:resume", "Run", "start the members of a suspended run again"),
-    "delete": Verb("delete:delete", "Run", "remove a run and its logs"),
-    "list": Verb("listing:list_runs", "Watch", "the runs here, and who holds slots"),
-    "status": Verb("status:status", "Watch", "how a run stands, and why"),
-    "doctor": Verb("doctor:doctor", "Watch", "why a run waits, fails or looks wrong, with the proof"),
-    "snapshot": Verb("snapshot:snapshot", "Watch", "a run's objects and logs in one file, for the doctor"),
-    "follow": Verb("follow:follow", "Watch", "watch a run to its end, without owning it"),
-    "logs": Verb("logs:logs", "Watch", "what the members wrote, every try of it"),
-    "report": Verb("report:report", "Watch", "one page about a run, to look at and to keep"),
-    "events": Verb("events:events", "Watch", "what happened to a run, in order"),
-    "queues": Verb("queues:queues", "Watch", "what queues have, what is free, and who waits"),
-    "checkpoints": Verb("checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect, prune"),
-    "shards": Verb("shards:shards", "Checkpoints and data", "prepare, list, verify data sets"),
-    "evaluate": Verb("evaluate:evaluate", "Checkpoints and data", "run an evaluation on a checkpoint"),
-    "promote": Verb(
-        "promote:promote", "Checkpoints and data", "make a checkpoint the champion if it is better"
+    "demo": Verb("start.demo:demo", "Start here", "train, lose a worker, go on, evaluate, promote, here"),
+    "run": Verb("run.run:run", "Run", "start a job and follow it to its end"),
+    "stop": Verb("run.stop:stop", "Run", "stop a run and wait until its processes are gone"),
+    "suspend": Verb("run.suspend:suspend", "Run", "end a run's members and give its slots back, for now"),
+    "resume": Verb("run.suspend:resume", "Run", "start the members of a suspended run again"),
+    "delete": Verb("run.delete:delete", "Run", "remove a run and its logs"),
+    "list": Verb("watch.listing:list_runs", "Watch", "the runs here, and who holds slots"),
+    "status": Verb("watch.status:status", "Watch", "how a run stands, and why"),
+    "doctor": Verb("watch.doctor:doctor", "Watch", "why a run waits, fails or looks wrong, with the proof"),
+    "snapshot": Verb(
+        "watch.snapshot:snapshot", "Watch", "a run's objects and logs in one file, for the doctor"
     ),
-    "check": Verb("check:check", "Tools", "every problem of a job file, before anything starts"),
-    "lint": Verb("lint:lint", "Tools", "what experts say of a job or of a manifest"),
-    "render": Verb("render:render", "Tools", "the objects that a launch would send to a cluster"),
-    "convert": Verb("convert:convert", "Tools", "manifests of any kind become jobs, or another kind's"),
-    "preflight": Verb("preflight:preflight", "Tools", "whether a job can run where it is to run"),
-    "cluster": Verb("cluster:cluster", "Tools", "what a cluster has for training, and whether it answers"),
-    "boost": Verb("boost:boost", "Tools", "for platforms: Kueue preempts whoever has just saved"),
-    "engines": Verb("engines:engines", "Tools", "the kinds of jobs that this version makes"),
-    "explain": Verb("explain:explain", "Tools", "what a field of a job means"),
-    "schema": Verb("schema:schema", "Tools", "the JSON Schema of a job"),
+    "follow": Verb("watch.follow:follow", "Watch", "watch a run to its end, without owning it"),
+    "logs": Verb("watch.logs:logs", "Watch", "what the members wrote, every try of it"),
+    "report": Verb("watch.report:report", "Watch", "one page about a run, to look at and to keep"),
+    "events": Verb("watch.events:events", "Watch", "what happened to a run, in order"),
+    "queues": Verb("watch.queues:queues", "Watch", "what queues have, what is free, and who waits"),
+    "checkpoints": Verb(
+        "data.checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect, prune"
+    ),
+    "shards": Verb("data.shards:shards", "Checkpoints and data", "prepare, list, verify data sets"),
+    "evaluate": Verb("data.evaluate:evaluate", "Checkpoints and data", "run an evaluation on a checkpoint"),
+    "promote": Verb(
+        "data.promote:promote", "Checkpoints and data", "make a checkpoint the champion if it is better"
+    ),
+    "check": Verb("tools.check:check", "Tools", "every problem of a job file, before anything starts"),
+    "lint": Verb("tools.lint:lint", "Tools", "what experts say of a job or of a manifest"),
+    "render": Verb("tools.render:render", "Tools", "the objects that a launch would send to a cluster"),
+    "convert": Verb("tools.convert:convert", "Tools", "manifests of any kind become jobs, or another kind's"),
+    "preflight": Verb("tools.preflight:preflight", "Tools", "whether a job can run where it is to run"),
+    "cluster": Verb(
+        "tools.cluster:cluster", "Tools", "what a cluster has for training, and whether it answers"
+    ),
+    "boost": Verb("tools.boost:boost", "Tools", "for platforms: Kueue preempts whoever has just saved"),
+    "engines": Verb("tools.engines:engines", "Tools", "the kinds of jobs that this version makes"),
+    "explain": Verb("tools.explain:explain", "Tools", "what a field of a job means"),
+    "schema": Verb("tools.schema:schema", "Tools", "the JSON Schema of a job"),
 }
+EXIT_CODES = """\
+Exit codes:
+  code  run, follow, evaluate             every other verb
+     0  succeeded, or left running        it could answer
+     1  failed or lost                    it could not answer
+     2  bad input; nothing was started    bad input; what was checked has problems
+     3  stopped or deleted
+     4  a deadline or a clock ran out
+     5  the backend did not answer; the run is untouched
+   130  a person stopped watching
+"""
+"""For ``--help``; the rows are those of core/docs/contract.md, Exit codes."""
 HEADINGS = ("Start here", "Run", "Watch", "Checkpoints and data", "Tools")
 EPILOG = """\b
 Examples:
@@ -67,6 +95,8 @@ Examples:
   allaboard logs digits worker-0 -f
 
 RUN is a run's id, the beginning of one, or a job's name (its newest run). `allaboard VERB --help` says more.
+
+\b
 """
 
 
@@ -103,7 +133,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from allaboard.names import nearest
+            from allaboard.text.names import nearest
 
             near = nearest(args[0], VERBS)
             hint = f"did you mean {near!r}?" if near else "`allaboard --help` lists them"
@@ -130,7 +160,7 @@ class Verbs(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from allaboard._version import __version__
+        from allaboard import __version__
 
         click.echo(f"allaboard {__version__}")
         ctx.exit()
@@ -138,7 +168,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.command(
     cls=Verbs,
-    epilog=EPILOG,
+    epilog=EPILOG + EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     subcommand_metavar="VERB ...",
 )
@@ -162,9 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    # What the line says about the place of its runs ends with it: `main` may be called again in this process.
     try:
-        code = copy_context().run(_run_line, words)
+        code = _run_line(words)
         sys.stdout.flush()
         if stdout is None or stdout.trouble is None:
             return code
@@ -191,11 +220,12 @@ def _open_closed_streams() -> None:
 
 
 def _run_line(words: list[str]) -> int:
+    line = Line()
     try:
-        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
+        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False, obj=line)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Exception as error:
         from allaboard.cli.failure import exit_code
 
-        return exit_code(error, words)
+        return exit_code(error, words, line.at)

@@ -19,10 +19,10 @@ from typing import Any
 import click
 
 from allaboard.errors import AllaboardError, BadInput, ExitCode, SiteError
-from allaboard.redaction import redact_job
-from allaboard.report.commands import command
+from allaboard.report.commands import HERE, Place
 from allaboard.report.exits import exit_code_of
 from allaboard.report.terminal import say, show_json_line, shown, silence_stdout
+from allaboard.text.redaction import redact_job
 
 _MACHINE_ERRORS = frozenset(
     {
@@ -41,10 +41,12 @@ _MACHINE_ERRORS = frozenset(
 """Errors of a disk or of the system. They are never reported as bugs of allaboard."""
 
 
-def exit_code(error: Exception, words: Sequence[str]) -> int:
-    """Print the error in the form that the command line ``words`` asks for, and return the exit code."""
+def exit_code(error: Exception, words: Sequence[str], at: Place | None) -> int:
+    """Print the error in the form that the command line ``words`` asks for, and return the exit code. ``at``:
+    where its runs are, as far as it was read.
+    """
     try:
-        return _report(error, wants_json(words))
+        return _report(error, wants_json(words), at or HERE)
     except OSError as trouble:
         # Python would flush what is left there once more at its end.
         silence_stdout()
@@ -54,11 +56,11 @@ def exit_code(error: Exception, words: Sequence[str]) -> int:
 def report_unwritten(trouble: OSError, code: int) -> int:
     """Say on stderr that stdout takes nothing, a full disk for one. ``code``: the exit code without that."""
     error = SiteError(f"stdout cannot be written: {trouble.strerror}; make room there, or print elsewhere")
-    failed = _report_own_error(error, False)
+    failed = _report_own_error(error, False, HERE)
     return code or failed
 
 
-def _report(error: Exception, as_json: bool) -> int:
+def _report(error: Exception, as_json: bool, at: Place) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
@@ -66,11 +68,11 @@ def _report(error: Exception, as_json: bool) -> int:
     if isinstance(error, click.ClickException):
         return _report_usage_error(error, as_json)
     if isinstance(error, AllaboardError):
-        return _report_own_error(error, as_json)
+        return _report_own_error(error, as_json, at)
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return _report_own_error(SiteError(f"{where}{error.strerror}"), as_json)
-    return _report_bug(error, as_json)
+        return _report_own_error(SiteError(f"{where}{error.strerror}"), as_json, at)
+    return _report_bug(error, as_json, at)
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -95,34 +97,34 @@ def _report_usage_error(error: click.ClickException, as_json: bool) -> int:
     return ExitCode.BAD_INPUT
 
 
-def _report_own_error(error: AllaboardError, as_json: bool) -> int:
+def _report_own_error(error: AllaboardError, as_json: bool, at: Place) -> int:
     if as_json:
         headline = error.headline if isinstance(error, BadInput) else str(error)
-        _print_error_object(error.code, headline, [problem.to_dict() for problem in error.problems])
+        problems = [problem.to_dict() for problem in error.problems]
+        _print_error_object(error.code, at.in_text(headline), problems)
     else:
-        say(f"{error}{_permission_hint(error)}", error=True)
+        say(f"{at.in_text(str(error))}{_permission_hint(error, at)}", error=True)
     return exit_code_of(error)
 
 
-def _permission_hint(error: AllaboardError) -> str:
+def _permission_hint(error: AllaboardError, at: Place) -> str:
     """How to get a missing permission. The server's message only names the permission."""
     if error.code != "forbidden" or " cannot " not in str(error):
         return ""
     is_of_keys = 'resource "secrets"' in str(error)
-    role = (
-        command("cluster --rbac mpi") if is_of_keys else f"{command('cluster --rbac submitter')} (or viewer)"
-    )
-    return f"\nWhat else is missing: {command('preflight JOB')}; a Role that allows it: {role}"
+    role = at.command("cluster", "--rbac", "mpi" if is_of_keys else "submitter")
+    more = "" if is_of_keys else " (or viewer)"
+    return f"\nWhat else is missing: {at.command('preflight', 'JOB')}; a Role that allows it: {role}{more}"
 
 
-def _report_bug(error: Exception, as_json: bool) -> int:
+def _report_bug(error: Exception, as_json: bool, at: Place) -> int:
     words = f"this is a bug in allaboard: {type(error).__name__}: {error}"
     report = _write_bug_report("".join(traceback.format_exception(error)))
     if report:
         words += f"\nThe details are in {report}; please send them with the report."
     else:
         words += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
-    words += "\nA run that was started is not touched: `allaboard list` shows it."
+    words += at.in_text("\nA run that was started is not touched: `allaboard list` shows it.")
     if as_json:
         _print_error_object("bug", words)
     else:
@@ -137,7 +139,7 @@ def _write_bug_report(details: str) -> Path | None:
     import tempfile
     import time
 
-    from allaboard.spec.site import home
+    from allaboard.job.site import home
 
     name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}.txt"
     words = shown(f"{redact_job(sys.argv)}\n{sys.version}\n\n{details}", lines=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from allaboard.backends.base import LogLine
-from allaboard.observation import MemberSeen
 from allaboard.report.localtime import clock
+from allaboard.runs.observation import MemberSeen
 
 SHOWN_UNFOLDED = 3
 """Up to so many lines of one try of an init container are shown unfolded."""

@@ -36,40 +36,42 @@ from rich.text import Text
 
 from allaboard.backends.base import Handle
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Event, MemberSeen, Observation, State
 from allaboard.report import localtime, words
-from allaboard.report.commands import command
+from allaboard.report.commands import Place
 from allaboard.report.ending import ending_lines
 from allaboard.report.plain import launch_lines
 from allaboard.report.terminal import WARNING, say, shown
-from allaboard.status import state_of
-from allaboard.units import counted, show_seconds
+from allaboard.runs.observation import Event, MemberSeen, Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.units import counted, show_seconds
 
 EVENTS = 5
 _FRAMES_PER_SECOND = 8
 
 
 class LiveView:
-    """``events`` returns the events so far and is called at every observation. ``again``: the command that
+    """``events`` returns the events so far and is called at every observation. ``at``: where the run is;
+    ``again``: the command that
     continues with the run.
     """
 
     def __init__(
         self,
         events: Callable[[], Sequence[Event]],
+        at: Place,
         *,
         again: str | None = None,
         console: Console | None = None,
     ) -> None:
-        self.events, self.again = events, again
+        self.events, self.at, self.again = events, at, again
         self.console = console or Console(highlight=False, soft_wrap=False)
-        self.frame = Frame()
+        self.frame = Frame(at)
         self.live = Live(
             self.frame, console=self.console, refresh_per_second=_FRAMES_PER_SECOND, redirect_stdout=False
         )
 
     def launched(self, handle: Handle) -> None:
-        lines = launch_lines(handle)
+        lines = launch_lines(handle, self.at)
         # These lines stand above the frame. The frame itself shows that a run was started.
         for line in lines if handle.adopted or handle.hand_over else lines[1:]:
             self.console.print(_text(line, "bold yellow" if line.startswith(WARNING) else "dim"))
@@ -98,7 +100,7 @@ class LiveView:
         self.close()
         click.echo()
         # The frame already shows the final state. Only a failure gets a headline.
-        lines = ending_lines(outcome, self.again)
+        lines = ending_lines(outcome, self.at, self.again)
         for line in itertools.islice(lines, 1, None) if outcome.ok else lines:
             say(line)
 
@@ -116,8 +118,8 @@ class Frame:
     observations.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self.clock = clock
+    def __init__(self, at: Place, clock: Callable[[], float] = time.time) -> None:
+        self.place, self.clock = at, clock
         self.seen: Observation | None = None
         self.at = clock()
         self.events: Sequence[Event] = ()
@@ -156,9 +158,10 @@ class Frame:
         if self.sentence:
             yield Padding(_text(self.sentence, "bold magenta"), (1, 0, 0, 2))
         elif not self.over and state_of(seen) is State.QUEUED:
-            yield Padding(_text(f"who else waits: {command('queues')}", "dim"), (1, 0, 0, 2))
+            yield Padding(_text(f"who else waits: {self.place.command('queues')}", "dim"), (1, 0, 0, 2))
         elif not self.over and not seen.elsewhere:
-            yield Padding(_text(f"its output: {command(f'logs {seen.run} -f')}", "dim"), (1, 0, 0, 2))
+            output = self.place.command("logs", seen.run, "-f")
+            yield Padding(_text(f"its output: {output}", "dim"), (1, 0, 0, 2))
 
     def _headline(self, seen: Observation) -> RenderableType:
         state = state_of(seen)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from allaboard.cli.place import Place
 from allaboard.report import localtime, words
-from allaboard.report.commands import command
 from allaboard.report.terminal import say, show_json
-from allaboard.units import show_seconds
+from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
@@ -47,7 +46,7 @@ def list_orphans(at: Place, as_json: bool) -> None:
     for line in words.table(("kind", "name", "since", "may go", "why"), rows):
         say(line)
     if any(o.left <= 0 for o in orphans):
-        say(f"tidy up with: {command('stop --orphans')}")
+        say(f"tidy up with: {at.command('stop', '--orphans')}")
 
 
 def _due_in(orphan: Orphan) -> str:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from allaboard.cli import Line
 from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.report.commands import set_place_options
+from allaboard.report import commands
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
     from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.observation import Observation
-    from allaboard.spec.site import Site
+    from allaboard.job.site import Site
+    from allaboard.runs.observation import Observation
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -94,7 +95,7 @@ def _backend_of_environment() -> str:
     """The value of ALLABOARD_BACKEND. Raises BadInput for an unknown one, which would otherwise mean another
     place.
     """
-    from allaboard.spec.site import check_backend
+    from allaboard.job.site import check_backend
 
     name = os.environ.get("ALLABOARD_BACKEND", "")
     if name:
@@ -103,13 +104,8 @@ def _backend_of_environment() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(commands.Place):
     """Where the runs of a verb are, by the options."""
-
-    backend: str | None = None
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
 
     @property
     def is_cluster(self) -> bool:
@@ -202,12 +198,6 @@ class Place:
             )
         return on, seen
 
-    @property
-    def arguments(self) -> list[str]:
-        """The options of this place, for another command line."""
-        names = ("backend", "kubeconfig", "context", "namespace")
-        return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
-
 
 def _hiding_secrets(backend: Backend, seen: Observation) -> tuple[Backend, Observation]:
     """Both, for a verb that tells of this run: what it prints shows none of the run's secrets."""
@@ -246,7 +236,7 @@ def place_options(verb: Verb) -> Verb:
 
         at = Place(backend, kubeconfig, context, namespace)
         forget_hidden()
-        set_place_options(at.arguments)
+        click.get_current_context().ensure_object(Line).at = at
         at.check()
         return verb(*args, at=at, **rest)
 
@@ -255,7 +245,7 @@ def place_options(verb: Verb) -> Verb:
 
 def site(store: str | None = None, mounts: Sequence[str] = (), fit: str | None = None) -> Site:
     """The site: options override the environment."""
-    from allaboard.spec.site import parse_mounts, site_of
+    from allaboard.job.site import parse_mounts, site_of
 
     given = parse_mounts(mounts) if mounts else {}
     base = site_of(os.environ, store=store, fit=fit)
@@ -275,7 +265,7 @@ def resolved(uri: str, store: str | None = None) -> str:
     """The absolute form of a uri that a person typed: ``store://x`` is below the store, a relative path below
     the working directory.
     """
-    from allaboard.spec.site import resolve_uri
+    from allaboard.job.site import resolve_uri
 
     return resolve_uri(uri, site(store), str(Path.cwd()))
 

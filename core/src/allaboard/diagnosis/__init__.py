@@ -7,7 +7,7 @@ diagnosis is ``unknown``. `rules.py` ranks what the rules find.
 
 from typing import TYPE_CHECKING, Any
 
-from allaboard.diagnosis.rule import Diagnosis, Evidence
+from allaboard.diagnosis.finding import Diagnosis, Evidence
 
 if TYPE_CHECKING:
     from allaboard.diagnosis.rules import diagnose

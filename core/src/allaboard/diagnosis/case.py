@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from allaboard.diagnosis.finding import Evidence
 from allaboard.diagnosis.logs import Log
-from allaboard.diagnosis.rule import Evidence
-from allaboard.observation import (
+from allaboard.runs.observation import (
     DISRUPTIONS,
     Condition,
     ContainerSeen,
@@ -27,7 +27,7 @@ from allaboard.observation import (
     State,
     Try,
 )
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 
 SHOWN = 300
 """Characters of a quotation."""
@@ -66,17 +66,21 @@ class Said:
 
 @dataclass(frozen=True)
 class Case:
-    """``memo``: what rules have found out and other rules need, too."""
+    """A run as rules see it, the same for pods and for processes of one machine. ``memo``: what rules have
+    found out and other rules need, too.
+    """
 
     seen: Observation
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def state(self) -> State:
+        """The state of the run."""
         return state_of(self.seen)
 
     @cached_property
     def objects(self) -> Objects:
+        """The objects behind the run; of a run on this machine, its members as pods."""
         return self.seen.objects or _told_as_objects(self.seen)
 
     @property
@@ -86,6 +90,7 @@ class Case:
 
     @cached_property
     def job(self) -> ObjectSeen | None:
+        """The job object, None where nobody read it."""
         return self.objects.job
 
     @property
@@ -116,33 +121,36 @@ class Case:
 
     @cached_property
     def by_name(self) -> Mapping[str, PodSeen]:
+        """The pods by their names in the cluster."""
         return {pod.pod or pod.name: pod for pod in self.pods}
 
     @cached_property
     def nodes(self) -> Mapping[str, NodeSeen]:
+        """The nodes by name; empty where nobody read them."""
         return {node.name: node for node in self.objects.nodes or ()}
 
     @property
     def events(self) -> tuple[EventSeen, ...]:
+        """The events of all objects."""
         return self.objects.events
 
     @cached_property
     def _events_by_object(self) -> Mapping[str, list[EventSeen]]:
         found: dict[str, list[EventSeen]] = {}
         for event in self.events:
-            found.setdefault(event.name, []).append(event)
+            for key in {event.name, event.uid} - {""}:
+                found.setdefault(key, []).append(event)
         return found
 
     def events_of(self, pod: PodSeen) -> list[EventSeen]:
         """Those of this pod, and not of one of the same name that was there before."""
-        return [
-            e
-            for e in self._events_by_object.get(pod.pod or pod.name, ())
-            if e.kind in ("Pod", "") and not (e.uid and pod.uid and e.uid != pod.uid)
-        ]
+        named = self._events_by_object.get(pod.pod or pod.name, ())
+        meant = named or self._events_by_object.get(pod.uid, ())
+        return [e for e in meant if e.kind in ("Pod", "") and not (e.uid and pod.uid and e.uid != pod.uid)]
 
     @cached_property
     def logs(self) -> Mapping[str, Log]:
+        """The last lines of each pod's log, by the name of the pod."""
         year = _dt.datetime.fromtimestamp(self.now or 0, _dt.UTC).year if self.now is not None else 1970
         logs = {name: text for name, text in self.seen.tails.items() if text}
         if sum(map(len, logs.values())) <= SEARCHED:
@@ -155,6 +163,7 @@ class Case:
         return {name: Log(logs[name], year, whole if n < WHOLE else share) for n, name in enumerate(order)}
 
     def log(self, pod: PodSeen) -> Log | None:
+        """The log of a pod, None where it is not known."""
         return self.logs.get(pod.name)
 
     def has_written(self, pod: PodSeen) -> bool:
@@ -184,6 +193,11 @@ class Case:
         return {k: v for k, v in (self.job.facts if self.job is not None else {}).items() if wanted.search(k)}
 
     @cached_property
+    def limits(self) -> frozenset[str]:
+        """The resources of which the job itself states a limit."""
+        return frozenset(path.rpartition("limits.")[2] for path in self.spec(r"\blimits\.[\w./-]+$"))
+
+    @cached_property
     def expected(self) -> int:
         """How many pods the job is to have; as many as there are where nothing tells."""
         own = len(self.seen.members)
@@ -191,27 +205,32 @@ class Case:
 
     @cached_property
     def is_suspended(self) -> bool:
+        """Whether the job is suspended."""
         said = self.spec(r"^spec\.(runPolicy\.)?suspend$")
         return self.seen.suspended or "true" in said.values()
 
     @cached_property
     def is_over(self) -> bool:
+        """Whether the job has ended."""
         return self.state.is_final or any(
             c.type in ("Failed", "Succeeded", "Complete") and c.status == "True" for c in self.conditions
         )
 
     @property
     def succeeded(self) -> bool:
+        """Whether the job has succeeded."""
         return self.state is State.SUCCEEDED or any(
             c.type in ("Succeeded", "Complete", "Completed") and c.status == "True" for c in self.conditions
         )
 
     @cached_property
     def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of the job object, else those of the run."""
         return self.job.conditions if self.job is not None and self.job.conditions else self.seen.conditions
 
     @cached_property
     def running(self) -> list[PodSeen]:
+        """The pods that run."""
         return [pod for pod in self.pods if is_running(pod)]
 
     @cached_property
@@ -221,6 +240,7 @@ class Case:
 
     @cached_property
     def missing(self) -> int:
+        """How many pods the job lacks."""
         return max(0, self.expected - len(self.objects.pods))
 
     @cached_property

@@ -17,6 +17,7 @@ from allaboard.diagnosis.case import (
     pod_object,
     quote,
 )
+from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.reading import (
     GOES_ON,
@@ -30,8 +31,8 @@ from allaboard.diagnosis.reading import (
     readings,
     went_on,
 )
-from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import PodSeen
+from allaboard.diagnosis.rule import rule
+from allaboard.runs.observation import PodSeen
 
 _NEEDS = (Need.PODS, Need.LOGS)
 
@@ -750,7 +751,7 @@ def python_exception(case: Case) -> Iterator[Finding]:
         if ended_by_signal(one) is not None:
             continue
         fix = (
-            f"fix the script; its log shows the traceback: allaboard logs {case.seen.run} {pod.name}"
+            f"fix the script; its log shows the traceback: `allaboard logs {case.seen.run} {pod.name}`"
             if case.seen.run
             else None
         )
@@ -819,7 +820,7 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 0.5,
                 fix=_remedy(said)
                 or (
-                    f"look at the lines before: allaboard logs {case.seen.run} {pod.name}"
+                    f"look at the lines before: `allaboard logs {case.seen.run} {pod.name}`"
                     if case.seen.run
                     else None
                 ),
@@ -892,6 +893,6 @@ def _only_exit_codes(case: Case) -> Iterator[Finding]:
             case.went_bad(pod),
             Level.SYMPTOM,
             0.4,
-            fix=f"its log says why: allaboard logs {case.seen.run} {pod.name}" if case.seen.run else None,
+            fix=f"its log says why: `allaboard logs {case.seen.run} {pod.name}`" if case.seen.run else None,
             generic=True,
         )

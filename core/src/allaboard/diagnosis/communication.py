@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, has_run, is_running, pod_object, quote
+from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
 from allaboard.diagnosis.logs import Hit, Log, words
 from allaboard.diagnosis.reading import GOES_ON, SECONDARY, Reading, author, from_logs, log_evidence, readings
-from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import PodSeen
+from allaboard.diagnosis.rule import rule
+from allaboard.runs.observation import PodSeen
 
 _NEEDS = (Need.PODS, Need.LOGS)
 

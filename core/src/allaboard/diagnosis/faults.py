@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from allaboard.diagnosis.rule import Diagnosis
+from allaboard.diagnosis.finding import Diagnosis
 
 SURE = 0.5
 """Confidence below which a diagnosis decides nothing."""

@@ -16,7 +16,9 @@ from allaboard.diagnosis.case import (
     pod_object,
     quote,
 )
+from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
 from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.queue import evicted
 from allaboard.diagnosis.reading import (
     SECONDARY,
     author,
@@ -26,9 +28,9 @@ from allaboard.diagnosis.reading import (
     readings,
     told_of,
 )
-from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import Condition, EventSeen, PodSeen, State, Try
-from allaboard.status import state_of
+from allaboard.diagnosis.rule import rule
+from allaboard.runs.observation import Condition, EventSeen, PodSeen, State, Try
+from allaboard.runs.status import state_of
 
 _NEEDS = (Need.PODS, Need.EVENTS)
 _LOG_NEEDS = (Need.PODS, Need.LOGS)
@@ -535,11 +537,9 @@ def preempted_by_priority(case: Case) -> Iterator[Finding]:
                 e.name,
                 e.time,
             )
-    from allaboard.diagnosis.queue import _evicted
-
     if case.running or case.succeeded:
         return
-    said = _evicted(case, _TAKEN_BACK)
+    said = evicted(case, _TAKEN_BACK)
     if said is not None and "PodsReady" not in f"{said.reason} {said.text}":
         yield Finding(
             "preempted_by_priority",

@@ -12,11 +12,11 @@ from typing import Any
 
 from allaboard.diagnosis.case import quote
 from allaboard.diagnosis.tracebacks import strip_prefixes
-from allaboard.observation import MemberSeen
-from allaboard.redaction import redact_text
-from allaboard.reportline import PREFIX
-from allaboard.spec.identity import differences
-from allaboard.units import counted
+from allaboard.job.identity import differences
+from allaboard.runs.observation import MemberSeen
+from allaboard.text.redaction import redact_text
+from allaboard.text.reportline import PREFIX
+from allaboard.text.units import counted
 
 MOST_LINES = 10
 """New lines that are told."""
@@ -59,7 +59,7 @@ class SinceLastGood:
 @dataclass(frozen=True, slots=True)
 class RanWith:
     """What a run ran with. ``spec``: its job; ``code``: the text of the files that it ships, by path;
-    ``inputs``: as of `allaboard.observation.Progress`; ``images``: group -> the digests of its members'
+    ``inputs``: as of `allaboard.runs.observation.Progress`; ``images``: group -> the digests of its members'
     images. What is empty is not known.
     """
 

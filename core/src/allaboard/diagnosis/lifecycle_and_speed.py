@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from allaboard.diagnosis.case import Case, asserted, exit_code, is_running, pod_object, quote
 from allaboard.diagnosis.communication import stalled_ranks
+from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
 from allaboard.diagnosis.logs import words
 from allaboard.diagnosis.reading import log_evidence, readings, told_of
-from allaboard.diagnosis.rule import Evidence, Finding, Level, Need, rule
-from allaboard.observation import State
+from allaboard.diagnosis.rule import rule
+from allaboard.runs.observation import State
 
 _NEEDS = (Need.PODS, Need.LOGS)
 _DONE = words(

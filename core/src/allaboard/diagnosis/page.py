@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.rule import Cause
-from allaboard.diagnosis.rules import all_rules
+from allaboard.text.units import show_seconds
 
 _HEAD = """\
 # What `allaboard doctor` says
 
 `allaboard doctor RUN` looks at a run's objects, events, nodes and logs, and says why it waits, failed or
-looks wrong: the first cause in time, with what shows it, whom to look at, and what to do. The codes stay:
-alerts may match them. They stand in `status --json`, in the exception of an Airflow task and in the error
-of a KFP step, too. **Again** says whether the same job, unchanged, may succeed later; a finding may know
-better.
+looks wrong: the first cause in time, with what shows it, whom to look at, and what to do.
+
+The codes stay: alerts may match them. They stand in `status --json`, in the exception of an Airflow task
+and in the error of a KFP step, too. **Again** says whether the same job, unchanged, may succeed later; a
+finding may know better.
 
 This page is written from the rules: `make docs`.
 """
@@ -56,6 +58,12 @@ def _again(cause: Cause) -> str:
     return "-" if cause.code == "healthy" else "yes" if cause.retryable else "no"
 
 
+def _since(cause: Cause) -> str:
+    """When it counts."""
+    said = f"said {cause.times} times" if cause.times > 1 else ""
+    return " or ".join(filter(None, (said, f"after {show_seconds(cause.after)}" if cause.after else "")))
+
+
 def _section(cause: Cause) -> Iterator[str]:
     yield f"## {cause.code}"
     yield ""
@@ -65,6 +73,10 @@ def _section(cause: Cause) -> Iterator[str]:
     yield ""
     yield f"**What to do:** {cause.fix[:1].upper()}{cause.fix[1:]}."
     yield ""
+    if cause.fix_for_good:
+        yield f"**Where waiting does not help:** {cause.fix_for_good[:1].upper()}{cause.fix_for_good[1:]}."
+        yield ""
     needs = ", ".join(cause.needs) or "nothing"
-    yield f"*Where:* {ROOMS[cause.room].lower()} · *read from:* {needs} · *again:* {_again(cause)}"
+    counts = f" · *counts:* {_since(cause)}" if cause.after or cause.times > 1 else ""
+    yield f"*Where:* {ROOMS[cause.room].lower()} · *read from:* {needs} · *again:* {_again(cause)}{counts}"
     yield ""

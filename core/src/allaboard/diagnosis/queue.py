@@ -5,11 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
-from allaboard.diagnosis.case import Case, asserted, has_run, is_running, pod_object, quote
-from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
-from allaboard.diagnosis.submit import amount
-from allaboard.observation import Condition, ObjectSeen, PodSeen
+from allaboard.diagnosis.case import Case, asserted, is_running, pod_object, quote
+from allaboard.diagnosis.complaints import complained, complaints, unplaced
+from allaboard.diagnosis.finding import Evidence, Finding, Need
+from allaboard.diagnosis.placement import (
+    amount,
+    asks,
+    has,
+    lacking,
+    may_pass,
+    passes_by_words,
+    reasons_of,
+    selected,
+    tolerates,
+)
+from allaboard.diagnosis.rule import Place, rule, says
+from allaboard.gangs.placement import SILENT
+from allaboard.gangs.requests import quantity
+from allaboard.runs.observation import Condition, ObjectSeen, PodSeen
 
 _QUEUE_NEEDS = (Need.JOB, Need.QUEUES, Need.EVENTS)
 _POD_NEEDS = (Need.PODS, Need.EVENTS, Need.NODES)
@@ -417,7 +432,7 @@ def _absent_queue(case: Case, name: str) -> Iterator[Finding]:
     retryable=True,
 )
 def queue_pods_ready_timeout(case: Case) -> Iterator[Finding]:
-    said = _evicted(case, re.compile(r"PodsReadyTimeout|PodsReady timeout|RequeuingLimitExceeded"))
+    said = evicted(case, re.compile(r"PodsReadyTimeout|PodsReady timeout|RequeuingLimitExceeded"))
     if said is None or len(case.running) == case.expected > 0:
         return
     slow = _slowest(case)
@@ -430,7 +445,7 @@ def queue_pods_ready_timeout(case: Case) -> Iterator[Finding]:
     yield Finding("queue_pods_ready_timeout", words, evidence, blame, said.time)
 
 
-def _evicted(case: Case, pattern: re.Pattern[str]) -> Queued | None:
+def evicted(case: Case, pattern: re.Pattern[str]) -> Queued | None:
     """What says that Kueue took the job's place back, for a reason that fits."""
     workload = _workload(case)
     for kind in ("Evicted", "Preempted", "Requeued"):
@@ -469,8 +484,6 @@ def _slowest(case: Case) -> tuple[str, Evidence] | None:
 # --- what the scheduler says -------------------------------------------------------------------------------
 
 
-_HEAD = re.compile(r"\d+/(\d+) nodes are (?:un)?available\b:?\s*(.*)", re.DOTALL)
-_REASON = re.compile(r"(\d+) (.*?)(?=, \d+ |$)", re.DOTALL)
 _CONSTRAINT = re.compile(
     r"taint|didn't match|didn't satisfy|volume node affinity|PersistentVolume's node affinity|"
     r"available volume zone|topology spread|anti-affinity|too many pods|free ports|were unschedulable|"
@@ -491,59 +504,12 @@ _GPU = re.compile(
 )
 
 
-def unplaced(case: Case) -> list[tuple[PodSeen, str]]:
-    """Pods without a node, each with the scheduler's words; empty words: it has said nothing."""
-    if "unplaced" not in case.memo:
-        case.memo["unplaced"] = [*_unplaced(case)]
-    found: list[tuple[PodSeen, str]] = case.memo["unplaced"]
-    return found
-
-
-def _unplaced(case: Case) -> Iterator[tuple[PodSeen, str]]:
-    for pod in case.objects.pods:
-        if pod.node or pod.phase not in ("Pending", "") or case.is_local or has_run(pod):
-            continue
-        scheduled = pod.condition("PodScheduled")
-        if scheduled is not None and scheduled.status == "True":
-            continue
-        text = scheduled.message if scheduled is not None else ""
-        if not text:
-            said = [e for e in case.events_of(pod) if e.reason == "FailedScheduling"]
-            text = max(said, key=lambda e: e.time or 0.0).message if said else ""
-        yield pod, text
-
-
-def reasons_of(text: str) -> dict[str, int]:
-    """``0/12 nodes are available: 4 node(s) had taint, 8 Insufficient cpu.`` -> each reason with its
-    count."""
-    match = _HEAD.search(text)
-    if match is None:
-        return {}
-    body = re.split(r"\.(?=\s|$)|preemption:|no new claims to deallocate", match[2], maxsplit=1)[0]
-    return {reason.strip(): int(count[:9]) for count, reason in _REASON.findall(body)}
-
-
 def _gpu_resource(text: str) -> str | None:
     for reason in reasons_of(text) or {text: 1}:
         match = _GPU.search(reason)
         if match is not None:
             return match[1].rstrip(".,")
     return None
-
-
-def _asks(pod: PodSeen, resource: str) -> int:
-    """How much of a device its containers ask for."""
-    total = 0
-    for path, value in pod.facts.items():
-        if path.startswith("containers[") and path.endswith(f".resources.limits.{resource}"):
-            total += int(amount(value) or 0)
-    if not total:
-        total = sum(
-            int(amount(v) or 0)
-            for k, v in pod.facts.items()
-            if k.startswith("containers[") and k.endswith(f".resources.requests.{resource}")
-        )
-    return total
 
 
 def _default_scheduled(pod: PodSeen) -> bool:
@@ -710,6 +676,7 @@ def _gang_texts(case: Case) -> Iterator[tuple[str, str, str, float | None]]:
     "default-scheduler.",
     fix="start that scheduler, or correct schedulerName (gang.scheduler): `allaboard preflight` looks for it",
     needs=_POD_NEEDS,
+    after=SILENT,
 )
 def gang_scheduler_missing(case: Case) -> Iterator[Finding]:
     for pod, text in unplaced(case):
@@ -724,7 +691,7 @@ def gang_scheduler_missing(case: Case) -> Iterator[Finding]:
             continue
         if any(g.facts.get("status.phase") or g.conditions for g in case.objects.groups or ()):
             continue
-        if case.is_younger(pod.created, 30):
+        if case.is_younger(pod.created, SILENT):
             continue
         name = pod.facts.get("schedulerName", "")
         yield Finding(
@@ -739,12 +706,17 @@ def gang_scheduler_missing(case: Case) -> Iterator[Finding]:
 
 def _never_fits(case: Case, pod: PodSeen, text: str) -> str:
     """Why no node could ever hold it, by the nodes; empty: one could, or they are not known."""
-    resource = _gpu_resource(text)
-    if resource is None or not case.nodes:
-        return ""
-    most = max((int(amount(n.allocatable.get(resource, "0")) or 0) for n in case.nodes.values()), default=0)
-    asked = _asks(pod, resource)
-    return f"it asks for {asked} {resource}, and the largest node has {most}" if asked > most > 0 else ""
+    for resource in lacking(text):
+        most = _largest(case, resource)
+        asked = asks(pod, resource)
+        if case.nodes and asked > most > 0:
+            return f"it asks for {quantity(asked)} {resource}, and the largest node has {quantity(most)}"
+    return ""
+
+
+def _largest(case: Case, resource: str) -> Decimal:
+    """The most that a node has of a resource."""
+    return max((has(n, resource) for n in case.nodes.values()), default=Decimal(0))
 
 
 _OF_A_POOL = (
@@ -760,19 +732,19 @@ def _never_fit_together(case: Case, pod: PodSeen, text: str) -> str:
     """Why the members could not all have a place, were all nodes empty; empty: they could, or that is not
     known."""
     resource = _gpu_resource(text)
-    asked = _asks(pod, resource) if resource is not None else 0
+    asked = asks(pod, resource) if resource is not None else Decimal(0)
     if resource is None or not case.nodes or asked <= 0:
         return ""
     if any(e.reason in ("TriggeredScaleUp", "FailedScaleUp") for e in case.events):
         return ""  # its autoscaler adds nodes
     if any(label.startswith(_OF_A_POOL) for n in case.nodes.values() for label in n.labels):
         return ""  # more of them may be made
-    sizes = {_asks(one, resource) for one in case.objects.pods} - {0}
-    wanting = [one for one in case.objects.pods if _asks(one, resource) > 0]
+    sizes = {asks(one, resource) for one in case.objects.pods} - {0}
+    wanting = [one for one in case.objects.pods if asks(one, resource) > 0]
     # A snapshot may hold the pods of several jobs.
     if sizes != {asked} or len(wanting) != case.expected:
         return ""
-    room = sum(int(amount(n.allocatable.get(resource, "0")) or 0) // asked for n in case.nodes.values())
+    room = sum(int(has(n, resource) // asked) for n in case.nodes.values())
     if not 0 < room < len(wanting):
         return ""
     return (
@@ -787,8 +759,7 @@ def _lacks_gpu_altogether(case: Case, text: str) -> str | None:
         return None
     if any(e.reason in ("TriggeredScaleUp", "FailedScaleUp") for e in case.events):
         return None  # its autoscaler knows nodes that have it
-    most = max((int(amount(n.allocatable.get(resource, "0")) or 0) for n in case.nodes.values()), default=0)
-    return resource if most == 0 else None
+    return resource if _largest(case, resource) == 0 else None
 
 
 @rule(
@@ -798,11 +769,30 @@ def _lacks_gpu_altogether(case: Case, text: str) -> str | None:
     "any node has.",
     looks="All pods Pending, FailedScheduling or PodScheduled=False with `n Insufficient nvidia.com/gpu`.",
     fix="wait until others give GPUs back, or ask for fewer per member",
+    fix_for_good="ask for less per member, or have larger nodes added",
     needs=_POD_NEEDS,
     retryable=True,
+    signs=(
+        says(
+            Place.PLACEMENT,
+            "cannot allocate all claims",
+            told="{who} waits for devices: no node has as many as it claims that are free and fit its class",
+        ),
+        says(Place.PLACEMENT, "resourceclaim", told="{who} waits for the claim of its devices"),
+        says(
+            Place.PLACEMENT,
+            rf"nodes are (un)?available.*{_GPU.pattern}",
+            but=_AFTER_ROOM.pattern,
+            told="{who} waits: no node has enough free GPUs ({said})",
+            last=True,
+        ),
+    ),
 )
 def insufficient_gpu(case: Case) -> Iterator[Finding]:
     if _is_scaling(case) is not None:
+        return
+    if any(one.code == "insufficient_gpu" and one.is_sure for one in complaints(case)):
+        yield from complained(case, "insufficient_gpu", confidence=0.85)
         return
     for pod, text in unplaced(case):
         resource = _gpu_resource(text)
@@ -852,8 +842,16 @@ _GANG_ONLY = re.compile(
     "status.allocatable, or has 0.",
     fix="repair the device plugin or GPU operator, or ask for the resource that the nodes offer",
     needs=_POD_NEEDS,
+    signs=(
+        says(
+            Place.PLACEMENT,
+            r"device class (?P<name>\S{1,253}) does not exist",
+            told="{who} cannot start: device class {name} does not exist",
+        ),
+    ),
 )
 def gpu_not_advertised(case: Case) -> Iterator[Finding]:
+    yield from complained(case, "gpu_not_advertised", confidence=0.9)
     for pod, text in unplaced(case):
         resource = _lacks_gpu_altogether(case, text)
         if resource is None or _is_scaling(case) is not None:
@@ -900,51 +898,20 @@ def _constrained(case: Case, pod: PodSeen, text: str) -> bool:
         return False
     if not case.nodes:
         return False
-    able = [
-        n
-        for n in case.nodes.values()
-        if int(amount(n.allocatable.get(resource, "0")) or 0) >= max(1, _asks(pod, resource))
-    ]
+    able = [n for n in case.nodes.values() if has(n, resource) >= max(Decimal(1), asks(pod, resource))]
     if not able:
         return False
     lacking = sum(n for reason, n in reasons.items() if resource in reason)
     # Nodes without that GPU are counted as lacking it; what is left are full nodes that could.
-    without = len([n for n in case.nodes.values() if int(amount(n.allocatable.get(resource, "0")) or 0) == 0])
+    without = len([n for n in case.nodes.values() if has(n, resource) < 1])
     closed = [
         n
         for n in able
-        if n.cordoned or any(not _tolerates(pod, taint) for taint in n.taints) or not _selected(pod, n.labels)
+        if n.cordoned or any(not tolerates(pod, taint) for taint in n.taints) or not selected(pod, n.labels)
     ]
     if closed and len(closed) == len(able):
         return True
     return not closed and lacking <= without - closing
-
-
-def _tolerates(pod: PodSeen, taint: str) -> bool:
-    key, _, rest = taint.partition("=")
-    value, _, effect = rest.rpartition(":")
-    if effect == "PreferNoSchedule":
-        return True
-    tolerations: dict[str, dict[str, str]] = {}
-    for path, fact in pod.facts.items():
-        match = re.fullmatch(r"tolerations\[(\d+)\]\.(\w+)", path)
-        if match is not None:
-            tolerations.setdefault(match[1], {})[match[2]] = fact
-    for one in tolerations.values():
-        if one.get("effect") not in (None, effect):
-            continue
-        if one.get("operator") == "Exists" and one.get("key") in (None, "", key):
-            return True
-        if one.get("key") == key and one.get("value", "") == value:
-            return True
-    return False
-
-
-def _selected(pod: PodSeen, labels: Mapping[str, str]) -> bool:
-    wanted = {
-        k.removeprefix("nodeSelector."): v for k, v in pod.facts.items() if k.startswith("nodeSelector.")
-    }
-    return all(labels.get(k) == v for k, v in wanted.items())
 
 
 @rule(
@@ -958,8 +925,21 @@ def _selected(pod: PodSeen, labels: Mapping[str, str]) -> bool:
     "`topology spread`, `anti-affinity`, `Too many pods`. The reason on nodes that could otherwise fit "
     "decides, not "
     "the largest count.",
-    fix="add the toleration, correct nodeSelector or affinity, or move the claim to the zone of the nodes",
+    fix="wait until others give back what they hold; else ask for less, tolerate the taint, or correct the "
+    "selector",
+    fix_for_good="add the toleration, correct nodeSelector or affinity, ask for less, or move the claim to "
+    "the zone of the nodes",
     needs=_POD_NEEDS,
+    signs=(
+        says(
+            Place.PLACEMENT,
+            r"nodes are (un)?available",
+            but="PersistentVolumeClaim",
+            passes=passes_by_words,
+            told="{who} {starts}: no node takes it: {said}",
+            last=True,
+        ),
+    ),
 )
 def unschedulable_constraints(case: Case) -> Iterator[Finding]:
     if _is_scaling(case) is not None:
@@ -980,6 +960,7 @@ def unschedulable_constraints(case: Case) -> Iterator[Finding]:
                 f"{pod.name} is kept off the nodes: {quote('; '.join(closing[:3]))}",
                 (Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),),
                 _claim_of(pod, text) or f"{pod.name} pod spec{_kept_off_by(pod, text)}",
+                retryable=not _never_fits(case, pod, text) and may_pass(case, pod, text),
                 confidence=0.85,
             )
             return
@@ -1003,8 +984,7 @@ def _claim_of(pod: PodSeen, text: str) -> str | None:
     """The claim whose volume lies where the pod cannot run."""
     if "volume" not in text or ("node affinity" not in text and "volume zone" not in text):
         return None
-    claims = [v for k, v in pod.facts.items() if k.endswith("persistentVolumeClaim.claimName")]
-    return f"claim {', '.join(claims)} of {pod.name}" if claims else None
+    return f"claim {', '.join(pod.claims)} of {pod.name}" if pod.claims else None
 
 
 @rule(

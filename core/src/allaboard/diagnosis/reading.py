@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, has_run, quote
+from allaboard.diagnosis.finding import Evidence, Finding, Level
 from allaboard.diagnosis.logs import Hit, Log, Words, words
-from allaboard.diagnosis.rule import Evidence, Finding, Level
 from allaboard.diagnosis.tracebacks import RaisedException
-from allaboard.observation import PodSeen
+from allaboard.runs.observation import PodSeen
 
 SECONDARY = words(
     r"Connection closed by (remote )?peer|Connection reset by (remote )?peer|Broken pipe|remote process exit|"

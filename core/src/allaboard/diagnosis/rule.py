@@ -1,81 +1,84 @@
-"""What a rule of the doctor is, and what it finds.
+"""What a cause of failure is: one entry in one file, which everybody asks.
 
-A rule belongs to one cause of failure: its code is stable, its words become a page (`allaboard doctor
---causes`), ``needs`` says which evidence it reads. It is a small function of the `Case` and yields a
-`Finding` for each place where the cause shows; it yields nothing without evidence that it can quote.
+A rule belongs to one cause: its code is stable, its words become a page (`allaboard doctor --causes`),
+``needs`` says which evidence it reads. It is a small function of the `Case` and yields a `Finding` for each
+place where the cause shows; it yields nothing without evidence that it can quote.
+
+What a cluster says of members that do not start is recognised by the ``signs`` of a cause. The live view, the
+doctor, preflight and who ends a run that can never start ask them alone (`allaboard.diagnosis.verdict`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from enum import StrEnum
 
-if TYPE_CHECKING:
-    from allaboard.diagnosis.case import Case
+from allaboard.diagnosis.case import Case
+from allaboard.diagnosis.finding import Finding, Need
+
+
+class Place(StrEnum):
+    """Who says what keeps members from running."""
+
+    REFUSAL = "refusal"  # the API server, to somebody who asks for an object
+    PLACEMENT = "placement"  # a scheduler, of a pod that has no node
+    IMAGE = "image"  # a kubelet, of a container that waits for its image
+    CONTAINER = "container"  # a kubelet, of a container that it cannot make
+    START = "start"  # a container runtime, of a program that it cannot start
+    NODE = "node"  # events of a pod none of whose containers was made: volumes, network, devices
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """Where it was seen, and the words."""
-
-    object: str
-    field: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """``blame``: what to check first. ``retryable``: the same spec, unchanged, may succeed later.
-    ``confidence``: of those said with 0.9 nine in ten are right. ``also``: what else was seen, and follows
-    from it: code, where, and the words.
+class Sign:
+    """One way in which a cluster tells a cause. ``words``: what the message has in it, ``but``: what it must
+    not have; ``reasons``: of the container or event, none: any. ``passes``: whether it may pass by itself;
+    None: as the cause. ``told``: one sentence, see `Cause.told`; empty: the cause's. ``last``: the sign is
+    looked for where no other one is found.
     """
 
-    code: str
-    summary: str
-    evidence: tuple[Evidence, ...]
-    blame: str | None
-    retryable: bool
-    fix: str
-    confidence: float = 0.9
-    also: tuple[str, ...] = ()
+    place: Place
+    words: re.Pattern[str] | None = None
+    but: re.Pattern[str] | None = None
+    reasons: frozenset[str] = frozenset()
+    passes: bool | Callable[[str], bool] | None = None
+    told: str | Callable[[str], str] = ""
+    last: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        data = asdict(self)
-        data["evidence"] = list(data["evidence"])
-        data["also"] = list(data["also"])
-        return data
-
-
-class Need(StrEnum):
-    """Evidence that a rule reads."""
-
-    REFUSAL = "refusal"
-    JOB = "job"
-    PODS = "pods"
-    EVENTS = "events"
-    NODES = "nodes"
-    QUEUES = "queues"
-    CLAIMS = "claims"
-    LOGS = "logs"
-    STACKS = "stacks"
+    def matches(self, text: str, reason: str) -> bool:
+        return (
+            (not self.reasons or reason in self.reasons)
+            and (self.words is None or self.words.search(text) is not None)
+            and (self.but is None or self.but.search(text) is None)
+        )
 
 
-class Level(IntEnum):
-    """How near to the root a finding is. Of two levels the lower one comes first, however loud the other."""
-
-    REFUSED = 0  # the request itself: nothing else can have happened
-    CAUSE = 1
-    SYMPTOM = 2  # what others' failures look like from here, and a cause only where there is none
-    WRAPPER = 3  # says that something failed, never what
-    NOISE = 4  # a peer went away
+def says(
+    place: Place,
+    words: str = "",
+    *,
+    but: str = "",
+    reasons: tuple[str, ...] = (),
+    passes: bool | Callable[[str], bool] | None = None,
+    told: str | Callable[[str], str] = "",
+    last: bool = False,
+) -> Sign:
+    """A `Sign` whose ``words`` and ``but`` are regular expressions, case and line ends ignored."""
+    has, lacks = (re.compile(p, re.IGNORECASE | re.DOTALL) if p else None for p in (words, but))
+    return Sign(place, has, lacks, frozenset(reasons), passes, told, last)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A code and what is told of it. ``means``, ``looks`` and ``fix`` are Markdown, sentences for people;
     ``retryable``: of most; a finding may say otherwise.
+
+    Of what keeps members from starting: ``signs``; ``told``: one sentence in which ``{who}`` is the member or
+    its container, ``{starts}`` "cannot start" or "does not start", ``{image}`` its image, ``{said}`` the end
+    of the message, and each group of the sign's words its text; ``times`` and ``after``: how often it must
+    have been said, or for how many seconds it must have lasted, before it counts; ``fix_for_good``: what to
+    do where it cannot pass; empty: ``fix``.
     """
 
     code: str
@@ -86,30 +89,18 @@ class Cause:
     room: str = ""
     retryable: bool = False
     needs: tuple[Need, ...] = ()
+    signs: tuple[Sign, ...] = ()
+    told: str = ""
+    times: int = 1
+    after: float = 0.0
+    fix_for_good: str = ""
+
+    def fix_of(self, passes: bool) -> str:
+        """What to do where it may pass by itself, or cannot."""
+        return self.fix if passes or not self.fix_for_good else self.fix_for_good
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One place where a cause shows. ``at``: when, epoch seconds; ``generic``: it says that something
-    broke and little of why; ``summary``, ``fix`` and ``retryable`` of None: the cause's own.
-    ``from_object``: an object says so, not a log.
-    """
-
-    code: str
-    summary: str
-    evidence: tuple[Evidence, ...]
-    blame: str | None = None
-    at: float | None = None
-    level: Level = Level.CAUSE
-    confidence: float = 0.9
-    retryable: bool | None = None
-    fix: str | None = None
-    generic: bool = False
-    from_object: bool = True
-    who: str | None = None
-
-
-Check = Callable[["Case"], Iterator[Finding]]
+Check = Callable[[Case], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +110,7 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
-"""Code -> rule, as far as its module was imported: `allaboard.diagnosis.rules.all_rules` has all."""
+"""Code -> rule, as far as its module was imported: `allaboard.diagnosis.causes.all_rules` has all."""
 
 
 def rule(
@@ -131,14 +122,20 @@ def rule(
     fix: str,
     needs: tuple[Need, ...],
     retryable: bool = False,
+    signs: tuple[Sign, ...] = (),
+    told: str = "",
+    times: int = 1,
+    after: float = 0.0,
+    fix_for_good: str = "",
 ) -> Callable[[Check], Check]:
-    """Registers a function as the rule of a cause."""
+    """Registers a function as the rule of a cause; the arguments are the fields of `Cause`."""
 
     def register(check: Check) -> Check:
         if code in RULES:
             raise ValueError(f"two rules of {code}")
         room = check.__module__.rpartition(".")[2]
-        RULES[code] = Rule(Cause(code, title, means, looks, fix, room, retryable, needs), check)
+        about = (means, looks, fix, room, retryable, needs, signs, told, times, after, fix_for_good)
+        RULES[code] = Rule(Cause(code, title, *about), check)
         return check
 
     return register

@@ -11,25 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, quote
+from allaboard.diagnosis.causes import all_rules
+from allaboard.diagnosis.finding import Diagnosis, Evidence, Finding, Level
 from allaboard.diagnosis.reading import readings
-from allaboard.diagnosis.rule import RULES, Diagnosis, Evidence, Finding, Level, Rule
-from allaboard.observation import Observation, PodSeen, State
-from allaboard.redaction import redact_text
-from allaboard.status import CLOCK_IDLE, state_of
+from allaboard.diagnosis.rule import RULES
+from allaboard.runs.observation import Observation, PodSeen, State
+from allaboard.runs.status import CLOCK_IDLE, state_of
+from allaboard.text.redaction import redact_text
 
-ROOMS = (
-    "submit",
-    "queue",
-    "start",
-    "infrastructure",
-    "communication",
-    "code_and_data",
-    "lifecycle_and_speed",
-)
-"""The modules of the rules, in the order in which a job meets them."""
 MOST_ALSO = 8
 """Other findings that a diagnosis mentions."""
 MOST = 6
@@ -108,14 +99,6 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
 """Cause -> what it explains where both are found: neighbours that see the same trouble from further away."""
 
 
-def all_rules() -> Mapping[str, Rule]:
-    """Code -> rule, by where it happens. They are read when the first run is to be explained: a DAG file or a
-    follower of healthy runs needs none of their patterns."""
-    for room in ROOMS:
-        import_module(f"{__package__}.{room}")
-    return RULES
-
-
 def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, ...]:
     """All diagnoses, the cause first. Empty for a healthy run; with ``thorough`` it is `healthy` or
     `unknown` that is told then, and a run that goes on is looked at as closely as one that failed: what
@@ -142,7 +125,9 @@ def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> lis
         return [*told]
     found = examine(seen)
     top = found[0]
-    if seen.obstacle is not None and seen.obstacle.never and top.code in _NO_ROOM:
+    never = seen.obstacle is not None and seen.obstacle.never
+    agreed = seen.obstacle is not None and (top.code, top.retryable) == (seen.obstacle.code, False)
+    if seen.obstacle is not None and never and not agreed and top.code in _NO_ROOM:
         # One verdict with `status`, which has looked at every node.
         verdict = [d for d in told if d.code == seen.obstacle.code and not d.retryable]
         codes = {d.code for d in verdict}
@@ -230,6 +215,7 @@ def _rank(case: Case, finding: Finding) -> tuple[float, float, float, int]:
 
 def _diagnosis(finding: Finding, others: Sequence[Finding]) -> Diagnosis:
     cause = RULES[finding.code].cause
+    retryable = cause.retryable if finding.retryable is None else finding.retryable
     also: dict[str, None] = {}
     for other in others:
         if (
@@ -243,8 +229,8 @@ def _diagnosis(finding: Finding, others: Sequence[Finding]) -> Diagnosis:
         summary=finding.summary,
         evidence=finding.evidence,
         blame=finding.blame,
-        retryable=cause.retryable if finding.retryable is None else finding.retryable,
-        fix=finding.fix or cause.fix,
+        retryable=retryable,
+        fix=finding.fix or cause.fix_of(retryable),
         confidence=round(finding.confidence, 2),
         also=tuple(also)[:MOST_ALSO],
     )
@@ -274,7 +260,8 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
         )
     )
     run = case.seen.run
-    fix = "`allaboard logs` and `allaboard events` show what was seen" if run else RULES["unknown"].cause.fix
+    told = f"`allaboard logs {run}` and `allaboard events {run}` show what was seen"
+    fix = told if run else RULES["unknown"].cause.fix
     return Diagnosis("unknown", quote(text), evidence, blame, False, fix, 0.5, also[:MOST_ALSO])
 
 
@@ -349,52 +336,27 @@ def _diagnose_stall(code: str, text: str, where: str, field: str, blame: str | N
     )
 
 
-_STARTS: Mapping[str, str] = {
-    "image_pull_auth": "correct image, or give the job the registry's credentials: pod.spec.imagePullSecrets",
-    "image_not_found": "correct the job's image",
-    "image_pull_rate_limited": "it is tried again by itself; credentials or a mirror avoid it",
-    "image_pull_network": "it is tried again by itself; else ask whether the nodes reach that registry",
-    "exec_format_error": "build the image for the processors of the nodes; begin scripts with #!",
-    "bad_entrypoint": "correct the command, or the image",
-    "container_config_missing": "create it in the job's namespace, or correct its name in the job",
-    "run_as_nonroot_violation": "set pod.spec.securityContext.runAsUser, or an image with a USER",
-    "pod_sandbox_failed": "it is tried again by itself; else tell who runs the nodes",
-    "gpu_runtime_broken": "tell who runs the node; another may do",
-    "pvc_not_bound": "create the claim, or look why no volume is made for it: kubectl describe pvc",
-    "volume_multi_attach": "use a claim of ReadWriteMany, or wait until who has it lets go",
-    "volume_mount_failed": "look at the volume and its server; storage names it in the job",
-    "resource_quota_exceeded": "ask for less, or for more quota",
-    "pod_security_denied": "set what it names in pod.spec.securityContext, or use another namespace",
-    "openshift_scc_denied": "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC",
-    "limitrange_denied": "change resources of the job to what the LimitRange allows",
-    "pod_reference_missing": "create it, or correct its name in the job",
-    "webhook_unavailable": "it is tried again by itself; else tell who runs that webhook",
-    "admission_webhook_denied": "follow its words, or ask whose policy it is",
-    "rbac_forbidden": "ask who runs the operator: it may not make pods here",
-    "job_spec_invalid": "correct the field that it names",
-    "operator_not_running": "ask who runs the cluster to start it: `allaboard cluster` shows it",
-    "master_unreachable_dns": "look at the master first",
-    "insufficient_gpu": "ask for less per member, or have larger nodes added",
-    "gpu_not_advertised": "ask for what the nodes offer, or have its device plugin installed",
-    "unschedulable_constraints": "ask for less, tolerate the taint, or correct the selector in pod",
-    "queue_quota_impossible": "ask for less, or take another queue; else its nominalQuota has to be raised",
-    "queue_misconfigured": (
-        "look at the queue: kubectl get localqueues,clusterqueues; then name one that admits it"
-    ),
-    "queue_pods_ready_timeout": "look at what kept its members from starting: allaboard events {run}",
-    "deadline_exceeded": (
-        "raise its label kueue.x-k8s.io/max-exec-time-seconds (metadata.labels), or have it train in parts"
-    ),
-}
-"""Code of an obstacle -> what to do."""
+_BY_LABEL = (
+    "raise its label kueue.x-k8s.io/max-exec-time-seconds (metadata.labels), or have it train in parts"
+)
+"""What to do where a queue ends a job by the time that the job itself gives it."""
+
+
+def _fix_of(code: str, passes: bool, run: str) -> str:
+    """What to do about what keeps a run from starting."""
+    if code == "deadline_exceeded":
+        return _BY_LABEL
+    known = all_rules().get(code)
+    if known is None or code == "unknown":
+        return f"look at what the cluster says: `allaboard events {run}`"
+    return known.cause.fix_of(passes)
 
 
 def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
     obstacle = seen.obstacle
     if obstacle is None:
         return
-    fix = _STARTS.get(obstacle.code, "look at what the cluster says: allaboard events {run}")
-    fix = fix.replace("{run}", seen.run)
+    fix = _fix_of(obstacle.code, not obstacle.never, seen.run)
     evidence = [Evidence(obstacle.object, obstacle.field, obstacle.said)] if obstacle.said else []
     if obstacle.field.startswith("initContainerStatuses"):
         case = Case(seen)
@@ -408,13 +370,13 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
         if obstacle.code == "oom_killed":
             fix = "give that init container more memory (pod.spec.initContainers), or have it read less"
         else:
-            fix = f"its log says why: allaboard logs {seen.run} {obstacle.member}"
+            fix = f"its log says why: `allaboard logs {seen.run} {obstacle.member}`"
     yield Diagnosis(obstacle.code, obstacle.text, tuple(evidence), obstacle.member, not obstacle.never, fix)
 
 
 def _diagnose_never_started(seen: Observation, code: str, text: str) -> Diagnosis:
     """It was ended because it could never start."""
-    fix = _STARTS.get(code, "mend it, then start it again under its key").replace("{run}", seen.run)
+    fix = _fix_of(code, False, seen.run)
     return Diagnosis(code, text, (Evidence(f"run/{seen.run}", "record.stop", text),), None, False, fix)
 
 
@@ -489,11 +451,11 @@ _FLAGS = {
 }
 
 
-_WAITS = {
+_WAITS: Mapping[str, tuple[str, bool, str | None]] = {
     "gang_partial_scheduling": (
         "gang_partial_scheduling",
         True,
-        "give the places back (allaboard stop {run}); a gang scheduler starts all of it or nothing",
+        "give the places back (`allaboard stop {run}`); a gang scheduler starts all of it or nothing",
     ),
     "gang_unschedulable": (
         "gang_unschedulable",
@@ -504,18 +466,8 @@ _WAITS = {
     "gang_bereft": (
         "gang_unschedulable",
         False,
-        "it cannot go on: allaboard stop {run}, then run it again under its key; it resumes from its newest "
-        "checkpoint",
-    ),
-    "gang_scheduler_missing": (
-        "gang_scheduler_missing",
-        False,
-        "start that scheduler, or choose another with gang.scheduler: `allaboard preflight` looks for it",
-    ),
-    "queue_quota_pending": (
-        "queue_quota_pending",
-        True,
-        "it starts by itself when its queue admits it; else take another queue or a higher priority",
+        "it cannot go on: `allaboard stop {run}`, then run it again under its key; it resumes from its "
+        "newest checkpoint",
     ),
     "slots_pending": (
         "queue_quota_pending",
@@ -523,36 +475,25 @@ _WAITS = {
         "it starts by itself when there is room; else ask for less, or stop what holds the slots "
         "(`allaboard queues`)",
     ),
-    "queue_quota_impossible": (
-        "queue_quota_impossible",
-        False,
-        _STARTS["queue_quota_impossible"],
-    ),
-    "queue_misconfigured": (
-        "queue_misconfigured",
-        False,
-        _STARTS["queue_misconfigured"],
-    ),
-    "queue_pods_ready_timeout": (
-        "queue_pods_ready_timeout",
-        True,
-        _STARTS["queue_pods_ready_timeout"],
-    ),
-    "resource_quota_exceeded": (
-        "resource_quota_exceeded",
-        True,
-        "it goes on when others give back what the quota counts; else ask for less, or for more quota",
-    ),
+    "gang_scheduler_missing": ("gang_scheduler_missing", False, None),
+    "queue_quota_pending": ("queue_quota_pending", True, None),
+    "queue_quota_impossible": ("queue_quota_impossible", False, None),
+    "queue_misconfigured": ("queue_misconfigured", False, None),
+    "queue_pods_ready_timeout": ("queue_pods_ready_timeout", True, None),
+    "resource_quota_exceeded": ("resource_quota_exceeded", True, None),
 }
-"""Flags of what keeps a run from starting -> the code, whether it may pass by itself, and what to do."""
+"""Flags of what keeps a run from starting -> the code, whether it may pass by itself, and what to do; None:
+what the cause says.
+"""
 
 
 def _wait_diagnosis(seen: Observation, flag: str) -> Diagnosis:
     """A diagnosis of a wait, in the words of the scheduler or queue, which say what is missing."""
-    code, retryable, fix = _WAITS[flag]
+    code, retryable, own = _WAITS[flag]
     words = seen.waiting or "some members hold places and idle while others have none"
     evidence = (Evidence(f"run/{seen.run}", "waiting", words),)
-    return Diagnosis(code, words, evidence, None, retryable, fix.format(run=seen.run))
+    fix = _fix_of(code, retryable, seen.run) if own is None else own.format(run=seen.run)
+    return Diagnosis(code, words, evidence, None, retryable, fix)
 
 
 def _diagnose_node_lost(seen: Observation) -> Diagnosis:
@@ -566,7 +507,7 @@ def _diagnose_node_lost(seen: Observation) -> Diagnosis:
         (Evidence(f"run/{seen.run}", "members", words),),
         None,
         True,
-        f"when their node is gone for good: allaboard stop {seen.run} --now",
+        f"when their node is gone for good: `allaboard stop {seen.run} --now`",
     )
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from allaboard.diagnosis.rule import Diagnosis, Evidence
-from allaboard.printable import visible
-from allaboard.units import show_seconds
-from allaboard.untrusted import Limits, Unreadable, parse_json
+from allaboard.diagnosis.finding import Diagnosis, Evidence
+from allaboard.text.printable import visible
+from allaboard.text.units import show_seconds
+from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 MOST_FRAMES, MOST_LOOKS = 400, 10_000
 SILENT = 30.0
@@ -236,7 +236,7 @@ def diagnose_stacks(
     if meet:
         # Who starts again alone may meet the store of a master that is about to end, and wait for ever.
         code, found = "partial_restart_hang", replace(found, summary=_never_meet(found))
-    from allaboard.diagnosis.rules import all_rules  # not for who only reads stacks: a supervisor
+    from allaboard.diagnosis.causes import all_rules  # not for who only reads stacks: a supervisor
 
     cause = all_rules()[code].cause
     first = list(dict.fromkeys((*found.blame, *found.lines)))[:4]

@@ -4,141 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote, waiting
+from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote
+from allaboard.diagnosis.complaints import (
+    MOUNTS,
+    NOT_STARTED,
+    complained,
+    complaints,
+    start_failure,
+)
+from allaboard.diagnosis.finding import Evidence, Finding, Need
 from allaboard.diagnosis.logs import Log, words
-from allaboard.diagnosis.queue import unplaced
 from allaboard.diagnosis.reading import readings
-from allaboard.diagnosis.rule import Evidence, Finding, Need, rule
+from allaboard.diagnosis.rule import Place, rule, says
 from allaboard.diagnosis.start_errors import why_not_started
 from allaboard.diagnosis.tracebacks import RaisedException
-from allaboard.observation import ContainerSeen, EventSeen, PodSeen, Try
+from allaboard.diagnosis.verdict import Verdict, verdict_of
+from allaboard.runs.observation import ContainerSeen, PodSeen, Try
 
 _NEEDS = (Need.PODS, Need.EVENTS)
-IMAGE_REASONS = frozenset(
-    {
-        "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
-        "RegistryUnavailable", "SignatureValidationFailed",
-    }
-)  # fmt: skip
-START_REASONS = frozenset({"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"})
-TRANSIENT = 2
-"""Events of one kind that a start may show before it succeeds."""
 
 # --- images ------------------------------------------------------------------------------------------------
 
-_LIMITED = re.compile(
-    r"\b429\b|toomanyrequests|too many requests|pull rate limit|pull QPS exceeded", re.IGNORECASE
-)
-_DENIED = re.compile(
-    r"\b401\b|\b403\b|unauthorized|forbidden|access denied|authorization failed|no basic auth|"
-    r"authentication required|may require authorization|insufficient_scope|denied: |invalid username|"
-    r"(access|auth)\S* token (has expired|is expired)|token has expired",
-    re.IGNORECASE,
-)
-_NETWORK = re.compile(
-    r"i/o timeout|no such host|connection refused|TLS handshake|connection reset|network is unreachable|"
-    r"context deadline exceeded|server misbehaving|unexpected EOF|\bEOF$|x509|RegistryUnavailable|no "
-    r"route to host|"
-    r"Client\.Timeout|\b50[0234]\b|proxyconnect|Temporary failure in name resolution",
-    re.IGNORECASE,
-)
-_ABSENT = re.compile(
-    r"not found|manifest unknown|name unknown|no match for platform|no matching manifest|does not exist|"
-    r"invalid reference format|couldn't parse image",
-    re.IGNORECASE,
-)
+_NOT_PULLED = "{who} cannot start: its image {image} cannot be pulled, "
 
 
-def _image_code(reason: str, text: str) -> str | None:
-    if reason in ("InvalidImageName", "ErrImageNeverPull"):
-        return "image_not_found"
-    if reason == "SignatureValidationFailed":
-        return "image_pull_auth"
-    for code, pattern in (
-        ("image_pull_rate_limited", _LIMITED),
-        ("image_pull_auth", _DENIED),
-        ("image_pull_network", _NETWORK),
-        ("image_not_found", _ABSENT),
-    ):
-        if pattern.search(text):
-            return code
-    return "image_pull_network" if reason == "RegistryUnavailable" else None
-
-
-def _pulls(case: Case) -> list[tuple[str, PodSeen, ContainerSeen, str]]:
-    """(code, pod, container, words) of each image that cannot be had."""
-    if "pulls" not in case.memo:
-        case.memo["pulls"] = [*_read_pulls(case)]
-    found: list[tuple[str, PodSeen, ContainerSeen, str]] = case.memo["pulls"]
-    return found
-
-
-def _read_pulls(case: Case) -> Iterator[tuple[str, PodSeen, ContainerSeen, str]]:
-    for pod in case.pods:
-        for container, now in waiting(pod):
-            if now.reason not in IMAGE_REASONS:
-                continue
-            text = now.message
-            said = [
-                e.message for e in case.events_of(pod) if "pull" in e.message.lower() and e.type != "Normal"
-            ]
-            telling = [
-                t
-                for t in [text, *said]
-                if _image_code("", t)
-                and (not container.image or container.image.split("@")[0] in t or t == text)
-            ]
-            best = max(telling, key=len, default=text)
-            code = _image_code(now.reason, best) or "image_pull_network"
-            yield code, pod, container, f"{now.reason}: {best}" if best else now.reason
-
-
-def _pull_findings(case: Case, code: str, why: str) -> Iterator[Finding]:
-    every = [one for one in _pulls(case) if one[0] == code]
+def _pulls(case: Case, code: str) -> Iterator[Finding]:
+    every = [one for one in complaints(case) if one.place is Place.IMAGE and one.code == code]
     if not every:
         return
-    _, pod, container, text = every[0]
-    others = f" (and so with {len(every) - 1} more)" if len(every) > 1 else ""
-    who = f"init container {container.name} of {pod.name}" if container.role == "init" else pod.name
-    names = "/".join(dict.fromkeys(p.name for _, p, _, _ in every[:4]))
+    container = every[0].container
+    assert container is not None
+    names = "/".join(dict.fromkeys(one.pod.name for one in every[:4]))
     blame = f"{container.name} on {names}" if container.role != "main" else names.split("/")[0]
     blame += f" (image {container.image})" if container.image else ""
-    yield Finding(
-        code,
-        f"{who} cannot start: its image {container.image} cannot be pulled, {why}{others}",
-        (Evidence(pod_object(pod), f"containerStatuses[{container.name}].waiting", quote(text)),),
-        blame,
-        confidence=0.95 if _image_code("", text) else 0.6,
-    )
-
-
-@rule(
-    "image_pull_auth",
-    "The registry refuses the image",
-    means="The node has no credentials that the registry accepts for this image, or the repository "
-    "does not exist: "
-    "registries often tell both in the same words.",
-    looks="ErrImagePull or ImagePullBackOff with `401 Unauthorized`, `403 Forbidden`, `pull access "
-    "denied`, `no basic "
-    "auth credentials`.",
-    fix="give the job the registry's credentials (pod.spec.imagePullSecrets), or correct the image's name",
-    needs=_NEEDS,
-)
-def image_pull_auth(case: Case) -> Iterator[Finding]:
-    yield from _pull_findings(case, "image_pull_auth", "the registry refuses it, or it does not exist")
-
-
-@rule(
-    "image_not_found",
-    "There is no such image",
-    means="The tag, the digest or the platform is not in the registry, or the name is no legal one.",
-    looks="`: not found`, `manifest unknown`, `no match for platform`, InvalidImageName.",
-    fix="correct the job's image: its tag, or build it for the processors of the nodes",
-    needs=_NEEDS,
-)
-def image_not_found(case: Case) -> Iterator[Finding]:
-    yield from _pull_findings(case, "image_not_found", "there is no such image, tag or platform")
+    yield from complained(case, code, blame=blame)
 
 
 @rule(
@@ -149,11 +50,53 @@ def image_not_found(case: Case) -> Iterator[Finding]:
     fix="it is tried again by itself; credentials or a mirror avoid it",
     needs=_NEEDS,
     retryable=True,
+    signs=(
+        says(
+            Place.IMAGE,
+            r"toomanyrequests|too many requests|pull rate limit|pull QPS exceeded|quota exceeded|"
+            r"RESOURCE_EXHAUSTED|status( ?code)?:? 429",
+        ),
+    ),
+    told=_NOT_PULLED + "the registry limits how often it may be pulled",
 )
 def image_pull_rate_limited(case: Case) -> Iterator[Finding]:
-    yield from _pull_findings(
-        case, "image_pull_rate_limited", "the registry limits how often it may be pulled"
-    )
+    yield from _pulls(case, "image_pull_rate_limited")
+
+
+@rule(
+    "image_pull_auth",
+    "The registry refuses the image",
+    means="The node has no credentials that the registry accepts for this image, or the repository "
+    "does not exist: "
+    "registries often tell both in the same words. Or a policy of the registry holds the image back.",
+    looks="ErrImagePull or ImagePullBackOff with `401 Unauthorized`, `403 Forbidden`, `pull access "
+    "denied`, `no basic "
+    "auth credentials`.",
+    fix="give the job the registry's credentials (pod.spec.imagePullSecrets), or correct the image's name",
+    needs=_NEEDS,
+    signs=(
+        says(
+            Place.IMAGE,
+            reasons=("SignatureValidationFailed",),
+            told="{who} cannot start: the signature of its image {image} is not accepted",
+        ),
+        says(
+            Place.IMAGE,
+            r"unauthorized|403 Forbidden|\bforbidden\b|access denied|authorization failed|no basic auth|"
+            r"authentication required|may require authorization|insufficient_scope|\bdenied\b|"
+            r"not authorized|not allowed access|invalid username|token (has|is) expired|"
+            r"status( ?code)?:? 40[13]",
+        ),
+        says(
+            Place.IMAGE,
+            r"412 Precondition Failed|cannot be pulled due to configured policy|not signed",
+            told=_NOT_PULLED + "a policy of the registry holds it back: {said}",
+        ),
+    ),
+    told=_NOT_PULLED + "the registry refuses it, or it does not exist",
+)
+def image_pull_auth(case: Case) -> Iterator[Finding]:
+    yield from _pulls(case, "image_pull_auth")
 
 
 @rule(
@@ -163,12 +106,58 @@ def image_pull_rate_limited(case: Case) -> Iterator[Finding]:
     "way out it is often "
     "the image of an init container that the operator adds.",
     looks="`dial tcp .. i/o timeout`, `no such host`, `connection refused`, `TLS handshake timeout`.",
-    fix="mirror the image where the nodes reach it, or open the way to the registry",
+    fix="it is tried again by itself; else mirror the image where the nodes reach it, or open the way to the "
+    "registry",
     needs=_NEEDS,
     retryable=True,
+    signs=(
+        says(Place.IMAGE, reasons=("RegistryUnavailable",)),
+        says(
+            Place.IMAGE,
+            r"i/o timeout|no such host|connection refused|TLS handshake|connection reset|network is "
+            r"unreachable|context deadline exceeded|server misbehaving|unexpected EOF|: EOF$|x509|"
+            r"no route to host|Client\.Timeout|\b50[0234] (Internal|Bad|Service|Gateway|Server)|"
+            r"status( ?code)?:? 50[0234]|proxyconnect|Temporary failure in name resolution|"
+            r"HTTP response to HTTPS client",
+        ),
+        says(
+            Place.IMAGE, told="{who} does not start: its image {image} cannot be pulled ({said})", last=True
+        ),
+    ),
+    told=_NOT_PULLED + "its registry cannot be reached from the node",
 )
 def image_pull_network(case: Case) -> Iterator[Finding]:
-    yield from _pull_findings(case, "image_pull_network", "its registry cannot be reached from the node")
+    yield from _pulls(case, "image_pull_network")
+
+
+@rule(
+    "image_not_found",
+    "There is no such image",
+    means="The tag, the digest or the platform is not in the registry, or the name is no legal one.",
+    looks="`: not found`, `manifest unknown`, `no match for platform`, InvalidImageName.",
+    fix="correct the job's image: its tag, or build it for the processors of the nodes",
+    needs=_NEEDS,
+    signs=(
+        says(
+            Place.IMAGE,
+            reasons=("InvalidImageName",),
+            told="{who} cannot start: '{image}' is no legal name of an image",
+        ),
+        says(
+            Place.IMAGE,
+            reasons=("ErrImageNeverPull",),
+            told="{who} cannot start: its image {image} is not on its node, and may not be pulled",
+        ),
+        says(
+            Place.IMAGE,
+            r"not found|manifest unknown|name unknown|no match for platform|no matching manifest|does not "
+            r"exist|no image found in|invalid reference format|couldn't parse image",
+        ),
+    ),
+    told=_NOT_PULLED + "there is no such image, tag or platform",
+)
+def image_not_found(case: Case) -> Iterator[Finding]:
+    yield from _pulls(case, "image_not_found")
 
 
 # --- the program -------------------------------------------------------------------------------------------
@@ -193,28 +182,10 @@ _SHELL_SAYS = re.compile(r"^(?:/\S+/)?\w{0,6}sh[:\uff1a] ")
 
 def _start_failures(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, str]]:
     """Containers whose program a runtime could not start, with its words."""
-    for pod in case.pods:
-        for container in pod.containers:
-            for one in (container.now, container.last):
-                if one is None:
-                    continue
-                failed = one.reason in START_REASONS or (one.exit_code == 128 and one.message != "")
-                if not failed or _config_text(one):
-                    continue
-                said = (
-                    one.message
-                    or next(
-                        (
-                            t.message
-                            for t in (container.last, container.now)
-                            if t and t.message and "back-off" not in t.message
-                        ),
-                        "",
-                    )
-                    or _event_text(case, pod, ("Failed", "FailedCreatePodContainer", "StartError"))
-                )
-                yield pod, container, one, said
-                break
+    for one in complaints(case):
+        if one.place is Place.START and one.container is not None:
+            failed = start_failure(one.container) or one.container.now
+            yield one.pod, one.container, failed, one.text
     for pod in case.pods:
         if case.is_local and pod.main is not None and pod.main.now.message and not pod.main.now.reason:
             yield pod, pod.main, pod.main.now, pod.main.now.message
@@ -242,10 +213,6 @@ def _deleted_starts(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, s
             return
 
 
-def _event_text(case: Case, pod: PodSeen, reasons: tuple[str, ...]) -> str:
-    return max((e.message for e in case.events_of(pod) if e.reason in reasons), key=len, default="")
-
-
 @rule(
     "exec_format_error",
     "The program is built for another processor",
@@ -254,10 +221,12 @@ def _event_text(case: Case, pod: PodSeen, reasons: tuple[str, ...]) -> str:
     fix="build the image for the nodes' architecture, or choose nodes by kubernetes.io/arch; begin "
     "scripts with #!",
     needs=(*_NEEDS, Need.LOGS, Need.NODES),
+    signs=(says(Place.START, "exec format error"),),
+    told="{who} cannot start: its program was built for another processor, or has no #! line",
 )
 def exec_format_error(case: Case) -> Iterator[Finding]:
     for pod, _, one, said in _start_failures(case):
-        if "exec format error" in said:
+        if _start_verdict(said, one.reason).code == "exec_format_error":
             yield _not_started(case, pod, one, said, "exec_format_error")
             return
     for reading in readings(case):
@@ -278,19 +247,84 @@ def exec_format_error(case: Case) -> Iterator[Finding]:
             return
 
 
+def _start_verdict(said: str, reason: str) -> Verdict:
+    found = verdict_of(Place.START, said, reason)
+    assert found is not None, "bad_entrypoint takes what no other cause knows"
+    return found
+
+
 def _not_started(case: Case, pod: PodSeen, one: Try, said: str, code: str) -> Finding:
-    found, sentence, passes = why_not_started(said)
+    verdict = _start_verdict(said, one.reason)
     where = "start" if case.is_local else "containerStatuses"
     full = "no process could be made" in said
     return Finding(
         code,
-        f"{pod.name} could not be started: {sentence}",
+        verdict.told(pod.name),
         (Evidence(pod_object(pod), where, quote(said)),),
         pod.name,
         one.ended or case.went_bad(pod),
-        retryable=passes if code == found else None,
+        retryable=verdict.passes if code == verdict.code else None,
         fix="end other processes of this user, or raise the limit (ulimit -u)" if full else None,
     )
+
+
+@rule(
+    "gpu_runtime_broken",
+    "The node's GPU runtime does not work",
+    means="The container runtime cannot give the container its GPUs: the driver is not loaded, does "
+    "not fit its library, "
+    "the nvidia runtime is not configured, or the fabric manager is not up.",
+    looks='StartError with `nvidia-container-cli: initialization error`, `no runtime for "nvidia"`; '
+    "FailedPrepareDynamicResources `DRA driver .. is not registered`; in the script "
+    "`Error 802: system not yet initialized`.",
+    fix="tell who runs the node (cordon it, repair its driver); another node may do",
+    needs=(*_NEEDS, Need.LOGS),
+    retryable=True,
+    signs=(
+        *(
+            says(
+                place,
+                r"nvidia-container-cli|no runtime for \"?nvidia|driver/library version|driver not loaded|"
+                r"nvidia-container-runtime|failed to (inject|generate) CDI|unresolvable CDI devices",
+                but="requirement error|unsatisfied condition",
+                told="{who} does not start: the GPU runtime of its node does not work: {said}",
+            )
+            for place in (Place.START, Place.NODE)
+        ),
+        says(
+            Place.NODE,
+            r"DRA driver \S+ (is )?not registered|(DRA )?plugin (name )?\S+ (is )?not (found|registered)|"
+            r"not found in the list of registered DRA|NodePrepareResources? .{0,120}(fail|error|Unavailable)|"
+            r"error preparing devices|unprepared .{0,40}CDI",
+            told="{who} does not start: its node cannot prepare its devices: {said}",
+        ),
+    ),
+)
+def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
+    for pod, _, one, said in _start_failures(case):
+        if _start_verdict(said, one.reason).code == "gpu_runtime_broken":
+            yield _broken(pod, Evidence(pod_object(pod), "containerStatuses", quote(said)), one.ended)
+            return
+    for complaint in complaints(case):
+        if complaint.place is Place.NODE and complaint.code == "gpu_runtime_broken":
+            yield _broken(complaint.pod, complaint.evidence, complaint.time)
+            return
+    for reading in readings(case):
+        pod, log = reading.pod, reading.log
+        hits = log.hits(_NOT_READY, 1)
+        hit = next((h for h in hits), None)
+        if hit is None and exit_code(pod) is not None:
+            early = log.hits(_AT_START_NVML, 1)
+            hit = (
+                early[0]
+                if early and early[0].position < 4000 and not log.has(words(r"\bstep\b|\bepoch\b"))
+                else None
+            )
+        if hit is not None:
+            yield _broken(
+                pod, Evidence(f"log/{pod.name}", "text", quote(hit.text)), hit.time or case.went_bad(pod)
+            )
+            return
 
 
 @rule(
@@ -301,18 +335,38 @@ def _not_started(case: Case, pod: PodSeen, one: Try, said: str, code: str) -> Fi
     "`python: can't open file` (exit 2).",
     fix="correct the job's command, args or workingDir, or the image",
     needs=(*_NEEDS, Need.LOGS),
+    signs=(
+        says(
+            Place.CONTAINER,
+            "no command specified",
+            told="{who} cannot start: neither the job nor its image says what to run",
+        ),
+        says(
+            Place.START,
+            r"exec|no such file or directory|permission denied|chdir to cwd|starting container process",
+            passes=lambda said: why_not_started(said)[2],
+            told=lambda said: f"{{who}} cannot start: {why_not_started(said)[1]}",
+        ),
+        says(
+            Place.START,
+            passes=lambda said: why_not_started(said)[2],
+            told=lambda said: f"{{who}} cannot start: {why_not_started(said)[1]}",
+            last=True,
+        ),
+    ),
 )
 def bad_entrypoint(case: Case) -> Iterator[Finding]:
     for pod, _, one, said in _start_failures(case):
-        if said and _runtime_is_broken(said):
-            continue
-        code = why_not_started(said)[0] if said else "bad_entrypoint"
-        if code == "bad_entrypoint":
+        if _start_verdict(said or one.reason, one.reason).code == "bad_entrypoint":
             yield _not_started(case, pod, one, said or one.reason, "bad_entrypoint")
+    for complaint in complaints(case):
+        if complaint.place is Place.CONTAINER and complaint.code == "bad_entrypoint":
+            yield from complained(case, "bad_entrypoint")
+            break
     for pod in case.pods:
         for container in pod.containers:
             one_try = container.ended_try
-            if one_try is None or one_try.reason in START_REASONS:
+            if one_try is None or one_try.reason in NOT_STARTED:
                 continue
             yield from _missing_program(case, pod, container, one_try)
 
@@ -390,16 +444,6 @@ def program_in(text: str) -> str:
 
 # --- what it needs of the cluster --------------------------------------------------------------------------
 
-_LACKING = re.compile(
-    r"(secret|configmap)s? \"?[\w./-]+\"? not found|couldn't find key \S+ in (ConfigMap|Secret) \S+|"
-    r"references non-existent (secret|config) key|object \"[^\"]+\"/\"[^\"]+\" not registered",
-    re.IGNORECASE,
-)
-
-
-def _config_text(one: Try) -> bool:
-    return bool(_LACKING.search(one.message)) or "runAsNonRoot" in one.message
-
 
 @rule(
     "container_config_missing",
@@ -412,25 +456,34 @@ def _config_text(one: Try) -> bool:
     "same words.",
     fix="create it in the job's namespace, or correct its name in the job",
     needs=_NEEDS,
+    signs=tuple(
+        says(place, words, told=f"{begins}{lacks}")
+        for place, begins in (
+            (Place.CONTAINER, "{who} cannot start: "),
+            (Place.NODE, "{who} cannot start: {volume} cannot be mounted, "),
+        )
+        for words, lacks in (
+            (
+                r"couldn't find key \"?(?P<key>[^\s\"]+)\"? in (?P<kind>ConfigMap|Secret) ([^\s/]+/)?"
+                r"(?P<name>[^\s,]+)",
+                "{kind} {name} has no key {key}",
+            ),
+            (r"secrets? \"?(?P<name>[\w.-]+)\"? not found", "Secret {name} does not exist in its namespace"),
+            (
+                r"configmaps? \"?(?P<name>[\w.-]+)\"? not found",
+                "ConfigMap {name} does not exist in its namespace",
+            ),
+            (
+                r"references non-existent (?P<kind>secret|config) key: (?P<key>\S+)",
+                "the {kind} that it mounts has no key {key}",
+            ),
+        )
+    ),
 )
 def container_config_missing(case: Case) -> Iterator[Finding]:
-    for pod in case.pods:
-        texts: list[tuple[str, str]] = []
-        for container, now in waiting(pod):
-            if now.reason in ("CreateContainerConfigError", "CreateContainerError"):
-                said = now.message or _event_text(case, pod, ("Failed",))
-                texts.append((f"containerStatuses[{container.name}].waiting", said))
-        texts += [(f"events.{e.reason}", e.message) for e in _mount_events(case, pod)]
-        for where, said in texts:
-            if (match := _LACKING.search(said)) is not None:
-                yield Finding(
-                    "container_config_missing",
-                    f"{pod.name} cannot start: {quote(match[0])}",
-                    (Evidence(pod_object(pod), where, quote(said)),),
-                    _object_in(match[0]) or pod.name,
-                    confidence=0.95,
-                )
-                return
+    first = next((one for one in complaints(case) if one.code == "container_config_missing"), None)
+    if first is not None:
+        yield from complained(case, first.code, blame=_object_in(first.text) or first.pod.name)
 
 
 def _object_in(text: str) -> str:
@@ -448,47 +501,40 @@ def _object_in(text: str) -> str:
     looks="CreateContainerConfigError `container has runAsNonRoot and image will run as root`.",
     fix="set securityContext.runAsUser in the pod template, or USER in the image",
     needs=_NEEDS,
+    signs=(says(Place.CONTAINER, "runAsNonRoot|non-root"),),
+    told="{who} cannot start: it may not run as root, and its image does",
 )
 def run_as_nonroot_violation(case: Case) -> Iterator[Finding]:
-    for pod in case.pods:
-        for container, now in waiting(pod):
-            said = now.message or _event_text(case, pod, ("Failed",))
-            if "runAsNonRoot" in said or "non-root" in said:
-                yield Finding(
-                    "run_as_nonroot_violation",
-                    f"container {container.name} of {pod.name} cannot start: it may not run as root, "
-                    f"and its image does",
-                    (Evidence(pod_object(pod), f"containerStatuses[{container.name}].waiting", quote(said)),),
-                    f"{pod.name} container {container.name}",
-                    confidence=0.95,
-                )
-                return
+    first = next((one for one in complaints(case) if one.code == "run_as_nonroot_violation"), None)
+    if first is not None and first.container is not None:
+        yield from complained(case, first.code, blame=f"{first.pod.name} container {first.container.name}")
 
 
-def _is_preparing(pod: PodSeen) -> bool:
-    """Whether none of its containers has ever run."""
-    return (
-        bool(pod.node)
-        and pod.phase in ("Pending", "")
-        and not any(
-            c.now.state in ("running", "terminated") or c.restarts
-            for c in pod.containers
-            if c.role != "sidecar"
-        )
-    )
-
-
-def _mount_events(case: Case, pod: PodSeen) -> list[EventSeen]:
-    """Of a pod that still prepares; the ones that name the trouble first."""
-    if not _is_preparing(pod):
-        return []
-    found = [
-        e for e in case.events_of(pod) if e.reason in ("FailedMount", "FailedMapVolume", "FailedAttachVolume")
-    ]
-    return sorted(found, key=lambda e: "timed out waiting" in e.message or "unmounted volumes" in e.message)
-
-
-_SANDBOX = re.compile(r"no runtime for|nvidia-container|RuntimeHandler|runtime handler", re.IGNORECASE)
+@rule(
+    "container_not_made",
+    "The node's container runtime does not make the container",
+    means="The image is there, and the runtime of the node is too slow or does not answer: its disk is busy, "
+    "or it still "
+    "works on the try before.",
+    looks="CreateContainerError with `context deadline exceeded` or `name .. is reserved for ..`.",
+    fix="it is tried again by itself; else tell who runs the node, or start elsewhere",
+    needs=_NEEDS,
+    retryable=True,
+    signs=(
+        says(
+            Place.CONTAINER,
+            r"is reserved for|failed to reserve container name|deadline ?exceeded|connection refused|"
+            r"transport is closing|Unavailable|name .{0,200} is already in use",
+            reasons=("CreateContainerError",),
+        ),
+    ),
+    told="{who} does not start: the container runtime of its node does not make it ({said})",
+)
+def container_not_made(case: Case) -> Iterator[Finding]:
+    first = next((one for one in complaints(case) if one.code == "container_not_made"), None)
+    if first is not None:
+        node = f"node {first.pod.node} ({first.pod.name})" if first.pod.node else first.pod.name
+        yield from complained(case, first.code, blame=node)
 
 
 @rule(
@@ -497,39 +543,18 @@ _SANDBOX = re.compile(r"no runtime for|nvidia-container|RuntimeHandler|runtime h
     means="Before any container, the node makes a sandbox with an address; its network plugin fails, "
     "again and again.",
     looks="FailedCreatePodSandBox: `failed to assign an IP address`, errors of the CNI plugin.",
-    fix="another node may do; else tell who runs the nodes' network",
+    fix="it is tried again by itself; another node may do, else tell who runs the nodes' network",
     needs=_NEEDS,
     retryable=True,
+    signs=(says(Place.NODE, reasons=("FailedCreatePodSandBox", "NetworkNotReady"), last=True),),
+    told="{who} does not start: its node cannot set up its network or runtime: {said}",
+    times=3,
+    after=120.0,
 )
 def pod_sandbox_failed(case: Case) -> Iterator[Finding]:
-    for pod in case.pods:
-        if not _is_preparing(pod):
-            continue
-        boxes = [e for e in case.events_of(pod) if e.reason in ("FailedCreatePodSandBox", "NetworkNotReady")]
-        if sum(e.count for e in boxes) <= TRANSIENT and not _long(case, pod):
-            continue
-        said = boxes[-1].message if boxes else ""
-        if not boxes or _SANDBOX.search(said):
-            continue
-        yield Finding(
-            "pod_sandbox_failed",
-            f"{pod.name} does not start: its node {pod.node} cannot set up its network",
-            (Evidence(pod_object(pod), f"events.{boxes[-1].reason}", quote(said)),),
-            f"node {pod.node}",
-            boxes[-1].time,
-        )
-        return
-
-
-def _long(case: Case, pod: PodSeen) -> bool:
-    age = case.age(pod.created)
-    return age is not None and age > 120
-
-
-_CLAIM = re.compile(r"persistentvolumeclaim \"?([\w.-]+)\"? (not found|is being deleted)", re.IGNORECASE)
-
-
-_LOST_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" bound to non-existent persistentvolume')
+    first = next((one for one in complaints(case) if one.code == "pod_sandbox_failed"), None)
+    if first is not None:
+        yield from complained(case, first.code, blame=f"node {first.pod.node}", confidence=0.9)
 
 
 @rule(
@@ -543,36 +568,48 @@ _LOST_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" bound to non-existent
     "Pending with ProvisioningFailed.",
     fix="create the claim, or correct its storage class: kubectl describe pvc says why",
     needs=(*_NEEDS, Need.CLAIMS),
+    signs=(
+        *(
+            says(
+                place,
+                r'persistentvolumeclaim "?(?P<claim>[\w.-]+)"? not found',
+                told="{who} cannot start: claim {claim} does not exist",
+            )
+            for place in (Place.PLACEMENT, Place.NODE)
+        ),
+        says(
+            Place.PLACEMENT,
+            r'persistentvolumeclaim "?(?P<claim>[\w.-]+)"? is being deleted',
+            told="{who} cannot start: claim {claim} is being deleted",
+        ),
+        says(
+            Place.PLACEMENT,
+            r'persistentvolumeclaim "?(?P<claim>[\w.-]+)"? bound to non-existent persistentvolume',
+            told="{who} cannot start: the volume of claim {claim} is gone",
+        ),
+        says(
+            Place.PLACEMENT,
+            r"unbound (immediate )?PersistentVolumeClaims",
+            passes=True,
+            told="{who} waits: {claims} has no volume yet (kubectl describe pvc says why)",
+        ),
+    ),
 )
 def pvc_not_bound(case: Case) -> Iterator[Finding]:
-    for pod, text in unplaced(case):
-        absent, lost = _CLAIM.search(text), _LOST_CLAIM.search(text)
-        unbound = "unbound immediate" in text or "unbound PersistentVolumeClaims" in text
-        if absent is None and lost is None and not unbound:
-            continue
-        named = absent or lost
-        claim = named[1] if named else _pending_claim(case, pod)
-        words_ = f"claim {claim} does not exist" if absent else f"claim {claim or 'of it'} has no volume"
-        if lost is not None:
-            words_ = f"the volume of claim {claim} is gone"
-        evidence = [
-            Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),
-            *_provisioning(case, claim),
-        ]
-        yield Finding(
-            "pvc_not_bound",
-            f"{pod.name} cannot start: {words_}",
-            tuple(evidence),
-            f"PVC {claim or pod.name}",
-            confidence=0.95,
+    first = next((one for one in complaints(case) if one.code == "pvc_not_bound"), None)
+    if first is not None and first.verdict is not None:
+        claim = dict(first.verdict.values).get("claim") or _pending_claim(case, first.pod)
+        why = [*_provisioning(case, claim)]
+        (found,) = complained(
+            case,
+            first.code,
+            blame=f"PVC {claim or first.pod.name}",
+            retryable=first.verdict.passes and not why,
         )
+        yield replace(found, evidence=(*found.evidence, *why))
         return
     for event in case.events:
-        if (
-            event.kind == "PersistentVolumeClaim"
-            and event.reason in ("ProvisioningFailed", "FailedBinding", "ClaimLost")
-            and not case.running
-        ):
+        if event.kind == "PersistentVolumeClaim" and event.reason in _GETS_NONE and not case.running:
             claim_seen = next((c for c in case.objects.claims or () if c.name == event.name), None)
             if claim_seen is not None and claim_seen.facts.get("status.phase") == "Bound":
                 continue
@@ -591,23 +628,19 @@ def pvc_not_bound(case: Case) -> Iterator[Finding]:
 
 
 def _pending_claim(case: Case, pod: PodSeen) -> str:
-    own = [v for k, v in pod.facts.items() if k.endswith("persistentVolumeClaim.claimName")]
+    own = pod.claims
     pending = [c.name for c in case.objects.claims or () if c.facts.get("status.phase") == "Pending"]
     return next((name for name in own if name in pending), next(iter(own or pending), ""))
 
 
+_GETS_NONE = ("ProvisioningFailed", "FailedBinding", "ClaimLost")
+
+
 def _provisioning(case: Case, claim: str) -> Iterator[Evidence]:
     for e in case.events:
-        if e.kind == "PersistentVolumeClaim" and e.name == claim and e.type != "Normal":
+        if e.kind == "PersistentVolumeClaim" and e.name == claim and e.reason in _GETS_NONE:
             yield Evidence(f"persistentvolumeclaim/{claim}", f"events.{e.reason}", quote(e.message))
             return
-
-
-_ELSEWHERE = re.compile(
-    r"Multi-Attach|already (exclusively )?attached|already being used by|RESOURCE_IN_USE_BY_ANOTHER_RESOURCE|"
-    r"attached to (another|a different) (node|instance|VM)|VolumeInUse",
-    re.IGNORECASE,
-)
 
 
 @rule(
@@ -621,45 +654,45 @@ _ELSEWHERE = re.compile(
     fix="use a claim of ReadWriteMany or one per replica; of a stale attachment wait, or remove the "
     "pod on the lost node",
     needs=(*_NEEDS, Need.CLAIMS),
+    signs=(
+        says(
+            Place.NODE,
+            r"Multi-Attach|already (exclusively )?attached|already being used by|VolumeInUse|"
+            r"RESOURCE_IN_USE_BY_ANOTHER_RESOURCE|attached to (another|a different) (node|instance|VM)",
+            passes=True,
+        ),
+        says(
+            Place.PLACEMENT,
+            "ReadWriteOncePod",
+            passes=True,
+            told="{who} waits: one pod at a time may mount {claims}, and another one does",
+        ),
+    ),
+    told="{who} does not start: {volume} is attached to another node: {said}",
 )
 def volume_multi_attach(case: Case) -> Iterator[Finding]:
-    for pod in case.pods:
-        for e in _mount_events(case, pod):
-            if not _ELSEWHERE.search(e.message):
-                continue
-            by = re.search(r"used by pod\(s\) (.+?)(?:$|\.|\n)", e.message)
-            holders = [name for name in re.split(r"[,\s]+", by[1]) if name] if by else []
-            own = [
-                h for h in holders if h in case.by_name and case.by_name[h].deleted is None and h != pod.pod
-            ]
-            volume = re.search(r'volume "([^"]+)"', e.message)
-            claim = next(
-                (v for k, v in pod.facts.items() if k.endswith("persistentVolumeClaim.claimName")), ""
-            )
-            name = volume[1] if volume else claim
-            shared = bool(own) or any(
-                h.rsplit("-", 2)[0] == (pod.pod or "").rsplit("-", 2)[0] != "" and h in case.by_name
-                for h in holders
-            )
-            why = f"{own[0]} of the same job has it" if own else "another node still holds it"
-            yield Finding(
-                "volume_multi_attach",
-                f"{pod.name} cannot start: volume {name} can be on one node alone, and {why}",
-                (Evidence(pod_object(pod), f"events.{e.reason}", quote(e.message)),),
-                f"PVC {claim or name}",
-                e.time,
-                retryable=not shared,
-                confidence=0.95,
-            )
-            return
+    first = next((one for one in complaints(case) if one.code == "volume_multi_attach"), None)
+    if first is None:
+        return
+    by = re.search(r"used by pod\(s\) (.+?)(?:$|\.|\n)", first.text)
+    holders = [name for name in re.split(r"[,\s]+", by[1]) if name] if by else []
+    pod = first.pod
+    own = [h for h in holders if h in case.by_name and case.by_name[h].deleted is None and h != pod.pod]
+    shared = bool(own) or any(
+        h.rsplit("-", 2)[0] == (pod.pod or "").rsplit("-", 2)[0] != "" and h in case.by_name for h in holders
+    )
+    volume = re.search(r'volume "([^"]+)"', first.text)
+    claim = next(iter(pod.claims), "")
+    (found,) = complained(
+        case, first.code, blame=f"PVC {claim or (volume[1] if volume else '')}", retryable=not shared
+    )
+    why = f"; {own[0]} of the same job has it" if own else ""
+    yield replace(found, summary=f"{found.summary}{why}")
 
 
-_FINAL_MOUNT = re.compile(
-    r"access denied|no such file or directory|does not exist|type check failed|not a directory|"
-    r"permission denied|"
-    r"wrong fs type|unknown filesystem|bad option|is not a block device|Operation not permitted",
-    re.IGNORECASE,
-)
+_MOUNTS = tuple(sorted(MOUNTS))
+_ONLY_LATE = "timed out waiting|unmounted volumes"
+"""What says only that mounting takes long, and not why."""
 
 
 @rule(
@@ -674,120 +707,37 @@ _FINAL_MOUNT = re.compile(
     fix="look at the volume's server, its export and firewall; correct the path in the job",
     needs=_NEEDS,
     retryable=True,
+    signs=(
+        says(
+            Place.NODE,
+            r"access denied|no such file or directory|does not exist|type check failed|not a directory|"
+            r"permission denied|wrong fs type|unknown filesystem|bad option|is not a block device|Operation "
+            r"not permitted",
+            but="timed out",
+            reasons=_MOUNTS,
+            passes=False,
+        ),
+        says(Place.NODE, "not registered|failed to sync (secret|configmap) cache", reasons=_MOUNTS),
+        says(Place.NODE, but=_ONLY_LATE, reasons=_MOUNTS),
+        says(Place.NODE, reasons=_MOUNTS, last=True),
+        says(Place.CONTAINER, "subPath"),
+    ),
+    told="{who} {starts}: {volume} cannot be mounted: {said}",
 )
 def volume_mount_failed(case: Case) -> Iterator[Finding]:
-    for pod in case.pods:
-        for e in _mount_events(case, pod):
-            if (
-                _LACKING.search(e.message)
-                or "Multi-Attach" in e.message
-                or "exclusively attached" in e.message
-                or _CLAIM.search(e.message)
-            ):
-                continue
-            volume = re.search(r'volume "([^"]+)"', e.message) or re.search(
-                r"unmounted volumes=\[([^\],\s]+)", e.message
-            )
-            name = volume[1] if volume else "of it"
-            final = _FINAL_MOUNT.search(e.message) is not None and "timed out" not in e.message
-            yield Finding(
-                "volume_mount_failed",
-                f"{pod.name} cannot start: volume {name} cannot be mounted",
-                (Evidence(pod_object(pod), f"events.{e.reason}", quote(e.message)),),
-                f"volume {name}",
-                e.time,
-                retryable=not final,
-            )
-            return
+    first = next((one for one in complaints(case) if one.code == "volume_mount_failed"), None)
+    if first is not None:
+        volume = re.search(r'volume "([^"]+)"|unmounted volumes=\[([^\],\s]+)', first.text)
+        name = (volume[1] or volume[2]) if volume else "of it"
+        yield from complained(case, first.code, blame=f"volume {name}", confidence=0.9)
 
 
-_RUNTIME = re.compile(
-    r"nvidia-container-cli|no runtime for \"?nvidia|driver/library version|driver not loaded|"
-    r"nvidia-container-runtime|failed to (inject|generate) CDI|unresolvable CDI devices",
-    re.IGNORECASE,
-)
-_DRA = re.compile(
-    r"DRA driver \S+ (is )?not registered|(DRA |dra )?plugin (name )?\S+ (is )?not (found|registered)|"
-    r"not found in the list of registered DRA|NodePrepareResources? .{0,120}(fail|error|Unavailable)|"
-    r"error preparing devices|unprepared .{0,40}CDI",
-    re.IGNORECASE,
-)
 _NOT_READY = words(
     r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|Error 802"
 )
 _AT_START_NVML = words(
     r"Failed to initialize NVML|Driver/library version mismatch|libcuda\.so.{0,60}cannot open shared object"
 )
-
-
-def _runtime_is_broken(text: str) -> bool:
-    return (
-        _RUNTIME.search(text) is not None
-        and "requirement error" not in text
-        and "unsatisfied condition" not in text
-    )
-
-
-@rule(
-    "gpu_runtime_broken",
-    "The node's GPU runtime does not work",
-    means="The container runtime cannot give the container its GPUs: the driver is not loaded, does "
-    "not fit its library, "
-    "the nvidia runtime is not configured, or the fabric manager is not up.",
-    looks='StartError with `nvidia-container-cli: initialization error`, `no runtime for "nvidia"`; '
-    "FailedPrepareDynamicResources `DRA driver .. is not registered`; in the script "
-    "`Error 802: system not yet initialized`.",
-    fix="tell who runs the node (cordon it, repair its driver); another node may do",
-    needs=(*_NEEDS, Need.LOGS),
-    retryable=True,
-)
-def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
-    for pod, _, one, said in _start_failures(case):
-        if _runtime_is_broken(said):
-            yield _broken(pod, Evidence(pod_object(pod), "containerStatuses", quote(said)), one.ended)
-            return
-    for pod in case.pods:
-        boxes = [
-            e
-            for e in case.events_of(pod)
-            if e.reason == "FailedCreatePodSandBox" and _RUNTIME.search(e.message)
-        ]
-        if boxes and _is_preparing(pod):
-            yield _broken(
-                pod,
-                Evidence(pod_object(pod), "events.FailedCreatePodSandBox", quote(boxes[-1].message)),
-                boxes[-1].time,
-            )
-            return
-    for pod in case.pods:
-        prepared = [
-            e
-            for e in case.events_of(pod)
-            if e.reason in ("FailedPrepareDynamicResources", "FailedMount") and _DRA.search(e.message)
-        ]
-        if prepared and _is_preparing(pod):
-            yield _broken(
-                pod,
-                Evidence(pod_object(pod), f"events.{prepared[-1].reason}", quote(prepared[-1].message)),
-                prepared[-1].time,
-            )
-            return
-    for reading in readings(case):
-        pod, log = reading.pod, reading.log
-        hits = log.hits(_NOT_READY, 1)
-        hit = next((h for h in hits), None)
-        if hit is None and exit_code(pod) is not None:
-            early = log.hits(_AT_START_NVML, 1)
-            hit = (
-                early[0]
-                if early and early[0].position < 4000 and not log.has(words(r"\bstep\b|\bepoch\b"))
-                else None
-            )
-        if hit is not None:
-            yield _broken(
-                pod, Evidence(f"log/{pod.name}", "text", quote(hit.text)), hit.time or case.went_bad(pod)
-            )
-            return
 
 
 def _broken(pod: PodSeen, evidence: Evidence, at: float | None) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from allaboard.names import nearest
+from allaboard.text.names import nearest
 
 PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "bash", "sh", "uv", "pip")
 """Suggestions for a misspelt program. The content of an image is not known."""

@@ -29,11 +29,11 @@ from itertools import accumulate, pairwise
 from math import comb, exp
 from statistics import median
 
-from allaboard.diagnosis.rule import Diagnosis, Evidence
+from allaboard.diagnosis.finding import Diagnosis, Evidence
 from allaboard.diagnosis.stacks import ProcessLook, RankPosition, positions, where_it_is
-from allaboard.observation import Slow
-from allaboard.units import rfc3339
-from allaboard.untrusted import Limits, Unreadable, parse_json
+from allaboard.runs.observation import Slow
+from allaboard.text.units import rfc3339
+from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 FACTOR = 1.25
 """How many times the own time of the others a rank takes which is told: a fifth of the others' time is lost.
@@ -209,7 +209,7 @@ def slow_of(found: SlowRank, looks: Sequence[Sequence[ProcessLook]], step: int |
 
 def diagnose_slow(slow: Slow, run: str) -> Diagnosis:
     """The diagnosis of a run that one rank holds up."""
-    from allaboard.diagnosis.rules import all_rules  # not for who only reads arrivals: a supervisor
+    from allaboard.diagnosis.causes import all_rules  # not for who only reads arrivals: a supervisor
 
     cause = all_rules()["slow_rank"].cause
     evidence = (

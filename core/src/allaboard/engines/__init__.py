@@ -14,35 +14,44 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from allaboard.engines.base import AddedContainer, Counts, JobSeen, Operator, Place, Rules, Verdict
 from allaboard.errors import BadInput
-from allaboard.names import nearest, one_of
+from allaboard.text.names import nearest, one_of
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout for it
-    from allaboard.conversion.values import Conversion
+    from allaboard.engines.reading.values import Conversion
     from allaboard.errors import Problem
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Layout, Member
-    from allaboard.observation import Condition
-    from allaboard.spec.job import TrainingJob
+    from allaboard.job.training_job import TrainingJob
+    from allaboard.runs.layout import Layout, Member
+    from allaboard.runs.observation import Condition
 
 
 class Engine(Protocol):
-    """What every engine has. KIND, API_VERSION, PLURAL: of its job objects, as its CRD has them;
-    FIELDS: what may stand in their ``spec``. FRAMEWORKS: what it runs; PREFERENCE: its place among the
-    engines of a framework when a job leaves its engine to ``auto``, the lowest first.
-    SPARED: roles whose members may fail without the job.
-    CONTAINER: the name that its operator expects of the container that trains; ALIASES: other names by which
-    a job may mean it; JOB_LABEL: the pod label that
-    holds the job's name; RANDOM_NAMES: whether the names of its pods end in characters that its controller
-    draws by lot. OPERATOR: who
-    reconciles it; PROBE: the spec of a job that the operator's webhook refuses and nobody else does, None
-    where there is no webhook; ENDS: the reasons of the events that tell how a job ended -> ``succeeded`` or
-    ``failed``; ADDED: the init containers that the operator may add to members; EXTRA_KINDS:
-    ``group/version/Kind`` of what `extras` brings; TAKES_IN: fields of ``engine_spec`` that `render`
-    itself puts into the job object; PLAYED: those that mean the same on one machine; MAY_LACK: kind -> a
-    spec with the fields that not every release's definition of the kind has, which `fitted` knows;
-    PROPAGATION: how its dependents are deleted with it, ``Foreground`` or ``Background``. NATIVELY: gang
-    schedulers whose objects its operator makes when it was started with them; REFUSES: gang schedulers that
-    it cannot go with -> why.
+    """What every engine has.
+
+    - ``NAME``: the word for it in ``engine`` of a job.
+    - ``KIND``, ``API_VERSION``, ``PLURAL``: of its job objects, as its CRD has them.
+    - ``FIELDS``: what may stand in their ``spec``.
+    - ``FRAMEWORKS``: what it runs.
+    - ``PREFERENCE``: its place among the engines of a framework when a job leaves its engine to ``auto``, the
+      lowest first.
+    - ``SPARED``: roles whose members may fail without the job.
+    - ``CONTAINER``: the name that its operator expects of the container that trains.
+    - ``ALIASES``: other names by which a job may mean that container.
+    - ``JOB_LABEL``: the pod label that holds the job's name.
+    - ``RANDOM_NAMES``: whether the names of its pods end in characters that its controller draws by lot.
+    - ``OPERATOR``: who reconciles it.
+    - ``PROBE``: the spec of a job that the operator's webhook refuses and nobody else does, None where there
+      is no webhook.
+    - ``ENDS``: the reasons of the events that tell how a job ended -> ``succeeded`` or ``failed``.
+    - ``ADDED``: the init containers that the operator may add to members.
+    - ``EXTRA_KINDS``: ``group/version/Kind`` of what `extras` brings.
+    - ``TAKES_IN``: fields of ``engine_spec`` that `render` itself puts into the job object.
+    - ``PLAYED``: fields of ``engine_spec`` that mean the same on one machine.
+    - ``MAY_LACK``: kind -> a spec with the fields that not every release's definition of the kind has, which
+      `fitted` knows.
+    - ``PROPAGATION``: how its dependents are deleted with it, ``Foreground`` or ``Background``.
+    - ``NATIVELY``: gang schedulers whose objects its operator makes when it was started with them.
+    - ``REFUSES``: gang schedulers that it cannot go with -> why.
     """
 
     NAME: str

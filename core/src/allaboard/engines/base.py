@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from allaboard.layout import Policy
-    from allaboard.observation import Condition, MemberSeen
+    from allaboard.runs.layout import Policy
+    from allaboard.runs.observation import Condition, MemberSeen
 
 
 V1, TRAINER, JOBSET = range(3)

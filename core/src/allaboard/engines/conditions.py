@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from allaboard.observation import Condition
+    from allaboard.runs.observation import Condition
 
 _EXCLUDES = {"Running": "Restarting", "Restarting": "Running"}
 

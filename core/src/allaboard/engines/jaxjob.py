@@ -15,7 +15,7 @@ from allaboard.engines.base import Counts, Place, Verdict
 from allaboard.engines.kubeflow import KubeflowEngine
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout, Member
+    from allaboard.runs.layout import Layout, Member
 
 
 class JAXJob(KubeflowEngine):

@@ -56,15 +56,15 @@ from allaboard.engines.jobset_reading import (
 from allaboard.engines.jobset_templates import most_with_coordinator, own_jobs, template_objections, with_own
 from allaboard.engines.mpijob import MPIJob
 from allaboard.errors import Problem
-from allaboard.names import OBJECT_NAME_MAX
+from allaboard.text.names import OBJECT_NAME_MAX
 
 if TYPE_CHECKING:
-    from allaboard.conversion.restarts import Rendering
-    from allaboard.conversion.values import Conversion
     from allaboard.engines import Engine
+    from allaboard.engines.reading.restarts import Rendering
+    from allaboard.engines.reading.values import Conversion
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Layout, Member
-    from allaboard.observation import Condition
+    from allaboard.runs.layout import Layout, Member
+    from allaboard.runs.observation import Condition
 
 Json = Mapping[str, Any]
 PORT = 29500
@@ -261,16 +261,16 @@ class JobSet:
         """The job that a JobSet says: the replicated jobs are its groups, and what the engine tells members
         by itself is not said.
         """
-        from allaboard.conversion.jobsets import job_of_jobset
+        from allaboard.engines.reading.jobsets import job_of_jobset
 
         return job_of_jobset(self, obj)
 
     def rendering(self, job: Json) -> Rendering:
         """What would be said of the members of a job that is sound."""
-        from allaboard.conversion.members import host_of
-        from allaboard.conversion.restarts import Rendering
-        from allaboard.layout import lay_out
-        from allaboard.spec.job import TrainingJob
+        from allaboard.engines.reading.members import host_of
+        from allaboard.engines.reading.restarts import Rendering
+        from allaboard.job.training_job import TrainingJob
+        from allaboard.runs.layout import lay_out
 
         layout = lay_out(TrainingJob.of(dict(job)), self, "run")
         usual = self.usual(layout.framework)
@@ -505,7 +505,7 @@ def symbolic_environment(layout: Layout, role: str, place: Place) -> dict[str, s
     ``$(ALLABOARD_RANK)`` where they differ.
     """
     from allaboard.engines import BY_FRAMEWORK
-    from allaboard.layout import Member
+    from allaboard.runs.layout import Member
 
     usual = BY_FRAMEWORK[layout.framework][0]
     group = layout.group(role)

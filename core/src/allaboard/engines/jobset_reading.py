@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from allaboard.engines import mpi
 from allaboard.engines.base import Counts, JobSeen, Scope
 from allaboard.engines.kubeflow import RoleOf, newest_pods, read_conditions, seen_members
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 
 if TYPE_CHECKING:
-    from allaboard.observation import Condition
+    from allaboard.runs.observation import Condition
 
 Json = Mapping[str, Any]
 PREFIX = "jobset.sigs.k8s.io/"
@@ -174,7 +174,7 @@ def _gang_restarts(pod: Json | None) -> int:
 
 
 def _running(since: float | None) -> Condition:
-    from allaboard.observation import Condition
+    from allaboard.runs.observation import Condition
 
     return Condition("Running", "True", _RUNNING, "told by the pods; the job object does not say it", since)
 

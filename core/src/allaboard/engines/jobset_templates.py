@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from allaboard.errors import Problem
-from allaboard.names import nearest, one_of
+from allaboard.text.names import nearest, one_of
 
 Json = Mapping[str, Any]
 FIELD = "replicatedJobs"

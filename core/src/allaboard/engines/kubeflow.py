@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Self
 from allaboard.engines.base import V1, AddedContainer, Counts, JobSeen, Operator, Rules
 from allaboard.engines.conditions import with_condition
 from allaboard.errors import Problem
-from allaboard.names import OBJECT_NAME_MAX
-from allaboard.spec.job import UNLIMITED, member_count
-from allaboard.units import from_rfc3339
+from allaboard.job.training_job import UNLIMITED, member_count
+from allaboard.text.names import OBJECT_NAME_MAX
+from allaboard.text.units import from_rfc3339
 
 if TYPE_CHECKING:  # `allaboard check` asks the engines, and reads no status
-    from allaboard.conversion.values import Conversion, Reading
+    from allaboard.engines.reading.values import Conversion, Reading
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Layout
-    from allaboard.observation import Condition, MemberSeen
+    from allaboard.runs.layout import Layout
+    from allaboard.runs.observation import Condition, MemberSeen
 
 RoleOf = Callable[[Mapping[str, Any]], tuple[str, int] | None]
 JOB_LABEL = "training.kubeflow.org/job-name"
@@ -210,7 +210,7 @@ class KubeflowEngine:
 
     def to_job(self, obj: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Conversion:
         """The job that an object of this kind says."""
-        from allaboard.conversion.replicas import job_of_replicas
+        from allaboard.engines.reading.replicas import job_of_replicas
 
         return job_of_replicas(self, obj, self.take_own_fields)
 
@@ -431,7 +431,7 @@ def _replicas(role: str, group: Mapping[str, Any], default: Mapping[str, int]) -
 
 def read_conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
     """The conditions of a status, in our words."""
-    from allaboard.observation import Condition
+    from allaboard.runs.observation import Condition
 
     for item in status.get("conditions") or ():
         yield Condition(
@@ -468,7 +468,7 @@ def seen_members(
     gone: bool,
 ) -> Iterator[MemberSeen]:
     """Every member in rank order, and those beyond the number of replicas that are still there."""
-    from allaboard.observation import MemberSeen
+    from allaboard.runs.observation import MemberSeen
 
     before = 0
     for role in (*roles, *sorted({r for r in (*replicas, *(r for r, _ in by_index)) if r not in roles})):
@@ -504,7 +504,7 @@ def _age_key(pod: Mapping[str, Any]) -> tuple[bool, str]:
 
 def _seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, container: str) -> MemberSeen:
     """One member, by its pod. Restarts are those of all its containers, as the operator counts them."""
-    from allaboard.observation import MemberSeen
+    from allaboard.runs.observation import MemberSeen
 
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]

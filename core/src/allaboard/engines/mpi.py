@@ -20,7 +20,7 @@ from allaboard.engines.mpijob import CONFIG
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout
+    from allaboard.runs.layout import Layout
 
 Json = Mapping[str, Any]
 FRAMEWORK = "mpi"

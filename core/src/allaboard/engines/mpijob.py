@@ -37,15 +37,15 @@ from allaboard.engines.kubeflow import (
     without_gpus,
 )
 from allaboard.errors import Problem
-from allaboard.names import nearest, one_of
-from allaboard.spec.job import member_count
+from allaboard.job.training_job import member_count
+from allaboard.text.names import nearest, one_of
 
 if TYPE_CHECKING:
-    from allaboard.conversion.values import Reading
     from allaboard.engines.base import JobSeen
+    from allaboard.engines.reading.values import Reading
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Layout, Member
-    from allaboard.observation import Condition
+    from allaboard.runs.layout import Layout, Member
+    from allaboard.runs.observation import Condition
 
 JOB_ROLE_LABEL = "training.kubeflow.org/job-role"
 CONFIG = "/etc/mpi"

@@ -20,7 +20,7 @@ from allaboard.engines.mpijob import CONFIG, HOSTFILE, NO_GPUS, MPIEngine, hostf
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout, Member
+    from allaboard.runs.layout import Layout, Member
 
 _AGENT = f"{CONFIG}/kubexec.sh"
 

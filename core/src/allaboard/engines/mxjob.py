@@ -20,9 +20,9 @@ from allaboard.engines.kubeflow import OPERATOR, KubeflowEngine, without_gpus
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.conversion.values import Reading
+    from allaboard.engines.reading.values import Reading
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Group, Layout, Member
+    from allaboard.runs.layout import Group, Layout, Member
 
 _TUNERS = frozenset({"tuner", "tunerserver", "tunertracker"})
 

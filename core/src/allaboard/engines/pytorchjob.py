@@ -16,9 +16,9 @@ from allaboard.engines.kubeflow import KubeflowEngine, overridden, replica_specs
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.conversion.values import Reading
+    from allaboard.engines.reading.values import Reading
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Layout, Member
+    from allaboard.runs.layout import Layout, Member
 
 
 class PyTorchJob(KubeflowEngine):
@@ -245,7 +245,7 @@ def _take_elastic(
 
 
 def _own(fields: Mapping[str, Any]) -> Any:
-    from allaboard.conversion.values import plain
+    from allaboard.engines.reading.values import plain
 
     return plain(fields)
 

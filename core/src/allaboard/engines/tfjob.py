@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from allaboard.engines.base import Counts, Place, Verdict
 from allaboard.engines.kubeflow import KubeflowEngine, replica_type
 from allaboard.errors import Problem
-from allaboard.spec.job import member_count
+from allaboard.job.training_job import member_count
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout, Member
+    from allaboard.runs.layout import Layout, Member
 
 
 class TFJob(KubeflowEngine):

@@ -21,7 +21,7 @@ from allaboard.engines.jobset_reading import CONTAINER
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout
+    from allaboard.runs.layout import Layout
 
 Json = Mapping[str, Any]
 NODE = "node"

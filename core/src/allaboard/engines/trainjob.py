@@ -70,10 +70,10 @@ from allaboard.engines.trainer_runtimes import (
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.conversion.values import Conversion
     from allaboard.engines import Engine
+    from allaboard.engines.reading.values import Conversion
     from allaboard.gangs.base import GangPlan
-    from allaboard.layout import Layout
+    from allaboard.runs.layout import Layout
 
 Json = Mapping[str, Any]
 RUNTIME = "TrainingRuntime"
@@ -216,7 +216,7 @@ class TrainJob(JobSet):
 
     def to_job(self, obj: Json, others: Sequence[Json]) -> Conversion:
         """The job that a TrainJob says; its runtime, and how that is patched, stand in ``engine_spec``."""
-        from allaboard.conversion.trainjobs import job_of_trainjob
+        from allaboard.engines.reading.trainjobs import job_of_trainjob
 
         return job_of_trainjob(self, obj, others)
 

@@ -16,7 +16,7 @@ from allaboard.engines.kubeflow import KubeflowEngine
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout, Member
+    from allaboard.runs.layout import Layout, Member
 
 
 class XGBoostJob(KubeflowEngine):

@@ -14,9 +14,9 @@ from typing import Any
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import AllaboardError, BackendUnreachable, ExitCode
 from allaboard.follow.restart import Refusal, may_restart
-from allaboard.observation import Observation, State
-from allaboard.status import EXIT_CODES, state_of, summary
-from allaboard.units import show_seconds
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import EXIT_CODES, state_of, summary
+from allaboard.text.units import show_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,11 @@ Answer = Observation | AllaboardError | None
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended, and why. ``summary`` is the JSON of ``status``."""
+    """How a run ended, and why.
+
+    ``seen``: the last observation; ``diagnoses``: the causes of a failure, the first one first, empty for a
+    success; ``note``: a sentence about the end, such as why no further attempt was started.
+    """
 
     seen: Observation
     diagnoses: tuple[Diagnosis, ...] = ()
@@ -80,26 +84,32 @@ class Outcome:
 
     @property
     def state(self) -> State:
+        """The state that the run ended in."""
         return state_of(self.seen)
 
     @property
     def run(self) -> str:
+        """The run's name, ``digits-1f0c9a77``."""
         return self.seen.run
 
     @property
     def ok(self) -> bool:
+        """Whether the run succeeded."""
         return self.state is State.SUCCEEDED
 
     @property
     def exit_code(self) -> ExitCode:
+        """The exit code of ``allaboard run`` for this outcome."""
         return EXIT_CODES.get(self.state, ExitCode.FAILED)
 
     @property
     def metrics(self) -> dict[str, Any]:
+        """The metrics that the run reported last, by name; None stands for a number that is not finite."""
         return dict(self.summary["metrics"])
 
     @property
     def summary(self) -> dict[str, Any]:
+        """The run as ``allaboard status --json`` prints it."""
         return summary(self.seen, self.diagnoses)
 
     @property

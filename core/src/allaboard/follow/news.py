@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from allaboard.observation import Observation
+from allaboard.runs.observation import Observation
 
 EVERY = 60.0
 """Seconds until a reason is said again."""

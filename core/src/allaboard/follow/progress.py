@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Progress, State
-from allaboard.reportline import MOST_STEPS, Report, whole
-from allaboard.units import from_rfc3339
-from allaboard.untrusted import show
+from allaboard.runs.observation import Progress, State
+from allaboard.text.reportline import MOST_STEPS, Report, whole
+from allaboard.text.units import from_rfc3339
+from allaboard.text.untrusted import show
 
 MOST_METRICS = 200
 MOST_FLAGS = 50

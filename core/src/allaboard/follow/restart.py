@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from allaboard.diagnosis import Diagnosis
 from allaboard.diagnosis.faults import was_interrupted
-from allaboard.observation import State
-from allaboard.units import counted
+from allaboard.runs.observation import State
+from allaboard.text.units import counted
 
 INTERRUPTIONS = 20
 """How often a run in one generation starts again without a count. Then interruptions count as attempts."""

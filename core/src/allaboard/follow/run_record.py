@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allaboard.errors import BadInput
-from allaboard.observation import Owner, State, Stop
-from allaboard.redaction import secret_values
-from allaboard.spec.identity import differences, names_one_step, same_spec
-from allaboard.units import seconds
-from allaboard.untrusted import read_value
+from allaboard.job.identity import differences, names_one_step, same_spec
+from allaboard.runs.observation import Owner, State, Stop
+from allaboard.text.redaction import secret_values
+from allaboard.text.units import seconds
+from allaboard.text.untrusted import read_value
 
 VERSION = 1
 KEEP = "30d"
@@ -108,7 +108,7 @@ class RunRecord:
 
     @property
     def secret_values(self) -> tuple[str, ...]:
-        """Every value of its job that is secret, for `allaboard.redaction`."""
+        """Every value of its job that is secret, for `allaboard.text.redaction`."""
         return (*secret_values(self.spec), *self.secrets)
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from allaboard.diagnosis.stacks import COMPUTES, HangCause, ProcessLook, cause_of_hang, positions
-from allaboard.observation import Stall
-from allaboard.units import rfc3339
+from allaboard.runs.observation import Stall
+from allaboard.text.units import rfc3339
 
 FLOOR = 600.0
 FACTOR = 3.0

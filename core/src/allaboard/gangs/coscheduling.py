@@ -15,7 +15,7 @@ from typing import Any
 
 from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, GangView
-from allaboard.units import show_bytes
+from allaboard.text.units import show_bytes
 
 NAME = "coscheduling"
 TITLE = "coscheduling"

@@ -28,8 +28,8 @@ from typing import Any
 
 from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, GangView
-from allaboard.units import from_rfc3339
-from allaboard.untrusted import show
+from allaboard.text.units import from_rfc3339
+from allaboard.text.untrusted import show
 
 NAME = "kai"
 TITLE = "KAI Scheduler"

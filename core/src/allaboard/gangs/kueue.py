@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.units import counted, from_rfc3339, place_in_line
+from allaboard.text.units import counted, from_rfc3339, place_in_line
 
 Json = Mapping[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.gangs.base import GangView
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 
 SILENT = 60.0
 """Seconds after which a pod without any scheduler message counts as unscheduled by any scheduler."""

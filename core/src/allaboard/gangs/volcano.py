@@ -24,8 +24,8 @@ from typing import Any
 from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, GangView
 from allaboard.gangs.requests import amount
-from allaboard.units import show_bytes
-from allaboard.untrusted import show
+from allaboard.text.units import show_bytes
+from allaboard.text.untrusted import show
 
 NAME = "volcano"
 TITLE = "Volcano"

@@ -30,13 +30,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from allaboard._version import __version__
+from allaboard import __version__
 from allaboard.checkpoints import Checkpoint, Manifest, Torn, folder_name, parse_best, prune, save, scan
+from allaboard.checkpoints.metrics import best_of, number
 from allaboard.checkpoints.retention import PARTS_AFTER, check_keep, retire
 from allaboard.checkpoints.saving import Source, make_folder, sweep_staging
 from allaboard.errors import (
@@ -49,17 +50,17 @@ from allaboard.errors import (
     TakenOver,
 )
 from allaboard.inside.context import ranks
+from allaboard.inside.every import Every
 from allaboard.inside.hot import HotCopy
 from allaboard.inside.report import write_report
 from allaboard.inside.resumed_checkpoint import BYTES_PART, TORCH_PART, ResumedCheckpoint, open_start
 from allaboard.inside.shutdown import EXIT_CODE, shutdown
 from allaboard.inside.tracing import span
 from allaboard.inside.writer import writer_of
-from allaboard.metrics import best_of, number
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
-from allaboard.units import rfc3339, seconds
+from allaboard.text.units import rfc3339
 
 #: With less than this share of a disk free, retired checkpoints are removed without the hour's delay.
 SCARCE = 0.2
@@ -69,47 +70,28 @@ TAKEN_OVER = "checkpoint_taken_over"
 Metrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
-    """How often: after so many steps or so many seconds; neither: only when asked."""
-
-    steps: int | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def parse(cls, value: str | int | None) -> Every:
-        """``50`` and ``"50"`` are steps, ``"10m"`` and ``"600s"`` are time. Raises BadInput."""
-        if value is None:
-            return cls()
-        text = str(value).strip()
-        every = cls()
-        if text.isdecimal():
-            every = cls(steps=int(text))
-        elif text[-1:].isalpha():  # 2.5 is ambiguous
-            with suppress(ValueError):
-                every = cls(seconds=seconds(text))
-        if not (every.steps or every.seconds):
-            raise BadInput(
-                f"every {value!r} is neither steps nor time; write 50 for 50 steps, or 10m for ten minutes"
-            )
-        return every
-
-    def due(self, step: int, last_step: int, now: float, last_time: float) -> bool:
-        """Whether a boundary was crossed since the last save (or the start)."""
-        if step <= last_step:
-            return False
-        if self.steps is not None:
-            return step // self.steps > last_step // self.steps
-        return self.seconds is not None and now - last_time >= self.seconds
-
-
 class Checkpointer:
-    """Saves the state of a training and finds it again. See the module's first lines for how it is used.
+    """Saves the state of a training and finds it again.
 
-    ``uri`` is the run's own folder; ``every`` is steps (50) or time ("10m"); ``keep`` is how many of the
-    newest stay (the best and the newest always do); ``best`` is "val_loss:min" or ("val_loss", "min"). What
-    is not given comes from the job, by the environment that allaboard sets. Raises BadInput when there is
-    no folder to save to, or a value is wrong.
+        ckpt = Checkpointer()                            # where, how often, how many: from the job
+        found = ckpt.resume()
+        if found:
+            model.load_state_dict(found.load()["model"])
+        for step in range(found.step + 1 if found else 1, total + 1):
+            train(...)
+            ckpt.step(step, lambda: {"model": model.state_dict()}, metrics={"val_loss": loss})
+
+    Every rank makes the same calls; rank 0 saves. The whole state is saved, so it resumes at any world size.
+    On SIGTERM the next `step` saves and ends the script with exit code 143. torch is needed for its own
+    states alone: bytes and files are saved without it.
+
+    :param uri: the run's own folder.
+    :param every: how often `step` saves: a number of steps (50), or a time ("10m").
+    :param keep: how many of the newest checkpoints stay. The best one and the newest one always stay.
+    :param best: which checkpoint is the best: "val_loss:min", or ("val_loss", "min").
+
+    An argument that is left out comes from the job, by the environment that allaboard sets. Raises BadInput
+    when there is no folder to save to, or a value is wrong.
     """
 
     def __init__(
@@ -158,7 +140,7 @@ class Checkpointer:
 
         A damaged one is skipped with a warning, and the one before is used. Every byte is verified when this
         returns. All ranks get the same answer; call it on all of them, after ``init_process_group`` if there
-        is one. Raises BadInput for a ``start_from`` that is not there, Corrupt for one that is damaged,
+        is one. Raises BadInput for a ``start_from`` that is not there, `Corrupt` for one that is damaged,
         TakenOver when another attempt has taken over from this one, StorageError.
         """
         checkpoint = self._find_on_rank0()
@@ -285,8 +267,8 @@ class Checkpointer:
     # --- save
 
     def step(self, step: int, state: Callable[[], Any], metrics: Metrics = None) -> Checkpoint | None:
-        """A step is done: save if it is due, or if SIGTERM came, which then ends the script with exit code
-        143.
+        """Tell that a step is done. A checkpoint is saved if one is due, or if SIGTERM came; after
+        SIGTERM the script ends with exit code 143.
 
         ``step`` counts the steps done, from 1. ``state`` is a function, called on rank 0 and only when
         something is saved; it returns what `save` takes. ``metrics`` may be such a function too, when they

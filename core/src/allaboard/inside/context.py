@@ -51,8 +51,10 @@ class Context:
 
 
 def context(environ: Mapping[str, str] | None = None) -> Context:
-    """The context of this process now. BadInput if RANK, WORLD_SIZE or LOCAL_RANK, or mpirun's variables in
-    their place, are inconsistent or no numbers.
+    """The context of this process now: its run, attempt, rank and world size, read from the environment.
+
+    Raises BadInput if RANK, WORLD_SIZE or LOCAL_RANK, or mpirun's variables in their place, are inconsistent
+    or no numbers.
     """
     env = os.environ if environ is None else environ
     rank, world_size = ranks(env)

@@ -11,16 +11,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from allaboard.checkpoints import Checkpoint, Manifest, prune, save, scan
 from allaboard.checkpoints.saving import Source, sweep_staging
 from allaboard.errors import Corrupt, StorageError
+from allaboard.inside.every import Every
 from allaboard.inside.resumed_checkpoint import ResumedCheckpoint
 from allaboard.storage import open_store
-
-if TYPE_CHECKING:
-    from allaboard.inside.checkpointer import Every
 
 
 class HotCopy:

@@ -56,16 +56,29 @@ Sample = dict[str, Any]
 class ShardReader:
     """Batches for this rank: lists of samples, or of what ``decode`` makes of each.
 
-    The module says in which order, what the last batch is, and what happens when one iterates twice.
+        reader = ShardReader(batch_size=32, epochs=10, seed=1)
+        for batch in reader:                     # a list of {"__key__": "cat/1", "png": b"...", "cls": b"3"}
+            train(batch)
 
-    ``uri``: where the data set is (default: ALLABOARD_DATA). ``batch_size``: samples per rank and batch.
-    ``epochs``: how often the whole data set is seen. ``seed`` and ``shuffle``: the order. ``rank``,
-    ``world_size``: by default those of the process group, or of RANK and WORLD_SIZE, at the time of use.
-    ``cache``: a folder for shards of remote stores (20 GiB at most; default: in the folder for temporary
-    files, shared by all processes of this user on the machine).
+    All epochs form one stream, whose order follows from the seed and the epoch. Each global batch is the next
+    ``batch_size * world_size`` samples, one piece for each rank, so every sample is read once in an
+    epoch, also when the number of ranks changes at a resume. Only the last batch of the stream may be
+    smaller, or empty on some ranks; every rank gets the same number of batches. A second iteration goes on
+    where the first one stopped.
 
-    Raises BadInput (all that is wrong at once), StorageError, and Corrupt when a shard is not what the index
-    says: every shard is verified before its first sample is given out.
+    :param uri: where the data set is; the default is ``ALLABOARD_DATA``.
+    :param batch_size: samples per rank and batch.
+    :param epochs: how often the whole data set is read.
+    :param seed: which order the samples have.
+    :param shuffle: False: the order of the data set.
+    :param rank: this rank; the default is that of the process group, else ``RANK``, at the time of use.
+    :param world_size: the number of ranks, by the same rule.
+    :param cache: a folder for shards of remote stores, 20 GiB at most. The default is a folder for temporary
+        files that all processes of this user on the machine share.
+    :param decode: makes of each sample what the batch holds.
+
+    Raises BadInput (all that is wrong at once), StorageError, and `Corrupt` when a shard is not what the
+    index says: every shard is verified before its first sample is given out.
     """
 
     def __init__(
@@ -101,6 +114,7 @@ class ShardReader:
 
     @property
     def index(self) -> Index:
+        """The index of the version that this reader reads."""
         return self._index
 
     @property

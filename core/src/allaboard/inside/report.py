@@ -1,4 +1,4 @@
-"""Tell the follower how the training goes: lines on stdout that `allaboard.reportline` reads.
+"""Tell the follower how the training goes: lines on stdout that `allaboard.text.reportline` reads.
 
 Rank 0 speaks for all. At most ten progress lines a second are written: what comes sooner waits, the latest
 replaces what waits, and a small thread writes it when its time has come; so a tight loop costs next to
@@ -23,7 +23,7 @@ from typing import Any
 
 from allaboard.errors import BadInput
 from allaboard.inside.context import ranks
-from allaboard.reportline import LONGEST, encode
+from allaboard.text.reportline import LONGEST, encode
 
 EVERY = 0.1  # seconds between two progress lines
 _SPEED_OVER = 10.0  # seconds
@@ -37,10 +37,11 @@ _RESERVED = ("v", "kind", "nonfinite", "steps_per_second")
 
 
 def report(step: int, total: int | None = None, loss: Any = None, **numbers: Any) -> None:
-    """This is step ``step`` of ``total``. Call it as often as you like, on every rank.
+    """Report that ``step`` of ``total`` steps is done. Call it as often as you like, on every rank.
 
-    ``loss`` and the other ``numbers`` are numbers or scalars of numpy or torch; one that is not finite is
-    written as null and flagged. Steps per second are measured here. BadInput when something is no number.
+    Rank 0 writes the line, at most ten lines a second; the last report is never lost. ``loss`` and the other
+    ``numbers`` are numbers, or scalars of numpy or torch; a number that is not finite is written as null and
+    flagged. Steps per second are measured here. Raises BadInput for a value that is no number.
     """
     fields = _check_fields(step, total, {"loss": loss, **numbers})
     if ranks()[0] == 0:
@@ -69,11 +70,11 @@ def loaded_versions() -> dict[str, str]:
 
 
 def result(**metrics: Any) -> None:
-    """The metrics that the training ends with, such as ``result(val_loss=0.03, accuracy=0.98)``: numbers,
-    strings, lists and mappings of them.
+    """Report the metrics that the training ends with, such as ``result(val_loss=0.03, accuracy=0.98)``:
+    numbers, strings, lists and mappings of them.
 
-    The last result of a run counts. BadInput for values that JSON cannot represent. A result of more than 64
-    KiB is dropped and the run is flagged: no training fails at its end because of a long line.
+    The last result of a run counts. Raises BadInput for values that JSON cannot represent. A result of more
+    than 64 KiB is dropped and the run is flagged: no training fails at its end because of a long line.
     """
     write_report("result", metrics=metrics)
 

@@ -49,6 +49,7 @@ class ResumedCheckpoint:
 
     @property
     def uri(self) -> str:
+        """The folder of the checkpoint."""
         return self.checkpoint.uri
 
     @property
@@ -62,11 +63,11 @@ class ResumedCheckpoint:
         return [part.called for part in self.checkpoint.manifest.parts]
 
     def load(self) -> Any:
-        """What was saved: what torch saved (on the CPU, weights only), the bytes, or the parts' bytes by
-        name.
+        """What was saved: the state that torch saved (on the CPU, weights only), the bytes, or the parts'
+        bytes by name.
 
         Every byte is checked first. On a local disk tensors lie in the checkpoint's file until they are
-        written to, which leaves the file as it is. Raises Corrupt when the bytes are not those of the
+        written to, which leaves the file as it is. Raises `Corrupt` when the bytes are not those of the
         manifest, BadInput when torch refuses to load the state as plain weights.
         """
         if self.parts == [TORCH_PART]:
@@ -79,7 +80,7 @@ class ResumedCheckpoint:
         """A part as a local file, verified; the only part when none is named. From a bucket it is fetched
         to a temporary folder.
 
-        Read it, and leave it as it is. Raises Corrupt, StorageError, and BadInput for a part that is not
+        Read it, and leave it as it is. Raises `Corrupt`, StorageError, and BadInput for a part that is not
         there.
         """
         named = self._part(part)
@@ -88,7 +89,7 @@ class ResumedCheckpoint:
         return self._verified[named.name]
 
     def fetch(self) -> None:
-        """Verify every part now. Raises Corrupt, naming the part."""
+        """Verify every part now. Raises `Corrupt`, naming the part."""
         for name in self.parts:
             self.path(name)
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from allaboard.job.training_job import TrainingJob
 from allaboard.lint import rules
 from allaboard.lint.rule import SEVERITIES, Rule
 from allaboard.lint.view import View, view_of_job, view_of_object
-from allaboard.printable import visible
-from allaboard.redaction import redact_text
-from allaboard.spec.job import TrainingJob
-from allaboard.untrusted import show
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_text
+from allaboard.text.untrusted import show
 
 __all__ = ["RULES", "Finding", "Rule", "lint_job", "lint_object"]
 
@@ -49,6 +49,7 @@ class Finding:
     fix: str
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields by name, ready for JSON."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -66,7 +67,7 @@ def lint_job(job: TrainingJob) -> list[Finding]:
 
 def lint_object(obj: Mapping[str, Any]) -> list[Finding] | None:
     """The findings about a job object or the runtime of one, the gravest first; None: its kind is no
-    engine's. Whatever fields it has, of values that `allaboard.untrusted` takes, nothing is raised.
+    engine's. Whatever fields it has, of values that `allaboard.text.untrusted` takes, nothing is raised.
     """
     view = view_of_object(obj)
     return None if view is None else _findings(view)

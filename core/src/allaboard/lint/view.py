@@ -14,12 +14,12 @@ from typing import Any
 
 from allaboard.engines import Engine, engine_of, engine_of_object
 from allaboard.gangs.base import GangPlan
-from allaboard.layout import Layout, lay_out
-from allaboard.names import run_name
+from allaboard.job.training_job import TrainingJob
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.pod_template import merged, pod_template
-from allaboard.spec.job import TrainingJob
-from allaboard.untrusted import show
+from allaboard.runs.layout import Layout, lay_out
+from allaboard.text.names import run_name
+from allaboard.text.untrusted import show
 
 JOB, MANIFEST = "job", "manifest"
 _DEPTH = 12
@@ -144,6 +144,7 @@ class View:
 
     @property
     def total(self) -> int:
+        """The number of members."""
         return sum(group.count for group in self.groups)
 
     @property
@@ -153,6 +154,7 @@ class View:
 
     @property
     def containers(self) -> Iterator[tuple[Group, Container]]:
+        """Each container with its group."""
         return ((group, container) for group in self.groups for container in group.containers)
 
     def container(self, group: Group, container: Container, field: str) -> str:

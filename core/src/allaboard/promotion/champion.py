@@ -26,14 +26,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.checkpoints import checkpoint_at
+from allaboard.checkpoints.metrics import plain
 from allaboard.errors import BadInput, OwnershipConflict, StorageConflict, StorageMissing, StorageUnsupported
-from allaboard.metrics import plain
+from allaboard.job.training_job import TrainingJob
 from allaboard.promotion.gate import Check, Gate, Verdict, judge
-from allaboard.spec.job import TrainingJob
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join, read_small
-from allaboard.units import rfc3339
-from allaboard.untrusted import Unreadable, parse_json
+from allaboard.text.units import rfc3339
+from allaboard.text.untrusted import Unreadable, parse_json
 
 FOLDER = "promoted"
 VERSION = 1

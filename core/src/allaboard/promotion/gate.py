@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from allaboard.checkpoints.metrics import check_mode, find, number, plain
 from allaboard.errors import BadInput
-from allaboard.metrics import check_mode, find, number, plain
 
 _THRESHOLD = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from allaboard import units
 from allaboard.render import labels
+from allaboard.text import units
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout
-    from allaboard.spec.job import TrainingJob
+    from allaboard.job.training_job import TrainingJob
+    from allaboard.runs.layout import Layout
 
 MODES = {"many": "ReadWriteMany", "once": "ReadWriteOnce", "once_pod": "ReadWriteOncePod"}
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from allaboard.errors import BadInput, Problem
-from allaboard.names import nearest, one_of
-from allaboard.untrusted import show
+from allaboard.text.names import nearest, one_of
+from allaboard.text.untrusted import show
 
 VERSION = 1
 """Of the facts as JSON."""

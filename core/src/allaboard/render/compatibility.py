@@ -15,27 +15,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from allaboard import units
 from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine, engine_of
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS, Gang, is_gang_scheduler, kai, kueue
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.topology import LABELS, label_of
-from allaboard.names import (
+from allaboard.render import labels
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
+from allaboard.render.pod_template import fields_of_group
+from allaboard.text import units
+from allaboard.text.names import (
     nearest,
     one_of,
     why_not_a_qualified_name,
     why_not_an_image,
     why_not_an_object_name,
 )
-from allaboard.render import labels
-from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
-from allaboard.render.pod_template import fields_of_group
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` asks for names alone
-    from allaboard.layout import Layout
-    from allaboard.spec.job import TrainingJob
+    from allaboard.job.training_job import TrainingJob
+    from allaboard.runs.layout import Layout
 
 AUTO = "auto"
 DEFAULT_SCHEDULER = "default-scheduler"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from allaboard.errors import Problem
 
 if TYPE_CHECKING:
-    from allaboard.layout import Group, Layout, Needs
     from allaboard.render.cluster_facts import ClusterFacts
+    from allaboard.runs.layout import Group, Layout, Needs
 
 API_VERSION = "resource.k8s.io/v1"
 TEMPLATE = "ResourceClaimTemplate"

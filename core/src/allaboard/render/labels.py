@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from allaboard.names import key_hash
+from allaboard.text.names import key_hash
 
 if TYPE_CHECKING:
-    from allaboard.layout import Layout
+    from allaboard.runs.layout import Layout
 
 _MOUNT_MAX = 20
 """Characters of a mount in the name of its claim."""

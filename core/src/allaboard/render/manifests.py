@@ -20,13 +20,13 @@ from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import PRIORITY_CLASS, QUEUE
 from allaboard.gangs.topology import affinity, label_of
-from allaboard.layout import Group, Layout
+from allaboard.job.training_job import CODE_LIMIT, TrainingJob, is_below, is_shared
 from allaboard.render import devices, labels, pod_template
 from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, has_tiers, plan_gang
-from allaboard.spec.job import CODE_LIMIT, TrainingJob, is_below, is_shared
-from allaboard.units import show_bytes
+from allaboard.runs.layout import Group, Layout
+from allaboard.text.units import show_bytes
 
 _KEY = re.compile(r"[^-._a-zA-Z0-9]")
 

@@ -24,7 +24,7 @@ What is chosen where Kubernetes leaves a choice:
 - spot: the taints of capacity that may be taken away are tolerated, and nodes with its labels are preferred
   where the job says so (`allaboard.render.spot`).
 - Members are in no service mesh, and autoscalers do not move those that may not be taken away
-  (`allaboard.pod_defaults`).
+  (`allaboard.job.pod_defaults`).
 - security: the securityContext of the level restricted where the job says it, and where the namespace
   enforces it, which would take no member without it (`allaboard.render.security`).
 - ``policy.hang.ask: file``: one key of the run's record, which is there once somebody asks the members for
@@ -44,16 +44,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from allaboard import gpus
 from allaboard.errors import Problem
-from allaboard.names import (
-    ANNOTATIONS_LIMIT,
-    why_not_a_label_value,
-    why_not_a_qualified_name,
-    why_not_an_image,
-    why_not_an_object_name,
-)
-from allaboard.pod_defaults import (
+from allaboard.job import gpus
+from allaboard.job.pod_defaults import (
     HOST_NETWORK,
     KEPT,
     MESH_ANNOTATIONS,
@@ -62,12 +55,19 @@ from allaboard.pod_defaults import (
     RESTRICTED_POD,
 )
 from allaboard.render import devices, labels, security, spot
-from allaboard.untrusted import show
+from allaboard.text.names import (
+    ANNOTATIONS_LIMIT,
+    why_not_a_label_value,
+    why_not_a_qualified_name,
+    why_not_an_image,
+    why_not_an_object_name,
+)
+from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
-    from allaboard.layout import Group, Layout, Needs
+    from allaboard.job.training_job import TrainingJob
     from allaboard.render.cluster_facts import ClusterFacts
-    from allaboard.spec.job import TrainingJob
+    from allaboard.runs.layout import Group, Layout, Needs
 
 CODE_FOLDER = "/allaboard/code"
 ASKED_FOLDER = "/allaboard/asked"
@@ -239,7 +239,7 @@ def fields_of_group(job: TrainingJob, role: str) -> Mapping[str, Any]:
 
 
 def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, Any]]:
-    from allaboard.layout import Member, allaboard_environment
+    from allaboard.runs.layout import Member, allaboard_environment
 
     own = allaboard_environment(layout, Member(group.role, 0, 0))
     # One template serves all members of a group: the index comes from the pod's own label, and must stand
@@ -271,7 +271,7 @@ def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]
 
 
 def _resources(needs: Needs) -> dict[str, Any]:
-    from allaboard import units
+    from allaboard.text import units
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
@@ -361,14 +361,14 @@ def _source(storage: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
 
 
 def _empty_dir(storage: Mapping[str, Any]) -> dict[str, Any]:
-    from allaboard import units
+    from allaboard.text import units
 
     limit = {"sizeLimit": units.quantity(units.size(storage["size"]))} if "size" in storage else {}
     return {**({"medium": "Memory"} if storage["empty_dir"] == "memory" else {}), **limit}
 
 
 def _shm(needs: Needs) -> dict[str, Any]:
-    from allaboard import units
+    from allaboard.text import units
 
     limit = {} if needs.memory is None else {"sizeLimit": units.quantity(needs.memory // 2)}
     return {"medium": "Memory", **limit}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from allaboard.pod_defaults import PINS, RESTRICTED_CONTAINER, is_for_rdma
+from allaboard.job.pod_defaults import PINS, RESTRICTED_CONTAINER, is_for_rdma
 
 if TYPE_CHECKING:
-    from allaboard.layout import Needs
+    from allaboard.job.training_job import TrainingJob
     from allaboard.render.cluster_facts import ClusterFacts
-    from allaboard.spec.job import TrainingJob
+    from allaboard.runs.layout import Needs
 
 
 def is_restricted(job: TrainingJob, facts: ClusterFacts) -> bool:

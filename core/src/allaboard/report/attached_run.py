@@ -20,12 +20,12 @@ from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Handle, NotYours, Plan, handle_of
 from allaboard.errors import AllaboardError, ExitCode, OwnershipConflict
 from allaboard.follow.loop import Answer, Effect, Launch, Outcome, Wait
-from allaboard.observation import Event, Observation, Owner
-from allaboard.report.commands import command
+from allaboard.report.commands import Place
 from allaboard.report.exits import maybe_started_on_error, untouched_on_error
 from allaboard.report.terminal import hide, say
 from allaboard.running import ATTEMPTS, Follower, follow_policy, new_owner
-from allaboard.status import state_of
+from allaboard.runs.observation import Event, Observation, Owner
+from allaboard.runs.status import state_of
 
 AGAIN = "the same command with its --key"
 SLICE = 0.1
@@ -108,12 +108,13 @@ class AttachedRun(Follower):
         owner: Owner,
         open_view: Callable[[], View],
         signals: Signals,
+        at: Place,
         again: str = AGAIN,
     ) -> None:
         super().__init__(
             backend, plan.run, plan=plan, owner=owner, on_seen=self._seen, on_launch=self._launched
         )
-        self.open_view, self.signals, self.again = open_view, signals, again
+        self.open_view, self.signals, self.at, self.again = open_view, signals, at, again
         self.view: View | None = None
         self.handled = 0
 
@@ -173,13 +174,14 @@ class AttachedRun(Follower):
         assert self.handle is not None and self.owner is not None
         if self.handled > 2:
             raise self._left_with(
-                ExitCode.STOPPED, f"leaving; {self.run} is being killed: {command(f'status {self.run}')}"
+                ExitCode.STOPPED,
+                f"leaving; {self.run} is being killed: {self.at.command('status', self.run)}",
             )
         kill = self.handled == 2
         answer = self.backend.stop(self.handle, self.owner, user_at_host(), why, kill=kill)
         if isinstance(answer, NotYours):
             words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
-            raise self._left_with(ExitCode.UNREACHABLE, words + command(f"stop {self.run}"))
+            raise self._left_with(ExitCode.UNREACHABLE, words + self.at.command("stop", self.run))
         gently = f"{why}: stopping; its members may save and end (once more kills them)"
         self.say("killing it" if kill else gently)
 
@@ -187,7 +189,7 @@ class AttachedRun(Follower):
         assert self.handle is not None and self.owner is not None
         with suppress(OwnershipConflict):  # another client has taken it over
             self.backend.adopt(self.handle, self.owner, new_owner("detached"))
-        watch = command(f"follow {self.run}")
+        watch = self.at.command("follow", self.run)
         words = f"{self.run} goes on without this terminal; watch it with: {watch}"
         raise self._left_with(ExitCode.OK, words)
 
@@ -210,21 +212,22 @@ def run_to_end(
     backend: Backend,
     plan: Plan,
     open_view: Callable[[], View],
+    at: Place,
     *,
     again: str = AGAIN,
     attempts: int | None = None,
     finish: Callable[[Outcome], None] = lambda outcome: None,
 ) -> int:
-    """Launch and follow a run to its end; returns the exit code. ``again``: the command line that continues
-    with the run. ``finish`` gets the outcome after the view; when it returns, the result counts as handed
-    over. Raises FollowerLeft when the client leaves earlier.
+    """Launch and follow a run to its end; returns the exit code. ``at``: where it is; ``again``: the command
+    line that continues with it. ``finish`` gets the outcome after the view; when it returns, the result
+    counts as handed over. Raises FollowerLeft when the client leaves earlier.
     """
     limit = attempts or (plan.job.get("policy") or {}).get("attempts", ATTEMPTS)
     with Signals() as signals:
-        follower = AttachedRun(backend, plan, new_owner(), open_view, signals, again)
+        follower = AttachedRun(backend, plan, new_owner(), open_view, signals, at, again)
         try:
             follower.launch()
-            with untouched_on_error(plan.run):
+            with untouched_on_error(plan.run, at):
                 outcome = follower.follow_to_end(follow_policy(backend, attempts=limit))
             if follower.view is not None:
                 follower.view.ended(outcome)

@@ -1,22 +1,63 @@
-"""Command lines that continue with a run, ready to paste."""
+"""Command lines that continue with a run, ready to paste: each names the place of the run."""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
-from contextvars import ContextVar
+from dataclasses import dataclass
 
-_OPTIONS: ContextVar[tuple[str, ...]] = ContextVar("options", default=())
+PROGRAM = ("allaboard",)
+VERBS = frozenset({
+    "checkpoints", "delete", "doctor", "evaluate", "events", "follow", "list", "logs", "preflight", "queues",
+    "report", "resume", "run", "snapshot", "status", "stop", "suspend",
+})  # fmt: skip
+"""The verbs that take the options of a place."""
+_OF_NO_RUN = frozenset({"evaluate", "list", "preflight", "queues", "run"})
+_IN_TEXT = re.compile(r"`allaboard ([a-z]+)([^`\n]*)`")
 
 
-def set_place_options(options: Sequence[str]) -> None:
-    """Set the place options that `command` adds in this context: ``["--context", "lab"]``.
-
-    Each command line runs in a context of its own (`allaboard.cli.main`).
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where runs are, by the options of a command line; None: as its environment says. ``program``: the words
+    that start allaboard there, where that takes more than its name.
     """
-    _OPTIONS.set(tuple(options))
+
+    backend: str | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    program: tuple[str, ...] = PROGRAM
+
+    @property
+    def options(self) -> list[str]:
+        """The options of this place."""
+        names = ("backend", "kubeconfig", "context", "namespace")
+        return [word for n in names if (value := getattr(self, n)) for word in (f"--{n}", value)]
+
+    @property
+    def outlives_its_runs(self) -> bool:
+        """Whether the commands work after the run has ended: not in the pod that ends with it."""
+        return self.program == PROGRAM
+
+    def command(self, *words: str) -> str:
+        """A command line of allaboard at this place."""
+        return shlex.join([*self.program, *words, *self.options])
+
+    def in_text(self, text: str, run: str = "") -> str:
+        """``text`` with the place in each command in it that takes one. A command stands in backticks.
+        ``run``: whom the text is about, for commands that name nobody: ```allaboard logs```.
+        """
+
+        def placed(found: re.Match[str]) -> str:
+            verb, words = found[1], found[2].split()
+            if verb not in VERBS:
+                return found[0]
+            if run and verb not in _OF_NO_RUN and len(words) == (verb == "checkpoints"):
+                words.append(run)
+            return f"`{shlex.join(self.program)} {' '.join([verb, *words, *map(shlex.quote, self.options)])}`"
+
+        return _IN_TEXT.sub(placed, text)
 
 
-def command(words: str) -> str:
-    """A command line of allaboard with the place options of this context."""
-    return " ".join(["allaboard", words, *map(shlex.quote, _OPTIONS.get())])
+HERE = Place()
+"""Where a command line without options works: as its environment says."""

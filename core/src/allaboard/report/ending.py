@@ -10,18 +10,20 @@ from dataclasses import replace
 
 from allaboard.diagnosis import Diagnosis
 from allaboard.follow.loop import Outcome
-from allaboard.observation import State
 from allaboard.report import words
-from allaboard.report.commands import command
+from allaboard.report.commands import Place
 from allaboard.report.terminal import Ink, supports_colour
-from allaboard.units import counted
+from allaboard.runs.observation import State
+from allaboard.text.units import counted
 
 LINES = 20
 _MARKS = {State.SUCCEEDED: "✓", State.STOPPED: "■"}
 
 
-def ending_lines(outcome: Outcome, again: str | None = None, *, stderr: bool = False) -> Iterator[str]:
-    """The lines. ``again``: the command line that continues with this run, if any."""
+def ending_lines(
+    outcome: Outcome, at: Place, again: str | None = None, *, stderr: bool = False
+) -> Iterator[str]:
+    """The lines. ``at``: where the run is; ``again``: the command line that continues with it, if any."""
     ink = Ink(supports_colour(stderr))
     colour = words.COLOURS[outcome.state]
     headline, _, rest = replace(outcome, note="").message.partition("\n")
@@ -30,11 +32,12 @@ def ending_lines(outcome: Outcome, again: str | None = None, *, stderr: bool = F
     if outcome.ok:
         yield from _result(outcome)
     else:
-        yield from _reason(outcome, ink)
+        yield from _reason(outcome, at, ink)
     for diagnosis in outcome.diagnoses if outcome.ok else ():
-        yield from _warning(diagnosis, ink)
+        yield from _warning(diagnosis, outcome.run, at, ink)
     yield from _locations(outcome)
-    yield from _next_commands(outcome, again)
+    if at.outlives_its_runs:
+        yield from _next_commands(outcome, at, again)
 
 
 def _result(outcome: Outcome) -> Iterator[str]:
@@ -45,7 +48,7 @@ def _result(outcome: Outcome) -> Iterator[str]:
         yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
 
 
-def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
+def _reason(outcome: Outcome, at: Place, ink: Ink) -> Iterator[str]:
     if not outcome.diagnoses:
         return
     first, *others = outcome.diagnoses
@@ -53,7 +56,7 @@ def _reason(outcome: Outcome, ink: Ink) -> Iterator[str]:
     for evidence in first.evidence:
         yield _row(label, f"{words.evidence_source(evidence)}: {ink(evidence.text, 'yellow')}")
         label = ""
-    yield _row("do", first.fix)
+    yield _row("do", at.in_text(first.fix, outcome.run))
     for other in others:
         yield _row("also", other.summary)
     if outcome.note:
@@ -70,12 +73,12 @@ def _restart_suffix(restarts: int) -> str:
     return f", restart {restarts}" if restarts else ""
 
 
-def _warning(diagnosis: Diagnosis, ink: Ink) -> Iterator[str]:
+def _warning(diagnosis: Diagnosis, run: str, at: Place, ink: Ink) -> Iterator[str]:
     quoted = "; ".join(e.text for e in diagnosis.evidence)
     yield _row(
         "warning", ink(f"{diagnosis.summary}: {quoted}" if quoted != diagnosis.summary else quoted, "yellow")
     )
-    yield _row("", diagnosis.fix)
+    yield _row("", at.in_text(diagnosis.fix, run))
 
 
 def _locations(outcome: Outcome) -> Iterator[str]:
@@ -89,14 +92,14 @@ def _locations(outcome: Outcome) -> Iterator[str]:
         yield _row("logs", folder)
 
 
-def _next_commands(outcome: Outcome, again: str | None) -> Iterator[str]:
+def _next_commands(outcome: Outcome, at: Place, again: str | None) -> Iterator[str]:
     run, commands = outcome.run, []
     if outcome.ok and outcome.seen.progress.checkpoint:
-        commands.append(command(f"checkpoints list {run}"))
+        commands.append(at.command("checkpoints", "list", run))
     member = words.first_failing(outcome) if outcome.diagnoses and not outcome.ok else None
-    commands.append(command(f"logs {run}" + (f" {member.name}" if member is not None else "")))
+    commands.append(at.command("logs", run, *([member.name] if member is not None else [])))
     if not outcome.ok:
-        commands.append(command(f"events {run}"))
+        commands.append(at.command("events", run))
     if again is not None and not outcome.ok:
         resumes = "resumes from its newest checkpoint" if outcome.seen.progress.checkpoint else "tries again"
         commands.append(f"{again}   ({resumes})")

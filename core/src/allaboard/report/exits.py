@@ -15,7 +15,7 @@ from allaboard.errors import (
     StorageMissing,
     StorageUnreachable,
 )
-from allaboard.report.commands import command
+from allaboard.report.commands import Place
 
 
 class NotStarted(AllaboardError):
@@ -30,8 +30,8 @@ class WatchInterrupted(BackendUnreachable):
     known.
     """
 
-    def __init__(self, run: str, error: AllaboardError) -> None:
-        go_on = command(f"follow {run}")
+    def __init__(self, run: str, error: AllaboardError, at: Place) -> None:
+        go_on = at.command("follow", run)
         super().__init__(f"{error}\n{run} is untouched; go on watching it with: {go_on}", code=error.code)
 
 
@@ -62,14 +62,14 @@ def maybe_started_on_error(again: str) -> Iterator[None]:
 
 
 @contextmanager
-def untouched_on_error(run: str) -> Iterator[None]:
+def untouched_on_error(run: str, at: Place) -> Iterator[None]:
     """Turn errors of observing a run into `WatchInterrupted`: they say nothing about how the run ends."""
     try:
         yield
     except AllaboardError as error:
         if exit_code_of(error) not in (ExitCode.FAILED, ExitCode.UNREACHABLE):
             raise
-        raise WatchInterrupted(run, error) from error
+        raise WatchInterrupted(run, error, at) from error
 
 
 def exit_code_of(error: AllaboardError) -> ExitCode:

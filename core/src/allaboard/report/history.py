@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allaboard.report.curves import thin_out
-from allaboard.reportline import Report, decode
+from allaboard.text.reportline import Report, decode
 
 Points = list[tuple[int, float]]
 _NO_CURVES = frozenset({"step", "total"})

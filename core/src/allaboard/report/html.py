@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from allaboard._version import __version__
-from allaboard.printable import visible
-from allaboard.redaction import redact_text
+from allaboard import __version__
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_text
 
 NONE = "\N{EN DASH}"
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from allaboard.backends.base import Backend, LogLine, Selection
 from allaboard.diagnosis.last_good import RanWith, SinceLastGood, changes_since, images_of, new_lines
 from allaboard.errors import AllaboardError
-from allaboard.observation import Observation, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 
 MOST_LOG_LINES = 20_000
 """Last lines of the good run that are compared."""

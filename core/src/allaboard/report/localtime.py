@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from allaboard.observation import Event
+from allaboard.runs.observation import Event
 
 if TYPE_CHECKING:
     from pendulum import DateTime, Timezone

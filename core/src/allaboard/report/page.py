@@ -17,7 +17,7 @@ from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, 
 from allaboard.report.curves import at, thin_out
 from allaboard.report.html import NONE, definitions, escape, head, page, section, table
 from allaboard.report.page_data import is_loss
-from allaboard.units import counted, rfc3339, show_bytes, show_seconds
+from allaboard.text.units import counted, rfc3339, show_bytes, show_seconds
 
 Data = Mapping[str, Any]
 

@@ -16,14 +16,15 @@ from typing import Any
 
 from allaboard.diagnosis.last_good import SinceLastGood
 from allaboard.follow.loop import Outcome
-from allaboard.observation import PHASES, Event, MemberSeen, Observation, State
-from allaboard.redaction import redact_job, redact_text, secret_values
+from allaboard.job.training_job import TrainingJob
 from allaboard.report import words
+from allaboard.report.commands import Place
 from allaboard.report.curves import Points, at, gone, spread, straighten, thin_out, trend
 from allaboard.report.history import History
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
-from allaboard.units import counted, rfc3339
+from allaboard.runs.observation import PHASES, Event, MemberSeen, Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import redact_job, redact_text, secret_values
+from allaboard.text.units import counted, rfc3339
 
 VERSION = 1
 LAST_LINES = 40
@@ -113,15 +114,16 @@ def page_data(
     read: Readings,
     now: float,
     *,
+    at: Place,
     job: TrainingJob | None = None,
     kind: str = "training",
     window: tuple[float, float] | None = None,
     since: SinceLastGood | None = None,
     bounds: Bounds = PAGE,
 ) -> dict[str, Any]:
-    """Everything that is told of a run, ended or not. ``now``: the time of the observation. ``job``: told if
-    known. ``window``: begin and end of the pipeline step that followed the run. ``since``: what differs from
-    the last good run of its job.
+    """Everything that is told of a run, ended or not. ``now``: the time of the observation. ``at``: where the
+    run is, for the commands that are told. ``job``: told if known. ``window``: begin and end of the pipeline
+    step that followed the run. ``since``: what differs from the last good run of its job.
     """
     seen, state, history = outcome.seen, outcome.state, read.history
     first = [seen.created, seen.started, *(t.began for t in read.tries[:1])]
@@ -160,7 +162,7 @@ def page_data(
         "metrics": [{"name": name, "value": value} for name, value in numbers[: bounds.metrics]],
         "metrics_left_out": max(0, len(numbers) - bounds.metrics),
         "goodput": _goodput(seen, read, now),
-        "diagnoses": [_diagnosis(d.to_dict()) for d in outcome.diagnoses[: bounds.diagnoses]],
+        "diagnoses": [_diagnosis(d.to_dict(), seen.run, at) for d in outcome.diagnoses[: bounds.diagnoses]],
         "diagnoses_left_out": max(0, len(outcome.diagnoses) - bounds.diagnoses),
         "since_last_good": None if since is None else {**since.to_dict(), "finished": offset(since.finished)},
         **_curves(history, zero, bounds),
@@ -190,7 +192,7 @@ def page_data(
         "conditions": [c.type for c in words.conditions_in_order(seen.conditions)][-bounds.events :],
         "flags": [*seen.flags][: bounds.events],
         "spec_hash": seen.spec_hash,
-        "notes": [*seen.notes, *gaps][-bounds.events :],
+        "notes": [at.in_text(note, seen.run) for note in [*seen.notes, *gaps][-bounds.events :]],
         "job_spec": job_spec,
     }
     # The run's own secrets may be in output of members and in messages of servers.
@@ -274,8 +276,13 @@ def _share(goodput: Mapping[str, Any]) -> float:
     return float(goodput["share"])
 
 
-def _diagnosis(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, "evidence": [*fields["evidence"]][:20], "also": fields["also"][:20]}
+def _diagnosis(fields: dict[str, Any], run: str, place: Place) -> dict[str, Any]:
+    return {
+        **fields,
+        "fix": place.in_text(fields["fix"], run),
+        "evidence": [*fields["evidence"]][:20],
+        "also": fields["also"][:20],
+    }
 
 
 # --- curves

@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from allaboard.backends.base import Handle
 from allaboard.follow.loop import Outcome
 from allaboard.follow.news import Said, kind_of_reason, news, reason_of
-from allaboard.observation import Event, Observation, State
 from allaboard.report import localtime, words
-from allaboard.report.commands import command
+from allaboard.report.commands import Place
 from allaboard.report.ending import ending_lines
 from allaboard.report.terminal import WARNING, say, silence_stdout
-from allaboard.status import state_of
+from allaboard.runs.observation import Event, Observation, State
+from allaboard.runs.status import state_of
 
 PROGRESS_EVERY = 5.0
 LATE = 2.0
@@ -21,19 +21,21 @@ LATE = 2.0
 
 
 class PlainView:
-    """``aside``: everything goes to stderr, because stdout holds JSON. ``again``: the command that continues
-    with the run. ``line_at``: when it printed a line last, by ``clock``.
+    """``at``: where the run is. ``aside``: everything goes to stderr, because stdout holds JSON.
+    ``again``: the command that continues with the run. ``line_at``: when it printed a line last, by
+    ``clock``.
     """
 
     def __init__(
         self,
         events: Callable[[], Sequence[Event]],
+        at: Place,
         *,
         aside: bool = False,
         again: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.events, self.aside, self.again, self.clock = events, aside, again, clock
+        self.events, self.at, self.aside, self.again, self.clock = events, at, aside, again, clock
         self.before: Observation | None = None
         self.reported: int | None = None
         self.reported_at = float("-inf")
@@ -46,7 +48,7 @@ class PlainView:
         self.line_at = float("-inf")
 
     def launched(self, handle: Handle) -> None:
-        for line in launch_lines(handle):
+        for line in launch_lines(handle, self.at):
             self._line(line)
         self.notes.update(handle.notes)
         if handle.adopted or handle.hand_over:
@@ -73,7 +75,7 @@ class PlainView:
 
     def ended(self, outcome: Outcome) -> None:
         aside = self.aside or not outcome.ok
-        for line in ending_lines(outcome, self.again, stderr=aside):
+        for line in ending_lines(outcome, self.at, self.again, stderr=aside):
             self._line(line, aside)
 
     def close(self) -> None:
@@ -143,7 +145,7 @@ class PlainView:
             self._at(time.time(), words.progress_phrase(seen))
 
 
-def launch_lines(handle: Handle) -> list[str]:
+def launch_lines(handle: Handle, at: Place) -> list[str]:
     """The first lines: which run this is, and whether it was started or adopted."""
     if handle.hand_over:
         how = "succeeded before; here is its result, nothing is run"
@@ -151,7 +153,7 @@ def launch_lines(handle: Handle) -> list[str]:
         how = "runs already; following it"
     else:
         how = f"attempt {handle.attempt}" if handle.attempt > 1 else "is on its way"
-    first = f"{handle.run} {how}; its output: {command(f'logs {handle.run} -f')}"
+    first = f"{handle.run} {how}; its output: {at.command('logs', handle.run, '-f')}"
     return [first, *warning_lines(handle), *handle.notes]
 
 

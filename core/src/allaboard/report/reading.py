@@ -13,13 +13,13 @@ from typing import TypeVar
 from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import Outcome
-from allaboard.observation import MemberSeen
-from allaboard.printable import last_state
+from allaboard.job.training_job import TrainingJob
 from allaboard.report import words
 from allaboard.report.history import History
 from allaboard.report.page_data import LAST_LINES, LinesOfTry, Readings, Try
-from allaboard.reportline import PREFIX, decode
-from allaboard.spec.job import TrainingJob
+from allaboard.runs.observation import MemberSeen
+from allaboard.text.printable import last_state
+from allaboard.text.reportline import PREFIX, decode
 
 T = TypeVar("T")
 _LONGEST = 64 << 10

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from allaboard.job.identity import differences
 from allaboard.report import words
 from allaboard.report.chart import Axis, Line, chart, number, time_axis
 from allaboard.report.html import NONE, escape, head, page, section, table
 from allaboard.report.page import TONES, Data, Drawn, axes_of, chosen_axis, figure
 from allaboard.report.page_data import is_loss
-from allaboard.spec.identity import differences
-from allaboard.units import counted, rfc3339, show_seconds
+from allaboard.text.units import counted, rfc3339, show_seconds
 
 MOST_COMPARED = 6
 """Runs of one comparison: as many as there are colours."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 
-from allaboard.printable import visible, visible_json
-from allaboard.redaction import redact_text, redact_texts
+from allaboard.text.printable import visible, visible_json
+from allaboard.text.redaction import redact_text, redact_texts
 
 WARNING = "warning: "
 """Before what nobody may overlook."""

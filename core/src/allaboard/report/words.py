@@ -9,10 +9,10 @@ from typing import Any
 
 from allaboard.diagnosis import Evidence
 from allaboard.follow.loop import Outcome
-from allaboard.observation import DISRUPTIONS, PHASES, Condition, Event, MemberSeen, Observation, State
-from allaboard.printable import visible
-from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.runs.observation import DISRUPTIONS, PHASES, Condition, Event, MemberSeen, Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.printable import visible
+from allaboard.text.units import show_seconds
 
 COLOURS = {
     State.QUEUED: "yellow",

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.errors import Corrupt
-from allaboard.filenames import RelativeName, Sha256, relative_name, sha256
 from allaboard.storage.base import join
-from allaboard.untrusted import RECORDS, Unreadable, parse_json
+from allaboard.text.filenames import RelativeName, Sha256, relative_name, sha256
+from allaboard.text.untrusted import RECORDS, Unreadable, parse_json
 
 INDEX = "index.json"
 VERSION = 1
@@ -55,6 +55,7 @@ class Shard:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """The shard as the index has it."""
         return asdict(self)
 
 
@@ -73,6 +74,7 @@ class Index:
 
     @property
     def samples(self) -> int:
+        """The number of samples in all shards."""
         return sum(shard.samples for shard in self.shards)
 
     @property
@@ -104,6 +106,7 @@ class Index:
         return replace(self, folder="", shards=_renamed(self.shards, lambda name: name[start:]))
 
     def to_dict(self) -> dict[str, Any]:
+        """The index as plain JSON."""
         return {
             "version": VERSION,
             "samples": self.samples,
@@ -114,14 +117,15 @@ class Index:
         }
 
     def to_bytes(self) -> bytes:
+        """The bytes of ``index.json``."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Index:
         """The index in these bytes; ``where`` names the file in errors.
 
-        Unknown fields are ignored, and a newer version is read if it has the required fields. Raises Corrupt
-        otherwise.
+        Unknown fields are ignored, and a newer version is read if it has the required fields. Raises
+        `Corrupt` otherwise.
         """
         try:
             body = parse_json(data, RECORDS, spelling=False)

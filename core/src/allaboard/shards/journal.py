@@ -14,10 +14,10 @@ import json
 from dataclasses import dataclass, field, replace
 
 from allaboard.errors import StorageMissing
-from allaboard.filenames import relative_name
 from allaboard.shards.index import Shard
 from allaboard.storage.base import Store, read_small
-from allaboard.untrusted import RECORDS, parse_json
+from allaboard.text.filenames import relative_name
+from allaboard.text.untrusted import RECORDS, parse_json
 
 JOURNAL = "journal.json"
 VERSION = 1

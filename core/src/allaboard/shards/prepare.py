@@ -38,7 +38,6 @@ from allaboard.errors import (
     StorageError,
     StorageMissing,
 )
-from allaboard.filenames import relative_name
 from allaboard.shards.cache import checksum
 from allaboard.shards.index import INDEX, VERSION_NAME, Index, Shard, content_of
 from allaboard.shards.journal import JOURNAL, Journal
@@ -50,9 +49,10 @@ from allaboard.storage import open_store
 from allaboard.storage.base import Store, read_small
 from allaboard.storage.disk import Unnamed, sweep, translate_os_errors, unnamed_file
 from allaboard.storage.scratch import own_folder, scratch
-from allaboard.units import counted, rfc3339, show_seconds
-from allaboard.units import size as as_bytes
-from allaboard.untrusted import RECORDS
+from allaboard.text.filenames import relative_name
+from allaboard.text.units import counted, rfc3339, show_seconds
+from allaboard.text.units import size as as_bytes
+from allaboard.text.untrusted import RECORDS
 
 Progress = Callable[[int, int | None, int], None]
 """Called with the samples done, all samples (None: unknown), and the bytes of their shards; ten times a

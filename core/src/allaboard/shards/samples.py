@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import AllaboardError, BadInput, Problem
-from allaboard.homes import expand_home
+from allaboard.job.homes import expand_home
 from allaboard.shards.tar import name_trouble, split_name
-from allaboard.units import show_bytes
+from allaboard.text.units import show_bytes
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """A folder, a list of files, an iterable of samples, a callable that returns one, or that callable's name:

@@ -19,7 +19,7 @@ import tarfile
 from dataclasses import dataclass, field
 from mmap import mmap
 
-from allaboard.filenames import leads_out
+from allaboard.text.filenames import leads_out
 
 BLOCK = 512
 RECORD = tarfile.RECORDSIZE  # a tar file's size is a multiple of this; the rest is zeros

@@ -17,7 +17,7 @@ from allaboard.shards.tar import table
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, read_small
 from allaboard.storage.disk import translate_os_errors
-from allaboard.untrusted import RECORDS
+from allaboard.text.untrusted import RECORDS
 
 _CHUNK = 8 * 2**20
 
@@ -25,7 +25,7 @@ _CHUNK = 8 * 2**20
 def load_index(at: str | os.PathLike[str] | Store) -> Index:
     """The index of the data set at this uri or store.
 
-    StorageMissing when nothing was prepared there, or not to its end; Corrupt when the index is damaged.
+    StorageMissing when nothing was prepared there, or not to its end; `Corrupt` when the index is damaged.
     """
     store = open_store(at) if isinstance(at, (str, os.PathLike)) else at
     try:

@@ -28,8 +28,8 @@ from allaboard.shards.index import INDEX, VERSION_NAME, Index
 from allaboard.shards.journal import JOURNAL
 from allaboard.shards.write import SHARD_NAME
 from allaboard.storage.base import Entry, Store, read_small
-from allaboard.units import seconds
-from allaboard.untrusted import RECORDS
+from allaboard.text.units import seconds
+from allaboard.text.untrusted import RECORDS
 
 HOLDS = "holds"
 KEEP = "7d"

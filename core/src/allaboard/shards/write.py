@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from allaboard.errors import BadInput
-from allaboard.filenames import relative_name, sha256
 from allaboard.shards.index import Shard
 from allaboard.shards.samples import Part, Sample
 from allaboard.shards.tar import BLOCK, header, padding, trailer
+from allaboard.text.filenames import relative_name, sha256
 
 SHARD_NAME = re.compile(r"shard-\d{6,}-[0-9a-f]{12}\.tar")
 _CHUNK = 2**20

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from allaboard.errors import BadInput
-from allaboard.homes import expand_home
+from allaboard.job.homes import expand_home
 from allaboard.storage.base import Entry, Progress, Store, join, scheme_of, shown
 from allaboard.storage.disk import DiskStore
 

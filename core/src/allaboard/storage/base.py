@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
-from allaboard import filenames
 from allaboard.errors import BadInput
-from allaboard.redaction import redact_text, redact_url
-from allaboard.untrusted import LIMITS
+from allaboard.text import filenames
+from allaboard.text.redaction import redact_text, redact_url
+from allaboard.text.untrusted import LIMITS
 
 OWN = filenames.OWN
 """How the names begin that stores use for themselves."""
@@ -186,6 +186,6 @@ def join(uri: str, *parts: str) -> str:
 
 def read_small(store: Store, key: str, most: int = LIMITS.size) -> bytes:
     """The bytes of an object that is small if it is right. Of a larger one ``most`` and one more are read,
-    which no reader of `allaboard.untrusted` takes.
+    which no reader of `allaboard.text.untrusted` takes.
     """
     return store.read(key, 0, most + 1)

@@ -46,7 +46,7 @@ from allaboard.errors import (
     StorageUnsupported,
 )
 from allaboard.storage.base import OWN, Entry, Progress, checked_key, checked_prefix, checked_range
-from allaboard.units import show_bytes
+from allaboard.text.units import show_bytes
 
 _TEMP = re.compile(re.escape(OWN) + r"([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}\.tmp")
 _CHUNK = 8 * 2**20

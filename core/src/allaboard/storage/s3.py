@@ -43,7 +43,6 @@ from allaboard.errors import (
     StorageUnreachable,
     StorageUnsupported,
 )
-from allaboard.redaction import redact_text
 from allaboard.storage import disk
 from allaboard.storage.base import (
     OWN,
@@ -55,6 +54,7 @@ from allaboard.storage.base import (
     key_trouble,
     shown,
 )
+from allaboard.text.redaction import redact_text
 
 if TYPE_CHECKING:
     from s3transfer.manager import TransferManager

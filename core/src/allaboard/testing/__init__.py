@@ -28,16 +28,16 @@ from allaboard.backends.base import (
     StartedWith,
     Stopped,
 )
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import engine_of
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged, UnknownRun
 from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.run_record import RunRecord
-from allaboard.layout import Layout, lay_out
-from allaboard.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
-from allaboard.spec.job import TrainingJob
-from allaboard.status import state_of
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.layout import Layout, lay_out
+from allaboard.runs.observation import Condition, Event, MemberSeen, Observation, Owner, State, Stop
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeCluster as FakeCluster
 
 
@@ -55,10 +55,14 @@ def a_layout(run: str = "digits-1", **fields: Any) -> Layout:
 def a_condition(
     kind: str, status: str = "True", since: float = 0.0, message: str = "", reason: str = ""
 ) -> Condition:
+    """A condition of a job object. ``since``: epoch seconds; the reason is ``PyTorchJob`` and the type
+    unless given.
+    """
     return Condition(kind, status, reason or f"PyTorchJob{kind}", message, since)
 
 
 def a_member(name: str = "worker-0", phase: str = "running", **fields: Any) -> MemberSeen:
+    """A member as an observation has it: its index is also its rank."""
     group, _, index = name.rpartition("-")
     return MemberSeen(**{"group": group, "index": int(index), "rank": int(index), "phase": phase, **fields})
 
@@ -91,12 +95,12 @@ def seen(state: State | str = State.RUNNING, **fields: Any) -> Observation:
 
 
 class FakeBackend:
-    """A backend in memory whose runs go through ``script``, one item per observation, and stay at the last
-    one.
+    """A backend in memory, with the methods of `Backend`. Its runs go through a script, one item for each
+    observation, and stay at the last item.
 
-    It keeps the table of core/docs/contract.md, Launch under a key, through `allaboard.follow.run_record`,
-    with owners, attempts and hand-over, and notes every call in `calls`. ``scripts``: one script per attempt;
-    the last serves all further ones. `break_for(n)` makes it unreachable for the next n observations.
+    It follows the table of core/docs/contract.md, Launch under a key, with owners, attempts and hand-over,
+    and notes every call in ``calls``. ``scripts``: one script for each attempt; the last one serves all
+    further attempts. The default is one script: queued, starting, running, succeeded.
     """
 
     name = "fake"
@@ -114,6 +118,7 @@ class FakeBackend:
         self._broken = 0
 
     def break_for(self, looks: int) -> None:
+        """Raise BackendUnreachable at the next ``looks`` observations."""
         self._broken = looks
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
@@ -228,6 +233,15 @@ class FakeBackend:
         self.looks[handle.run] = iter(())
         self.now[handle.run] = seen(State.STOPPED, stop=stop)
         return Stopped()
+
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        try:
+            if self._state(handle.run).is_final:
+                return False
+            self.adopt(handle, old, new)
+        except (OwnershipConflict, UnknownRun, KeyError):
+            return False
+        return isinstance(self.stop(handle, new, by, reason), Stopped)
 
     def suspend(self, run: str) -> None:
         self.now[self._record(run).run] = seen(State.SUSPENDED)

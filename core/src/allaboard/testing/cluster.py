@@ -20,7 +20,6 @@ request would be sent. The client of a real cluster is killed between any two re
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import itertools
 import re
@@ -30,7 +29,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Cause,
@@ -60,7 +58,7 @@ from allaboard.testing.operator import FakeOperator, stamp
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend, KubernetesBackend
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
@@ -97,7 +95,10 @@ class Died(BaseException):
 
 
 class FakeCluster:
-    """``trains_for``: seconds until every member of a job succeeds; None: until the test ends it. ``served``:
+    """A cluster in memory: an API server, an operator, a kubelet and a garbage collector, with a clock of
+    their own.
+
+    ``trains_for``: seconds until every member of a job succeeds; None: until the test ends it. ``served``:
     the kinds that it knows; ``shows``: those that discovery lists, by which a launch chooses its gang
     scheduler. ``now``: its clock, epoch seconds.
     """
@@ -154,22 +155,21 @@ class FakeCluster:
         api = cast("Api", self.client(faults, namespace))
         keeper = FakeKeeper(self, self.client(namespace=namespace))
         own = {"facts": ClusterFacts(namespace=namespace), "hub": FakeHub(self), "keeper": keeper}
-        return KubernetesBackend(api, pause=self.tick, **{**own, **given})
+        return KubernetesBackend(api, **{**own, **given})
 
     def async_backend(
         self, faults: Mapping[int, str | Exception] | None = None, **given: Any
     ) -> AsyncKubernetesBackend:
+        """The same for a test that awaits."""
         from allaboard.backends.kubernetes.backend import AsyncKubernetesBackend
 
-        async def pause(seconds: float) -> None:
-            self.tick(seconds)
-
-        api = AsyncFakeApi(self.client(faults))
+        api = cast("Api", self.client(faults))
         keeper = AsyncFakeKeeper(FakeKeeper(self, self.client()))
         own = {"facts": ClusterFacts(), "hub": AsyncFakeHub(self), "keeper": keeper}
-        return AsyncKubernetesBackend(cast("AsyncApi", api), pause=pause, **{**own, **given})
+        return AsyncKubernetesBackend(api, **{**own, **given})
 
     def add_namespace(self, name: str) -> None:
+        """Make a namespace."""
         body: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "namespace": ""}}
         body["metadata"] |= {"uid": next(self._uids), "creationTimestamp": stamp(self.now)}
         self._put(NAMESPACES, body, "ADDED")
@@ -201,6 +201,7 @@ class FakeCluster:
             return copy.deepcopy(objects)
 
     def one(self, resource: Resource, name: str, namespace: str = "default") -> Json | None:
+        """A copy of one object, None where it is not there."""
         stored = self.objects.get(_key(resource, namespace, name))
         return copy.deepcopy(stored)
 
@@ -224,6 +225,7 @@ class FakeCluster:
     # What the API server does. Namespaces are given, objects are copies.
 
     def get(self, resource: Resource, name: str, namespace: str) -> Json:
+        """Answer a GET with a copy of the object. Raises Missing."""
         self._serves(resource)
         stored = self.objects.get(_key(resource, namespace, name))
         if stored is None:
@@ -233,6 +235,7 @@ class FakeCluster:
     def list(
         self, resource: Resource, namespace: str, labels: str | None, fields: str | None
     ) -> tuple[list[Json], str]:
+        """Answer a list with copies of the objects that match, and the resourceVersion."""
         self._serves(resource)
         matches = _selector(labels)
         objects = [
@@ -246,6 +249,7 @@ class FakeCluster:
         return objects, str(self._version_now())
 
     def create(self, resource: Resource, body: Json, namespace: str, dry_run: bool = False) -> Json:
+        """Answer a POST: validate, refuse or store the object, and return it."""
         self._serves(resource)
         if resource == ACCESS_REVIEWS:
             return {**body, "status": {"allowed": True}}
@@ -276,6 +280,7 @@ class FakeCluster:
         return copy.deepcopy(made)
 
     def replace(self, resource: Resource, body: Json, namespace: str, sub: str | None = None) -> Json:
+        """Answer a PUT. Raises Missing, Conflict and Invalid as the API server does."""
         name = body["metadata"]["name"]
         old = self.get(resource, name, namespace)
         _validate(resource, body)
@@ -291,6 +296,7 @@ class FakeCluster:
         sub: str | None = None,
         dry_run: bool = False,
     ) -> Json:
+        """Answer a merge patch. Raises Missing, Conflict and Invalid as the API server does."""
         old = self.get(resource, name, namespace)
         self._compare(resource, old, body.get("metadata", {}))
         new = merged(old, body)
@@ -309,6 +315,7 @@ class FakeCluster:
         propagation: str = "Background",
         grace: int | None = None,
     ) -> None:
+        """Answer a DELETE, with the propagation policy and the preconditions."""
         self._serves(resource)
         old = self.objects.get(_key(resource, namespace, name))
         if old is None:
@@ -434,6 +441,8 @@ class FakeApi:
         self.dead = False
         self.server = "https://fake.example:6443"
         self.identity = "fake"
+        self.on_silence: Callable[[str], None] | None = None
+        self.pause: Callable[[float], None] = cluster.tick
 
     def get(self, resource: Resource, name: str, namespace: str | None = None, *, query: Any = None) -> Json:
         answer: Json = self._ask(
@@ -711,67 +720,6 @@ class FollowedStream(FakeStream):
         self._closed = True
 
 
-class AsyncFakeApi:
-    """The same client with the methods of `AsyncApi`."""
-
-    def __init__(self, api: FakeApi) -> None:
-        self.api = api
-        self.namespace, self.server, self.identity = api.namespace, api.server, api.identity
-
-    async def get(self, *args: Any, **options: Any) -> Json:
-        return self.api.get(*args, **options)
-
-    async def list(self, *args: Any, **options: Any) -> tuple[list[Json], str]:
-        return self.api.list(*args, **options)
-
-    async def create(self, *args: Any, **options: Any) -> Json:
-        return self.api.create(*args, **options)
-
-    async def replace(self, *args: Any, **options: Any) -> Json:
-        return self.api.replace(*args, **options)
-
-    async def patch(self, *args: Any, **options: Any) -> Json:
-        return self.api.patch(*args, **options)
-
-    async def delete(self, *args: Any, **options: Any) -> None:
-        return self.api.delete(*args, **options)
-
-    async def watch(self, *args: Any, **options: Any) -> AsyncIterator[tuple[str, Json]]:
-        for event in self.api.watch(*args, **options):
-            yield event
-
-    async def log(self, *args: Any, **options: Any) -> AsyncIterator[bytes]:
-        stream = self.api.log(*args, **options)
-        if not isinstance(stream, FollowedStream):
-            for line in stream:
-                yield line
-            return
-        while True:
-            try:
-                new = stream.poll()
-            except StopIteration:
-                return
-            if new is None:
-                await asyncio.sleep(0.005)
-            else:
-                yield new
-
-    async def execute(self, *args: Any, **options: Any) -> Executed:
-        return self.api.execute(*args, **options)
-
-    def twin(self, patience: Patience) -> AsyncFakeApi:
-        return self
-
-    async def raw(self, *args: Any, **options: Any) -> Any:
-        return self.api.raw(*args, **options)
-
-    async def server_time(self) -> float:
-        return self.api.server_time()
-
-    async def close(self) -> None:
-        return None
-
-
 class FakeHub:
     """Tells of whatever happens to the job and the pods of a run, or to one job of others."""
 
@@ -880,7 +828,7 @@ class FakeKeeper:
 
     def hold(self) -> str:
         if self.name is None:
-            self.name = run_sync(leases.take_lease(self.holder), self.api)
+            self.name = leases.take_lease(cast("Api", self.api), self.holder)
         return self.name
 
     def died(self) -> None:
@@ -889,12 +837,12 @@ class FakeKeeper:
     def let_go(self) -> None:
         self.died()
         if self.name:
-            run_sync(leases.release_lease(self.holder), self.api)
+            leases.release_lease(cast("Api", self.api), self.holder)
             self.name = None
 
     def renew(self) -> None:
         if self.name:
-            run_sync(leases.renew_lease(self.holder), self.api)
+            leases.renew_lease(cast("Api", self.api), self.holder)
 
 
 class AsyncFakeKeeper:
@@ -1027,4 +975,4 @@ def _row(body: Json) -> Json:
     return {"Name": body["metadata"]["name"], "State": conditions[-1]["type"] if conditions else ""}
 
 
-__all__ = ["AsyncFakeApi", "Died", "FakeApi", "FakeCluster", "merged", "stamp"]
+__all__ = ["Died", "FakeApi", "FakeCluster", "merged", "stamp"]

@@ -14,7 +14,7 @@ from allaboard.backends.kubernetes.client.resources import resource_for
 from allaboard.engines import ENGINES
 from allaboard.engines.kubeflow import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
 from allaboard.render import labels
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 
 Json = dict[str, Any]
 BEGUN = 1_790_000_000.0

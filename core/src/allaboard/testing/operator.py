@@ -21,8 +21,8 @@ from allaboard.engines import jobset_reading as jobset
 from allaboard.engines.base import Counts, Verdict
 from allaboard.engines.kubeflow import INDEX_LABEL, ROLE_LABEL, replica_type
 from allaboard.gangs import kueue
-from allaboard.layout import Elastic, Group, Layout, Policy
 from allaboard.render.pod_template import merged
+from allaboard.runs.layout import Elastic, Group, Layout, Policy
 
 Json = dict[str, Any]
 OPERATOR_LABEL = "training.kubeflow.org/operator-name"

@@ -27,9 +27,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from allaboard.errors import AllaboardError, BadInput, Problem
-from allaboard.names import nearest, one_of
-from allaboard.spec.mappings import as_mapping
-from allaboard.spec.site import Site, parse_mounts, site_of
+from allaboard.job.mappings import as_mapping
+from allaboard.job.site import Site, parse_mounts, site_of
+from allaboard.text.names import nearest, one_of
 from allaboard_provider import clusters
 
 if TYPE_CHECKING:

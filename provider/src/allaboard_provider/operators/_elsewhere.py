@@ -22,7 +22,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
 from allaboard.follow.news import Said, news
 from allaboard.follow.run_record import Reached
-from allaboard.untrusted import Unreadable, parse_json
+from allaboard.report.commands import Place
+from allaboard.text.untrusted import Unreadable, parse_json
 from allaboard_provider import defaults
 from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
@@ -172,7 +173,7 @@ class Homes:
         where = f"run {home.run}, attempt {home.attempt}, lives on {home.host}; this worker is on {self.host}"
         if policy == "fail":
             summary = f"{where}: a second training is not started beside it ([allaboard] elsewhere is fail)"
-            fix = f"`allaboard stop {home.run}` on {home.host} ends it, and the next try resumes"
+            fix = f"`{Place().command('stop', home.run)}` on {home.host} ends it, and the next try resumes"
             raise PlaceFailed(f"{summary}; {fix}", summary=summary, fix=fix, run=home.run, retryable=True)
         self._set(STOP, order(home, self.host))
         self.log.warning(

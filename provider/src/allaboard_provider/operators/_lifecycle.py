@@ -45,11 +45,11 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.follow.run_record import why_from_scratch
-from allaboard.observation import Observation, Owner, State
-from allaboard.redaction import redact_text, redact_texts, secret_values
 from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import redact_text, redact_texts, secret_values
 from allaboard_provider import measures, outlets, plugin
 from allaboard_provider.errors import (
     PlaceFailed,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from allaboard.backends.local.backend import LocalBackend
-    from allaboard.spec.job import TrainingJob
+    from allaboard.job.training_job import TrainingJob
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.lineage import Lineage
 
@@ -290,12 +290,11 @@ class TaskTry:
             else "launched"
         )
         self.log.info(
-            "run %s, attempt %d: %s; to look at it: allaboard follow %s%s",
+            "run %s, attempt %d: %s; to look at it: %s",
             handle.run,
             handle.attempt,
             how,
-            handle.run,
-            self.place.options,
+            self.place.at.command("follow", handle.run),
         )
         known = {"run": handle.run, "attempt": handle.attempt, "uid": handle.uid, **self.place.address}
         self.ti.xcom_push(RUN_KEY, known)
@@ -463,7 +462,7 @@ class TaskTry:
             state=self.log_state,
             home=state_home(),
             output=self.operator.get_logs,
-            options=self.place.options,
+            at=self.place.at,
             secrets=self.secrets,
         )
 
@@ -484,7 +483,9 @@ class TaskTry:
         """
         began, left = time.monotonic(), None
         try:
-            left = snapshot(self.backend, outcome, time.time(), kind=self.operator.kind, **how)
+            left = snapshot(
+                self.backend, outcome, time.time(), at=self.place.at, kind=self.operator.kind, **how
+            )
             self.ti.xcom_push(SNAPSHOT_KEY, left)
         except Exception as error:
             self._snapshots.failed()
@@ -635,12 +636,18 @@ class TaskTry:
         self._measure(outcome.seen, goodput=goodput_in(self._leave_snapshot(outcome)))
         for diagnosis in outcome.diagnoses:
             if outcome.ok:
-                self.log.warning("%s: %s; %s", diagnosis.code, diagnosis.summary, diagnosis.fix)
+                self.log.warning(
+                    "%s: %s; %s",
+                    diagnosis.code,
+                    diagnosis.summary,
+                    self.place.at.in_text(diagnosis.fix, outcome.run),
+                )
         if outcome.ok:
             self.log.info("%s", redact_text(outcome.message, self.secrets))
             return self._take(result_of(outcome), str(outcome.seen.uid))
         self._keep_end(outcome.seen)
-        error = failure_of(outcome, failure_text(outcome, self.place.options, self.secrets), self.secrets)
+        at = self.place.at
+        error = failure_of(outcome, at, failure_text(outcome, at, self.secrets), self.secrets)
         if isinstance(error, SpecRejected):
             self.log.error("Airflow does not try it again: only a change of the job ends it differently")
         raise error

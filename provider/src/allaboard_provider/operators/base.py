@@ -41,7 +41,7 @@ class StoreOperator(TellsLineage, LeafByLeaf, BaseOperator):
         """The whole uri that a parameter names; the result of another task stands for its ``uri``. Raises
         BadInput.
         """
-        from allaboard.spec.site import resolve_uri
+        from allaboard.job.site import resolve_uri
         from allaboard_provider.files import dag_folder
 
         uri = uri_in(value, what, "store://name or a folder")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.errors import BadInput
-from allaboard.units import show_bytes
+from allaboard.text.units import show_bytes
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
 from allaboard_provider.lineage import Dataset, Lineage

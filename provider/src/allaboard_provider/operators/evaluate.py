@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from allaboard.spec.job import TrainingJob
+from allaboard.job.training_job import TrainingJob
 from allaboard_provider.errors import SpecRejected
 from allaboard_provider.lineage import Lineage, of_checkpoint
 from allaboard_provider.operators.train import TrainingJobOperator

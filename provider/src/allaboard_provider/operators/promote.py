@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.errors import BadInput
-from allaboard.spec.mappings import as_mapping
-from allaboard.units import from_rfc3339
+from allaboard.job.mappings import as_mapping
+from allaboard.text.units import from_rfc3339
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
 from allaboard_provider.lineage import Dataset, Lineage, of_checkpoint

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from allaboard.homes import expand_home
-from allaboard.units import show_bytes
+from allaboard.job.homes import expand_home
+from allaboard.text.units import show_bytes
 from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
 from allaboard_provider.lineage import Dataset, Lineage
@@ -64,8 +64,8 @@ class PrepareShardsOperator(StoreOperator):
         self.bytes_per_shard = bytes_per_shard
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from allaboard.job.fields import as_int
         from allaboard.shards import prepare
-        from allaboard.spec.fields import as_int
         from allaboard.storage import open_store
 
         with airflow_errors():

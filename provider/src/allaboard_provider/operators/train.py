@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.log import mask_secret
 
 from allaboard.errors import BadInput
-from allaboard.spec.job import FIELDS, TrainingJob
+from allaboard.job.training_job import FIELDS, TrainingJob
 from allaboard_provider import defaults
 from allaboard_provider.errors import deferral_failed
 from allaboard_provider.lineage import Dataset, Lineage, TellsLineage, of_checkpoint
@@ -139,7 +139,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
 
     def render_structure(self, name: str, value: Any, jinja: Jinja) -> Any:
         """The fields of a job that is a text, or the path of a file; other fields as usual."""
-        from allaboard.spec.loader import names_a_file
+        from allaboard.job.loader import names_a_file
 
         if name != "job" or not isinstance(value, str):
             return super().render_structure(name, value, jinja)
@@ -214,7 +214,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         return Lineage(self.expected_lineage().inputs, outputs, facts)
 
     def _whole(self, uri: str) -> str:
-        from allaboard.spec.site import resolve_uri
+        from allaboard.job.site import resolve_uri
         from allaboard_provider.files import dag_folder
 
         return resolve_uri(uri, self.hook.site, self.job_folder or dag_folder(self))

@@ -12,10 +12,10 @@ from allaboard.diagnosis import diagnose
 from allaboard.engines import engine_of_kind
 from allaboard.errors import BackendUnreachable, BadInput, UnknownRun
 from allaboard.follow.loop import Outcome
-from allaboard.names import why_not_an_object_name
-from allaboard.observation import Observation
-from allaboard.status import state_of
-from allaboard.units import rfc3339
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
+from allaboard.text.names import why_not_an_object_name
+from allaboard.text.units import rfc3339
 from allaboard_provider.errors import TrainingFailed
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_of, failure_text, observation_words, read_end, result_of
@@ -138,7 +138,8 @@ class TrainingLooks:
         last = backend.observe(seen.run, evidence=True)
         outcome, secrets = Outcome(last, diagnose(last)), backend.secrets_of(seen.run)
         if not outcome.ok:
-            raise failure_of(outcome, failure_text(outcome, self.place.options, secrets), secrets)
+            at = self.place.at
+            raise failure_of(outcome, at, failure_text(outcome, at, secrets), secrets)
         return result_of(outcome, secrets)
 
     def _look_at_job(self) -> dict[str, Any] | None:

@@ -50,13 +50,13 @@ class CheckpointSensor(Watching):
         )
 
     def _place(self) -> str:
-        from allaboard.spec.site import resolve_uri
+        from allaboard.job.site import resolve_uri
         from allaboard_provider.files import dag_folder
 
         return resolve_uri(self.uri, self.hook.site, dag_folder(self))
 
     def _after(self) -> int | None:
-        from allaboard.spec.fields import as_int
+        from allaboard.job.fields import as_int
 
         value = None if self.after in (None, "", "None") else as_int(self.after)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):

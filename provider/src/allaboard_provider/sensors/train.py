@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from allaboard.errors import BadInput
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 from allaboard_provider.errors import airflow_errors
 from allaboard_provider.sensors.base import Watching
 

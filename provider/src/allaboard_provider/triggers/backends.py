@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from typing import Any, Protocol
 
-from allaboard.backends.base import Cursor, Handle, LogLine, NotYours, Selection, Stopped
+from allaboard.backends.base import Cursor, Handle, LogLine, Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError
-from allaboard.observation import Observation, Owner
+from allaboard.runs.observation import Observation, Owner
 from allaboard_provider.hooks.allaboard import AllaboardHook
 
 _AT_ONCE = 1000
@@ -33,9 +33,7 @@ class TriggerBackend(Protocol):
         self, run: str, selection: Selection, cursor: Cursor | None = None
     ) -> AsyncIterator[LogLine | Cursor]: ...
 
-    async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle: ...
-
-    async def stop(self, handle: Handle, owner: Owner, by: str, reason: str) -> Stopped | NotYours: ...
+    async def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool: ...
 
 
 class LocalTriggerBackend:
@@ -60,11 +58,8 @@ class LocalTriggerBackend:
             for item in some:
                 yield item
 
-    async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        return await asyncio.to_thread(self.backend.adopt, handle, old, new)
-
-    async def stop(self, handle: Handle, owner: Owner, by: str, reason: str) -> Stopped | NotYours:
-        return await asyncio.to_thread(self.backend.stop, handle, owner, by, reason)
+    async def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        return await asyncio.to_thread(self.backend.stop_from, handle, old, new, by, reason)
 
     @asynccontextmanager
     async def changes(self, run: str) -> AsyncIterator[_Sleep]:

@@ -11,8 +11,9 @@ from allaboard.diagnosis import diagnose
 from allaboard.engines import engine_of_kind
 from allaboard.errors import BackendUnreachable, UnknownRun
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.report.commands import Place
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 from allaboard_provider.results import end_of, observation_words
 from allaboard_provider.runs import ended_before
 from allaboard_provider.triggers import train
@@ -91,6 +92,7 @@ def ending_of(seen: Observation, kind: str, namespace: str) -> Mapping[str, Any]
     """The `end_of` a job of others; its error says what happened, why, and where to look. Plain JSON."""
     outcome, engine = Outcome(seen, diagnose(seen)), engine_of_kind(kind)
     words = outcome.message.removeprefix("run ")
-    fix = f"; {outcome.diagnoses[0].fix}" if outcome.diagnoses else ""
+    at = Place("kubernetes", namespace=namespace)
+    fix = f"; {at.in_text(outcome.diagnoses[0].fix, seen.run)}" if outcome.diagnoses else ""
     where = f"kubectl describe {engine.PLURAL} {seen.run} --namespace {namespace}"
-    return end_of(outcome, text=f"{engine.KIND} {words}{fix}. To look at it: {where}")
+    return end_of(outcome, at, text=f"{engine.KIND} {words}{fix}. To look at it: {where}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from allaboard.redaction import redact_text
+from allaboard.text.redaction import redact_text
 
 VERSION = 1
 SETTLE = 10.0

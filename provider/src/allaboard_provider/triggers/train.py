@@ -29,9 +29,9 @@ from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Outcome, Wait, follow, run_async
-from allaboard.observation import Observation
-from allaboard.redaction import redact_text
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import redact_text
 from allaboard_provider.orders import proves_an_order, why_stop
 from allaboard_provider.ownership import astop_deferred
 from allaboard_provider.pages import SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
@@ -274,7 +274,7 @@ class _RunFollower:
         for line in self.task_log.failure_lines(outcome):
             self.trigger.log.error("%s", line)
         if self.backend.name == "local" and outcome.state.is_final:
-            self.end = end_of(outcome, secrets=self.task_log.secrets or ())
+            self.end = end_of(outcome, self.task_log.at, self.task_log.secrets or ())
             await self._leave_snapshot(outcome)
         return "ended"
 
@@ -326,7 +326,9 @@ class _RunFollower:
             return
         began = time.monotonic()
         try:
-            left = await asyncio.to_thread(snapshot, self.backend.backend, outcome, time.time())
+            left = await asyncio.to_thread(
+                snapshot, self.backend.backend, outcome, time.time(), at=self.task_log.at
+            )
             await XCom.aset(
                 SNAPSHOT_KEY,
                 left,

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 from allaboard.backends.base import Backend
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
-from allaboard.observation import Observation
-from allaboard.queues import Amount, Queue
 from allaboard.report import words
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation
+from allaboard.runs.queues import Amount, Queue
+from allaboard.runs.status import state_of
 from allaboard_provider.pages import seen_at, unpack, words_of
 from allaboard_provider.ui.database import Task, named_run
-from allaboard_provider.ui.reading import SHARE, VERSION, Cache, backend_of, host_of, seen_of
+from allaboard_provider.ui.reading import SHARE, VERSION, Cache, host_of, opened, seen_of
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
@@ -65,7 +65,8 @@ def _look(
     queues: list[dict[str, Any]] = []
     why = "there was no time to look"
     try:
-        with backend_of(named_run(tasks[0].named) or {}) as backend:
+        with opened(named_run(tasks[0].named) or {}) as place:
+            backend = place.backend
             for task in tasks:
                 if time.monotonic() > end:
                     break

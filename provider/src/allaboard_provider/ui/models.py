@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allaboard.report.page_data import is_number
-from allaboard.units import counted, rfc3339
+from allaboard.text.units import counted, rfc3339
 from allaboard_provider.pages import unpack
 from allaboard_provider.ui.database import Task, named_run
 

@@ -16,14 +16,14 @@ from typing import Any
 from allaboard.backends.base import Backend
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import UnknownRun
-from allaboard.names import why_not_an_object_name
-from allaboard.observation import Observation
-from allaboard.printable import visible
 from allaboard.report.page_data import PAGE
+from allaboard.runs.observation import Observation
+from allaboard.text.names import why_not_an_object_name
+from allaboard.text.printable import visible
 from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment
 from allaboard_provider.identity import is_of_task
 from allaboard_provider.pages import Output, last_seen, outcome_of, seen_at, told, unpack, words_of
-from allaboard_provider.places import place_of
+from allaboard_provider.places import Place, ThisMachine, place_of
 from allaboard_provider.ui.database import Task, Where, named_run
 
 VERSION = 1
@@ -131,24 +131,26 @@ def _read(
 
 def _live(task: Task, named: Mapping[str, Any], now: float, outputs: Cache) -> dict[str, Any]:
     kind = "evaluation" if "evaluat" in (task.operator or "").lower() else "training"
-    with backend_of(named) as backend:
+    with opened(named) as place:
+        backend = place.backend
         seen = seen_of(backend, named, task.where, evidence=True)
         output: Output = outputs.get((task.where, seen.run, seen.uid), lambda: (Output(), _REMEMBERED))
         with output.lock:
             return told(
-                backend, outcome_of(seen), now, bounds=PAGE, kind=kind, seconds=_READING, output=output
-            )
+                backend, outcome_of(seen), now,
+                at=place.at, bounds=PAGE, kind=kind, seconds=_READING, output=output,
+            )  # fmt: skip
 
 
 @contextmanager
-def backend_of(named: Mapping[str, Any]) -> Iterator[Backend]:
-    """Of the place that a task names: this machine, or the cluster of a connection. Raises AllaboardError."""
+def opened(named: Mapping[str, Any]) -> Iterator[Place]:
+    """The place that a task names: this machine, or the cluster of a connection. Raises AllaboardError."""
     if not named.get("cluster"):
-        yield LocalBackend(callers_environment())
+        yield ThisMachine(LocalBackend(callers_environment()))
         return
     place = place_of(AllaboardHook(str(named.get("connection"))))
     try:
-        yield place.backend
+        yield place
     finally:
         place.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.resources import ACCESS_REVIEWS, Resource
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 
 NOW = 1_795_262_400.0
 """2026-11-21T12:00:00Z"""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+from allaboard.backends.kubernetes.client.protocol import Reply, Request
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from tests.core.backends.kubernetes.kubelet import Node
 from tests.core.backends.kubernetes.scripted import Scripted, scripted
@@ -34,25 +36,28 @@ class Loop:
         self.loop.close()
 
 
-class Blocking:
-    """An `AsyncApi` that looks like an `Api`."""
+class Awaited(Api):
+    """An `Api` that asks through an `AsyncApi`: what that cannot do itself, its transport can."""
 
-    def __init__(self, api: Any, loop: Loop) -> None:
-        self._api, self._loop = api, loop
+    def __init__(self, api: AsyncApi, loop: Loop) -> None:
+        super().__init__(api.settings, patience=api.patience)
+        self.api, self._loop = api, loop
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._api, name)
-        if name in ("watch", "log"):
-            return lambda *args, **options: self._iterate(found(*args, **options))
-        if not callable(found):
-            return found
+    def _exchange(self, request: Request) -> Reply:
+        try:
+            reply: Reply = self._loop.do(self.api._exchange(request))
+            return reply
+        finally:
+            self._ahead = self.api._ahead
 
-        def call(*args: Any, **options: Any) -> Any:
-            return self._loop.do(found(*args, **options))
+    def list(self, *args: Any, **options: Any) -> Any:
+        return self._loop.do(self.api.list(*args, **options))
 
-        return call
+    def execute(self, *args: Any, **options: Any) -> Any:
+        return self._loop.do(self.api.execute(*args, **options))
 
-    def _iterate(self, generator: Any) -> Iterator[Any]:
+    def watch(self, *args: Any, **options: Any) -> Any:
+        generator = self.api.watch(*args, **options)
         try:
             while True:
                 try:
@@ -61,6 +66,9 @@ class Blocking:
                     return
         finally:
             self._loop.do(generator.aclose())
+
+    def close(self) -> None:
+        self._loop.do(self.api.close())
 
 
 @pytest.fixture
@@ -99,7 +107,7 @@ def client(request: pytest.FixtureRequest, loop: Loop) -> Iterator[Callable[...,
             async def build() -> Any:
                 return server.async_api(**changes)
 
-            api = Blocking(loop.do(build()), loop)
+            api = Awaited(loop.do(build()), loop)
         made.append(api)
         return api
 

@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from allaboard.checking import require_valid
-from allaboard.cli.render import to_yaml
+from allaboard.checking.job import require_valid
+from allaboard.cli.tools.render import to_yaml
 from allaboard.engines import ENGINES, engine_of
 from allaboard.gangs import GANGS
-from allaboard.layout import lay_out
-from allaboard.names import run_name
+from allaboard.job.identity import spec_hash, spec_of
+from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.render.manifests import Rendered, render
-from allaboard.spec.identity import spec_hash, spec_of
-from allaboard.spec.job import TrainingJob
+from allaboard.runs.layout import lay_out
 from allaboard.testing import a_job
+from allaboard.text.names import run_name
 
 FILE = Path(__file__).parent / "golden" / "resnet50-ddp.yaml"
 KEY = "render"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.client.errors import Invalid, Missing
 from allaboard.backends.kubernetes.logs.parsing import SECOND
 from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.errors import BackendUnreachable
-from allaboard.units import from_rfc3339, rfc3339
+from allaboard.text.units import from_rfc3339, rfc3339
 
 NOON = 1_795_262_400 * SECOND
 """2026-11-21T12:00:00Z"""
@@ -232,9 +232,6 @@ class Node:
     def api(self) -> Any:
         return FakeLogs(self)
 
-    def async_api(self) -> Any:
-        return AsyncFakeLogs(self)
-
 
 class Body:
     """What `Api.log` returns."""
@@ -309,27 +306,6 @@ class FakeLogs:
                 return
             with self.node.changed:
                 self.node.changed.wait(0.01)
-
-
-class AsyncFakeLogs:
-    def __init__(self, node: Node, cuts: float = 0.0) -> None:
-        self.blocking = FakeLogs(node, cuts)
-
-    async def get(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any]:
-        return self.blocking.get(resource, name, namespace)
-
-    async def log(self, pod: str, namespace: str | None = None, **options: Any) -> AsyncIterator[bytes]:
-        import asyncio
-
-        body = await asyncio.to_thread(self.blocking.log, pod, namespace, **options)
-        try:
-            while True:
-                piece = await asyncio.to_thread(next, body, None)
-                if piece is None:
-                    return
-                yield piece
-        finally:
-            body.close()
 
 
 def until(what: Callable[[], bool], seconds: float = 120.0) -> None:

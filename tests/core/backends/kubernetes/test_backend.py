@@ -19,15 +19,15 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CLAIM_TEMPLATES, CONFIGMAPS, NODES, PODS
 from allaboard.backends.kubernetes.observe.deadlines import HOLDING
 from allaboard.backends.kubernetes.state import records
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
-from allaboard.observation import Observation, Owner, State
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 
 ME, YOU = Owner("me"), Owner("you")
 DEFERRED = Owner("me", phase="deferred", kind="orchestrated")
@@ -413,6 +413,84 @@ def test_killed_at_any_request_of_a_stop(fault: str, tmp_path: Path) -> None:
         assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
         seen = cluster.backend().observe(plan.run)
         assert seen.stop is not None and (seen.stop.by, seen.stop.reason) == ("me", "a reason")
+        assert cluster.backend().launch(plan, YOU).attempt == 2
+        whole(cluster, plan.run)
+
+
+ENDED = Owner("me/ended", "deferred", "attached")
+
+
+def until_the_delete(cluster: FakeCluster, since: int) -> list[tuple[str, str]]:
+    """The requests up to the DELETE of the job."""
+    asked = [(verb, resource) for verb, resource, _ in cluster.requests[since:]]
+    return asked[: asked.index(("delete", "pytorchjobs.kubeflow.org")) + 1]
+
+
+@pytest.mark.parametrize("way", ["stopped", "started anew"])
+def test_a_cleared_task_reaches_the_delete_of_its_job_in_five_requests(
+    cluster: FakeCluster, way: str
+) -> None:
+    """By whoever hears of it first, or by the next try where nobody did."""
+    handle = cluster.backend().launch(a_plan(), DEFERRED)
+    cluster.tick(3)
+    since = len(cluster.requests)
+    if way == "stopped":
+        assert cluster.backend().stop_from(handle, DEFERRED, ENDED, "airflow", "cleared")
+    else:
+        assert cluster.backend().launch(a_plan(), YOU).attempt == 2
+    assert until_the_delete(cluster, since) == [
+        ("get", "configmaps"),
+        ("get", "pytorchjobs.kubeflow.org"),
+        ("list", "pods"),
+        ("replace", "configmaps"),
+        ("delete", "pytorchjobs.kubeflow.org"),
+    ]
+    if way == "stopped":
+        kept = record(cluster, handle.run)
+        assert kept.owner == ENDED and kept.stop is not None and kept.stop.reason == "cleared"
+
+
+def test_what_is_stopped_for_another_owner_was_the_first_ones_and_lives(cluster: FakeCluster) -> None:
+    backend = cluster.backend()
+    handle = backend.launch(a_plan(), DEFERRED)
+    cluster.tick(3)
+    assert not backend.stop_from(handle, YOU, ENDED, "airflow", "cleared"), "it is another's"
+    assert not backend.stop_from(replace(handle, uid="x"), DEFERRED, ENDED, "airflow", "cleared")
+    assert not backend.stop_from(replace(handle, run="digits-0"), DEFERRED, ENDED, "airflow", "cleared")
+    cluster.end_members(handle.run)
+    cluster.tick(3)
+    assert not backend.stop_from(handle, DEFERRED, ENDED, "airflow", "cleared"), "it has ended"
+    kept = record(cluster, handle.run)
+    assert (kept.owner, kept.stop, kept.outcome) == (DEFERRED, None, None), "its worker takes the result"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_killed_at_any_request_of_a_stop_for_another_owner(fault: str, tmp_path: Path) -> None:
+    plan = a_plan_with_code(tmp_path)
+
+    def live() -> FakeCluster:
+        cluster = FakeCluster()
+        cluster.backend().launch(plan, DEFERRED)
+        cluster.tick(3)
+        return cluster
+
+    def stop(cluster: FakeCluster, backend: KubernetesBackend) -> object:
+        handle = Handle(plan.run, 1, 1, record(cluster, plan.run).uid)
+        return backend.stop_from(handle, DEFERRED, ENDED, "airflow", "cleared")
+
+    for n in range(1, every_boundary(stop, live) + 1):
+        cluster = live()
+        try:
+            stop(cluster, cluster.backend({n: fault}))
+        except (Died, BackendUnreachable):
+            assert fault != "lost"
+        kept = record(cluster, plan.run)
+        assert (kept.owner, kept.stop is not None) in ((DEFERRED, False), (ENDED, True)), "both or neither"
+        if state(cluster.backend(), plan.run) is not State.STOPPED:
+            assert stop(cluster, cluster.backend())
+        cluster.tick(3)
+        assert state(cluster.backend(), plan.run) is State.STOPPED
+        assert cluster.all(PYTORCHJOBS) == [] and cluster.all(PODS) == []
         assert cluster.backend().launch(plan, YOU).attempt == 2
         whole(cluster, plan.run)
 

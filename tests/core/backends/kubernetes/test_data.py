@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Plan
-from allaboard.observation import Owner, State
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard.shards import Index, prepare
-from allaboard.status import state_of
 from allaboard.storage import open_store
 from allaboard.testing.cluster import FakeCluster
 from tests.core.backends.kubernetes.test_backend import a_plan, record, running

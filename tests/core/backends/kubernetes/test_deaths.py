@@ -20,13 +20,13 @@ from allaboard.backends.kubernetes.client.resources import (
     resource_for,
 )
 from allaboard.backends.kubernetes.state import records
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import ENGINES
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Owner
+from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.job import TrainingJob
+from allaboard.runs.observation import Owner
 from allaboard.testing import a_job
 from allaboard.testing.cluster import Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS

@@ -12,8 +12,8 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.operations.observe import HANG_EVERY
 from allaboard.diagnosis import diagnose
 from allaboard.follow.restart import Restart, may_restart
-from allaboard.observation import Observation, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.testing import FakeCluster
 from tests.core.backends.kubernetes.test_backend import ME, a_plan
 from tests.core.backends.kubernetes.test_backend import cluster as cluster_of

@@ -17,8 +17,8 @@ from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.watch.informer import async_hub_of, hub_of
 from allaboard.errors import BackendUnreachable
-from allaboard.observation import State
-from allaboard.status import state_of
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.collection import Collection
@@ -241,7 +241,7 @@ def changes(
         return
 
     async def enter() -> Any:
-        return await async_hub_of(server.async_api()).changes("a-1", PYTORCHJOBS).__aenter__()
+        return await async_hub_of(server.api()).changes("a-1", PYTORCHJOBS).__aenter__()
 
     found = loop.do(enter())
     yield found, lambda seconds: loop.do(found.wait(seconds))

@@ -11,15 +11,15 @@ import yaml
 
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
-from allaboard.checking import require_valid
-from allaboard.cli.render import to_yaml
+from allaboard.checking.job import require_valid
+from allaboard.cli.tools.render import to_yaml
 from allaboard.errors import BadInput
-from allaboard.names import attempt_name, run_name
+from allaboard.job.site import Site
+from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ASSUMED, assumed_facts
 from allaboard.render.manifests import Rendered
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.site import Site
+from allaboard.text.names import attempt_name, run_name
 from tests.core.backends.kubernetes.golden import CODE, FILE, KEY, WHOLE, made, whole
 
 

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Plan, Selection
-from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.backend import KubernetesBackend, _capture_beside
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.logs.archive import LABEL
 from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.observe.containers import PodRole
 from allaboard.backends.kubernetes.session import CAPTURES, FollowSession
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import BackendUnreachable
-from allaboard.observation import Observation, State
-from allaboard.reportline import encode
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
-from allaboard.units import rfc3339
+from allaboard.text.reportline import encode
+from allaboard.text.units import rfc3339
 from tests.core.backends.kubernetes.test_backend import ME, a_plan, running
 
 
@@ -72,10 +72,10 @@ def session_of(backend: Any, run: str) -> FollowSession:
     return session
 
 
-def tasks_of(backend: Any, run: str) -> list[Any]:
-    tasks = [*session_of(backend, run).tasks]
-    assert tasks
-    return tasks
+def threads_of(backend: Any, run: str) -> list[threading.Thread]:
+    threads = [*session_of(backend, run).threads]
+    assert threads
+    return threads
 
 
 def check(seen: Observation) -> None:
@@ -90,7 +90,7 @@ def test_what_it_wrote_is_there_when_the_pod_is_gone(cluster: FakeCluster) -> No
         session_of(backend, run).join_captures(30)
         goes(cluster, run)
         check(backend.observe(run, evidence=True))
-    assert session_of(backend, run).tasks == ()
+    assert session_of(backend, run).threads == ()
 
 
 def test_who_asks_for_evidence_waits_for_what_is_being_saved(cluster: FakeCluster) -> None:
@@ -108,12 +108,12 @@ def test_without_blocking(cluster: FakeCluster) -> None:
     async def life() -> Observation:
         async with backend.changes(run) as changes:
             ring(changes, f"{run}-worker-0")
-            await session_of(backend, run).wait_captures(30)
+            session_of(backend, run).join_captures(30)
             goes(cluster, run)
             return await backend.observe(run, evidence=True)
 
     check(asyncio.run(life()))
-    assert session_of(backend, run).tasks == ()
+    assert session_of(backend, run).threads == ()
 
 
 def lines(items: list[LogLine | Cursor]) -> list[tuple[str, str]]:
@@ -147,7 +147,7 @@ def test_who_asks_for_logs_waits_for_what_is_being_saved(cluster: FakeCluster, w
         with begun.changes(run) as changes:
             ring(changes, f"{run}-worker-0")
             assert sorted(lines([*begun.logs(run, Selection())])) == WROTE
-            assert not any(one.is_alive() for one in tasks_of(begun, run))
+            assert not any(one.is_alive() for one in threads_of(begun, run))
         return
     backend = cluster.async_backend()
 
@@ -156,7 +156,7 @@ def test_who_asks_for_logs_waits_for_what_is_being_saved(cluster: FakeCluster, w
             ring(changes, f"{run}-worker-0")
             first = anext(backend.logs(run, Selection()))
             found = [await first]
-            assert all(one.done() for one in tasks_of(backend, run))
+            assert not any(one.is_alive() for one in threads_of(backend, run))
             return found
 
     assert lines(asyncio.run(life()))[0] in WROTE
@@ -238,33 +238,35 @@ def test_a_pod_that_went_first_is_found_in_what_happened_since(cluster: FakeClus
 def test_few_pods_are_asked_at_one_time(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ring the alarm at once, of one run and of all of them."""
     monkeypatch.setattr("allaboard.backends.kubernetes.session.ALL_CAPTURES", CAPTURES + 2)
-    backend = cluster.async_backend()
+    go_on = threading.Event()
+    monkeypatch.setattr("allaboard.backends.kubernetes.operations.observe.capture", lambda *_: go_on.wait(30))
+    backend = cluster.backend()
     sessions = [
         backend.workspace.sessions.of(run) for run in (a_run(cluster, cluster.backend()), "another-run")
     ]
 
-    async def life() -> list[int]:
-        for n in range(50):
-            for session in sessions:
-                backend._on_alarm(session, PodAlarm(f"{session.run}-worker-{n}", "", failed=True))
-        sizes = [len(session.tasks) for session in sessions]
-        for session in sessions:
-            await session.wait_captures(30)
-        await asyncio.sleep(0)
-        backend._on_alarm(sessions[0], PodAlarm("one-more", "", failed=True))
-        assert len(sessions[0].tasks) == 1, "there is room again"
-        await sessions[0].wait_captures(30)
-        return sizes
+    def ring_for(session: FollowSession, pod: str) -> None:
+        _capture_beside(backend.api, backend.workspace, session, PodAlarm(pod, "", failed=True))
 
-    first, second = asyncio.run(life())
+    for n in range(50):
+        for session in sessions:
+            ring_for(session, f"{session.run}-worker-{n}")
+    first, second = (len(session.threads) for session in sessions)
     assert first + second == CAPTURES + 2 and max(first, second) <= CAPTURES
+    go_on.set()
+    for session in sessions:
+        session.join_captures(30)
+    ring_for(sessions[0], "one-more")
+    assert len(sessions[0].threads) == 1, "there is room again"
+    sessions[0].join_captures(30)
 
 
 def test_a_pod_that_is_none_of_the_run_is_no_evidence(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     run = a_run(cluster, backend)
     cluster.say("stranger", "hello")
-    backend._on_alarm(backend.workspace.sessions.of(run), PodAlarm("stranger", "", failed=True))
+    session = backend.workspace.sessions.of(run)
+    _capture_beside(backend.api, backend.workspace, session, PodAlarm("stranger", "", failed=True))
     assert "stranger" not in backend.observe(run, evidence=True).tails
 
 
@@ -342,7 +344,7 @@ def after_the_alarm(cluster: FakeCluster, way: str, run: str, alarm: PodAlarm) -
         async with other.changes(run) as changes:
             assert changes.on_alarm is not None
             changes.on_alarm(alarm)
-            await session_of(other, run).wait_captures(30)
+            session_of(other, run).join_captures(30)
             is_gone(cluster, run)
             return await other.observe(run)
 
@@ -403,13 +405,8 @@ def test_the_end_waits_for_what_is_just_being_read(
         waits.set()
         real_join(session, seconds)
 
-    async def wait(session: FollowSession, seconds: float) -> None:
-        waits.set()
-        await real_wait(session, seconds)
-
-    real_join, real_wait = FollowSession.join_captures, FollowSession.wait_captures
+    real_join = FollowSession.join_captures
     monkeypatch.setattr(FollowSession, "join_captures", join)
-    monkeypatch.setattr(FollowSession, "wait_captures", wait)
 
     def late(pod: str) -> PodCapture:
         """Its log was read before it went, and comes when it is waited for."""
@@ -422,16 +419,8 @@ def test_the_end_waits_for_what_is_just_being_read(
         assert waits.wait(30)
         return read
 
-    async def acapture(api: Any, namespace: str | None, pod: str, **how: Any) -> PodCapture:
-        read = late(pod)
-        started.set()
-        while not waits.is_set():
-            await asyncio.sleep(0)
-        return read
-
     started = threading.Event()
     monkeypatch.setattr("allaboard.backends.kubernetes.operations.observe.capture_pod", capture)
-    monkeypatch.setattr("allaboard.backends.kubernetes.operations.observe.acapture_pod", acapture)
 
     async def life() -> Observation:
         async with other.changes(run) as changes:
@@ -566,7 +555,7 @@ def test_so_are_those_of_a_worker_that_goes_before_the_end_is_looked_at(
     async def life() -> Observation:
         async with other.changes(run) as changes:
             goes_on(changes)
-            await session_of(other, run).wait_captures(30)
+            session_of(other, run).join_captures(30)
             is_cleaned_up(cluster)
             return await other.observe(run)
 
@@ -602,10 +591,10 @@ def test_a_member_that_is_done_is_asked_when_its_pod_goes_or_will_go(cluster: Fa
         running(cluster, backend, run)
         with backend.changes(run) as changes:
             for goes, asked in ((False, done), (True, gone)):
-                session_of(backend, run).tasks = ()
+                session_of(backend, run).threads = ()
                 assert changes.on_alarm is not None
                 changes.on_alarm(PodAlarm(f"{run}-worker-1", "", failed=False, goes=goes))
-                assert len(session_of(backend, run).tasks) == int(asked), (clean, goes)
+                assert len(session_of(backend, run).threads) == int(asked), (clean, goes)
                 session_of(backend, run).join_captures(30)
 
 
@@ -715,7 +704,7 @@ def test_an_end_waits_for_who_is_just_being_deleted_but_not_for_long(cluster: Fa
     with backend.changes(run):
         backend.observe(run)
         until(lambda: len(heard(cluster)) == len(SIX) - 1)
-        backend.pause = waited.append
+        backend.api.pause = waited.append
         succeeds(cluster, f"{run}-master-0")
         cluster.tick(1)
         assert state_of(backend.observe(run)) is State.SUCCEEDED

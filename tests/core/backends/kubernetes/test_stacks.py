@@ -4,7 +4,6 @@ read, and what is said where there is none.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -24,7 +23,6 @@ from allaboard.backends.kubernetes.stacks.asking import (
     PRINTED,
     Told,
     _script,
-    aask_stacks,
     ask_stacks,
     command,
     read,
@@ -298,7 +296,7 @@ def test_by_its_own_history_a_run_that_computes_is_not_called_hung(cluster: Fake
     assert later(cluster, backend, run, 700).stall is None
 
 
-def test_both_forms_of_asking_say_the_same(cluster: FakeCluster) -> None:
+def test_one_member_that_cannot_be_asked_keeps_no_other_from_telling(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     run = stands(cluster, backend)
     cluster.executed[f"{run}-worker-0"] = printed(look(rank=1))
@@ -306,7 +304,6 @@ def test_both_forms_of_asking_say_the_same(cluster: FakeCluster) -> None:
     pods = [f"{run}-worker-0", f"{run}-master-0", "gone"]
     tries = [ContainerRun(p, p, p, "pytorch", False, p, n, 0, False, True, False) for n, p in enumerate(pods)]
     told = ask_stacks(backend.api, tries)
-    assert told == asyncio.run(aask_stacks(cluster.async_backend().api, tries))
     assert [one.member for one in told.looks] == [f"{run}-worker-0"]
     assert told.why is not None and "a webhook says no" in told.why
     assert cause_of_hang(told.looks) is not None

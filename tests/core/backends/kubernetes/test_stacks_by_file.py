@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.client.effects import Json
 from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.operations.observe import HANG_EVERY
 from allaboard.backends.kubernetes.stacks import by_file, script
@@ -27,8 +27,8 @@ from allaboard.backends.kubernetes.stacks.by_file import answer_in
 from allaboard.backends.local.supervisor.environment import STARTUP
 from allaboard.diagnosis.stacks import Told
 from allaboard.render import labels
-from allaboard.reportline import is_answer
 from allaboard.testing import FakeCluster
+from allaboard.text.reportline import is_answer
 from tests.core.backends.kubernetes.test_backend import ME, a_plan
 from tests.core.backends.kubernetes.test_backend import cluster as cluster_of
 from tests.core.backends.kubernetes.test_hang import later, stands
@@ -294,7 +294,7 @@ def test_the_doctor_waits_for_the_answer(cluster: FakeCluster) -> None:
 
     run, asked = stands(cluster, cluster.backend(), ask="file"), cluster.now + 60
     backend = cluster.backend()
-    backend.pause = pause
+    backend.api.pause = pause
     cluster.tick(60)
     stood = backend.standing(run, 30.0)
     assert [one.rank for one in stood.told.looks] == [0, 1] and stood.told.why is None

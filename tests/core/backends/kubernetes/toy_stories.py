@@ -19,7 +19,6 @@ if __name__ == "__main__":
 
 import allaboard
 from allaboard.backends.base import Handle, Plan, Selection, handle_of
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS, Resource
 from allaboard.backends.kubernetes.discovery import rbac
@@ -28,16 +27,16 @@ from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.lifecycle.prepare import prepare_attempt
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.checking import check, require_valid
-from allaboard.cli.cluster import _page
+from allaboard.checking.job import check, require_valid
+from allaboard.cli.tools.cluster import _page
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
-from allaboard.observation import Observation, Owner, State
+from allaboard.job.site import Site
+from allaboard.job.training_job import TrainingJob
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.report.terminal import Ink
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.site import Site
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 from tests.core.backends.kubernetes.test_rescue import fails
@@ -214,11 +213,11 @@ def preflight_says_what_its_operator_needs() -> None:
     cluster = a_cluster()
     launched(cluster)
     api = cluster.client()
-    found = run_sync(survey_cluster(api.server, api.namespace), api)
+    found = survey_cluster(api, api.server, api.namespace)
     facts = found.facts(ClusterFacts(namespace="default"))
     plan = Plan(a_toy(name="w" * 40, workers=3), "another")
     made = prepare_attempt(plan, 1, 1, Site("/store"), facts, {})
-    checks = {one.id: one for one in run_sync(preflight(made, found), api)}
+    checks = {one.id: one for one in preflight(api, made, found)}
     assert checks["kinds"].ok and "toy.example/v1alpha1 ToyJob" in checks["kinds"].summary
     assert checks["operator"].ok and checks["operator"].summary.startswith("Toy Operator is alive")
     assert checks["rbac"].ok and checks["dry_run"].ok
@@ -226,14 +225,14 @@ def preflight_says_what_its_operator_needs() -> None:
     assert "toyboxes" in str(rbac.needed([("toy.example", "toyboxes")])[6:]), "it asks for its own kind"
     namespace = next(o for k, o in cluster.objects.items() if k[1] == "namespaces" and k[3] == "default")
     namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
-    [secure] = [c for c in run_sync(preflight(made, found), api) if c.id == "pod_security"]
+    [secure] = [c for c in preflight(api, made, found) if c.id == "pod_security"]
     assert secure.stops and "say security: restricted in the job" in str(secure.fix)
     assert "toy-wait" in str(secure.evidence), "what its operator adds is looked at, too"
     own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     whole = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     pod = {"spec": {"securityContext": whole, "containers": [{"name": "toy", "securityContext": own}]}}
     made = prepare_attempt(Plan(a_toy(workers=3, pod=pod), "third"), 1, 1, Site("/store"), facts, {})
-    [secure] = [c for c in run_sync(preflight(made, found), api) if c.id == "pod_security"]
+    [secure] = [c for c in preflight(api, made, found) if c.id == "pod_security"]
     assert (
         str(secure.fix)
         == "the operator adds the container toy-wait without a securityContext: wake the chief"
@@ -243,12 +242,12 @@ def preflight_says_what_its_operator_needs() -> None:
 def a_cluster_without_its_operator_says_how_to_install_it() -> None:
     cluster = FakeCluster()
     api = cluster.client()
-    page = "\n".join(_page(run_sync(survey_cluster(api.server, api.namespace), api), Ink(False)))
+    page = "\n".join(_page(survey_cluster(api, api.server, api.namespace), Ink(False)))
     assert "Toy Operator" in page and "toyctl install" in page
     alive = a_cluster()
     launched(alive)
     api = alive.client()
-    page = "\n".join(_page(run_sync(survey_cluster(api.server, api.namespace), api), Ink(False)))
+    page = "\n".join(_page(survey_cluster(api, api.server, api.namespace), Ink(False)))
     assert "toyctl install" not in page and "(toy.example v1alpha1)" in page
     assert "it wrote to digits" in page
 

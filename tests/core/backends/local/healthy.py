@@ -22,8 +22,8 @@ from pathlib import Path
 from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.diagnosis import diagnose
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended
 
 PATIENCE = 40

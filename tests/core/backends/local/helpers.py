@@ -18,9 +18,9 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import find_marked
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
-from allaboard.checking import require_valid
-from allaboard.observation import Observation
-from allaboard.status import state_of
+from allaboard.checking.job import require_valid
+from allaboard.runs.observation import Observation
+from allaboard.runs.status import state_of
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.observation import Owner, Slow
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, Slow
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended
 
 STEP = 0.04

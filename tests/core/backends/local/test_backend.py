@@ -25,9 +25,9 @@ from allaboard.backends.local.state.paths import prepare
 from allaboard.backends.local.state.records import read_record
 from allaboard.errors import OwnershipConflict, SiteError, SpecChanged, UnknownRun
 from allaboard.follow.loop import FollowPolicy
-from allaboard.observation import Owner, State
 from allaboard.running import Follower
-from allaboard.status import state_of, summary
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of, summary
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
 ME = Owner("me")

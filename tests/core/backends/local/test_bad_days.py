@@ -15,7 +15,7 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints import latest, list_checkpoints, verify
 from allaboard.follow.loop import FollowPolicy, Outcome
 from allaboard.running import Follower
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from allaboard.storage import open_store
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 from tests.core.backends.local.test_backend import ME, SLEEP, running, text
@@ -88,8 +88,8 @@ def test_weights_to_start_from_are_explicit_and_recorded(backend: LocalBackend, 
 
 
 def test_the_champion_is_what_the_store_has_promoted_last(backend: LocalBackend, folder: Path) -> None:
+    from allaboard.job.site import resolve_uri
     from allaboard.promotion.champion import promote
-    from allaboard.spec.site import resolve_uri
 
     fields = {"checkpoints": {"uri": "out", "start_from": "champion"}}
     first = run(backend, folder, **fields, key="one")

@@ -11,8 +11,8 @@ import pytest
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.clock import Moment
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, supervisors_begin_with, wait_for
 
 ME = Owner("me", kind="detached")

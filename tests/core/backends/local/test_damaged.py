@@ -21,7 +21,7 @@ from allaboard.backends.local.state.records import locked_record
 from allaboard.diagnosis import diagnose
 from allaboard.errors import OwnershipConflict, SiteError, UnknownRun
 from allaboard.report import localtime
-from allaboard.status import state_of, summary
+from allaboard.runs.status import state_of, summary
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
 from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running
 from tests.core.cli.terminal import Terminal, a_terminal

@@ -16,9 +16,9 @@ from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.errors import BadInput
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Owner, State
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard.shards import Index, prepare
-from allaboard.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, wait_for
 
 ME, YOU = Owner("me"), Owner("you")

@@ -18,8 +18,8 @@ from allaboard.backends.local.host import control_group
 from allaboard.backends.local.host.machine import capacity
 from allaboard.backends.local.host.processes import Identity, identity, is_alive, send_signal
 from allaboard.backends.local.pool.pool import Need, Pool, Request
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import (
     a_plan,
     ended,

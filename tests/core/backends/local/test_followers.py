@@ -19,8 +19,8 @@ import pytest
 
 from allaboard.backends.local.backend import ATTACHED_SECONDS, ORCHESTRATED_SECONDS, LocalBackend
 from allaboard.errors import BadInput
-from allaboard.observation import Observation, Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")

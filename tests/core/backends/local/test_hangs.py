@@ -11,8 +11,8 @@ import pytest
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
-from allaboard.observation import Owner, State
-from allaboard.status import state_of, summary
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of, summary
 from tests.core.backends.local.hangs import all_told, good_enough, some_hangs, table
 from tests.core.backends.local.healthy import table as table_of_healthy
 from tests.core.backends.local.healthy import watch

@@ -15,7 +15,7 @@ from allaboard import State
 from allaboard.backends.local import backend as backend_module
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import continue_stopped
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 from tests.core.backends.local.test_backend import ME, running
 

@@ -12,7 +12,7 @@ from allaboard import State
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.supervisor.probes import LogWatch, resolve_checkpoint_link
 from allaboard.follow.progress import is_below
-from allaboard.reportline import PREFIX, Report, encode
+from allaboard.text.reportline import PREFIX, Report, encode
 from tests.core.backends.local.test_bad_days import run
 
 PRINTS = """
@@ -56,7 +56,7 @@ def test_a_run_ends_as_its_exit_code_says_whatever_it_prints(
 
 SPOOFS = """
 import os
-from allaboard.reportline import encode
+from allaboard.text.reportline import encode
 if os.environ["RANK"] != "0":
     print(encode("progress", step=77, total=77, loss=float("nan")))
     print(encode("result", metrics={"acc": 1.0}))

@@ -14,8 +14,8 @@ import pytest
 
 from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
 ME = Owner("me")

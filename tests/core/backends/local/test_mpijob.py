@@ -16,8 +16,8 @@ from allaboard.backends.base import Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.supervisor.environment import search_path
 from allaboard.errors import BadInput
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
 
 ME = Owner("me")
@@ -29,7 +29,7 @@ mpirun = pytest.mark.parametrize(
     "mpirun",
     [FIRST, *(pytest.param(path, marks=pytest.mark.thorough) for path in OTHERS)],
 )
-needs_mpirun = pytest.mark.skipif(not MPIRUNS, reason="mpirun is not installed (CONTRIBUTING.md)")
+needs_mpirun = pytest.mark.skipif(not MPIRUNS, reason="mpirun is not installed (core/docs/development.md)")
 ENGINES = pytest.mark.parametrize("engine", ["mpijob", "mpijob-v1", "jobset", "trainjob"])
 RANK = """
 import os

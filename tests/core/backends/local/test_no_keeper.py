@@ -10,7 +10,7 @@ import pytest
 
 from allaboard import State
 from allaboard.backends.local.backend import LocalBackend
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import (
     a_plan,
     ended,

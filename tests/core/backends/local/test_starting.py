@@ -16,8 +16,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.supervisor import controller as op
 from allaboard.errors import SiteError, UnknownRun
-from allaboard.observation import Stop
-from allaboard.status import state_of
+from allaboard.runs.observation import Stop
+from allaboard.runs.status import state_of
 from allaboard.testing import a_layout
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_for
 from tests.core.backends.local.test_backend import ME, QUICK, SLEEP

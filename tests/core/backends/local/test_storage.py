@@ -12,8 +12,8 @@ from allaboard.backends.base import Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.errors import BadInput
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended
 from tests.core.backends.local.test_backend import text
 

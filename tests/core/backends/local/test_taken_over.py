@@ -8,8 +8,8 @@ from pathlib import Path
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints.writers import claim
 from allaboard.diagnosis import diagnose
-from allaboard.observation import Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard.storage import open_store
 from tests.core.backends.local.helpers import a_plan, ended, wait_for
 

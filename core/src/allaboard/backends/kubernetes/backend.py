@@ -1,5 +1,5 @@
-"""The Kubernetes backend: runs as job objects of the operators that the cluster has. `KubernetesBackend`
-blocks, `AsyncKubernetesBackend` does not; what they do is in `operations`.
+"""The Kubernetes backend: runs as job objects of the operators that the cluster has. What `KubernetesBackend`
+does is in `operations`; `AsyncKubernetesBackend` is the part of it that a triggerer awaits.
 
 All state is on the cluster: the run record, the job with its labels, the pods. Either backend may be made
 anew at any time, in any process that may speak to the cluster, and goes on.
@@ -7,10 +7,8 @@ anew at any time, in any process that may speak to the cluster, and goes on.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -20,6 +18,7 @@ from contextlib import (
 )
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from allaboard.backends.actor import user_at_host
@@ -33,7 +32,8 @@ from allaboard.backends.base import (
     StartedWith,
     Stopped,
 )
-from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
+from allaboard.backends.kubernetes.client.pool import pool_of
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
 from allaboard.backends.kubernetes.lifecycle import orphans, stop
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
@@ -64,18 +64,27 @@ from allaboard.backends.kubernetes.watch.informer import (
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.diagnosis.stacks import ProcessLook, Standing
 from allaboard.engines import engine_of_kind
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import FollowPolicy
-from allaboard.observation import Event, Observation, Owner
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
+from allaboard.runs.observation import Event, Observation, Owner
+from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
-    from allaboard.queues import Queue
+    from allaboard.backends.kubernetes.client.api import Api
+    from allaboard.runs.queues import Queue
 
 T = TypeVar("T")
 
+THREADS = 16
+"""Operations of a triggerer that are carried out at the same time on one cluster."""
+IN_FLIGHT = 32
+"""Requests of theirs that are under way: some ask side by side."""
+SECONDS = 60.0
+"""For one operation of a triggerer, from the moment that it is asked for."""
+LINES = 1000
+"""Lines of a log that are handed on at once."""
 PACE = FollowPolicy(poll=30.0, unreachable=10)
 """Followers are woken; they poll for what no wake tells. Each poll is patient by itself."""
 
@@ -101,11 +110,36 @@ def _of_leaving(
     on_alarm(alarm)
 
 
+def _capture_beside(api: Api, workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> None:
+    """In a thread of its own, for a pod that may be gone a moment later: who watches must not be held up, and
+    what else is asked must not come first.
+    """
+    if workspace.sessions.begin_capture(session):
+        thread = threading.Thread(
+            target=_capture, args=(api, workspace, session, alarm), name=f"capture-{alarm.pod}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # no room for another thread
+            workspace.sessions.end_capture(session)
+        else:
+            session.add_thread(thread)
+
+
+def _capture(api: Api, workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> None:
+    try:
+        with suppress(AllaboardError):
+            observe.capture(api, workspace, session, alarm)
+    finally:
+        workspace.sessions.end_capture(session)
+
+
 class KubernetesBackend:
     """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
     ``facts``: what is known of the cluster; it is asked when they are not given. ``environ``: the caller's
     environment. ``ask_first``: a launch says what will not work, as far as one request each tells. ``hub``,
-    ``keeper``: what watches, and what keeps the Lease; None: those of this process. ``pause`` sleeps.
+    ``keeper``: what watches, and what keeps the Lease; None: those of this process. ``pause``: how the client
+    sleeps for an operation that waits.
     """
 
     name = "kubernetes"
@@ -121,9 +155,11 @@ class KubernetesBackend:
         hub: Hub | None = None,
         keeper: Keeper | None = None,
         ask_first: bool = False,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] | None = None,
     ) -> None:
-        self.api, self.pause, self.ask_first = api, pause, ask_first
+        self.api, self.ask_first = api, ask_first
+        if pause is not None:
+            api.pause = pause
         self.hub, self.keeper = hub or hub_of(api), keeper or keeper_of(api, user_at_host())
         self.workspace = Workspace(api.namespace, site, facts, environ)
 
@@ -131,12 +167,11 @@ class KubernetesBackend:
     def where(self) -> str:
         return f"in namespace {self.api.namespace} of {self.api.server}"
 
-    def _do(self, operation: Operation[T]) -> T:
-        return run_sync(operation, self.api, self.pause)
-
-    def _act(self, operation: Operation[T]) -> T:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What was seen before is of no use afterwards, however this ends."""
         try:
-            return self._do(operation)
+            yield
         finally:
             self.workspace.sessions.forget_looks()
 
@@ -145,21 +180,26 @@ class KubernetesBackend:
         return self.keeper.hold() if owner.phase == "worker" and owner.kind != "detached" else ""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
+        lease = partial(self._lease, owner)
         if not self.ask_first:
-            return self._act(runs.launch(self.workspace, plan, owner, self._lease(owner)))
+            with self._changing():
+                return runs.launch(self.api, self.workspace, plan, owner, lease)
         asking = Asking(self.api)
-        handle = self._act(runs.launch(self.workspace, plan, owner, self._lease(owner), asking.begin))
+        with self._changing():
+            handle = runs.launch(self.api, self.workspace, plan, owner, lease, asking.begin)
         return replace(handle, notes=(*handle.notes, *asking.notes()))
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        return self._act(runs.adopt(handle, old, new, self._lease(new)))
+        with self._changing():
+            return runs.adopt(self.api, handle, old, new, self._lease(new))
 
     def watch_over(self, run: str) -> None:
         """From now on this process follows the run for its owner: it is an orphan when this process dies."""
-        self._act(runs.watch_over(run, self.keeper.hold()))
+        with self._changing():
+            runs.watch_over(self.api, run, self.keeper.hold())
 
     def observe(self, run: str, evidence: bool = False) -> Observation:
-        return self._do(observe.observe(self.workspace, run, evidence))
+        return observe.observe(self.api, self.workspace, run, evidence)
 
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
@@ -168,62 +208,42 @@ class KubernetesBackend:
         it; ``uid``: of the one that was seen there before; should it be gone, that is seen. Raises UnknownRun
         when none is there, and BadInput for a kind that is not known or not served.
         """
-        return self._do(observe.observe_job(self.workspace, kind, name, evidence, uid))
-
-    def _on_alarm(self, session: FollowSession, alarm: PodAlarm) -> None:
-        """Called by the thread that watches, which must not be held up."""
-        if self.workspace.sessions.begin_capture(session):
-            thread = threading.Thread(
-                target=self._capture, args=(session, alarm), name=f"capture-{alarm.pod}", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:  # no room for another thread
-                self.workspace.sessions.end_capture(session)
-            else:
-                session.add_task(thread)
-
-    def _capture(self, session: FollowSession, alarm: PodAlarm) -> None:
-        try:
-            with suppress(AllaboardError):
-                self._do(observe.capture(self.workspace, session, alarm))
-        finally:
-            self.workspace.sessions.end_capture(session)
+        return observe.observe_job(self.api, self.workspace, kind, name, evidence, uid)
 
     def events(self, run: str) -> list[Event]:
-        return self._do(runs.list_events(self.workspace, run))
+        return runs.list_events(self.api, self.workspace, run)
 
     def snapshot(self, run: str) -> dict[str, Any]:
         """The objects of a run as the API server has them, its secrets included."""
-        return self._do(snapshot.take(self.workspace, run))
+        return snapshot.take(self.api, self.workspace, run)
 
     def standing(self, run: str, at_least: float = 0.0) -> Standing:
         """For how long no member of a run has written, and where its processes are, unless one has written in
         the last ``at_least`` seconds.
         """
-        return self._do(observe.look_standing(self.workspace, run, at_least))
+        return observe.look_standing(self.api, self.workspace, run, at_least)
 
     def look_often(self, run: str, rounds: int) -> list[tuple[ProcessLook, ...]]:
         """So many looks at the processes of a run, a moment apart; none where they may not be asked so."""
-        tries = self._do(observe.tries_to_ask(self.workspace, run))
+        tries = observe.tries_to_ask(self.api, self.workspace, run)
         return look_often(self.api, tries, rounds)
 
     def saving(self, run: str) -> str | None:
-        return self._do(runs.saving_uri(self.workspace, run))
+        return runs.saving_uri(self.api, self.workspace, run)
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
-        return self._do(runs.secrets_of(self.workspace, run))
+        return runs.secrets_of(self.api, self.workspace, run)
 
     def started_with(self, run: str) -> StartedWith:
-        return self._do(runs.started_with(self.workspace, run))
+        return runs.started_with(self.api, self.workspace, run)
 
     @contextmanager
     def changes(self, run: str) -> Iterator[Changes]:
-        stored = self._do(observe.find_run(self.workspace, run))
+        stored = observe.find_run(self.api, self.workspace, run)
         name = stored.record.run
         with self.hub.changes(name, resource_of(stored.job)) as changes:
             session = self.workspace.sessions.follow(name, changes)
-            changes.on_alarm = _alarm_for(stored, partial(self._on_alarm, session))
+            changes.on_alarm = _alarm_for(stored, partial(_capture_beside, self.api, self.workspace, session))
             try:
                 yield changes
             finally:
@@ -242,34 +262,34 @@ class KubernetesBackend:
             others_job = OthersJob(self, engine_of_kind(kind), job, adopt=adopt)
             others_job.observe(job)
             return others_job
-        return OthersJob(self, self._do(foreign.find_engine(name)), name, adopt=adopt)
+        return OthersJob(self, foreign.find_engine(self.api, name), name, adopt=adopt)
 
     def namespaces(self) -> list[str]:
         """The namespaces of the cluster in which there are runs."""
-        return self._do(runs.list_namespaces())
+        return runs.list_namespaces(self.api)
 
     def list_others(self) -> list[Observation]:
         """Every job that another tool made here, newest first."""
-        return self._do(foreign.list_jobs())
+        return foreign.list_jobs(self.api)
 
     def objects_of_others(self) -> list[Json]:
         """The job objects that other tools made here."""
-        return self._do(foreign.job_objects())
+        return foreign.job_objects(self.api)
 
     def queues(self) -> tuple[list[Queue], list[str]]:
         """The queues of the namespace, and what could not be read of them."""
-        return self._do(read_queues(self.api.namespace))
+        return read_queues(self.api, self.api.namespace)
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
-        first = self._do(logs.readable_logs(self.workspace, run, selection, cached=True))
         if not follow:
-            return stream.read_logs(self.api, None, first.tries, selection, cursor, first.logs)
+            return _read_logs(self.api, self.workspace, run, selection, cursor)
+        first = logs.readable_logs(self.api, self.workspace, run, selection, cached=True)
         chosen = replace(selection, attempt=first.attempt)
 
         def find_sources() -> stream.LogSources:
-            now = self._do(logs.readable_logs(self.workspace, run, chosen))
+            now = logs.readable_logs(self.api, self.workspace, run, chosen)
             return stream.LogSources(now.tries, now.over)
 
         return stream.follow_logs(self.api, None, find_sources, chosen, cursor, first.logs)
@@ -277,174 +297,141 @@ class KubernetesBackend:
     def stop(
         self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
     ) -> Stopped | NotYours:
-        return self._act(stop.stop(handle, owner, by, reason, kill))
+        with self._changing():
+            return stop.stop(self.api, handle, owner, by, reason, kill)
+
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        with self._changing():
+            return stop.stop_from(self.api, handle, old, new, by, reason)
 
     def suspend(self, run: str) -> None:
-        self._act(runs.suspend(self.workspace, run, True, user_at_host()))
+        with self._changing():
+            runs.suspend(self.api, self.workspace, run, True, user_at_host())
 
     def resume(self, run: str) -> None:
-        self._act(runs.suspend(self.workspace, run, False, user_at_host()))
+        with self._changing():
+            runs.suspend(self.api, self.workspace, run, False, user_at_host())
 
     def delete(self, run: str) -> None:
-        self._act(runs.delete(self.workspace, run))
+        with self._changing():
+            runs.delete(self.api, self.workspace, run)
 
     def hand_over(self, handle: Handle) -> None:
-        self._act(stop.hand_over(handle))
+        with self._changing():
+            stop.hand_over(self.api, handle)
 
     def enforce(self, run: str, owner: Owner) -> None:
-        self._act(runs.enforce(self.workspace, run, owner))
+        with self._changing():
+            runs.enforce(self.api, self.workspace, run, owner)
 
     def orphans(self) -> list[Orphan]:
         """What is left of clients that died."""
-        return self._do(orphans.orphans(self.api.namespace))
+        return orphans.orphans(self.api, self.api.namespace)
 
     def tidy_up(self) -> list[Tidied]:
         """End and remove what is left of clients that died, where they cannot come back; what was done about
         each.
         """
-        return self._do(orphans.tidy_up(self.api.namespace))
+        return orphans.tidy_up(self.api, self.api.namespace)
 
     def list(self) -> list[Observation]:
-        return self._do(runs.list_runs(self.workspace))
+        return runs.list_runs(self.api, self.workspace)
 
 
 class AsyncKubernetesBackend:
-    """The same on an async client."""
+    """What a triggerer asks of a cluster, for an event loop. ``changes``, by which thousands of followers are
+    woken, is the loop's own. All else is what `KubernetesBackend` does, in one of the few threads that this
+    process has for this cluster and user, and over after `SECONDS`: what raises BackendUnreachable then has
+    been done or not, as after any answer that was lost. Whoever is cancelled is so at once.
+
+    ``api``: shared by all backends of a loop; ``hub``, ``keeper``: as for `KubernetesBackend`.
+    """
 
     name = "kubernetes"
     pace = PACE
 
     def __init__(
         self,
-        api: AsyncApi,
+        api: Api,
         *,
         site: Site | None = None,
         facts: ClusterFacts | None = None,
         environ: Mapping[str, str] | None = None,
         hub: AsyncHub | None = None,
         keeper: AsyncKeeper | None = None,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.api, self.hub, self.keeper, self.pause = api, hub, keeper, pause
+        self.api, self.hub, self.keeper = api, hub, keeper
         self.workspace = Workspace(api.namespace, site, facts, environ)
+        self._pool = pool_of(api.identity, "allaboard-api", THREADS)
 
     @property
     def where(self) -> str:
         return f"in namespace {self.api.namespace} of {self.api.server}"
 
-    async def _do(self, operation: Operation[T]) -> T:
-        return await run_async(operation, self.api, self.pause)
-
-    async def _act(self, operation: Operation[T]) -> T:
+    async def _run(self, do: Callable[..., T], *given: Any) -> T:
         try:
-            return await self._do(operation)
+            return await self._pool.run(SECONDS, partial(do, *given))
+        except TimeoutError:
+            raise BackendUnreachable(
+                f"API server {self.api.server} did not answer within {show_seconds(SECONDS)}"
+            ) from None
+
+    async def _change(self, do: Callable[..., T], *given: Any) -> T:
+        try:
+            return await self._run(do, self.api, *given)
         finally:
             self.workspace.sessions.forget_looks()
 
-    async def _lease(self, owner: Owner) -> str:
-        return await self._hold() if owner.phase == "worker" and owner.kind != "detached" else ""
-
-    async def _hold(self) -> str:
-        return await (self.keeper or async_keeper_of(self.api, user_at_host())).hold()
-
-    async def launch(self, plan: Plan, owner: Owner) -> Handle:
-        return await self._act(runs.launch(self.workspace, plan, owner, await self._lease(owner)))
-
-    async def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
-        return await self._act(runs.adopt(handle, old, new, await self._lease(new)))
-
-    async def watch_over(self, run: str) -> None:
-        await self._act(runs.watch_over(run, await self._hold()))
-
     async def observe(self, run: str, evidence: bool = False) -> Observation:
-        return await self._do(observe.observe(self.workspace, run, evidence))
+        return await self._run(observe.observe, self.api, self.workspace, run, evidence)
 
     async def observe_job(
         self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
     ) -> Observation:
-        return await self._do(observe.observe_job(self.workspace, kind, name, evidence, uid))
-
-    def _on_alarm(self, session: FollowSession, alarm: PodAlarm) -> None:
-        if self.workspace.sessions.begin_capture(session):
-            task = asyncio.ensure_future(self._capture(session, alarm))
-            task.add_done_callback(lambda _: self.workspace.sessions.end_capture(session))
-            session.add_task(task)
-
-    async def _capture(self, session: FollowSession, alarm: PodAlarm) -> None:
-        with suppress(AllaboardError, TimeoutError):
-            await self._do(observe.capture(self.workspace, session, alarm))
-
-    async def events(self, run: str) -> list[Event]:
-        return await self._do(runs.list_events(self.workspace, run))
-
-    async def saving(self, run: str) -> str | None:
-        return await self._do(runs.saving_uri(self.workspace, run))
+        return await self._run(observe.observe_job, self.api, self.workspace, kind, name, evidence, uid)
 
     async def secrets_of(self, run: str) -> tuple[str, ...]:
-        return await self._do(runs.secrets_of(self.workspace, run))
+        return await self._run(runs.secrets_of, self.api, self.workspace, run)
+
+    async def list(self) -> list[Observation]:
+        return await self._run(runs.list_runs, self.api, self.workspace)
+
+    async def logs(
+        self, run: str, selection: Selection, cursor: Cursor | None = None
+    ) -> AsyncIterator[LogLine | Cursor]:
+        """To the present."""
+        lines = await self._run(_read_logs, self.api, self.workspace, run, selection, cursor)
+        while some := await self._run(lambda: [*islice(lines, LINES)]):
+            for line in some:
+                yield line
 
     @asynccontextmanager
     async def changes(self, run: str) -> AsyncIterator[AsyncChanges]:
-        stored = await self._do(observe.find_run(self.workspace, run))
+        stored = await self._run(observe.find_run, self.api, self.workspace, run)
         hub = self.hub or async_hub_of(self.api)
         name = stored.record.run
         async with hub.changes(name, resource_of(stored.job)) as changes:
             session = self.workspace.sessions.follow(name, changes)
-            changes.on_alarm = _alarm_for(stored, partial(self._on_alarm, session))
+            changes.on_alarm = _alarm_for(stored, partial(_capture_beside, self.api, self.workspace, session))
             try:
                 yield changes
             finally:
-                for task in self.workspace.sessions.unfollow(session, changes):
-                    if isinstance(task, asyncio.Future):
-                        task.cancel()
+                self.workspace.sessions.unfollow(session, changes)
 
     def changes_of(self, kind: str, name: str) -> AbstractAsyncContextManager[AsyncChanges]:
         hub = self.hub or async_hub_of(self.api)
         return hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
 
-    async def logs(
-        self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
-    ) -> AsyncIterator[LogLine | Cursor]:
-        first = await self._do(logs.readable_logs(self.workspace, run, selection, cached=True))
-        chosen = replace(selection, attempt=first.attempt)
+    async def watch_over(self, run: str) -> None:
+        lease = await (self.keeper or async_keeper_of(self.api, user_at_host())).hold()
+        await self._change(runs.watch_over, run, lease)
 
-        async def find_sources() -> stream.LogSources:
-            now = await self._do(logs.readable_logs(self.workspace, run, chosen))
-            return stream.LogSources(now.tries, now.over)
+    async def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        return await self._change(stop.stop_from, handle, old, new, by, reason)
 
-        lines = (
-            stream.afollow_logs(self.api, None, find_sources, chosen, cursor, first.logs)
-            if follow
-            else stream.aread_logs(self.api, None, first.tries, selection, cursor, first.logs)
-        )
-        async for item in lines:
-            yield item
 
-    async def stop(
-        self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False
-    ) -> Stopped | NotYours:
-        return await self._act(stop.stop(handle, owner, by, reason, kill))
-
-    async def suspend(self, run: str) -> None:
-        await self._act(runs.suspend(self.workspace, run, True, user_at_host()))
-
-    async def resume(self, run: str) -> None:
-        await self._act(runs.suspend(self.workspace, run, False, user_at_host()))
-
-    async def delete(self, run: str) -> None:
-        await self._act(runs.delete(self.workspace, run))
-
-    async def hand_over(self, handle: Handle) -> None:
-        await self._act(stop.hand_over(handle))
-
-    async def enforce(self, run: str, owner: Owner) -> None:
-        await self._act(runs.enforce(self.workspace, run, owner))
-
-    async def orphans(self) -> list[Orphan]:
-        return await self._do(orphans.orphans(self.api.namespace))
-
-    async def tidy_up(self) -> list[Tidied]:
-        return await self._do(orphans.tidy_up(self.api.namespace))
-
-    async def list(self) -> list[Observation]:
-        return await self._do(runs.list_runs(self.workspace))
+def _read_logs(
+    api: Api, workspace: Workspace, run: str, selection: Selection, cursor: Cursor | None
+) -> Iterator[LogLine | Cursor]:
+    found = logs.readable_logs(api, workspace, run, selection, cached=True)
+    return stream.read_logs(api, None, found.tries, selection, cursor, found.logs)

@@ -8,13 +8,12 @@ wait for a look that may never come. What a session held of logs goes with it (`
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from allaboard.backends.kubernetes.client.effects import Json
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.logs.cache import LogCache
 from allaboard.backends.kubernetes.logs.capture import PodCapture
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
@@ -27,7 +26,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.watch.informer import AsyncChanges, Changes
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs.placement import condition
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 
 LIVE, ENDED = 20_000, 100
 """Sessions of runs that are not followed, as above."""
@@ -41,9 +40,6 @@ SOON, SELDOM = 5.0, 600.0
 """Seconds between two times at which it is asked why a run goes no further while no row of it changes: a
 tenth of its age, within these.
 """
-
-Task = threading.Thread | asyncio.Future[None]
-Listening = Listener | asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +72,21 @@ class FollowSession:
 
     __slots__ = (
         "_attempts", "_cached", "_captures", "_changes", "_listening", "_lock", "_log_cache",
-        "_progress_every", "capturing", "has_ended", "run", "tasks",
+        "_progress_every", "capturing", "has_ended", "run", "threads",
     )  # fmt: skip
 
     def __init__(self, run: str, progress_every: float, log_cache: LogCache) -> None:
         self.run = run
         self.has_ended = False
         self.capturing = 0
-        self.tasks: tuple[Task, ...] = ()
+        self.threads: tuple[threading.Thread, ...] = ()
         self._progress_every, self._log_cache = progress_every, log_cache
         self._lock = threading.Lock()
         self._changes: Changes | AsyncChanges | None = None
         self._cached: CachedObservation | None = None
         self._attempts: dict[tuple[int, int], AttemptHistory] = {}
         self._captures: tuple[tuple[str, PodCapture, PodRole], ...] = ()
-        self._listening: Mapping[str, Listening] = {}  # by the id of the try; those that are over, too
+        self._listening: Mapping[str, Listener] = {}  # by the id of the try; those that are over, too
 
     # The follower, and the last look.
 
@@ -211,21 +207,15 @@ class FollowSession:
                 if capture.thing is not None:
                     yield capture.thing
 
-    def add_task(self, task: Task) -> None:
+    def add_thread(self, thread: threading.Thread) -> None:
         """A capture that is under way."""
         with self._lock:
-            self.tasks = (*(t for t in self.tasks if not _is_done(t)), task)
+            self.threads = (*(t for t in self.threads if t.is_alive()), thread)
 
     def join_captures(self, seconds: float) -> None:
         """Wait for what is just being read of pods that may be gone."""
-        for task in self.tasks:
-            if isinstance(task, threading.Thread):
-                task.join(seconds)
-
-    async def wait_captures(self, seconds: float) -> None:
-        """The same in a loop."""
-        if tasks := [task for task in self.tasks if isinstance(task, asyncio.Future)]:
-            await asyncio.wait(tasks, timeout=seconds)
+        for thread in self.threads:
+            thread.join(seconds)
 
     # Members that are listened to.
 
@@ -234,7 +224,7 @@ class FollowSession:
         return to_listen(tries, self._listening.keys(), len(self.live_listening()), rank_0=rank_0)
 
     def add_listening(
-        self, tries: Iterable[ContainerRun], start: Callable[[ContainerRun, int], Listening | None]
+        self, tries: Iterable[ContainerRun], start: Callable[[ContainerRun, int], Listener | None]
     ) -> None:
         """Listen to these from now on, as far as there is room. ``start`` is told how many streams there
         are.
@@ -246,7 +236,7 @@ class FollowSession:
             self._listening = {**self._listening, one.id: task}
             held += 1
 
-    def live_listening(self) -> list[Listening]:
+    def live_listening(self) -> list[Listener]:
         return [one for one in self._listening.values() if not one.done()]
 
     def stop_listening(self) -> None:
@@ -257,10 +247,6 @@ class FollowSession:
 
 def _uid(thing: Json) -> str:
     return str(thing["metadata"]["uid"])
-
-
-def _is_done(task: Task) -> bool:
-    return task.done() if isinstance(task, asyncio.Future) else not task.is_alive()
 
 
 class FollowSessions:
@@ -293,14 +279,13 @@ class FollowSessions:
         session.follow(changes)
         return session
 
-    def unfollow(self, session: FollowSession, changes: Changes | AsyncChanges) -> tuple[Task, ...]:
-        """Ends what `follow` began; the captures that are still under way."""
+    def unfollow(self, session: FollowSession, changes: Changes | AsyncChanges) -> None:
+        """Ends what `follow` began; captures that are still under way end by themselves."""
         session.unfollow(changes)
         if not session.is_followed:
             session.stop_listening()
-        tasks, session.tasks = session.tasks, ()
+        session.threads = ()
         self.of(session.run)  # its place may be another now
-        return tasks
 
     def forget_looks(self) -> None:
         """This process has done something to a run."""

@@ -86,6 +86,7 @@ from allaboard.backends.local.supervisor.environment import (
 )
 from allaboard.backends.local.supervisor.probes import excerpt, tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
+from allaboard.checking.files import shipped_code, sizes_of_code
 from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
 from allaboard.diagnosis.stragglers import Arrival
 from allaboard.engines import ENGINES, engine_of, other_version
@@ -94,10 +95,11 @@ from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.progress import thrown_away
 from allaboard.follow.run_record import Data, RunRecord
-from allaboard.inspection import shipped_code, sizes_of_code
-from allaboard.layout import Layout, Needs, lay_out, saving_of
-from allaboard.names import nearest, why_not_an_object_name
-from allaboard.observation import (
+from allaboard.job.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
+from allaboard.job.training_job import TrainingJob
+from allaboard.render.labels import claim_name
+from allaboard.runs.layout import Layout, Needs, lay_out, saving_of
+from allaboard.runs.observation import (
     PHASES,
     Event,
     MemberSeen,
@@ -108,14 +110,12 @@ from allaboard.observation import (
     Stop,
     in_order,
 )
-from allaboard.redaction import hide_known, secret_values
-from allaboard.render.labels import claim_name
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
-from allaboard.status import state_of
-from allaboard.units import seconds as duration
-from allaboard.units import show_seconds
-from allaboard.untrusted import RECORDS, parse_json, read_value, show
+from allaboard.runs.status import state_of
+from allaboard.text.names import nearest, why_not_an_object_name
+from allaboard.text.redaction import hide_known, secret_values
+from allaboard.text.units import seconds as duration
+from allaboard.text.units import show_seconds
+from allaboard.text.untrusted import RECORDS, parse_json, read_value, show
 
 ATTACHED_SECONDS = 600.0
 ORCHESTRATED_SECONDS = 3600.0
@@ -918,6 +918,15 @@ class LocalBackend:
             raise UnknownRun(f"there is no run {handle.run!r} here")
         folder.attempt(record.generation, record.attempt).wake_supervisor()
         return replace(_handle_of_record(record), adopted=True)
+
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+        try:
+            if state_of(self.observe(handle.run)).is_final:
+                return False
+            self.adopt(handle, old, new)
+        except (OwnershipConflict, UnknownRun):
+            return False
+        return isinstance(self.stop(handle, new, by, reason), Stopped)
 
     @_translate_disk_errors
     def stop(

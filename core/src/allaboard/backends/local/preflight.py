@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from allaboard.errors import AllaboardError, Problem
-from allaboard.layout import Layout
+from allaboard.runs.layout import Layout
 
 
 def storage_problems(layout: Layout, environ: Mapping[str, str], own: Sequence[str]) -> list[Problem]:

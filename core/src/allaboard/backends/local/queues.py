@@ -8,7 +8,7 @@ from typing import Any
 from allaboard.backends.local.host.machine import capacity
 from allaboard.backends.local.pool.pool import Pool, default_path
 from allaboard.backends.local.pool.waiting import FIRST_COME
-from allaboard.queues import Amount, Queue, Waiter
+from allaboard.runs.queues import Amount, Queue, Waiter
 
 NOTE = f"{FIRST_COME}: a job's gang.queue and gang.priority have no meaning here"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import MANIFEST, Container, Group, View, items, mapping, words
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _CODE = frozenset({"-c", "-e", "--eval", "-m"})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allaboard.job.training_job import is_below
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import JOB, MANIFEST, View, items, mapping
-from allaboard.names import nearest
-from allaboard.spec.job import is_below
-from allaboard.untrusted import show
+from allaboard.text.names import nearest
+from allaboard.text.untrusted import show
 
 _POLICY = frozenset(
     {

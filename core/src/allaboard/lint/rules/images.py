@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import View
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 
 def _moves(image: str) -> bool:

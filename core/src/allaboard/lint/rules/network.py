@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allaboard.job.pod_defaults import is_for_rdma
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import View, items, mapping
-from allaboard.pod_defaults import is_for_rdma
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 _WHOLE_NODE = 4
 """GPUs of a member beside which a node mostly has no place for another."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import MANIFEST, Container, Group, View, items, mapping
-from allaboard.redaction import hidden_value
-from allaboard.untrusted import show
+from allaboard.text.redaction import hidden_value
+from allaboard.text.untrusted import show
 
 _SHELL = re.compile(r"(.*/)?(ba|da|z|k)?sh")
 _SHELL_OPTION = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*")
@@ -72,8 +72,8 @@ def host_path(view: View) -> Iterator[Hit]:
     job_fix="put the value into a Secret and name it under secrets: [{name: NAME, env: true}]",
 )
 def secret_in_plain_text(view: View) -> Iterator[Hit]:
-    """Kubernetes, good practices for Secrets. Which names say secret: `allaboard.redaction`. The name of a
-    file, like that of GOOGLE_APPLICATION_CREDENTIALS, is none.
+    """Kubernetes, good practices for Secrets. Which names say secret: `allaboard.text.redaction`. The
+    name of a file, like that of GOOGLE_APPLICATION_CREDENTIALS, is none.
     """
     for group, one in view.containers:
         for n, name, value in one.environment:

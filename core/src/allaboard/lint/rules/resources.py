@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allaboard.gpus import profile_of
+from allaboard.job.gpus import profile_of
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import MANIFEST, Container, View, items, mapping
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 
 @rule(

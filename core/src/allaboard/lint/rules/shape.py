@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import MANIFEST, View, mapping
-from allaboard.names import nearest, one_of
-from allaboard.untrusted import show
+from allaboard.text.names import nearest, one_of
+from allaboard.text.untrusted import show
 
 _LONGEST = 63
 """Characters of a Service's name."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allaboard import units
 from allaboard.lint.rule import Hit, rule
 from allaboard.lint.view import JOB, Group, View, items, mapping
 from allaboard.render.spot import LABELS, TAINTS, may_be_taken
+from allaboard.text import units
 
 _CUSTOM = ("/spot", "preemptible")
 """Parts of taints and labels that sites have beside those of the clouds."""

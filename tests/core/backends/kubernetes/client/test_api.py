@@ -607,9 +607,9 @@ def test_a_watch_can_be_closed_by_another_thread(server: Scripted) -> None:
         assert list(stream) == []
 
 
-def test_lines_of_a_log(server: Scripted, client: Client) -> None:
+def test_lines_of_a_log(server: Scripted) -> None:
     server.answers(streams(b"one\ntw", b"o\nthr", b"ee"), refused(400, "BadRequest", "is waiting to start"))
-    api = client(server)
+    api = server.api()
     lines = list(
         api.log(
             "a", container="pytorch", since="2026-11-21T12:00:00Z", tail=5, limit_bytes=100, previous=True
@@ -629,22 +629,20 @@ def test_lines_of_a_log(server: Scripted, client: Client) -> None:
         list(api.log("a"))
 
 
-def test_a_followed_log_that_is_cut_or_silent_ends_without_its_half_line(
-    server: Scripted, client: Client
-) -> None:
+def test_a_followed_log_that_is_cut_or_silent_ends_without_its_half_line(server: Scripted) -> None:
     server.answers(
         streams(b"one\nhalf", end="cut"), streams(b"two\nhalf", 3), streams(b"three\nha", end="cut")
     )
-    api = client(server)
+    api = server.api()
     assert list(api.log("a", follow=True)) == [b"one\n"]
     assert list(api.log("a", follow=True, silence=0.3)) == [b"two\n"]
     with pytest.raises(BackendUnreachable):
         list(api.log("a"))
 
 
-def test_a_line_without_an_end_comes_in_pieces(server: Scripted, client: Client) -> None:
+def test_a_line_without_an_end_comes_in_pieces(server: Scripted) -> None:
     server.answers(streams(*[b"x" * 400_000] * 6, b"\n"))
-    lines = list(client(server).log("a"))
+    lines = list(server.api().log("a"))
     assert sum(map(len, lines)) == 2_400_001
     assert max(map(len, lines)) < 2_000_000
 

@@ -98,14 +98,12 @@ def test_in_an_error_of_a_watch(
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_in_a_line_of_a_log(
-    server: Scripted, client: Client, shown: tuple[Secret, list[str]], follow: bool
-) -> None:
+def test_in_a_line_of_a_log(server: Scripted, shown: tuple[Secret, list[str]], follow: bool) -> None:
     secret, words = shown
     lines = [b"\xff plain\n", *(f"Authorization: {word} was used\n".encode() for word in words)]
     whole = b"".join(lines) + words[0].encode()
     server.answers(streams(whole[:15], whole[15:30], whole[30:]))
-    found = list(client(server, credentials=Fixed(secret)).log("a", follow=follow))
+    found = list(server.api(credentials=Fixed(secret)).log("a", follow=follow))
     assert found[0] == b"\xff plain\n" and found[-1] == b"***"
     assert found[1] == b"Authorization: *** was used\n" and len(found) == len(lines) + 1
     assert not [word for word in words if word.encode() in b"".join(found)]

@@ -523,11 +523,11 @@ def test_a_configuration_of_the_async_library(server: Scripted, loop: Any) -> No
         configuration.api_key["BearerToken"] = "Bearer from the hook"
 
     configuration.refresh_api_key_hook = refresh
-    server.otherwise = says(pod("a"))
+    server.otherwise = says({"items": []})
 
     async def main() -> None:
         async with AsyncApi(settings_of(configuration, "team"), patience=QUICK) as api:
-            await api.get(PODS, "a")
+            await api.list(PODS)
 
     loop.do(main())
     assert server.asked[0].headers["authorization"] == "Bearer from the hook"

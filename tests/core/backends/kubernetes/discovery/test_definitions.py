@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery.definitions import complete_lacking, objects_with_field
 from allaboard.backends.kubernetes.discovery.installed import complete_facts, survey_cluster
@@ -32,10 +31,10 @@ def mpijob_is_older(body: Json) -> None:
 
 
 def facts_of(answers: Answers) -> ClusterFacts:
-    facts = run_sync(complete_facts(ASSUMED), answers)
-    facts = run_sync(complete_lacking(facts, ENGINES.values()), answers)
+    facts = complete_facts(answers, ASSUMED)
+    facts = complete_lacking(answers, facts, ENGINES.values())
     lacking = {name: fields for name, fields in facts.lacking.items() if fields}
-    survey = run_sync(survey_cluster(answers.server, "research"), answers)
+    survey = survey_cluster(answers, answers.server, "research")
     assert survey.facts(ASSUMED).lacking == lacking
     return replace(facts, lacking=lacking)
 
@@ -58,13 +57,13 @@ def test_a_cluster_without_that_scheduler_is_asked_nothing() -> None:
 
 def test_an_engine_is_asked_about_once_and_no_other_is() -> None:
     answers = Answers(KINDS, refuses=mpijob_is_older)
-    facts = run_sync(complete_facts(ASSUMED), answers)
+    facts = complete_facts(answers, ASSUMED)
     answers.tried.clear()  # whether webhooks live
-    once = run_sync(complete_lacking(facts, [ENGINES["mpijob"]]), answers)
+    once = complete_lacking(answers, facts, [ENGINES["mpijob"]])
     assert once.lacking == {"mpijob": ("schedulingGroup",)}
     tried = len(answers.tried)
     assert {body["kind"] for body in answers.tried} <= {"MPIJob", "PodGroup"}
-    assert run_sync(complete_lacking(once, [ENGINES["mpijob"]]), answers) == once
+    assert complete_lacking(answers, once, [ENGINES["mpijob"]]) == once
     assert len(answers.tried) == tried
 
 

@@ -12,7 +12,7 @@ import yaml
 from allaboard.backends.kubernetes.client.resources import PODGROUPS_VOLCANO, Resource, resource_for
 from allaboard.backends.kubernetes.discovery.components import PARTS, guide_for
 from allaboard.backends.kubernetes.discovery.guides import WAYS, Guide, guide_of, guides
-from allaboard.cli.cluster import _how_to_install
+from allaboard.cli.tools.cluster import _how_to_install
 from allaboard.engines import ENGINES
 
 GO = Path(__file__).parents[4] / "cluster" / "go"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.discovery.components import PARTS, operators, part_of
@@ -34,7 +33,7 @@ NATIVE = "scheduling.k8s.io/v1alpha2/PodGroup"
 
 
 def look(answers: Answers) -> Survey:
-    return run_sync(survey_cluster(answers.server, answers.namespace), answers)
+    return survey_cluster(answers, answers.server, answers.namespace)
 
 
 def webhook_denies(body: Json) -> None:
@@ -322,7 +321,7 @@ def test_the_operators_gang_flag_is_inferred(
 ) -> None:
     answers = Answers(kinds, {"pytorchjobs.kubeflow.org": jobs, **groups})
     assert look(answers).operator_gangs.get("training-operator") == gang
-    facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
+    facts = complete_facts(answers, ClusterFacts(namespace="research"))
     assert (facts.operator_gangs.get("training-operator"), facts.kinds) == (gang, frozenset(kinds))
 
 
@@ -336,12 +335,12 @@ def test_the_levels_of_topologies_are_facts_of_kueue_and_of_kai_as_far_as_they_m
             {"metadata": {"name": "x"}},
         ],
     }
-    facts = run_sync(complete_facts(ClusterFacts()), Answers(served, objects=objects))
+    facts = complete_facts(Answers(served, objects=objects), ClusterFacts())
     assert facts.topology_levels == {"lab/block", "lab/rack"}
     assert facts.kai_topologies == {"racks": ("lab/block", "lab/rack"), "x": ()}
     assert look(Answers(served, objects=objects)).facts(ClusterFacts()).kai_topologies == facts.kai_topologies
     hidden = Answers(served, objects=objects, denied=[("list", "topologies")])
-    assert run_sync(complete_facts(ClusterFacts()), hidden).kai_topologies == {}
+    assert complete_facts(hidden, ClusterFacts()).kai_topologies == {}
 
 
 WORKLOADPRIORITY = "kueue.x-k8s.io/v1beta2/WorkloadPriorityClass"
@@ -355,7 +354,7 @@ def test_priorities_are_asked_for_where_kueue_is_and_a_job_has_one_that_is_not_k
 
     def ask(facts: ClusterFacts, priority: str | None) -> tuple[ClusterFacts, bool]:
         answers = Answers([WORKLOADPRIORITY], objects)
-        found = run_sync(complete_priorities(facts, priority), answers)
+        found = complete_priorities(answers, facts, priority)
         return found, bool(answers.asked)
 
     with_kueue = ClusterFacts(namespace="research", kinds=frozenset({WORKLOADPRIORITY}))
@@ -452,7 +451,7 @@ def test_a_gang_scheduler_whose_lease_ran_out_is_silent_to_a_launch(
     }
     objects = {"volcano-system/leases.coordination.k8s.io": [lease]}
     answers = Answers(["scheduling.volcano.sh/v1beta1/PodGroup"], objects, denied)
-    facts = run_sync(complete_facts(ClusterFacts(namespace="research")), answers)
+    facts = complete_facts(answers, ClusterFacts(namespace="research"))
     assert facts.silent == (frozenset({"volcano"}) if silent else frozenset())
 
 
@@ -479,5 +478,5 @@ def test_whether_something_adds_nodes(
     """It is denied only where that was looked for, and is not there."""
     node = {"metadata": {"name": "n1", "labels": labels}, "status": {"allocatable": {"cpu": "8"}}}
     answers = Answers(kinds, {"nodes": [node], **more}, denied, aggregated=aggregated)
-    found = run_sync(nodes(), answers)
+    found = nodes(answers)
     assert found is not None and [one.grows for one in found] == [grows]

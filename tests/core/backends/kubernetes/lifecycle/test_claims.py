@@ -13,8 +13,8 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PVCS
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.errors import BadInput, SiteError
-from allaboard.observation import Owner
 from allaboard.render import labels
+from allaboard.runs.observation import Owner
 from allaboard.testing.cluster import Died, FakeCluster
 from tests.core.backends.kubernetes.discovery.test_rbac import asked, words
 from tests.core.backends.kubernetes.test_backend import ME, a_plan, record, running

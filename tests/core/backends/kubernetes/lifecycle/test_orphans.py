@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.backend import KubernetesBackend
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES, PODS, SECRETS, resource_for
 from allaboard.backends.kubernetes.lifecycle.orphans import ORCHESTRATED_SECONDS, SAFE
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.leases import TaskKeeper, ThreadKeeper
 from allaboard.engines import ENGINES
-from allaboard.observation import Owner, State
 from allaboard.render import labels
-from allaboard.status import state_of
-from allaboard.testing.cluster import AsyncFakeApi, Died, FakeCluster
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
+from allaboard.testing.cluster import Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.test_backend import (
     ME,
@@ -100,10 +99,9 @@ def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None
     third = cluster.backend()
     [orphan] = third.orphans()
     cluster.backend().launch(a_plan(), ME)
-    from allaboard.backends.kubernetes.client.effects import run_sync
     from allaboard.backends.kubernetes.lifecycle import orphans
 
-    tidied = run_sync(orphans._tidied(orphan), third.api, cluster.tick)
+    tidied = orphans._tidied(third.api, orphan)
     assert not tidied.done and "taken it up meanwhile" in tidied.words
     assert state(third, handle.run) is State.RUNNING
 
@@ -222,7 +220,7 @@ def test_records_go_after_thirty_days_with_whatever_is_left_of_their_jobs(cluste
 
 async def keeps(cluster: FakeCluster) -> None:
     """The Lease of a follower in a loop is renewed for the first time."""
-    api: Any = AsyncFakeApi(cluster.client())
+    api: Any = cluster.client()
     keeper = TaskKeeper(api, "follower-of-a-loop")
     await keeper.hold()
     for _ in range(1000):
@@ -278,7 +276,7 @@ def test_few_requests_remove_leases_and_none_where_that_is_not_allowed(cluster: 
     living = leases.lease_body("living", cluster.now)
     cluster.create(LEASES, living, "default")
     api = cluster.client()
-    run_sync(leases.remove_dead(), api)
+    leases.remove_dead(api)
     assert len(cluster.all(LEASES)) == 11 and api.sent <= 52
     real = api.delete
 
@@ -288,10 +286,10 @@ def test_few_requests_remove_leases_and_none_where_that_is_not_allowed(cluster: 
 
     sent: list[Any] = []
     api.delete = refused  # type: ignore[method-assign]
-    run_sync(leases.remove_dead(), api)
+    leases.remove_dead(api)
     assert len(sent) == 1, "it is not allowed for any"
     api.delete = real  # type: ignore[method-assign]
-    run_sync(leases.remove_dead(), api)
+    leases.remove_dead(api)
     assert [le["spec"]["holderIdentity"] for le in cluster.all(LEASES)] == ["living"]
 
 

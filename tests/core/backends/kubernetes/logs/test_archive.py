@@ -23,10 +23,10 @@ from allaboard.backends.kubernetes.logs.cache import AttemptLogs, KeptTry
 from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.observe.observation import Memory
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import engine_of
-from allaboard.layout import Layout, lay_out
-from allaboard.observation import MemberSeen
+from allaboard.runs.layout import Layout, lay_out
+from allaboard.runs.observation import MemberSeen
 from allaboard.testing import a_job
 
 

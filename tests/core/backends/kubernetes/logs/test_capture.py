@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from allaboard.backends.kubernetes.logs.capture import PodCapture, acapture_pod, capture_pod, writer_of
-from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, acollect, collect
+from allaboard.backends.kubernetes.logs.capture import PodCapture, capture_pod, writer_of
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
 from allaboard.backends.kubernetes.logs.parsing import Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
 from tests.core.backends.kubernetes.kubelet import NOON, SECOND, Node, Pod
 
 Capture = Callable[..., PodCapture]
 
 
-@pytest.fixture(params=["blocking", "async"])
-def captures(request: pytest.FixtureRequest, node: Node) -> Capture:
+@pytest.fixture
+def captures(node: Node) -> Capture:
     """A pod by its name. ``failed``: its row has said so."""
 
     def one(name: str, *, failed: bool = True) -> PodCapture:
-        version = "" if failed else None
-        if request.param == "blocking":
-            return capture_pod(node.api(), None, name, "pytorch", version=version)
-        return asyncio.run(acapture_pod(node.async_api(), None, name, "pytorch", version=version))
+        return capture_pod(node.api(), None, name, "pytorch", version="" if failed else None)
 
     return one
 
 
-@pytest.fixture(params=["blocking", "async"])
-def collects(
-    request: pytest.FixtureRequest, node: Node, collector: EvidenceCollector
-) -> Callable[[list[ContainerRun]], None]:
-    def once(found: list[ContainerRun]) -> None:
-        if request.param == "blocking":
-            collect(node.api(), None, collector, found)
-        else:
-            asyncio.run(acollect(node.async_api(), None, collector, found))
-
-    return once
+@pytest.fixture
+def collects(node: Node, collector: EvidenceCollector) -> Callable[[list[ContainerRun]], None]:
+    return partial(collect, node.api(), None, collector)
 
 
 def a_worker(node: Node, *lines: str) -> Pod:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from typing import Any
@@ -16,13 +15,12 @@ from allaboard.backends.kubernetes.logs.collector import (
     TIMES,
     EvidenceCollector,
     _read_on,
-    acollect,
     collect,
 )
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, container_runs
 from allaboard.diagnosis.excerpt import HEAD, MIDDLE
-from allaboard.reportline import encode
-from tests.core.backends.kubernetes.kubelet import NOON, SECOND, AsyncFakeLogs, FakeLogs, Node
+from allaboard.text.reportline import encode
+from tests.core.backends.kubernetes.kubelet import NOON, SECOND, FakeLogs, Node
 
 
 def found(node: Node) -> list[ContainerRun]:
@@ -139,9 +137,8 @@ def test_of_a_long_log_the_end_is_kept(node: Node, collector: EvidenceCollector)
     assert [asked["tail"] for asked in node.asked] == [200, None], "its end, and then all of it, in one pass"
 
 
-@pytest.mark.parametrize("blocks", [True, False])
 def test_a_cause_in_the_middle_of_a_long_log_is_kept(
-    node: Node, collector: EvidenceCollector, blocks: bool, monkeypatch: pytest.MonkeyPatch
+    node: Node, collector: EvidenceCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector_module, "EXCERPTS", 1)
     monkeypatch.setattr(collector_module, "SECONDS", 120.0)  # a busy machine is no subject of this
@@ -153,11 +150,7 @@ def test_a_cause_in_the_middle_of_a_long_log_is_kept(
                 pod.writes("OSError: [Errno 28] No space left on device: '/out/step-40'")
         pod.ends(1)
         node.passes(0.1)
-    if blocks:
-        collects(node, collector)
-    else:
-        api: Any = AsyncFakeLogs(node)
-        asyncio.run(acollect(api, None, collector, found(node)))
+    collects(node, collector)
     whole = [asked["pod"] for asked in node.asked if asked["tail"] is None]
     assert len(whole) == 1, "of a gang the first members tell"
     assert "No space left on device" in collector.tails()[whole[0]]
@@ -223,17 +216,6 @@ def test_an_end_that_could_not_be_read_is_asked_for_again_but_not_for_ever(
     node.dead.add("master-0")
     assert ["master-0" in collects(node, collector) for _ in range(5)] == [True] * TIMES + [False] * (
         5 - TIMES
-    )
-
-
-def test_the_same_without_blocking(node: Node, collector: EvidenceCollector) -> None:
-    gang = a_gang(node)
-    gang[3].writes("RuntimeError: odd")
-    gang[3].ends(1)
-    api: Any = AsyncFakeLogs(node)
-    asyncio.run(acollect(api, None, collector, found(node)))
-    assert (
-        collector.tails()["worker-2"] == "worker-2 begins\nRuntimeError: odd" and len(collector.tails()) == 4
     )
 
 
@@ -318,18 +300,14 @@ def test_a_log_that_is_too_long_for_one_look_is_read_on_at_the_next(
 
 
 @pytest.mark.parametrize("how", [{"over": True}, {"asked": True}])
-@pytest.mark.parametrize("way", ["blocking", "async"])
 def test_where_there_may_be_no_next_look_it_is_read_to_its_end(
-    node: Node, monkeypatch: pytest.MonkeyPatch, how: dict[str, bool], way: str
+    node: Node, monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
 ) -> None:
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.LARGEST", 2000)
     monkeypatch.setattr("allaboard.backends.kubernetes.logs.stream.SMALLEST", 2000)
     collector = EvidenceCollector(progress_every=60)
     reports(node, a_gang(node, 1)[0], *range(1, 301))
-    if way == "blocking":
-        collect(node.api(), None, collector, found(node), **how)
-    else:
-        asyncio.run(acollect(node.async_api(), None, collector, found(node), **how))
+    collect(node.api(), None, collector, found(node), **how)
     assert collector.report is not None and collector.report.progress.step == 300 and not collector.is_behind
 
 
@@ -355,14 +333,6 @@ def test_a_log_that_cannot_be_read_now_is_read_later(node: Node) -> None:
     node.dead.clear()
     collects(node, collector, over=True)
     assert collector.report is not None and collector.report.progress.step == 1 and not collector.is_behind
-
-
-def test_progress_without_blocking(node: Node) -> None:
-    collector = EvidenceCollector(progress_every=60)
-    reports(node, a_gang(node, 1)[0], 1, 2)
-    api: Any = AsyncFakeLogs(node)
-    asyncio.run(acollect(api, None, collector, found(node)))
-    assert collector.report is not None and collector.report.progress.step == 2
 
 
 def test_turned_off_nothing_is_read(node: Node) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import threading
@@ -19,15 +18,13 @@ from allaboard.backends.kubernetes.logs.cache import AttemptLogs
 from allaboard.backends.kubernetes.logs.parsing import SECOND
 from allaboard.backends.kubernetes.logs.stream import (
     LogSources,
-    afollow_logs,
-    aread_logs,
     follow_logs,
     read_logs,
 )
 from allaboard.backends.kubernetes.observe.containers import container_runs
 from allaboard.errors import BackendUnreachable
-from allaboard.units import from_rfc3339
-from tests.core.backends.kubernetes.kubelet import NOON, AsyncFakeLogs, Body, FakeLogs, Node, until, written
+from allaboard.text.units import from_rfc3339
+from tests.core.backends.kubernetes.kubelet import NOON, Body, FakeLogs, Node, until, written
 
 ALL = Selection()
 
@@ -42,11 +39,6 @@ def once(
     again: Cursor = json.loads(json.dumps(cursor))
     assert all(isinstance(line, LogLine) for line in lines)
     return [line for line in lines if isinstance(line, LogLine)], again
-
-
-async def aonce(node: Node, selection: Selection = ALL, cursor: Cursor | None = None) -> list[Any]:
-    found = container_runs(node.pods(), node.seats())
-    return [item async for item in aread_logs(node.async_api(), None, found, selection, cursor)]
 
 
 def texts(lines: list[LogLine]) -> list[str]:
@@ -434,10 +426,7 @@ def test_memory_does_not_grow_with_the_log(node: Node, monkeypatch: pytest.Monke
     assert peak < 2e6, f"{peak / 1e6:.1f} MB for two logs of 1 MB, which as lines would be 15"
 
 
-@pytest.mark.parametrize("blocks", [True, False], ids=["blocking", "async"])
-def test_an_answer_that_is_cut_is_gone_on_with(
-    node: Node, monkeypatch: pytest.MonkeyPatch, blocks: bool
-) -> None:
+def test_an_answer_that_is_cut_is_gone_on_with(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "SMALLEST", 100)
     monkeypatch.setattr(stream, "LARGEST", 100)
     pod = node.pod("worker-0", 0)
@@ -446,11 +435,7 @@ def test_an_answer_that_is_cut_is_gone_on_with(
         node.passes(0.3)
     pod.ends()
     node.breaks = 5
-    if blocks:
-        lines = once(node)[0]
-    else:
-        lines = [item for item in asyncio.run(aonce(node)) if isinstance(item, LogLine)]
-    assert texts(lines) == [f"step {n}" for n in range(60)]
+    assert texts(once(node)[0]) == [f"step {n}" for n in range(60)]
     assert node.breaks == 0 and len(node.asked) == 6
 
 
@@ -577,18 +562,6 @@ def test_whatever_happens_every_line_comes_once_or_its_loss_is_told(
             assert [t for t in read_ if t in written_] == [t for t in written_ if t in read_], "out of order"
 
 
-def test_the_same_without_blocking(node: Node) -> None:
-    master, worker = node.pod("master-0", 0), node.pod("worker-0", 1)
-    for n in range(9):
-        (master if n % 2 else worker).writes(f"step {n}")
-        node.passes(0.25)
-    worker.restarts()
-    worker.writes("again")
-    *lines, cursor = asyncio.run(aonce(node))
-    assert (lines, cursor) == once(node)
-    assert asyncio.run(aonce(node, Selection(tail=2)))[:-1] == once(node, Selection(tail=2))[0]
-
-
 # --- following
 
 
@@ -626,17 +599,6 @@ class Story:
                 self.heard.append(item)
             else:
                 self.cursor = item
-        thread.join()
-        if self.error is not None:
-            raise self.error
-        return self.heard
-
-    async def alines(self, items: Any) -> list[LogLine]:
-        thread = threading.Thread(target=self._tell)
-        thread.start()
-        async for item in items:
-            if isinstance(item, LogLine):
-                self.heard.append(item)
         thread.join()
         if self.error is not None:
             raise self.error
@@ -694,19 +656,6 @@ def test_following_a_run_through_its_life(node: Node, cuts: float) -> None:
     assert sorted(texts(lines)) == sorted(A_LIFE)
     assert gaps(lines) == []
     assert [line.restart for line in lines if line.text.startswith("again")] == [1] * 20
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("cuts", [0.0, 0.1])
-def test_the_same_life_without_blocking(node: Node, cuts: float) -> None:
-    story = Story(node, a_life)
-    api: Any = AsyncFakeLogs(node, cuts)
-
-    async def look() -> LogSources:
-        return story.look()
-
-    lines = asyncio.run(story.alines(afollow_logs(api, None, look, ALL)))
-    assert sorted(texts(lines)) == sorted(A_LIFE) and gaps(lines) == []
 
 
 @pytest.mark.usefixtures("quick")

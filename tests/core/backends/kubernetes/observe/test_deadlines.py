@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allaboard.backends.kubernetes.observe.deadlines import CARRIED_OUT, REACTS, limit_of
-from allaboard.layout import Policy
-from allaboard.observation import Limit, Observation, Stop
+from allaboard.runs.layout import Policy
+from allaboard.runs.observation import Limit, Observation, Stop
 from allaboard.testing import seen
 
 POLICY = Policy("never", deadline=100.0)

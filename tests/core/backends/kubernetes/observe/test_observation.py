@@ -20,11 +20,10 @@ from allaboard.backends.kubernetes.observe.observation import (
 from allaboard.diagnosis import diagnose
 from allaboard.follow.run_record import Ended, RunRecord
 from allaboard.gangs.kueue import WorkloadSeen
-from allaboard.layout import Policy
-from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
-from allaboard.reportline import encode
-from allaboard.status import has_released_slots, state_of
+from allaboard.runs.layout import Policy
+from allaboard.runs.observation import Observation, Owner, State, Stop
+from allaboard.runs.status import has_released_slots, state_of
 from allaboard.testing import a_job, a_layout
 from allaboard.testing.objects import (
     BEGUN,
@@ -36,6 +35,7 @@ from allaboard.testing.objects import (
     an_event,
     at,
 )
+from allaboard.text.reportline import encode
 
 GPU = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: not helpful."
 

@@ -13,9 +13,9 @@ from allaboard.backends.kubernetes.observe.deadlines import HOLDING, limit_of
 from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.backends.kubernetes.observe.obstacles import PATIENCE, Scene, obstacle_of
 from allaboard.diagnosis import diagnose
-from allaboard.layout import Policy
-from allaboard.observation import Obstacle, Stop
-from allaboard.status import State, state_of
+from allaboard.runs.layout import Policy
+from allaboard.runs.observation import Obstacle, Stop
+from allaboard.runs.status import State, state_of
 from allaboard.testing import a_member, seen
 from allaboard.testing.objects import BEGUN, a_pod, a_pytorchjob, an_event
 

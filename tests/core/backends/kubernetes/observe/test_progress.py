@@ -13,8 +13,8 @@ from allaboard.backends.kubernetes.observe.observation import ProgressState, app
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.follow.progress import MOST_FLAGS, MOST_METRICS, progress_of
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Owner, Progress, State
-from allaboard.reportline import PREFIX, encode
+from allaboard.runs.observation import Owner, Progress, State
+from allaboard.text.reportline import PREFIX, encode
 
 OWN = "s3://bucket/ml/run"
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from allaboard.backends.kubernetes.client.api import Api
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Forbidden, Invalid
 from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import LEASES, Resource
@@ -21,11 +20,11 @@ from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.operations import boost as module
 from allaboard.backends.kubernetes.operations.boost import Booster, Look, check, lead, seen_of, yield_lead
 from allaboard.backends.kubernetes.watch import informer
-from allaboard.boost import LEVELS
-from allaboard.cli import boost as verb
 from allaboard.cli import main
+from allaboard.cli.tools import boost as verb
 from allaboard.errors import BackendUnreachable, BadInput, SiteError
 from allaboard.gangs.kueue import BOOST
+from allaboard.runs.boost import LEVELS
 from allaboard.testing.cluster import SERVED, FakeApi, FakeCluster, FakeHub, stamp
 
 Json = dict[str, Any]
@@ -88,7 +87,7 @@ class Lab:
 
     def look(self, booster: Booster) -> Look:
         workloads = self.cluster.all(KUEUE_WORKLOADS)
-        return run_sync(booster.look(workloads, self.cluster.now), cast("Api", self.cluster.client()))
+        return booster.look(cast("Api", self.cluster.client()), workloads, self.cluster.now)
 
     @property
     def patches(self) -> int:
@@ -272,30 +271,30 @@ def test_a_workload_that_cannot_be_changed_is_told_and_is_in_nobodys_way(lab: La
 
 def test_it_says_what_it_lacks(lab: Lab) -> None:
     api = cast("Api", lab.cluster.client())
-    run_sync(check("", "platform"), api)
+    check(api, "", "platform")
     lab.cluster.shows = ()
     with pytest.raises(BadInput, match="it has no Kueue"):
-        run_sync(check("", "platform"), api)
+        check(api, "", "platform")
     old = Resource(KUEUE_WORKLOADS.group, "v1beta1", "workloads", "Workload")
     lab.cluster.shows = (old,)
     with pytest.raises(BadInput, match=r"its Kueue is older \(kueue.x-k8s.io/v1beta1/Workload\)"):
-        run_sync(check("", "platform"), api)
+        check(api, "", "platform")
 
 
 def test_one_of_several_leads_until_its_lease_runs_out(lab: Lab) -> None:
     api = cast("Api", lab.cluster.client())
-    assert run_sync(lead(HOLDER), api) is None
-    assert run_sync(lead("there:2"), api) == HOLDER
+    assert lead(api, HOLDER) is None
+    assert lead(api, "there:2") == HOLDER
     lab.cluster.tick(50)
-    assert run_sync(lead(HOLDER), api) is None
+    assert lead(api, HOLDER) is None
     lab.cluster.tick(50)
-    assert run_sync(lead("there:2"), api) == HOLDER
+    assert lead(api, "there:2") == HOLDER
     lab.cluster.tick(61)
-    assert run_sync(lead("there:2"), api) is None
-    run_sync(yield_lead(HOLDER), api)
-    assert run_sync(lead(HOLDER), api) == "there:2"
-    run_sync(yield_lead("there:2"), api)
-    assert run_sync(lead(HOLDER), api) is None
+    assert lead(api, "there:2") is None
+    yield_lead(api, HOLDER)
+    assert lead(api, HOLDER) == "there:2"
+    yield_lead(api, "there:2")
+    assert lead(api, HOLDER) is None
 
 
 @pytest.mark.parametrize(
@@ -360,9 +359,9 @@ def test_the_verb_looks_once_and_clears(
 def test_where_another_writes_one_look_is_refused(
     at_the_lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_sync(lead("there:2"), cast("Api", at_the_lab.cluster.client()))
+    lead(cast("Api", at_the_lab.cluster.client()), "there:2")
     a_saved_run(at_the_lab, tmp_path, 200)
-    run_sync(lead("there:2"), cast("Api", at_the_lab.cluster.client()))
+    lead(cast("Api", at_the_lab.cluster.client()), "there:2")
     assert main(["boost", "--store", str(tmp_path), "--once"]) == 1
     assert "there:2 writes the boosts here; end it first" in capsys.readouterr().err
     assert at_the_lab.boost("one") is None
@@ -371,7 +370,7 @@ def test_where_another_writes_one_look_is_refused(
 def test_its_role_allows_what_it_does_and_nothing_else(at_the_lab: Lab, tmp_path: Path) -> None:
     a_saved_run(at_the_lab, tmp_path, 200)
     at_the_lab.cluster.requests.clear()
-    run_sync(lead("one that was killed"), cast("Api", at_the_lab.cluster.client()))
+    lead(cast("Api", at_the_lab.cluster.client()), "one that was killed")
     at_the_lab.cluster.tick(100)
     for words in (["--once", "--store", str(tmp_path)], ["--clear"]):
         assert main(["boost", *words]) == 0
@@ -433,5 +432,5 @@ def test_what_an_account_lacks_is_named(at_the_lab: Lab, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(FakeApi, "create", refusing)
     with pytest.raises(SiteError, match=r"lacks: patch workloads\.kueue\.x-k8s\.io; a Role") as lacks:
-        run_sync(check("", "platform"), cast("Api", at_the_lab.cluster.client()))
+        check(cast("Api", at_the_lab.cluster.client()), "", "platform")
     assert LEVELS and "allaboard cluster --rbac boost" in str(lacks.value)

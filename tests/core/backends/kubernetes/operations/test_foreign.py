@@ -16,8 +16,8 @@ from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, P
 from allaboard.diagnosis import diagnose
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import BadInput, UnknownRun
-from allaboard.observation import Observation, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 

@@ -19,7 +19,7 @@ from allaboard.backends.kubernetes.discovery.components import (
 from allaboard.cli import main
 from allaboard.cli.place import Place
 from allaboard.gangs.kueue import BOOST
-from allaboard.queues import Amount, Queue, Waiter
+from allaboard.runs.queues import Amount, Queue, Waiter
 from allaboard.testing.cluster import FakeApi, FakeCluster
 
 SHORT = (

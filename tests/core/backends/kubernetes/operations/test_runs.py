@@ -25,15 +25,15 @@ from allaboard.errors import (
     SpecChanged,
     UnknownRun,
 )
-from allaboard.observation import Owner, State
+from allaboard.job.site import Site
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.reportline import encode
-from allaboard.spec.site import Site
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State
+from allaboard.runs.status import state_of
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
+from allaboard.text.reportline import encode
 from tests.core.backends.kubernetes.test_backend import (
     DEFERRED,
     ME,
@@ -521,36 +521,32 @@ def test_why_a_gang_waits_is_looked_for_in_the_events_of_its_pods(cluster: FakeC
     assert seen.waiting is not None and "0/3 nodes are available: 3 Insufficient cpu" in seen.waiting
 
 
-# The async twin.
+# For an event loop.
 
 
-def test_the_async_backend_holds_the_same_talks(cluster: FakeCluster, tmp_path: Path) -> None:
-    plan = a_plan_with_code(tmp_path)
+def test_what_a_trigger_awaits_is_what_others_are_told(cluster: FakeCluster, tmp_path: Path) -> None:
+    plan, other = a_plan_with_code(tmp_path), cluster.backend()
+    handle = other.launch(plan, ME)
 
     async def act() -> None:
         backend = cluster.async_backend()
-        handle = await backend.launch(plan, ME)
         cluster.tick(3)
         assert state_of(await backend.observe(handle.run)) is State.RUNNING
-        assert (await backend.launch(plan, YOU)).adopted
-        await backend.adopt(handle, YOU, DEFERRED)
         await backend.watch_over(handle.run)
         async with backend.changes(handle.run) as changes:
             assert await changes.wait(1)
-        assert isinstance(await backend.stop(handle, ME, "me", "because"), Stopped)
+        assert await backend.secrets_of(handle.run) == other.secrets_of(handle.run)
+        assert not await backend.stop_from(handle, DEFERRED, YOU, "me", "because")
+        assert await backend.stop_from(handle, ME, DEFERRED, "me", "because")
         cluster.tick(3)
         seen = await backend.observe(handle.run, evidence=True)
         assert state_of(seen) is State.STOPPED
         assert [s.run for s in await backend.list()] == [handle.run]
-        assert await backend.orphans() == []
         lines = [item async for item in backend.logs(handle.run, Selection())]
         *told, _ = lines
         assert [line.gap is not None for line in told] == [True, True], (
             "nobody read them while they were there"
         )
-        again = await backend.launch(plan, YOU)
-        assert again.attempt == 2
-        await backend.delete(handle.run)
 
     asyncio.run(act())
 

@@ -9,8 +9,8 @@ import pytest
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import SECRETS, Resource
-from allaboard.checking import require_valid
-from allaboard.observation import Owner
+from allaboard.checking.job import require_valid
+from allaboard.runs.observation import Owner
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 

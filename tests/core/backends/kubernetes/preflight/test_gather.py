@@ -12,7 +12,6 @@ import pytest
 
 from allaboard.backends.base import Plan
 from allaboard.backends.check import Check
-from allaboard.backends.kubernetes.client.effects import run_sync
 from allaboard.backends.kubernetes.client.errors import Cause, Exists, Forbidden, Invalid
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods
@@ -23,11 +22,11 @@ from allaboard.backends.kubernetes.preflight import checks as checks_module
 from allaboard.backends.kubernetes.preflight import openshift
 from allaboard.backends.kubernetes.preflight.gather import preflight
 from allaboard.backends.kubernetes.preflight.openshift import GROUPS, USERS
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs.requests import amount
+from allaboard.job.site import Site
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.spec.site import Site
 from allaboard.testing import a_job
 from tests.core.backends.kubernetes.answers import Answers, Json, ago
 
@@ -82,8 +81,8 @@ class Cluster:
         return prepare_attempt(plan, 1, 1, Site("s3://bucket"), facts, {})
 
     def checks(self, **job: Any) -> list[Check]:
-        found = run_sync(survey_cluster(self.answers.server, "research"), self.answers)
-        return run_sync(preflight(self.ready(found, **job), found), self.answers)
+        found = survey_cluster(self.answers, self.answers.server, "research")
+        return preflight(self.answers, self.ready(found, **job), found)
 
     def says(self, id: str, **job: Any) -> Check:
         """The one check of this id."""
@@ -441,10 +440,10 @@ def test_what_pod_names_is_looked_for_too() -> None:
 def test_the_code_that_a_job_brings_is_not_missed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
     cluster = Cluster()
-    found = run_sync(survey_cluster("x", "research"), cluster.answers)
+    found = survey_cluster(cluster.answers, "x", "research")
     plan = Plan(a_job(**JOB, code=["train.py"], folder=str(tmp_path)), "k")
     made = prepare_attempt(plan, 1, 1, Site("s3://b"), found.facts(ClusterFacts(namespace="research")), {})
-    assert [c for c in run_sync(preflight(made, found), cluster.answers) if c.ok is False and c.stops] == []
+    assert [c for c in preflight(cluster.answers, made, found) if c.ok is False and c.stops] == []
     assert "ConfigMap" in [body["kind"] for body in cluster.answers.tried]
 
 

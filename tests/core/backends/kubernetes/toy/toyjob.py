@@ -10,7 +10,7 @@ from typing import Any
 from allaboard.engines.base import AddedContainer, Counts, Operator, Place, Verdict
 from allaboard.engines.kubeflow import KubeflowEngine
 from allaboard.errors import Problem
-from allaboard.layout import Layout, Member
+from allaboard.runs.layout import Layout, Member
 
 
 class ToyJob(KubeflowEngine):

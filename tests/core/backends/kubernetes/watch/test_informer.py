@@ -99,11 +99,8 @@ class Blocking(Follow):
 
 class Awaiting(Follow):
     def __init__(self, cluster: Collection, server: Scripted, loop: Loop) -> None:
-        async def make() -> Any:
-            return server.async_api()
-
         self.cluster, self.loop = cluster, loop
-        self.api = loop.do(make())
+        self.api = server.api()
 
     def told(self) -> list[int]:
         async def ask() -> list[int]:
@@ -145,7 +142,7 @@ def follow(
         return
     found = Awaiting(cluster, server, loop)
     yield found
-    loop.do(found.api.close())
+    found.api.close()
 
 
 def drain(changes: Any) -> None:
@@ -429,13 +426,10 @@ def test_a_thousand_followers_in_one_loop(server: Scripted, cluster: Collection,
             cluster.put(run, "Succeeded")
 
     async def main() -> list[bool]:
-        api = server.async_api()
-        hub = async_hub_of(api)
+        hub = async_hub_of(server.api())
         tasks = [asyncio.create_task(follow_one(hub, run)) for run in runs]
         await asyncio.to_thread(all_end)
-        woken = await asyncio.gather(*tasks)
-        await api.close()
-        return woken
+        return await asyncio.gather(*tasks)
 
     assert all(loop.do(main(), FOR_EVER))
     assert cluster.asked["watch"] == 2

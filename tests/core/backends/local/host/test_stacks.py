@@ -17,7 +17,7 @@ from allaboard.backends.local.host.processes import children, identity
 from allaboard.backends.local.host.stacks import SIGNAL, ProcessStacks, ask
 from allaboard.backends.local.supervisor.environment import STARTUP
 from allaboard.diagnosis.stacks import cause_of_hang, main_thread, spied_stack
-from allaboard.observation import Owner
+from allaboard.runs.observation import Owner
 from tests.core.backends.local.helpers import a_plan, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="stacks are read through /proc")

@@ -16,8 +16,8 @@ from allaboard.backends.local.host import shared_files as files
 from allaboard.backends.local.host.machine import capacity, cpus
 from allaboard.backends.local.pool.pool import Pool
 from allaboard.backends.local.state.records import read_record
-from allaboard.observation import Observation, Owner, State
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Owner, State
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")

@@ -25,8 +25,8 @@ from allaboard.backends.local.state.paths import HOUSEKEEPING, RunFolder, write_
 from allaboard.backends.local.state.records import locked_record, read_record
 from allaboard.errors import SiteError
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Owner
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, processes_of, supervisor_and_keeper, wait_for
 from tests.core.backends.local.state.test_paths import everything, fill
 from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running

@@ -8,7 +8,7 @@ from typing import Any
 from allaboard.backends.local.state.last_good import longest_pause_of_last_good
 from allaboard.backends.local.state.paths import RunFolder, write_json
 from allaboard.follow.run_record import Ended, RunRecord
-from allaboard.observation import Owner
+from allaboard.runs.observation import Owner
 
 
 def a_run(runs: Path, name: str, job: str, state: str | None, at: float = 0.0, pause: Any = 0.0) -> RunFolder:

@@ -13,7 +13,7 @@ import pytest
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.local.state import logs
 from allaboard.backends.local.state.paths import AttemptFolder, locked
-from allaboard.observation import MemberSeen
+from allaboard.runs.observation import MemberSeen
 
 MEMBERS = (MemberSeen("master", 0, 0, "running"), MemberSeen("worker", 0, 1, "running"))
 
@@ -144,8 +144,8 @@ from pathlib import Path
 from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.local.state import logs
 from allaboard.backends.local.state.paths import AttemptFolder
-from allaboard.cli.logs import _Printer
-from allaboard.observation import Observation
+from allaboard.cli.watch.logs import _Printer
+from allaboard.runs.observation import Observation
 import json
 
 tail = json.loads(sys.argv[2])

@@ -20,7 +20,7 @@ from allaboard.backends.base import LogLine, Selection
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder, make_private, prepare, write_text
 from allaboard.errors import SiteError, UnknownRun
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, ended, supervisor_and_keeper, wait_for
 from tests.core.backends.local.test_backend import ME, SLEEP, running
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from allaboard.backends.local.supervisor import controller as op
-from allaboard.observation import Observation, Stall, Stop
-from allaboard.status import state_of
+from allaboard.runs.observation import Observation, Stall, Stop
+from allaboard.runs.status import state_of
 from allaboard.testing import a_layout
 
 

@@ -10,7 +10,7 @@ import pytest
 from allaboard.backends.local.supervisor import hang
 from allaboard.backends.local.supervisor.hang import HangWatch, newest_file
 from allaboard.diagnosis.stacks import ProcessLook
-from allaboard.observation import Stall
+from allaboard.runs.observation import Stall
 from tests.core.diagnosis.test_stacks import ALL_REDUCE, BARRIER, LOAD, look
 
 HELD_UP = (look(0, ALL_REDUCE), look(1, LOAD))

@@ -15,8 +15,8 @@ from allaboard.backends.local.supervisor.environment import (
     unknown_references,
 )
 from allaboard.engines import engine_of
-from allaboard.layout import Layout, lay_out
-from allaboard.spec.job import TrainingJob
+from allaboard.job.training_job import TrainingJob
+from allaboard.runs.layout import Layout, lay_out
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from allaboard.backends.local.supervisor.secrets import (
     locate_secrets,
     secret_variables,
 )
-from allaboard.status import state_of
+from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import a_plan, wait_for
 from tests.core.backends.local.test_backend import ME, text
 from tests.core.backends.local.test_bad_days import run

@@ -10,7 +10,7 @@ from allaboard.backends.local.supervisor import slowness
 from allaboard.backends.local.supervisor.slowness import SlowWatch
 from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.diagnosis.stragglers import Arrival
-from allaboard.observation import Slow
+from allaboard.runs.observation import Slow
 from tests.core.diagnosis.test_stacks import ALL_REDUCE, LOAD, look
 from tests.core.diagnosis.test_stragglers import played
 

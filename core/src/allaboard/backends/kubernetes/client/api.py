@@ -1,4 +1,5 @@
-"""The API server, spoken to: `Api` blocks, `AsyncApi` does not, and both have the same methods over the same
+"""The API server, spoken to: `Api` blocks, and is what all operations use. `AsyncApi` lists, watches and runs
+commands in an event loop: what must wake thousands of followers of one process. Both stand on the same
 conversation (`protocol`). Objects go and come as plain JSON mappings.
 
 Both stand on what the Kubernetes clients themselves stand on (urllib3; aiohttp), not on the clients: those
@@ -29,13 +30,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from allaboard.backends.kubernetes.client import protocol
 from allaboard.backends.kubernetes.client.config import Secret, Settings, Source
+from allaboard.backends.kubernetes.client.deadline import seconds_left
 from allaboard.backends.kubernetes.client.echo import Echo
 from allaboard.backends.kubernetes.client.errors import Gone, Missing, Silent
 from allaboard.backends.kubernetes.client.protocol import (
@@ -50,13 +52,15 @@ from allaboard.backends.kubernetes.client.protocol import (
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.backends.kubernetes.client.tls import context_of
 from allaboard.errors import AllaboardError, BackendUnreachable
-from allaboard.units import show_seconds
+from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
     import aiohttp
     import urllib3
 
 CONNECT_SECONDS = 8.0
+LEAST_SECONDS = 0.5
+"""How long an answer may take at least, should a deadline pass meanwhile."""
 TELL_AFTER = 3.0
 PAGE = 500
 WATCH_SECONDS = 50
@@ -106,13 +110,15 @@ class _Client:
     def _in(self, namespace: str | None) -> str:
         return self.namespace if namespace is None else namespace
 
-    def _talk(self, request: Request) -> Generator[protocol.Effect, protocol.Answer, Reply]:
+    def _talk(
+        self, request: Request, patience: Patience
+    ) -> Generator[protocol.Effect, protocol.Answer, Reply]:
         return protocol.exchange(
             request,
             server=self.server,
             started=time.monotonic(),
             chance=random.random,
-            patience=self.patience,
+            patience=patience,
             granted=self._granted,
             source=self.settings.source,
         )
@@ -122,7 +128,7 @@ class _Client:
             self._granted.add(request.right)
 
     def _headers(self, request: Request, secret: Secret) -> dict[str, str]:
-        from allaboard._version import __version__
+        from allaboard import __version__
 
         headers = {**request.headers(), "user-agent": f"allaboard/{__version__}"}
         if secret.authorization:
@@ -189,13 +195,22 @@ class Stream(Iterator[T]):
 
 
 class Api(_Client):
-    """Blocks. May be used by several threads at once. ``on_silence``: told in a sentence, once until there is
+    """Blocks. May be used by several threads at once. ``concurrency``: how many requests are under way at
+    most; watches and followed logs are not counted. ``on_silence``: told in a sentence, once until there is
     an answer, that a request has waited `TELL_AFTER` seconds for one; and that there is one again.
+    ``pause``: sleeps for an operation that waits. Within a deadline (`deadline.ends_at`) no request outlasts
+    it.
     """
 
-    def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, source: Source | Settings, *, patience: Patience | None = None, concurrency: int | None = None
+    ) -> None:
         super().__init__(source, patience=patience)
         self.on_silence: Callable[[str], None] | None = None
+        self.pause: Callable[[float], None] = time.sleep
+        self._turn: AbstractContextManager[Any] = (
+            nullcontext() if concurrency is None else threading.BoundedSemaphore(concurrency)
+        )
         self._silent = False
         self._lock = threading.Lock()
         self._pool: urllib3.PoolManager | None = None
@@ -216,6 +231,10 @@ class Api(_Client):
     def twin(self, patience: Patience) -> Api:
         """Another client of the same server, as the same user, with connections of its own."""
         return Api(self._source, patience=patience)
+
+    def in_loop(self, patience: Patience) -> AsyncApi:
+        """The same for the running event loop."""
+        return AsyncApi(self._source, patience=patience)
 
     # --- reading
 
@@ -431,15 +450,22 @@ class Api(_Client):
             return result
 
     def _exchange(self, request: Request) -> Reply:
-        operation, began = self._talk(request), time.monotonic()
+        left, began = seconds_left(), time.monotonic()
+        if not left:
+            raise BackendUnreachable(
+                f"API server {self.server} took too long; there was no time left to ask for: {request.what}"
+            )
+        patience = replace(self.patience, budget=min(self.patience.budget, left))
+        operation = self._talk(request, patience)
         ask = next(operation)
         while True:
             answer: Reply | Broken | None = None
             if isinstance(ask, protocol.Send):
-                answer = self._send(ask.request)
+                with self._turn:
+                    answer = self._send(ask.request)
             elif isinstance(ask, protocol.Pause):
                 self._tell_silence(ask.why, time.monotonic() - began)
-                time.sleep(ask.seconds)
+                time.sleep(min(ask.seconds, seconds_left()))
             else:
                 self._reload()
             try:
@@ -461,6 +487,7 @@ class Api(_Client):
     def _send(self, request: Request) -> Reply | Broken:
         import urllib3
 
+        left = max(LEAST_SECONDS, seconds_left())
         settings = self.settings
         secret = settings.credentials.current(time.time())
         pool = self._pool_for(settings, secret)
@@ -474,7 +501,7 @@ class Api(_Client):
                 retries=False,
                 redirect=False,
                 enforce_content_length=True,  # the default since urllib3 2
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.silence),
+                timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, left), read=min(request.silence, left)),
             )
             headers = {name.lower(): value for name, value in response.headers.items()}
             self._note_time(headers)
@@ -520,16 +547,11 @@ class Api(_Client):
 
 
 class AsyncApi(_Client):
-    """The same in a loop, for any number of tasks. ``concurrency``: how many requests are under way at most;
-    watches and followed logs are not counted.
-    """
+    """For an event loop: lists, watches, and commands in containers."""
 
-    def __init__(
-        self, source: Source | Settings, *, patience: Patience | None = None, concurrency: int = 32
-    ) -> None:
+    def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
         super().__init__(source, patience=patience)
         self._lock = asyncio.Lock()
-        self._turn = asyncio.Semaphore(concurrency)
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None
 
@@ -543,21 +565,6 @@ class AsyncApi(_Client):
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-
-    def twin(self, patience: Patience) -> AsyncApi:
-        return AsyncApi(self._source, patience=patience)
-
-    # --- reading
-
-    async def get(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-    ) -> Json:
-        return await self._json(protocol.get(resource, name, self._in(namespace), query))
 
     async def list(
         self,
@@ -602,49 +609,6 @@ class AsyncApi(_Client):
         finally:
             response.close()
 
-    async def log(
-        self,
-        pod: str,
-        namespace: str | None = None,
-        *,
-        container: str | None = None,
-        since: str | None = None,
-        tail: int | None = None,
-        limit_bytes: int | None = None,
-        previous: bool = False,
-        follow: bool = False,
-        timestamps: bool = True,
-        silence: float = WATCH_SECONDS,
-    ) -> AsyncGenerator[bytes, None]:
-        request = protocol.log(
-            pod,
-            self._in(namespace),
-            container=container,
-            since=since,
-            tail=tail,
-            limit_bytes=limit_bytes,
-            previous=previous,
-            follow=follow,
-            timestamps=timestamps,
-            silence=silence if follow else protocol.READ_SECONDS,
-        )
-        response = (await self._exchange(request)).stream
-        splitter = protocol.Splitter()
-        try:
-            async for chunk in self._chunks(response, request):
-                for line in self._echo.lines(splitter.feed(chunk)):
-                    yield line
-        except BackendUnreachable:
-            if not follow:
-                raise
-            return
-        finally:
-            response.close()
-        if splitter.rest:
-            yield self._echo.lines([splitter.rest])[0]
-
-    # --- writing
-
     async def execute(
         self,
         pod: str,
@@ -681,79 +645,7 @@ class AsyncApi(_Client):
             raise _cut(self.server, _broken_by(error, request), request) from error
         return reader.ended()
 
-    async def create(
-        self, resource: Resource, body: Json, namespace: str | None = None, *, dry_run: bool = False
-    ) -> Json:
-        return await self._json(protocol.create(resource, body, self._in(namespace), dry_run=dry_run))
-
-    async def replace(
-        self, resource: Resource, body: Json, namespace: str | None = None, *, sub: str | None = None
-    ) -> Json:
-        return await self._json(protocol.replace_with(resource, body, self._in(namespace), sub=sub))
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        body: Any,
-        namespace: str | None = None,
-        *,
-        kind: str = "merge",
-        sub: str | None = None,
-        dry_run: bool = False,
-    ) -> Json:
-        return await self._json(
-            protocol.patch(resource, name, body, self._in(namespace), kind=kind, sub=sub, dry_run=dry_run)
-        )
-
-    async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        uid: str | None = None,
-        resource_version: str | None = None,
-        propagation: str = "Background",
-        grace: int | None = None,
-        dry_run: bool = False,
-    ) -> None:
-        request = protocol.delete(
-            resource,
-            name,
-            self._in(namespace),
-            uid=uid,
-            resource_version=resource_version,
-            propagation=propagation,
-            grace=grace,
-            dry_run=dry_run,
-        )
-        with suppress(Missing):
-            await self._exchange(request)
-
-    # --- anything else
-
-    async def raw(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-        accept: str = protocol.JSON,
-    ) -> Any:
-        return _content(await self._exchange(_raw(method, path, body, query, accept)))
-
-    async def server_time(self) -> float:
-        if self._ahead is None:
-            await self.raw("GET", "/version")
-        assert self._ahead is not None, "every HTTP answer is dated"
-        return time.monotonic() + self._ahead
-
     # --- the driver
-
-    async def _json(self, request: Request) -> Json:
-        return _object(await self._exchange(request))
 
     async def _steps(self, steps: Steps[T]) -> T:
         try:
@@ -770,13 +662,12 @@ class AsyncApi(_Client):
             return result
 
     async def _exchange(self, request: Request) -> Reply:
-        operation = self._talk(request)
+        operation = self._talk(request, self.patience)
         ask = next(operation)
         while True:
             answer: Reply | Broken | None = None
             if isinstance(ask, protocol.Send):
-                async with self._turn:
-                    answer = await self._send(ask.request)
+                answer = await self._send(ask.request)
             elif isinstance(ask, protocol.Pause):
                 await asyncio.sleep(ask.seconds)
             else:

@@ -27,10 +27,10 @@ from typing import Any
 from allaboard.backends.kubernetes.client.config import Secret
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, SiteError
-from allaboard.redaction import HIDDEN, hide_known, redact_text
-from allaboard.spec.loader import read_text
-from allaboard.units import from_rfc3339
-from allaboard.untrusted import parse_json
+from allaboard.job.loader import read_text
+from allaboard.text.redaction import HIDDEN, hide_known, redact_text
+from allaboard.text.units import from_rfc3339
+from allaboard.text.untrusted import parse_json
 
 EARLY = 60.0
 """Seconds before its end from which on a secret is renewed."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from allaboard.backends.kubernetes.client.protocol import parse_body
-from allaboard.redaction import KNOWN_FROM, hide_known, hide_known_in, spellings
+from allaboard.text.redaction import KNOWN_FROM, hide_known, hide_known_in, spellings
 
 BEGIN = 16
 """Bytes of a word by which logs are looked through: to look for a whole token costs some times as much."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allaboard.errors import AllaboardError, BackendUnreachable, OwnershipConflict, SiteError
-from allaboard.printable import visible
-from allaboard.redaction import redact_text
+from allaboard.text.printable import visible
+from allaboard.text.redaction import redact_text
 
 
 @dataclass(frozen=True, slots=True)

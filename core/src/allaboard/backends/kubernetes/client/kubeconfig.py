@@ -22,9 +22,9 @@ from allaboard.backends.kubernetes.client.credentials import (
     without_credentials,
 )
 from allaboard.errors import BadInput
-from allaboard.names import nearest, one_of
-from allaboard.spec.loader import job_folder, read_text
-from allaboard.untrusted import show
+from allaboard.job.loader import job_folder, read_text
+from allaboard.text.names import nearest, one_of
+from allaboard.text.untrusted import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +226,8 @@ def is_there(path: Path) -> bool:
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:
-    from allaboard.untrusted import Unreadable
-    from allaboard.untrusted_yaml import parse_yaml
+    from allaboard.text.untrusted import Unreadable
+    from allaboard.text.untrusted_yaml import parse_yaml
 
     try:
         documents = parse_yaml(read_text(path))

@@ -25,11 +25,11 @@ from allaboard.backends.kubernetes.client import kubeconfig
 from allaboard.backends.kubernetes.client.config import Settings
 from allaboard.backends.kubernetes.client.credentials import borrowed_credentials, token_file
 from allaboard.errors import BadInput, SiteError
-from allaboard.homes import expand_home
-from allaboard.spec.loader import job_folder
+from allaboard.job.homes import expand_home
+from allaboard.job.loader import job_folder
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
     from allaboard.backends.kubernetes.client.protocol import Patience
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -67,12 +67,6 @@ class Access:
         _needs("urllib3")
         return Api(self.settings, patience=patience)
 
-    def async_api(self, patience: Patience | None = None) -> AsyncApi:
-        from allaboard.backends.kubernetes.client.api import AsyncApi
-
-        _needs("aiohttp")
-        return AsyncApi(self.settings, patience=patience)
-
     def _said(self, option: str) -> str | None:
         return getattr(self, option) or self.environ.get(f"ALLABOARD_{option.upper()}") or None
 
@@ -109,7 +103,7 @@ class Access:
         )
 
     def _namespace(self, of_context: str | None) -> str:
-        chosen = self._said("namespace") or of_context or _namespace_of_pod() or "default"
+        chosen = self._said("namespace") or of_context or namespace_of_pod() or "default"
         if not _NAMESPACE.fullmatch(chosen):
             raise BadInput(
                 f"namespace {chosen!r} is not a legal name: lower-case letters, digits and '-', at most 63"
@@ -207,7 +201,7 @@ def _home(environ: Mapping[str, str]) -> Path:
     return expand_home(environ.get("HOME") or "~")
 
 
-def _namespace_of_pod() -> str | None:
+def namespace_of_pod() -> str | None:
     try:
         return (SERVICE_ACCOUNT / "namespace").read_text().strip() or None
     except OSError:

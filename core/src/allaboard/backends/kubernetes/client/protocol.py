@@ -40,7 +40,7 @@ from allaboard.backends.kubernetes.client.errors import (
 )
 from allaboard.backends.kubernetes.client.resources import Resource
 from allaboard.errors import BackendUnreachable, SiteError
-from allaboard.untrusted import ANSWERS, parse_json
+from allaboard.text.untrusted import ANSWERS, parse_json
 
 Json = dict[str, Any]
 

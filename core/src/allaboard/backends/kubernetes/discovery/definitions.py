@@ -12,37 +12,38 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Invalid
 from allaboard.backends.kubernetes.client.resources import resource_of
-from allaboard.checking import require_valid
+from allaboard.checking.job import require_valid
 from allaboard.engines import Engine
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS, Gang
-from allaboard.layout import lay_out
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import pair_engine_and_gang
 from allaboard.render.manifests import render
+from allaboard.runs.layout import lay_out
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 NAME = "allaboard-probe"
 _UNKNOWN = re.compile(r'unknown field "([^"]*)"')
 
 
-def complete_lacking(facts: ClusterFacts, engines: Iterable[Engine]) -> Operation[ClusterFacts]:
+def complete_lacking(api: Api, facts: ClusterFacts, engines: Iterable[Engine]) -> ClusterFacts:
     """The facts with what the objects of these engines lack. Of an engine that stands in `lacking` the
     cluster is not asked again.
     """
     asked = [engine for engine in engines if engine.NAME not in facts.lacking]
-    found = yield from lacking_fields(facts.kinds or frozenset(), facts.namespace, asked)
+    found = lacking_fields(api, facts.kinds or frozenset(), facts.namespace, asked)
     return replace(facts, lacking={**facts.lacking, **found})
 
 
 def lacking_fields(
-    kinds: frozenset[str], namespace: str, engines: Iterable[Engine]
-) -> Operation[dict[str, tuple[str, ...]]]:
+    api: Api, kinds: frozenset[str], namespace: str, engines: Iterable[Engine]
+) -> dict[str, tuple[str, ...]]:
     """What the objects of each of these engines lack. A dry run for each that the cluster serves, where it
     also serves a gang scheduler that needs a field of pods, and one for each kind of an engine's `MAY_LACK`.
     """
@@ -54,10 +55,10 @@ def lacking_fields(
         for gang in GANGS.values():
             if gang.POD_FIELD is not None and not kinds.isdisjoint(gang.KINDS):
                 for body in objects_with_field(engine, gang, namespace):
-                    found |= {gang.POD_FIELD} & (yield from _unknown_fields(body))
+                    found |= {gang.POD_FIELD} & _unknown_fields(api, body)
         for kind, spec in engine.MAY_LACK.items():
             body = _object(engine, kind, namespace, spec)
-            found |= {*_names(spec)} & (yield from _unknown_fields(body))
+            found |= {*_names(spec)} & _unknown_fields(api, body)
         lacking[engine.NAME] = tuple(sorted(found))
     return lacking
 
@@ -89,12 +90,12 @@ def _names(value: Any) -> Iterator[str]:
         yield from _names(item)
 
 
-def _unknown_fields(body: dict[str, Any]) -> Operation[set[str]]:
+def _unknown_fields(api: Api, body: dict[str, Any]) -> set[str]:
     """The last names of the fields of an object that the API server does not know. It decodes an object
     strictly before it asks a webhook or compares values, so that every other answer means that it knows all.
     """
     try:
-        yield from effects.create_dry_run(resource_of(body), body)
+        api.create(resource_of(body), dict(body), dry_run=True)
     except Invalid as error:
         return {path.rpartition(".")[2] for path in _UNKNOWN.findall(error.message)}
     except (ApiError, BackendUnreachable):

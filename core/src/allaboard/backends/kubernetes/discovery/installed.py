@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import (
     ACCESS_REVIEWS,
     CONFIGMAPS,
@@ -48,7 +47,10 @@ from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.units import from_rfc3339, show_seconds
+from allaboard.text.units import from_rfc3339, show_seconds
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 RECENT = 3600.0
 """Seconds for which a sign of life counts."""
@@ -188,26 +190,26 @@ class Survey:
 # --- the whole survey ---------------------------------------------------------------------------------------
 
 
-def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
+def survey_cluster(api: Api, server: str, namespace: str) -> Survey:
     """Everything. Some twenty small requests; nothing is created."""
-    version = yield from effects.raw("GET", "/version")
-    kinds = yield from served()
-    now = yield from effects.server_time()
+    version = api.raw("GET", "/version")
+    kinds = served(api)
+    now = api.server_time()
     may = May(namespace)
-    jobs = yield from _jobs(ENGINES.values(), kinds, may)
-    groups = yield from _groups(kinds, may)
-    pods = yield from _listed(PODS, None, may)
+    jobs = _jobs(api, ENGINES.values(), kinds, may)
+    groups = _groups(api, kinds, may)
+    pods = _listed(api, PODS, None, may)
     schedulers = schedulers_of(pods or ())
     parts = []
     for part in PARTS:
         component = InstalledComponent(part, versions_of(part, kinds))
         if component.installed:
-            signs = [*(yield from _probed(part, kinds, may)), *(yield from _at_home(part, may, now))]
+            signs = [*_probed(api, part, kinds, may), *_at_home(api, part, may, now)]
             signs = _telling([*signs, *_in_namespace(part, jobs, groups, schedulers, now)])
             component = replace(component, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
         parts.append(component)
-    nodes = yield from _nodes(may)
-    lacking = yield from lacking_fields(kinds, namespace, ENGINES.values())
+    nodes = _nodes(api, may)
+    lacking = lacking_fields(api, kinds, namespace, ENGINES.values())
     return Survey(
         server=server,
         version=str(version.get("gitVersion", "")),
@@ -217,37 +219,37 @@ def survey_cluster(server: str, namespace: str) -> Operation[Survey]:
         operator_gangs=gangs_of_operators(kinds, jobs, groups, now),
         schedulers={gang: component.name for gang, component in schedulers.items()},
         lacking={name: fields for name, fields in lacking.items() if fields},
-        topology_levels=(yield from _topology_levels(kinds, may)),
-        kai_topologies=(yield from _kai_topologies(kinds, may)),
-        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
-        queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
-        pod_security=(yield from _pod_security(namespace, may)),
+        topology_levels=_topology_levels(api, kinds, may),
+        kai_topologies=_kai_topologies(api, kinds, may),
+        priorities=_names_of(api, PRIORITYCLASSES, None, may),
+        queue_priorities=_names_of(api, WORKLOAD_PRIORITIES, kinds, may),
+        pod_security=_pod_security(api, namespace, may),
         nodes=nodes,
     )
 
 
-def complete_facts(base: ClusterFacts) -> Operation[ClusterFacts]:
+def complete_facts(api: Api, base: ClusterFacts) -> ClusterFacts:
     """What a launch must know of the cluster and costs a few requests: what is served, and what operators do
     by themselves. What definitions lack is asked for each job (`definitions.complete_lacking`).
     """
-    kinds = yield from served()
+    kinds = served(api)
     may = May(base.namespace)
-    jobs = yield from _jobs((engine for engine in ENGINES.values() if engine.NATIVELY), kinds, may)
-    groups = yield from _groups(kinds, may)
-    now = yield from effects.server_time()
+    jobs = _jobs(api, (engine for engine in ENGINES.values() if engine.NATIVELY), kinds, may)
+    groups = _groups(api, kinds, may)
+    now = api.server_time()
     gangs = gangs_of_operators(kinds, jobs, groups, now)
     return replace(
         base,
         kinds=kinds,
         operator_gangs={**base.operator_gangs, **gangs},
-        silent=(yield from _silent_operators(kinds, may)) | (yield from _silent_gangs(kinds, may, now)),
-        topology_levels=(yield from _topology_levels(kinds, may)),
-        kai_topologies=(yield from _kai_topologies(kinds, may)),
-        pod_security=(yield from _pod_security(base.namespace, may)),
+        silent=_silent_operators(api, kinds, may) | _silent_gangs(api, kinds, may, now),
+        topology_levels=_topology_levels(api, kinds, may),
+        kai_topologies=_kai_topologies(api, kinds, may),
+        pod_security=_pod_security(api, base.namespace, may),
     )
 
 
-def complete_priorities(facts: ClusterFacts, priority: str | None) -> Operation[ClusterFacts]:
+def complete_priorities(api: Api, facts: ClusterFacts, priority: str | None) -> ClusterFacts:
     """The facts with the priorities that there are, where a job has one and Kueue is served: it may mean the
     queue's, or the pods'. What was read before is read anew for a name that is not among it.
     """
@@ -258,14 +260,14 @@ def complete_priorities(facts: ClusterFacts, priority: str | None) -> Operation[
     may = May(facts.namespace)
     return replace(
         facts,
-        priorities=(yield from _names_of(PRIORITYCLASSES, None, may)),
-        queue_priorities=(yield from _names_of(WORKLOAD_PRIORITIES, kinds, may)),
+        priorities=_names_of(api, PRIORITYCLASSES, None, may),
+        queue_priorities=_names_of(api, WORKLOAD_PRIORITIES, kinds, may),
     )
 
 
-def _names_of(resource: Resource, kinds: frozenset[str] | None, may: May) -> Operation[frozenset[str] | None]:
+def _names_of(api: Api, resource: Resource, kinds: frozenset[str] | None, may: May) -> frozenset[str] | None:
     """The names of all objects of a kind; None where they are not known, or too many to know them all."""
-    found = yield from _listed(resource, kinds, may)
+    found = _listed(api, resource, kinds, may)
     if found is None or len(found) >= LOOKED_AT:
         return None
     return frozenset(str(one["metadata"]["name"]) for one in found)
@@ -275,36 +277,36 @@ def _kind_of(resource: Resource) -> str:
     return f"{resource.api_version}/{resource.kind}"
 
 
-def _pod_security(namespace: str, may: May) -> Operation[str | None]:
+def _pod_security(api: Api, namespace: str, may: May) -> str | None:
     """The level that the namespace enforces; None: it may not be read, or is not there."""
-    if not (yield from may.do("get", NAMESPACES)):
+    if not may.do(api, "get", NAMESPACES):
         return None
     try:
-        return level_of((yield from effects.get(NAMESPACES, namespace)))
+        return level_of(api.get(NAMESPACES, namespace))
     except (Forbidden, Missing):
         return None
 
 
-def _silent_gangs(kinds: frozenset[str], may: May, now: float) -> Operation[frozenset[str]]:
+def _silent_gangs(api: Api, kinds: frozenset[str], may: May, now: float) -> frozenset[str]:
     """The gang schedulers whose kinds are served, and that are gone as far as may be seen where their guide
     puts them: Helm leaves the definitions of kinds behind.
     """
     silent = set()
     for part in (part for name, part in BY_GANG.items() if name in GANGS):
-        if versions_of(part, kinds) and _verdict((yield from _at_home(part, may, now))) is False:
+        if versions_of(part, kinds) and _verdict(_at_home(api, part, may, now)) is False:
             silent.add(part.id)
     return frozenset(silent)
 
 
-def _topology_levels(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
+def _topology_levels(api: Api, kinds: frozenset[str], may: May) -> frozenset[str]:
     """The node labels by which Kueue places members, as far as they may be read."""
-    topologies = (yield from _listed(TOPOLOGIES, kinds, may)) or ()
+    topologies = _listed(api, TOPOLOGIES, kinds, may) or ()
     return frozenset(label for topology in topologies for label in _labels_of_levels(topology))
 
 
-def _kai_topologies(kinds: frozenset[str], may: May) -> Operation[dict[str, tuple[str, ...]]]:
+def _kai_topologies(api: Api, kinds: frozenset[str], may: May) -> dict[str, tuple[str, ...]]:
     """KAI's Topologies, as far as they may be read, each with the node labels of its levels."""
-    topologies = (yield from _listed(KAI_TOPOLOGIES, kinds, may)) or ()
+    topologies = _listed(api, KAI_TOPOLOGIES, kinds, may) or ()
     return {str(one["metadata"]["name"]): (*_labels_of_levels(one),) for one in topologies}
 
 
@@ -313,43 +315,43 @@ def _labels_of_levels(topology: Json) -> Iterator[str]:
     return (str(level["nodeLabel"]) for level in levels if level.get("nodeLabel"))
 
 
-def _silent_operators(kinds: frozenset[str], may: May) -> Operation[frozenset[str]]:
+def _silent_operators(api: Api, kinds: frozenset[str], may: May) -> frozenset[str]:
     """The operators whose webhook does not answer, asked where there are several to choose from."""
     served = {e.OPERATOR.id for e in ENGINES.values() if f"{e.API_VERSION}/{e.KIND}" in kinds}
     silent = set()
     for part in PARTS if len(served) > 1 else ():
-        if part.id in served and _verdict((yield from _probed(part, kinds, may))) is False:
+        if part.id in served and _verdict(_probed(api, part, kinds, may)) is False:
             silent.add(part.id)
     return frozenset(silent)
 
 
 def _jobs(
-    engines: Iterable[Engine], kinds: frozenset[str], may: May
-) -> Operation[dict[str, tuple[Json, ...]]]:
+    api: Api, engines: Iterable[Engine], kinds: frozenset[str], may: May
+) -> dict[str, tuple[Json, ...]]:
     """The jobs of each of these engines, by its name; none of those that may not be read."""
     jobs = {}
     for engine in engines:
-        jobs[engine.NAME] = (yield from _listed(resource_for(engine), kinds, may)) or ()
+        jobs[engine.NAME] = _listed(api, resource_for(engine), kinds, may) or ()
     return jobs
 
 
-def _groups(kinds: frozenset[str], may: May) -> Operation[dict[Resource, tuple[Json, ...] | None]]:
+def _groups(api: Api, kinds: frozenset[str], may: May) -> dict[Resource, tuple[Json, ...] | None]:
     """PodGroups of every API that is served."""
     groups = {}
     for resource in (PODGROUPS_COSCHEDULING, PODGROUPS_VOLCANO, PODGROUPS, PODGROUPS_ALPHA):
-        groups[resource] = yield from _listed(resource, kinds, may)
+        groups[resource] = _listed(api, resource, kinds, may)
     return groups
 
 
 # --- what is served -----------------------------------------------------------------------------------------
 
 
-def served() -> Operation[frozenset[str]]:
+def served(api: Api) -> frozenset[str]:
     """``group/version/Kind`` of everything outside the core group."""
-    answer = yield from effects.raw("GET", "/apis", accept=_AGGREGATED)
+    answer = api.raw("GET", "/apis", accept=_AGGREGATED)
     if answer.get("kind") == "APIGroupDiscoveryList":
         return frozenset(_aggregated(answer))
-    return (yield from _one_by_one(answer))
+    return _one_by_one(api, answer)
 
 
 def _aggregated(answer: Json) -> Iterator[str]:
@@ -361,7 +363,7 @@ def _aggregated(answer: Json) -> Iterator[str]:
                     yield f"{group['metadata']['name']}/{version['version']}/{kind}"
 
 
-def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
+def _one_by_one(api: Api, answer: Json) -> frozenset[str]:
     """Before Kubernetes 1.30: each group and version by itself, and only those that matter here."""
     wanted = {kind.group for part in PARTS for kind in part.kinds} | {
         _OPENSHIFT,
@@ -373,7 +375,7 @@ def _one_by_one(answer: Json) -> Operation[frozenset[str]]:
         for version in group.get("versions") or ():
             if group["name"] in wanted:
                 try:
-                    listed = yield from effects.raw("GET", f"/apis/{version['groupVersion']}")
+                    listed = api.raw("GET", f"/apis/{version['groupVersion']}")
                 except Missing:
                     continue
                 resources = listed.get("resources") or ()
@@ -407,19 +409,19 @@ class May:
         self._answers: dict[tuple[str, ...], bool] = {}
 
     def do(
-        self, verb: str, resource: Resource, *, namespace: str | None = None, sub: str = ""
-    ) -> Operation[bool]:
+        self, api: Api, verb: str, resource: Resource, *, namespace: str | None = None, sub: str = ""
+    ) -> bool:
         """``namespace``: another one than ours; ``""``: all of them."""
         # A namespace is within itself, so that a Role of it may allow to read it.
         within = resource.namespaced or resource == NAMESPACES
         where = "" if not within else self.namespace if namespace is None else namespace
         question = (verb, resource.group, resource.plural, sub, where)
         if question not in self._answers:
-            self._answers[question] = yield from may(verb, resource.group, resource.plural, sub, where)
+            self._answers[question] = may(api, verb, resource.group, resource.plural, sub, where)
         return self._answers[question]
 
 
-def may(verb: str, group: str, resource: str, sub: str, namespace: str) -> Operation[bool]:
+def may(api: Api, verb: str, group: str, resource: str, sub: str, namespace: str) -> bool:
     """One SelfSubjectAccessReview; a server that does not answer it allows nothing."""
     attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
     body = {
@@ -428,22 +430,22 @@ def may(verb: str, group: str, resource: str, sub: str, namespace: str) -> Opera
         "spec": {"resourceAttributes": {**attributes, **({"subresource": sub} if sub else {})}},
     }
     try:
-        answer = yield from effects.create(ACCESS_REVIEWS, body)
+        answer = api.create(ACCESS_REVIEWS, body)
     except (Forbidden, Missing):
         return False
     return bool((answer.get("status") or {}).get("allowed"))
 
 
 def _listed(
-    resource: Resource, kinds: frozenset[str] | None, may: May, namespace: str | None = None
-) -> Operation[tuple[Json, ...] | None]:
+    api: Api, resource: Resource, kinds: frozenset[str] | None, may: May, namespace: str | None = None
+) -> tuple[Json, ...] | None:
     """Objects of a kind; None when they may not be read or the kind is not served."""
     if kinds is not None and f"{resource.api_version}/{resource.kind}" not in kinds:
         return None
-    if not (yield from may.do("list", resource, namespace=namespace)):
+    if not may.do(api, "list", resource, namespace=namespace):
         return None
     try:
-        items = yield from effects.list_all(resource, namespace=namespace, limit=LOOKED_AT, at_most=LOOKED_AT)
+        items = api.list(resource, namespace=namespace, limit=LOOKED_AT, at_most=LOOKED_AT)[0]
     except (Forbidden, Missing):
         return None
     return tuple(items)
@@ -470,14 +472,14 @@ def _verdict(signs: Sequence[Sign]) -> bool | None:
     return True if True in said else False if False in said else None
 
 
-def _probed(part: Component, kinds: frozenset[str], may: May) -> Operation[list[Sign]]:
+def _probed(api: Api, part: Component, kinds: frozenset[str], may: May) -> list[Sign]:
     """What its webhook says to an object that it must refuse, of the first of its kinds that is served."""
     probes = ((k, p) for k, p in part.probes.items() if f"{k.api_version}/{k.kind}" in kinds)
     kind, probe = next(probes, (None, None))
-    if kind is None or probe is None or not (yield from may.do("create", kind)):
+    if kind is None or probe is None or not may.do(api, "create", kind):
         return []
     try:
-        yield from effects.create_dry_run(kind, probe)
+        api.create(kind, dict(probe), dry_run=True)
     except (Forbidden, Invalid) as error:
         if "admission webhook" in error.message:
             return [Sign(True, "its webhook answers")]
@@ -492,10 +494,10 @@ def _probed(part: Component, kinds: frozenset[str], may: May) -> Operation[list[
     return [Sign(None, "it has no webhook here")]
 
 
-def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
+def _at_home(api: Api, part: Component, may: May, now: float) -> list[Sign]:
     """Leases and Deployments in the namespace where its guide puts it."""
     signs = []
-    leases = yield from _listed(LEASES, None, may, part.home)
+    leases = _listed(api, LEASES, None, may, part.home)
     for lease in leases or ():
         spec = lease.get("spec") or {}
         renewed = from_rfc3339(spec.get("renewTime"))
@@ -510,7 +512,7 @@ def _at_home(part: Component, may: May, now: float) -> Operation[list[Sign]]:
         signs.append(Sign(fresh if part.id != "workload" else None, words))
     if part.home == "kube-system":
         return signs  # its Deployments are others'
-    deployments = yield from _listed(DEPLOYMENTS, None, may, part.home)
+    deployments = _listed(api, DEPLOYMENTS, None, may, part.home)
     if leases == () and deployments == ():
         return [Sign(None, f"nothing of it is in {part.home}, where its guide puts it")]
     for deployment in deployments or ():
@@ -673,30 +675,30 @@ def _runs(job: JobSeen) -> bool:
 # --- nodes --------------------------------------------------------------------------------------------------
 
 
-def _nodes(may: May) -> Operation[tuple[Node, ...] | None]:
-    return (yield from nodes()) if (yield from may.do("list", NODES)) else None
+def _nodes(api: Api, may: May) -> tuple[Node, ...] | None:
+    return nodes(api) if may.do(api, "list", NODES) else None
 
 
-def nodes() -> Operation[tuple[Node, ...] | None]:
+def nodes(api: Api) -> tuple[Node, ...] | None:
     """The nodes; None when they may not be read."""
     try:
-        every = tuple(node_of(item) for item in (yield from effects.list_all(NODES)))
+        every = tuple(node_of(item) for item in api.list(NODES)[0])
     except (Forbidden, Missing):
         return None
-    if any(node.grows for node in every) or not (yield from _are_fixed()):
+    if any(node.grows for node in every) or not _are_fixed(api):
         return every
     return tuple(replace(node, grows=False) for node in every)
 
 
-def _are_fixed() -> Operation[bool]:
+def _are_fixed(api: Api) -> bool:
     """Whether it is known that nothing adds nodes on demand: neither Karpenter nor the cluster autoscaler,
     which keeps its state in a ConfigMap, is there.
     """
     named = f"metadata.name={AUTOSCALER_STATUS}"
     try:
-        if (yield from effects.list_all(CONFIGMAPS, namespace="kube-system", fields=named)):
+        if api.list(CONFIGMAPS, namespace="kube-system", fields=named)[0]:
             return False
-        return not any(kind.startswith("karpenter.sh/") for kind in (yield from served()))
+        return not any(kind.startswith("karpenter.sh/") for kind in served(api))
     except ApiError:
         return False
 

@@ -9,9 +9,10 @@ job.
 
 from __future__ import annotations
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
+from typing import TYPE_CHECKING
+
 from allaboard.backends.kubernetes.client.errors import Conflict, Exists, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import PVCS
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import SiteError
@@ -19,25 +20,28 @@ from allaboard.follow.run_record import RunRecord
 from allaboard.gangs.requests import amount
 from allaboard.render import labels
 
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
+
 GOING = 120
 """Seconds that a claim of this name may take to go away."""
 
 
-def ensure(stored: Stored, wanted: Json) -> Operation[Json]:
+def ensure(api: Api, stored: Stored, wanted: Json) -> Json:
     """What is there by the name of the claim: ours, or somebody's (`is_ours` tells)."""
     body, name = _owned(wanted, stored), wanted["metadata"]["name"]
     for _ in range(GOING):
         try:
-            return (yield from effects.create(PVCS, body))
+            return api.create(PVCS, body)
         except Exists:
             pass
         try:
-            there = yield from effects.get(PVCS, name)
+            there = api.get(PVCS, name)
         except Missing:
             continue
         if not is_ours(there, wanted) or not _goes(there, body):
             return there
-        yield from effects.sleep(1.0)
+        api.pause(1.0)
     raise SiteError(
         f"claim {name} is being deleted and does not go away: a pod may still mount it (kubectl describe "
         f"persistentvolumeclaim {name})"
@@ -73,16 +77,16 @@ def difference(there: Json, wanted: Json) -> str | None:
     )
 
 
-def drop(record: RunRecord) -> Operation[None]:
+def drop(api: Api, record: RunRecord) -> None:
     """Delete the claims of a run that is deleted, those of earlier attempts too. Raises Forbidden."""
     said = [volume["claim"] for volume in record.spec.get("storage") or () if "claim" in volume]
     if all(claim.get("keep") == "always" for claim in said):
         return
     wanted = f"{labels.selector(record.run)},{labels.KEEP}=run"
-    for there in (yield from effects.list_all(PVCS, labels=wanted)):
+    for there in api.list(PVCS, labels=wanted)[0]:
         metadata = there["metadata"]
         try:
-            yield from effects.delete(PVCS, metadata["name"], uid=metadata["uid"])
+            api.delete(PVCS, metadata["name"], uid=metadata["uid"])
         except Conflict:
             continue
 

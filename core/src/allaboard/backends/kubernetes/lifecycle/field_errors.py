@@ -12,7 +12,7 @@ from typing import Any
 from allaboard.backends.kubernetes.client.errors import Cause
 from allaboard.engines import Engine
 from allaboard.errors import Problem
-from allaboard.names import nearest
+from allaboard.text.names import nearest
 
 _POD = """activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy
 enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers

@@ -23,12 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.data import Choice
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Conflict,
@@ -37,6 +35,7 @@ from allaboard.backends.kubernetes.client.errors import (
     Invalid,
     Missing,
 )
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import resource_of
 from allaboard.backends.kubernetes.lifecycle import claims, ssh_keys
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra, problem_of
@@ -65,10 +64,13 @@ from allaboard.engines import ENGINES
 from allaboard.errors import BadInput, OwnershipConflict, SiteError, SpecChanged
 from allaboard.follow import run_record
 from allaboard.follow.run_record import RunRecord
-from allaboard.observation import Owner, State, Stop
+from allaboard.job.identity import differences
 from allaboard.render import labels
-from allaboard.spec.identity import differences
-from allaboard.status import state_of
+from allaboard.runs.observation import Owner, State, Stop
+from allaboard.runs.status import state_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 TRIES = 20
 STARTING = 60.0
@@ -79,30 +81,36 @@ GOING = 120
 """Seconds that an object of the same name may take to go away."""
 
 
-Prepare = Callable[[Plan, int, int], Operation[PreparedAttempt]]
+Prepare = Callable[[Plan, int, int], PreparedAttempt]
 """From a plan, for a generation and an attempt. Raises BadInput for what cannot run here."""
 
 
-ChooseData = Callable[[RunRecord | None, State], Operation[Choice]]
+ChooseData = Callable[[RunRecord | None, State], Choice]
 """From the record and the state of its attempt to the data of the next one."""
 
 
-def unknown_data(record: RunRecord | None, state: State) -> Operation[Choice]:
+def unknown_data(record: RunRecord | None, state: State) -> Choice:
     """For a job without data."""
-    yield from ()
     return Choice()
 
 
 def launch(
-    plan: Plan, owner: Owner, prepare: Prepare, lease: str = "", choose: ChooseData = unknown_data
-) -> Operation[Handle]:
-    """Make the run of this key be what the table says, and return its attempt. ``lease``: of this process."""
+    api: Api,
+    plan: Plan,
+    owner: Owner,
+    prepare: Prepare,
+    lease: Callable[[], str] = lambda: "",
+    choose: ChooseData = unknown_data,
+) -> Handle:
+    """Make the run of this key be what the table says, and return its attempt. ``lease``: takes that of this
+    process, before the record names it; empty: there is none.
+    """
     unheard_of = plan.key.startswith("once/")
     for _ in range(TRIES):
-        stored = None if unheard_of else (yield from records.read_record(plan.run))
+        stored = None if unheard_of else records.read_record(api, plan.run)
         unheard_of = False
         request = _LaunchRequest(plan, owner, prepare, lease, choose)
-        handle = yield from (_launch_first(request) if stored is None else _launch_again(request, stored))
+        handle = _launch_first(api, request) if stored is None else _launch_again(api, request, stored)
         if handle is not None:
             return handle
     raise OwnershipConflict(
@@ -117,35 +125,35 @@ class _LaunchRequest:
     plan: Plan
     owner: Owner
     prepare: Prepare
-    lease: str
+    lease: Callable[[], str]
     choose: ChooseData
     choice: Choice = field(default_factory=Choice)
 
-    def chosen(self, record: RunRecord | None, state: State) -> Operation[_LaunchRequest]:
+    def chosen(self, record: RunRecord | None, state: State) -> _LaunchRequest:
         """With the data for the next attempt."""
-        choice = yield from self.choose(record, state)
+        choice = self.choose(record, state)
         shards = choice.data.uri if choice.data is not None else self.plan.shards
         return replace(self, choice=choice, plan=replace(self.plan, shards=shards))
 
-    def prepared(self, generation: int, attempt: int) -> Operation[PreparedAttempt]:
+    def prepared(self, generation: int, attempt: int) -> PreparedAttempt:
         """Raises BadInput for what cannot run here, SiteError for what cannot be made here."""
-        ready = yield from self.prepare(self.plan, generation, attempt)
+        ready = self.prepare(self.plan, generation, attempt)
         ssh_keys.require_maker(ready.extras)
         return ready
 
     def noted(self, stored: Stored, now: float) -> Stored:
         """The record with who owns it from here on, and by which Lease it is seen that they live."""
-        return owned(stored, self.owner, self.lease, now)
+        return owned(stored, self.owner, self.lease(), now)
 
 
 # The rows of the table.
 
 
-def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
+def _launch_first(api: Api, request: _LaunchRequest) -> Handle | None:
     """Nothing is there."""
-    request = yield from request.chosen(None, State.UNKNOWN)
+    request = request.chosen(None, State.UNKNOWN)
     plan = request.plan
-    ready = yield from request.prepared(1, 1)
+    ready = request.prepared(1, 1)
     record = RunRecord(
         plan.run,
         plan.key,
@@ -158,68 +166,70 @@ def _launch_first(request: _LaunchRequest) -> Operation[Handle | None]:
         data=request.choice.data,
     )
     record = replace(record, secrets=plan.secrets)
-    now = yield from effects.server_time()
+    now = api.server_time()
     wanted = request.noted(meant_record(Stored(record), record, ready), now)
     try:
-        stored = yield from records.create(wanted)
+        stored = records.create(api, wanted)
     except Exists:
         return None
-    return (yield from _make(stored, ready, None))
+    return _make(api, stored, ready, None)
 
 
-def _launch_again(request: _LaunchRequest, stored: Stored) -> Operation[Handle | None]:
+def _launch_again(api: Api, request: _LaunchRequest, stored: Stored) -> Handle | None:
     """The key is known. None: something was done first, and the table is looked at again."""
     plan, record = request.plan, stored.record
     if record.key != plan.key:
         raise BadInput(
             f"the keys {record.key!r} and {plan.key!r} give the same run name {plan.run}; use another key"
         )
-    objects = yield from read_objects(stored)
+    objects = read_objects(api, stored)
     if not objects.was_created and record.outcome is None and record.stop is None:
-        request = yield from request.chosen(record, State.UNKNOWN)
-        return (yield from _complete(request, objects))
+        request = request.chosen(record, State.UNKNOWN)
+        return _complete(api, request, objects)
     # How it ended stands, whatever a client that came too late has started since: `_next` clears that away.
     state = state_of(observation_of(objects)) if record.outcome is None else State(record.outcome.state)
     if state is State.STOPPING:
         # Its client may have died before it was done; it is neither adopted nor left half done.
         if record.stop is not None:
-            yield from carry_out(objects, record.stop)
-        yield from clear_attempt(objects)
+            carry_out(api, objects, record.stop)
+        clear_attempt(api, objects)
         return None
-    request = yield from request.chosen(record, state)
+    request = request.chosen(record, state)
     decision = run_record.decide(record, state, request.owner, plan.spec, request.choice.data)
     match decision:
         case run_record.Refuse(changes):
             raise SpecChanged.of(plan.run, changes)
         case run_record.Adopt():
-            return (yield from _adopt(request, objects))
+            return _adopt(api, request, objects)
         case run_record.HandOver():
-            return (yield from _hand_over(request, objects, state))
+            return _hand_over(api, request, objects, state)
         case run_record.StopFirst(_, why):
-            reason = f"started anew: {why}" if why else "started anew"
-            yield from stop_recorded(objects, Stop(request.owner.id, reason, objects.now))
+            stop = Stop(request.owner.id, f"started anew: {why}" if why else "started anew", objects.now)
+            stopped = stop_recorded(api, objects, stop)
+            if stopped is not None:
+                carry_out(api, replace(objects, stored=stopped), stop)
             return None
         case run_record.NewAttempt() | run_record.NewGeneration():
-            return (yield from _launch_next(request, objects, state, decision))
+            return _launch_next(api, request, objects, state, decision)
     raise AssertionError(decision)
 
 
-def _adopt(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Handle | None]:
+def _adopt(api: Api, request: _LaunchRequest, objects: AttemptObjects) -> Handle | None:
     assert objects.job is not None
     if objects.record.object_uid is None:  # its client died before the last two steps
-        yield from _own_extras(objects.stored, objects.job)
+        _own_extras(api, objects.stored, objects.job)
     record = replace(objects.record, object_uid=_object_uid(objects))
-    stored = yield from _swapped(request.noted(replace(objects.stored, record=record), objects.now))
+    stored = _swapped(api, request.noted(replace(objects.stored, record=record), objects.now))
     return None if stored is None else handle_of(stored.record, adopted=True)
 
 
-def _hand_over(request: _LaunchRequest, objects: AttemptObjects, state: State) -> Operation[Handle | None]:
+def _hand_over(api: Api, request: _LaunchRequest, objects: AttemptObjects, state: State) -> Handle | None:
     record = replace(objects.record.ended(state, objects.now), object_uid=_object_uid(objects))
-    stored = yield from _swapped(request.noted(replace(objects.stored, record=record), objects.now))
+    stored = _swapped(api, request.noted(replace(objects.stored, record=record), objects.now))
     return None if stored is None else replace(handle_of(stored.record), hand_over=True)
 
 
-def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Handle | None]:
+def _complete(api: Api, request: _LaunchRequest, objects: AttemptObjects) -> Handle | None:
     """The record means an attempt whose job is not made yet. With another spec that is the start of another
     client, unless it was abandoned.
     """
@@ -230,27 +240,28 @@ def _complete(request: _LaunchRequest, objects: AttemptObjects) -> Operation[Han
     if record.attempt > 1 and run_record.why_from_scratch(record.data, data):  # it would resume
         uid = _uid(plan, record.generation + 1, 1)
         record = record.next_generation(uid, request.owner, plan.spec, plan.spec_hash)
-    ready = yield from request.prepared(record.generation, record.attempt)
+    ready = request.prepared(record.generation, record.attempt)
     record = replace(
         record, spec=plan.spec, spec_hash=plan.spec_hash, data=data or record.data, secrets=plan.secrets
     )
-    stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
+    stored = _swapped(api, request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
-    return (yield from _make(stored, ready, () if record.history else None))
+    return _make(api, stored, ready, () if record.history else None)
 
 
 def _launch_next(
+    api: Api,
     request: _LaunchRequest,
     objects: AttemptObjects,
     state: State,
     decision: run_record.NewAttempt | run_record.NewGeneration,
-) -> Operation[Handle | None]:
+) -> Handle | None:
     """Another attempt, or another generation, once nothing of the one before can run any more."""
     plan = request.plan
     old = replace(objects.record.ended(state, objects.now), object_uid=_object_uid(objects))
-    ready = yield from _prepared_next(request, old, decision)
-    yield from clear_attempt(objects)
+    ready = _prepared_next(request, old, decision)
+    clear_attempt(api, objects)
     layout = ready.layout
     uid = _uid(plan, layout.generation, layout.attempt)
     anew = (uid, request.owner, plan.spec, plan.spec_hash)
@@ -260,18 +271,20 @@ def _launch_next(
         else old.next_generation(*anew)
     )
     record = replace(record, data=request.choice.data, secrets=plan.secrets)
-    stored = yield from _swapped(request.noted(meant_record(objects.stored, record, ready), objects.now))
+    stored = _swapped(api, request.noted(meant_record(objects.stored, record, ready), objects.now))
     if stored is None:
         return None
     before = replace(objects.stored, record=old)
-    handle = yield from _make(stored, ready, before)
+    handle = _make(api, stored, ready, before)
     notes = [*_launch_notes(plan, old, decision), *([request.choice.note] if request.choice.note else [])]
     return replace(handle, notes=(*notes, *handle.notes))
 
 
 def _prepared_next(
-    request: _LaunchRequest, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
-) -> Operation[PreparedAttempt]:
+    request: _LaunchRequest,
+    old: RunRecord,
+    decision: run_record.NewAttempt | run_record.NewGeneration,
+) -> PreparedAttempt:
     if isinstance(decision, run_record.NewGeneration):
         return request.prepared(old.generation + 1, 1)
     return request.prepared(old.generation, old.attempt + 1)
@@ -306,17 +319,17 @@ def meant_record(stored: Stored, record: RunRecord, ready: PreparedAttempt) -> S
 # Making an attempt, from step 2 on.
 
 
-def _make(stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | None) -> Operation[Handle]:
+def _make(api: Api, stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | None) -> Handle:
     """``before``: the record to go back to when the cluster refuses; None: there was none; ``()``: it is not
     known any more, and the attempt stays one that is to be made.
     """
     try:
-        notes = yield from _ensure_claims(stored, ready)
-        job = yield from _create(stored, ready)
+        notes = _ensure_claims(api, stored, ready)
+        job = _create(api, stored, ready)
     except (Invalid, Forbidden, Missing, _Taken) as error:
-        yield from _undo(stored, before)
+        _undo(api, stored, before)
         raise _refusal(error, stored, ready) from error
-    stored = yield from _confirm(stored, job)
+    stored = _confirm(api, stored, job)
     alone = ready.gang.alone
     return replace(
         handle_of(stored.record),
@@ -325,50 +338,50 @@ def _make(stored: Stored, ready: PreparedAttempt, before: Stored | tuple[()] | N
     )
 
 
-def _ensure_claims(stored: Stored, ready: PreparedAttempt) -> Operation[list[str]]:
+def _ensure_claims(api: Api, stored: Stored, ready: PreparedAttempt) -> list[str]:
     """The claims are there; notes about those that are not what the job says. Raises _Taken."""
     notes = []
     for claim in ready.claims:
-        there = yield from claims.ensure(stored, claim)
+        there = claims.ensure(api, stored, claim)
         if not claims.is_ours(there, claim):
             raise _Taken(there, claim)
         notes += [note] if (note := claims.difference(there, claim)) is not None else []
     return notes
 
 
-def _create(stored: Stored, ready: PreparedAttempt) -> Operation[Json]:
+def _create(api: Api, stored: Stored, ready: PreparedAttempt) -> Json:
     *extras, body = ready.manifests
     made = []
     for extra in extras:
-        made.append((yield from _ensure(stored, extra)))
-    job: Json = yield from _create_job(stored, body, extras)
+        made.append(_ensure(api, stored, extra))
+    job = _create_job(api, stored, body, extras)
     for thing in made:
-        yield from _own(thing, job)
+        _own(api, thing, job)
     return job
 
 
-def _create_job(stored: Stored, body: Json, extras: Sequence[Json]) -> Operation[Json]:
+def _create_job(api: Api, stored: Stored, body: Json, extras: Sequence[Json]) -> Json:
     """The job object; tried again while a webhook does not know yet what the job brings."""
     for _ in range(BEHIND):
         try:
-            return (yield from _ensure(stored, body))
+            return _ensure(api, stored, body)
         except (Forbidden, Invalid) as error:
             if not lacks_extra(error.message, extras):
                 raise
-        yield from effects.sleep(0.25)
-    return (yield from _ensure(stored, body))
+        api.pause(0.25)
+    return _ensure(api, stored, body)
 
 
-def _ensure(stored: Stored, body: Json) -> Operation[Json]:
+def _ensure(api: Api, stored: Stored, body: Json) -> Json:
     """The object, made by us or by another client that makes this attempt. Raises _Taken."""
     resource, name = resource_of(body), body["metadata"]["name"]
     for _ in range(GOING):
         try:
-            return (yield from effects.create(resource, ssh_keys.filled(body)))
+            return api.create(resource, ssh_keys.filled(body))
         except Exists:
             pass
         try:
-            there = yield from effects.get(resource, name)
+            there = api.get(resource, name)
         except Missing:
             continue
         if "deletionTimestamp" not in there["metadata"]:
@@ -378,9 +391,12 @@ def _ensure(stored: Stored, body: Json) -> Operation[Json]:
                 raise _Taken(there, body)
             # Of this run, and not what this attempt needs: a client that came too late has made it, or one
             # that died before it was used, or its record was pruned. Unless it is us who come too late.
-            yield from _still_meant(stored)
-            yield from (delete_job(there) if is_job(there, stored) else delete_object(there))
-        yield from effects.sleep(1.0)
+            _still_meant(api, stored)
+            if is_job(there, stored):
+                delete_job(api, there)
+            else:
+                delete_object(api, there)
+        api.pause(1.0)
     raise SiteError(
         f"{resource.name} {name} of an earlier attempt does not go away; look at its finalizers: "
         f"kubectl get {resource.name} {name} -o yaml"
@@ -412,9 +428,9 @@ def _holds(there: Any, wanted: Any) -> bool:
     return bool(there == wanted)
 
 
-def _still_meant(stored: Stored) -> Operation[None]:
+def _still_meant(api: Api, stored: Stored) -> None:
     """Raises Lost when the record no longer means what we are making."""
-    now = yield from records.read_record(stored.record.run)
+    now = records.read_record(api, stored.record.run)
     if now is None or _claim(now) != _claim(stored):
         raise OwnershipConflict(_overtaken(stored, now))
 
@@ -433,27 +449,27 @@ def _survived(job: Json, stored: Stored) -> bool:
     return same and not state_of(observation_of(AttemptObjects(stored, job))).is_final
 
 
-def _own_extras(stored: Stored, job: Json) -> Operation[None]:
+def _own_extras(api: Api, stored: Stored, job: Json) -> None:
     """Step 4 for a job whose client died before it."""
     for thing in stored.objects[:-1]:
         try:
-            there = yield from effects.get(resource_of(thing), thing["name"])
+            there = api.get(resource_of(thing), thing["name"])
         except (Missing, Forbidden):
             continue
         if labels.annotation_of(there, labels.LAUNCH) == stored.record.uid:
-            yield from _own(there, job)
+            _own(api, there, job)
 
 
-def _own(thing: Json, job: Json) -> Operation[None]:
+def _own(api: Api, thing: Json, job: Json) -> None:
     owner = labels.owner_reference(job)
     metadata = thing["metadata"]
     if any(ref["uid"] == owner["uid"] for ref in metadata.get("ownerReferences", ())):
         return
     # Where it went, so did its job.
-    yield from change_object(thing, {"metadata": {"ownerReferences": [owner]}})
+    change_object(api, thing, {"metadata": {"ownerReferences": [owner]}})
 
 
-def _confirm(stored: Stored, job: Json) -> Operation[Stored]:
+def _confirm(api: Api, stored: Stored, job: Json) -> Stored:
     """Step 5. Raises Lost when the record means something else by now; then the job is taken away again, and
     its extras go with it.
     """
@@ -467,10 +483,10 @@ def _confirm(stored: Stored, job: Json) -> Operation[Stored]:
             return None
         return replace(now, record=replace(record, object_uid=uid))
 
-    now = yield from records.change(stored.record.run, known, stored)
+    now = records.change(api, stored.record.run, known, stored)
     if now is not None and now.record.object_uid == uid:
         return now
-    yield from delete_job(job)
+    delete_job(api, job)
     if now is not None and now.record.uid == stored.record.uid and now.record.stop is not None:
         return now  # stopped before it began; its follower is told so
     raise OwnershipConflict(_overtaken(stored, now))
@@ -481,24 +497,24 @@ def _overtaken(stored: Stored, now: Stored | None) -> str:
     return f"run {stored.record.run} was {who} while it was being started here; nothing of this start is left"
 
 
-def _undo(stored: Stored, before: Stored | tuple[()] | None) -> Operation[None]:
+def _undo(api: Api, stored: Stored, before: Stored | tuple[()] | None) -> None:
     """The cluster as it was, unless another client has gone on with this attempt: the record first, by which
     that is known.
     """
     if before is None:
-        alone = yield from records.forget(stored)
+        alone = records.forget(api, stored)
     elif isinstance(before, Stored):
-        alone = (yield from _swapped(replace(before, body=stored.body))) is not None
+        alone = _swapped(api, replace(before, body=stored.body)) is not None
     else:
         return
     if alone:
-        yield from remove_extras(stored)
+        remove_extras(api, stored)
 
 
-def _swapped(stored: Stored, **changes: object) -> Operation[Stored | None]:
+def _swapped(api: Api, stored: Stored, **changes: object) -> Stored | None:
     """The record written, or None: another client was faster, look again."""
     try:
-        return (yield from records.swap(stored, **changes))
+        return records.swap(api, stored, **changes)
     except (Conflict, Missing):
         return None
 

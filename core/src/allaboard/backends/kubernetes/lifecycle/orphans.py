@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Handle, NotYours
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
     LEASES,
@@ -50,10 +49,13 @@ from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
 from allaboard.gangs import GANGS
-from allaboard.observation import State
 from allaboard.render import labels
-from allaboard.status import state_of
-from allaboard.units import from_rfc3339, rfc3339, show_seconds
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
+from allaboard.text.units import from_rfc3339, rfc3339, show_seconds
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 ATTACHED_SECONDS = 600.0
 ORCHESTRATED_SECONDS = 3600.0
@@ -122,43 +124,43 @@ class Picture:
     now: float
 
 
-def orphans(namespace: str) -> Operation[list[Orphan]]:
+def orphans(api: Api, namespace: str) -> list[Orphan]:
     """All of them, runs first. Raises BadInput for a namespace that is not there."""
-    orphans_here = [*found_in((yield from take_picture()))]
+    orphans_here = [*found_in(take_picture(api))]
     if not orphans_here:
-        yield from check_namespace(namespace)
+        check_namespace(api, namespace)
     return orphans_here
 
 
-def tidy_up(namespace: str) -> Operation[list[Tidied]]:
+def tidy_up(api: Api, namespace: str) -> list[Tidied]:
     """Tidy up all that may be, and say what was done about each."""
     done = []
-    for orphan in (yield from orphans(namespace)):
-        done.append((yield from _tidied(orphan)))
-    yield from leases.remove_dead()
+    for orphan in orphans(api, namespace):
+        done.append(_tidied(api, orphan))
+    leases.remove_dead(api)
     return done
 
 
 # Finding.
 
 
-def take_picture() -> Operation[Picture]:
+def take_picture(api: Api) -> Picture:
     """A picture of the namespace. Records come first, so that a job that is younger than they are is not
     taken for one without a record: its own is looked for before anything is done.
     """
-    bodies = yield from effects.list_all(CONFIGMAPS, labels=records.selector())
+    bodies = api.list(CONFIGMAPS, labels=records.selector())[0]
     stored = [*parse_records(bodies)]
     kinds = {*job_kinds(), *(resource_of(s.job) for s in stored)}
-    jobs = yield from _list_objects(kinds)
-    pods = yield from _list_objects({PODS})
-    extras = yield from _list_objects(_extra_kinds())
-    claims = yield from _list_objects({PVCS}, f"{labels.KEEP}=run")
+    jobs = _list_objects(api, kinds)
+    pods = _list_objects(api, {PODS})
+    extras = _list_objects(api, _extra_kinds())
+    claims = _list_objects(api, {PVCS}, f"{labels.KEEP}=run")
     try:
-        held = yield from effects.list_all(LEASES, labels=labels.selector())
+        held = api.list(LEASES, labels=labels.selector())[0]
         by_name = {lease["metadata"]["name"]: lease for lease in held}
     except Forbidden:
         by_name = None
-    now = yield from effects.server_time()
+    now = api.server_time()
     return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), tuple(claims), by_name, now)
 
 
@@ -172,12 +174,12 @@ def _extra_kinds() -> set[Resource]:
     return {CONFIGMAPS, *extra_kinds(), *of_gangs} - {SECRETS}
 
 
-def _list_objects(kinds: set[Resource], marked: str = labels.ATTEMPT) -> Operation[list[Json]]:
+def _list_objects(api: Api, kinds: set[Resource], marked: str = labels.ATTEMPT) -> list[Json]:
     """Objects of ours of these kinds with this label, as far as they are served and may be read."""
     objects: list[Json] = []
     for resource in sorted(kinds, key=lambda r: r.name):
         try:
-            things = yield from effects.list_all(resource, labels=f"{labels.selector()},{marked}")
+            things = api.list(resource, labels=f"{labels.selector()},{marked}")[0]
         except (Missing, Forbidden):
             continue
         objects += [{"apiVersion": resource.api_version, "kind": resource.kind, **t} for t in things]
@@ -298,53 +300,53 @@ def _of_claim(claim: Json, now: float) -> Iterator[Orphan]:
 # Tidying up.
 
 
-def _tidied(orphan: Orphan) -> Operation[Tidied]:
+def _tidied(api: Api, orphan: Orphan) -> Tidied:
     if orphan.left > 0:
         rest = show_seconds(orphan.left)
         return Tidied(orphan, False, f"left alone: its client may come back for another {rest}")
     try:
         if orphan.stored is None:
-            done = yield from _without_record(orphan)
+            done = _without_record(api, orphan)
         else:
-            done = yield from _with_record(orphan, orphan.stored)
+            done = _with_record(api, orphan, orphan.stored)
     except Forbidden as error:
         return Tidied(orphan, False, f"left alone: {error}")
     return Tidied(orphan, done is not None, done or "left alone: somebody has taken it up meanwhile")
 
 
-def _with_record(orphan: Orphan, stored: Stored) -> Operation[str | None]:
+def _with_record(api: Api, orphan: Orphan, stored: Stored) -> str | None:
     """None: it is not what it was."""
-    now = yield from records.read_record(orphan.run)
+    now = records.read_record(api, orphan.run)
     if now is None or (now.record, now.lease, now.followed) != (stored.record, stored.lease, stored.followed):
         return None
-    objects = yield from read_objects(now)
+    objects = read_objects(api, now)
     record = now.record
     if orphan.kind == "stop":
         assert record.stop is not None
-        yield from stop.carry_out(objects, record.stop)
+        stop.carry_out(api, objects, record.stop)
         return "its job is being ended"
     if orphan.kind == "start":
         if objects.was_created:
             return None
-        ended = yield from stop.record_end(objects, State.LOST)
+        ended = stop.record_end(api, objects, State.LOST)
         if ended is not None and ended.record.outcome is not None:
-            yield from stop.remove_extras(ended)
+            stop.remove_extras(api, ended)
         return "it counts as lost; launched again under its key, it starts"
     if orphan.kind == "end":
         state = state_of(observation_of(objects))
         if not state.is_final:
             return None
-        yield from stop.record_end(objects, state)
+        stop.record_end(api, objects, state)
         return f"written down: it {state}"
     handle = Handle(record.run, record.attempt, record.generation, record.uid)
-    answer = yield from stop.stop(handle, record.owner, "the janitor", orphan.why)
+    answer = stop.stop(api, handle, record.owner, "the janitor", orphan.why)
     return None if isinstance(answer, NotYours) else "stopped"
 
 
-def _without_record(orphan: Orphan) -> Operation[str | None]:
+def _without_record(api: Api, orphan: Orphan) -> str | None:
     thing = orphan.thing
     assert thing is not None
-    stored = yield from records.read_record(orphan.run)
+    stored = records.read_record(api, orphan.run)
     metadata = thing["metadata"]
     if stored is not None and orphan.kind == "job" and matches_record(thing, stored):
         return None
@@ -354,11 +356,11 @@ def _without_record(orphan: Orphan) -> Operation[str | None]:
         return None  # it is part of a start; that is told, and tidied up, as such
     resource = resource_of(thing)
     try:
-        yield from effects.delete(
+        api.delete(
             resource,
             metadata["name"],
             uid=metadata["uid"],
-            version=metadata["resourceVersion"],
+            resource_version=metadata["resourceVersion"],
             propagation=stop.propagation_of(thing) if orphan.kind == "job" else "Background",
         )
     except Conflict:

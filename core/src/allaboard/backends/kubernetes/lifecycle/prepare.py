@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from allaboard.backends.base import Plan
+from allaboard.checking.files import shipped_code
 from allaboard.engines import ENGINES, other_version
 from allaboard.errors import BadInput, Problem
 from allaboard.gangs import GANGS
-from allaboard.inspection import shipped_code
-from allaboard.layout import Layout, lay_out
+from allaboard.job.site import Site, place_on_cluster
+from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import engine_for
 from allaboard.render.manifests import Rendered, render
-from allaboard.spec.job import TrainingJob
-from allaboard.spec.site import Site, place_on_cluster
+from allaboard.runs.layout import Layout, lay_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Handle, NotYours, Stopped
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Conflict, Forbidden, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import EVENTS, PODS, SECRETS, resource_of
 from allaboard.backends.kubernetes.lifecycle import claims
 from allaboard.backends.kubernetes.logs import archive
@@ -34,11 +33,14 @@ from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
 from allaboard.errors import BackendUnreachable, BadInput, OwnershipConflict, SiteError, UnknownRun
-from allaboard.layout import Layout
-from allaboard.observation import Observation, Owner, State, Stop
 from allaboard.render import labels
-from allaboard.status import state_of
-from allaboard.units import from_rfc3339, rfc3339
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import Observation, Owner, State, Stop
+from allaboard.runs.status import state_of
+from allaboard.text.units import from_rfc3339, rfc3339
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 TRIES = 20
 POLL = 1.0
@@ -47,34 +49,57 @@ PATIENCE = 120.0
 
 
 def stop(
-    handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False
-) -> Operation[Stopped | NotYours]:
+    api: Api, handle: Handle, owner: Owner, by: str, reason: str, kill: bool = False
+) -> Stopped | NotYours:
     """Stop the attempt if it is still the handle's and still ``owner``'s. It is under way, not over, when
     this returns.
     """
     for _ in range(TRIES):
-        stored = yield from records.read_record(handle.run)
+        stored = records.read_record(api, handle.run)
         if stored is None or stored.record.uid != handle.uid or stored.record.owner.id != owner.id:
             return NotYours(stored.record.owner.id if stored is not None else "nobody")
-        objects = yield from read_objects(stored)
+        objects = read_objects(api, stored)
         state = state_of(observation_of(objects))
         if state.is_final:
-            yield from record_end(objects, state)
-            yield from _end_members(objects, kill)
-            yield from remove_extras(objects.stored)
+            record_end(api, objects, state)
+            _end_members(api, objects, kill)
+            remove_extras(api, objects.stored)
             return Stopped(already=True)
         wanted = stored.record.stop or Stop(by, reason, objects.now)
-        if (yield from stop_recorded(objects, wanted)) is not None:
-            yield from carry_out(objects, wanted, kill)
+        if stop_recorded(api, objects, wanted) is not None:
+            carry_out(api, objects, wanted, kill)
             return Stopped()
-    raise OwnershipConflict(
-        f"the record of run {handle.run} changes all the time; it was not stopped, try again"
-    )
+    raise _always_changing(handle.run)
 
 
-def stop_recorded(objects: AttemptObjects, stop: Stop) -> Operation[Stored | None]:
-    """The record that says so; None: another client was faster, look again. What never ran ends with this."""
-    record = objects.record
+def stop_from(api: Api, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
+    """As `stop`, of an attempt that is still ``old``'s and becomes ``new``'s with the same write. Whether it
+    was stopped: one that has ended by itself is left to whoever takes its result.
+    """
+    for _ in range(TRIES):
+        stored = records.read_record(api, handle.run)
+        if stored is None or stored.record.uid != handle.uid or stored.record.owner not in (old, new):
+            return False
+        objects = read_objects(api, stored)
+        if state_of(observation_of(objects)).is_final:
+            return False
+        wanted = stored.record.stop or Stop(by, reason, objects.now)
+        if stop_recorded(api, objects, wanted, new) is not None:
+            carry_out(api, objects, wanted)
+            return True
+    raise _always_changing(handle.run)
+
+
+def _always_changing(run: str) -> OwnershipConflict:
+    return OwnershipConflict(f"the record of run {run} changes all the time; it was not stopped, try again")
+
+
+def stop_recorded(api: Api, objects: AttemptObjects, stop: Stop, owner: Owner | None = None) -> Stored | None:
+    """The record that says so, and whose it is from now on; None: another client was faster, look again. What
+    never ran ends with this.
+    """
+    stored = objects.stored if owner is None else owned(objects.stored, owner, "", objects.now)
+    record = stored.record
     if record.stop is None:
         uid = record.object_uid or (objects.job["metadata"]["uid"] if objects.job is not None else None)
         record = replace(record, stop=stop, object_uid=uid)
@@ -83,29 +108,29 @@ def stop_recorded(objects: AttemptObjects, stop: Stop) -> Operation[Stored | Non
     if record == objects.record:
         return objects.stored
     try:
-        return (yield from records.swap(objects.stored, record=record))
+        return records.swap(api, stored, record=record)
     except (Conflict, Missing):
         return None
 
 
-def carry_out(objects: AttemptObjects, stop: Stop, kill: bool = False) -> Operation[None]:
+def carry_out(api: Api, objects: AttemptObjects, stop: Stop, kill: bool = False) -> None:
     """End the job of a run whose record says that it is stopped, unless it ends by itself first."""
     if objects.job is not None and not objects.ending:
-        yield from take_away(objects.job, stop, lambda job: _has_ended(replace(objects, job=job)))
+        take_away(api, objects.job, stop, lambda job: _has_ended(replace(objects, job=job)))
     if kill:
-        yield from _end_members(objects, kill)
-    yield from remove_extras(objects.stored)
+        _end_members(api, objects, kill)
+    remove_extras(api, objects.stored)
 
 
-def take_away(job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> Operation[None]:
+def take_away(api: Api, job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> None:
     """Delete this very job, unless it ends by itself first; who did it stands on it, and in an event of it,
     which outlives it.
     """
-    ending = yield from _deleted(job, has_ended)
+    ending = _deleted(api, job, has_ended)
     if ending is not None:
         said = {labels.STOPPED_BY: stop.by, labels.STOP_REASON: stop.reason}
-        yield from tell(ending, "Stopped", f"stopped by {stop.by}: {stop.reason}", said=said)
-        yield from _marked(ending, said)
+        tell(api, ending, "Stopped", f"stopped by {stop.by}: {stop.reason}", said=said)
+        _marked(api, ending, said)
 
 
 def stop_told(events: Iterable[Json]) -> Stop | None:
@@ -118,25 +143,25 @@ def stop_told(events: Iterable[Json]) -> Stop | None:
     return None
 
 
-def _deleted(job: Json, has_ended: Callable[[Json], bool]) -> Operation[Json | None]:
+def _deleted(api: Api, job: Json, has_ended: Callable[[Json], bool]) -> Json | None:
     """The job, being deleted; None when it is gone or has ended by itself."""
     resource, metadata = resource_of(job), job["metadata"]
     for tries in range(TRIES):
         # A job whose status never rests is ended all the same.
         version = job["metadata"]["resourceVersion"] if tries < TRIES - 1 else None
         try:
-            yield from effects.delete(
+            api.delete(
                 resource,
                 metadata["name"],
                 uid=metadata["uid"],
-                version=version,
+                resource_version=version,
                 propagation=propagation_of(job),
             )
             return job
         except Conflict:
             pass
         try:
-            job = yield from effects.get(resource, metadata["name"])
+            job = api.get(resource, metadata["name"])
         except Missing:
             return None
         if job["metadata"]["uid"] != metadata["uid"] or has_ended(job):
@@ -150,26 +175,32 @@ def _has_ended(objects: AttemptObjects) -> bool:
     return state_of(observation_of(without)).is_final
 
 
-def _marked(job: Json, said: Mapping[str, str]) -> Operation[None]:
+def _marked(api: Api, job: Json, said: Mapping[str, str]) -> None:
     """On the job too, for those who look at it with other tools while it ends."""
     try:
-        yield from change_object(job, {"metadata": {"annotations": said}})
+        change_object(api, job, {"metadata": {"annotations": said}})
     except (ApiError, BackendUnreachable):
         return  # it is gone already, or a webhook of its operator does not answer: the record has it
 
 
 def tell(
-    job: Json, reason: str, message: str, *, again: bool = False, said: Mapping[str, str] | None = None
-) -> Operation[None]:
+    api: Api,
+    job: Json,
+    reason: str,
+    message: str,
+    *,
+    again: bool = False,
+    said: Mapping[str, str] | None = None,
+) -> None:
     """An event of the job; ``again``: of what may happen to it more than once; ``said``: its annotations.
     A client that may not write events does without.
     """
-    now = yield from effects.server_time()
+    now = api.server_time()
     body = event(job, reason, message, now, which=str(now) if again else "")
     if said:
         body["metadata"]["annotations"] = dict(said)
     try:
-        yield from effects.create(EVENTS, body)
+        api.create(EVENTS, body)
     except (ApiError, BackendUnreachable):
         return
 
@@ -208,26 +239,26 @@ def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal"
     }
 
 
-def _end_members(objects: AttemptObjects, kill: bool) -> Operation[None]:
+def _end_members(api: Api, objects: AttemptObjects, kill: bool) -> None:
     """Members that live though their job has ended (clean_pods: none), or that are to have no grace."""
     for pod in objects.living:
-        yield from end_pod(pod, kill)
+        end_pod(api, pod, kill)
 
 
-def end_pod(pod: Json, kill: bool) -> Operation[None]:
+def end_pod(api: Api, pod: Json, kill: bool) -> None:
     """This very pod, unless it ends already; ``kill``: at once, whatever it does."""
     metadata = pod["metadata"]
     if is_over(pod) or ("deletionTimestamp" in metadata and not kill):
         return
     try:
-        yield from effects.delete(PODS, metadata["name"], uid=metadata["uid"], grace=0 if kill else None)
+        api.delete(PODS, metadata["name"], uid=metadata["uid"], grace=0 if kill else None)
     except Conflict:
         return  # another pod has the name: one of another attempt
 
 
 def record_end(
-    objects: AttemptObjects, state: State, history: Mapping[str, Any] | None = None
-) -> Operation[Stored | None]:
+    api: Api, objects: AttemptObjects, state: State, history: Mapping[str, Any] | None = None
+) -> Stored | None:
     """The outcome in the record, with what was seen on the way (``history``: its ``memory`` and ``report``).
     The first outcome stands. A client that may not write leaves it to others.
     """
@@ -251,12 +282,12 @@ def record_end(
     if objects.record.outcome is not None:
         return objects.stored
     try:
-        return (yield from records.change(objects.record.run, ended, objects.stored))
+        return records.change(api, objects.record.run, ended, objects.stored)
     except Forbidden:
         return objects.stored
 
 
-def clear_attempt(objects: AttemptObjects) -> Operation[AttemptObjects]:
+def clear_attempt(api: Api, objects: AttemptObjects) -> AttemptObjects:
     """Wait until nothing of this attempt can run any more, and end what does. What is left. Raises SiteError
     when something does not go.
     """
@@ -265,26 +296,26 @@ def clear_attempt(objects: AttemptObjects) -> Operation[AttemptObjects]:
     while True:
         job_lives = objects.job is not None and not _has_ended(objects)
         if not job_lives and not objects.living:
-            yield from remove_extras(objects.stored)
+            remove_extras(api, objects.stored)
             return objects
         if not job_lives:
-            yield from _end_members(objects, False)
+            _end_members(api, objects, False)
         elif objects.job is not None and not objects.ending:
-            yield from delete_job(objects.job)
+            delete_job(api, objects.job)
         if objects.now - begun > grace + PATIENCE:
             raise SiteError(describe_stuck(objects))
-        yield from effects.sleep(POLL)
-        objects = yield from read_objects(objects.stored)
+        api.pause(POLL)
+        objects = read_objects(api, objects.stored)
 
 
-def remove_extras(stored: Stored) -> Operation[None]:
+def remove_extras(api: Api, stored: Stored) -> None:
     """Those of an attempt that has no use for them any more and that no job owns, because who started it died
     before that: nothing else would remove them.
     """
     for thing in stored.objects[:-1]:
         resource = resource_of(thing)
         try:
-            there = yield from effects.get(resource, thing["name"])
+            there = api.get(resource, thing["name"])
         except (Missing, Forbidden):
             continue
         metadata = there["metadata"]
@@ -292,14 +323,14 @@ def remove_extras(stored: Stored) -> Operation[None]:
             continue
         version = metadata["resourceVersion"]
         try:
-            yield from effects.delete(resource, metadata["name"], uid=metadata["uid"], version=version)
+            api.delete(resource, metadata["name"], uid=metadata["uid"], resource_version=version)
         except (Conflict, Forbidden):
             continue  # another client has gone on with it meanwhile, or housekeeping will
 
 
-def delete_job(job: Json) -> Operation[None]:
+def delete_job(api: Api, job: Json) -> None:
     """This very job, and all that hangs off it. It is under way when this returns."""
-    yield from delete_object(job, propagation_of(job))
+    delete_object(api, job, propagation_of(job))
 
 
 def propagation_of(job: Json) -> str:
@@ -308,7 +339,7 @@ def propagation_of(job: Json) -> str:
     return "Foreground" if engine is None else engine.PROPAGATION
 
 
-def change_object(thing: Json, change: Json) -> Operation[bool]:
+def change_object(api: Api, thing: Json, change: Json) -> bool:
     """Merge a change into this very object, as often as others change it in the same moment. Whether it was
     there. Raises Conflict when they never let us.
     """
@@ -316,7 +347,7 @@ def change_object(thing: Json, change: Json) -> Operation[bool]:
     meant = {**change, "metadata": {**change.get("metadata", {}), "uid": metadata["uid"]}}
     for tries in range(TRIES):
         try:
-            yield from effects.patch(resource, metadata["name"], meant)
+            api.patch(resource, metadata["name"], meant)
             return True
         except Missing:
             return False
@@ -324,7 +355,7 @@ def change_object(thing: Json, change: Json) -> Operation[bool]:
             if tries == TRIES - 1:
                 raise
         try:
-            there = yield from effects.get(resource, metadata["name"])
+            there = api.get(resource, metadata["name"])
         except Missing:
             return False
         if there["metadata"]["uid"] != metadata["uid"]:
@@ -332,13 +363,11 @@ def change_object(thing: Json, change: Json) -> Operation[bool]:
     raise AssertionError
 
 
-def delete_object(thing: Json, propagation: str = "Background") -> Operation[None]:
+def delete_object(api: Api, thing: Json, propagation: str = "Background") -> None:
     """This very object; another one of its name stays."""
     metadata = thing["metadata"]
     try:
-        yield from effects.delete(
-            resource_of(thing), metadata["name"], uid=metadata["uid"], propagation=propagation
-        )
+        api.delete(resource_of(thing), metadata["name"], uid=metadata["uid"], propagation=propagation)
     except Conflict:
         return
 
@@ -346,7 +375,7 @@ def delete_object(thing: Json, propagation: str = "Background") -> Operation[Non
 # Limits.
 
 
-def enforce(objects: AttemptObjects, observation: Observation) -> Operation[None]:
+def enforce(api: Api, objects: AttemptObjects, observation: Observation) -> None:
     """Act on the limit that has passed: nudge the operator where it knows of the limit, else end the run: as
     failed where it could never start, as out of time otherwise.
     """
@@ -354,21 +383,21 @@ def enforce(objects: AttemptObjects, observation: Observation) -> Operation[None
     if job is None or passed is None or passed.left > 0:
         return
     if objects.record.stop is not None:
-        yield from carry_out(objects, objects.record.stop)
+        carry_out(api, objects, objects.record.stop)
     elif passed.nudge:
         # Where it is not the job that it was, the next look says what it is.
-        yield from change_object(job, {"metadata": {"annotations": {NUDGED: rfc3339(objects.now)}}})
+        change_object(api, job, {"metadata": {"annotations": {NUDGED: rfc3339(objects.now)}}})
     else:
         stop = Stop("allaboard", passed.why, objects.now, timed_out=passed.code is None, code=passed.code)
-        stored = yield from stop_recorded(objects, stop)
+        stored = stop_recorded(api, objects, stop)
         if stored is not None:
-            yield from carry_out(replace(objects, stored=stored), stop)
+            carry_out(api, replace(objects, stored=stored), stop)
 
 
 # The other verbs.
 
 
-def adopt(handle: Handle, old: Owner, new: Owner, lease: str, now: float) -> Operation[Stored]:
+def adopt(api: Api, handle: Handle, old: Owner, new: Owner, lease: str, now: float) -> Stored:
     """Change the owner, if it is ``old`` and the attempt is still the handle's. Raises Lost or UnknownRun."""
 
     def swap(stored: Stored) -> Stored | None:
@@ -383,7 +412,7 @@ def adopt(handle: Handle, old: Owner, new: Owner, lease: str, now: float) -> Ope
             raise OwnershipConflict(f"run {handle.run} belongs to {record.owner.id} now")
         return owned(stored, new, lease, now)
 
-    stored = yield from records.change(handle.run, swap)
+    stored = records.change(api, handle.run, swap)
     if stored is None:
         raise UnknownRun(f"there is no run {handle.run!r} here")
     return stored
@@ -398,7 +427,7 @@ def owned(stored: Stored, owner: Owner, lease: str, now: float) -> Stored:
     return replace(stored, record=replace(stored.record, owner=owner), lease=held, followed=now)
 
 
-def hand_over(handle: Handle) -> Operation[None]:
+def hand_over(api: Api, handle: Handle) -> None:
     """Record that the result was taken."""
 
     def taken(stored: Stored) -> Stored | None:
@@ -406,10 +435,10 @@ def hand_over(handle: Handle) -> Operation[None]:
             return None
         return replace(stored, record=replace(stored.record, handed_over=True))
 
-    yield from records.change(handle.run, taken)
+    records.change(api, handle.run, taken)
 
 
-def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
+def suspend(api: Api, objects: AttemptObjects, wanted: bool, by: str) -> None:
     """Suspend or resume the job; who did it stands on the job and in an event of it. Raises BadInput when it
     does not live.
     """
@@ -420,17 +449,17 @@ def suspend(objects: AttemptObjects, wanted: bool, by: str) -> Operation[None]:
     engine = engine_of_object(objects.job)
     assert engine is not None, "the record of a run names the kind of one of our engines"
     if queue_of(objects.job) is not None:
-        yield from refuse_suspension(engine, objects.job, wanted)
+        refuse_suspension(api, engine, objects.job, wanted)
     change = {
         "metadata": {"annotations": {labels.SUSPENDED_BY: by if wanted else None}},
         **engine.suspension(wanted),
     }
-    if not (yield from change_object(objects.job, change)):
+    if not change_object(api, objects.job, change):
         raise OwnershipConflict(f"run {objects.record.run} was started anew or deleted meanwhile; look again")
-    yield from tell(objects.job, word.title(), f"{word} by {by}", again=True)
+    tell(api, objects.job, word.title(), f"{word} by {by}", again=True)
 
 
-def delete(objects: AttemptObjects) -> Operation[None]:
+def delete(api: Api, objects: AttemptObjects) -> None:
     """Stop it if it lives, then remove its jobs, of all attempts, with pods, logs and the claims that are
     kept for the run alone. The record stays.
     """
@@ -439,40 +468,38 @@ def delete(objects: AttemptObjects) -> Operation[None]:
         handle = Handle(
             objects.record.run, objects.record.attempt, objects.record.generation, objects.record.uid
         )
-        yield from stop(handle, objects.record.owner, "delete", "the run is deleted")
-        stored = yield from records.read_record(objects.record.run)
+        stop(api, handle, objects.record.owner, "delete", "the run is deleted")
+        stored = records.read_record(api, objects.record.run)
         if stored is None:
             return
-        objects = yield from read_objects(stored)
-    objects = yield from clear_attempt(objects)
-    stored = yield from record_end(objects, state_of(observation_of(objects)))
+        objects = read_objects(api, stored)
+    objects = clear_attempt(api, objects)
+    stored = record_end(api, objects, state_of(observation_of(objects)))
     if stored is None or stored.record.uid != objects.record.uid:
         raise OwnershipConflict(f"run {objects.record.run} has been started anew; it was not deleted")
     for thing in stored.objects:
-        yield from remove_all(thing, stored.record.run)
-    yield from claims.drop(stored.record)
-    yield from archive.forget(stored.record.run)
+        remove_all(api, thing, stored.record.run)
+    claims.drop(api, stored.record)
+    archive.forget(api, stored.record.run)
 
     def deleted(now: Stored) -> Stored | None:
         if now.record.uid != objects.record.uid:
             return None
         return replace(now, record=replace(now.record, deleted=True))
 
-    yield from records.change(objects.record.run, deleted)
+    records.change(api, objects.record.run, deleted)
 
 
-def remove_all(thing: Mapping[str, str], run: str) -> Operation[None]:
+def remove_all(api: Api, thing: Mapping[str, str], run: str) -> None:
     """Every object of this kind that carries the run's label: those of earlier attempts too. Secrets are not
     listed: they go with the job that owns them.
     """
     resource = resource_of(thing)
     if resource == SECRETS:
         return
-    for there in (yield from effects.list_all(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")):
+    for there in api.list(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")[0]:
         metadata = there["metadata"]
         try:
-            yield from effects.delete(
-                resource, metadata["name"], uid=metadata["uid"], propagation="Background"
-            )
+            api.delete(resource, metadata["name"], uid=metadata["uid"], propagation="Background")
         except Conflict:
             continue

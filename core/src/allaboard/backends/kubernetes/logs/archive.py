@@ -16,9 +16,8 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Conflict,
@@ -26,16 +25,20 @@ from allaboard.backends.kubernetes.client.errors import (
     Forbidden,
     Missing,
 )
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.logs.cache import KeptTry
 from allaboard.backends.kubernetes.logs.parsing import Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.observe.observation import Memory
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.layout import Layout
-from allaboard.names import attempt_name
 from allaboard.render import labels
-from allaboard.untrusted import RECORDS, parse_json
+from allaboard.runs.layout import Layout
+from allaboard.text.names import attempt_name
+from allaboard.text.untrusted import RECORDS, parse_json
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 LABEL = labels.PREFIX + "logs"
 """Its value is the format."""
@@ -48,7 +51,7 @@ TIMES = 5
 """Swaps in a row that may be lost to others before what we have is given up."""
 
 
-def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float | None) -> Operation[None]:
+def save(api: Api, stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float | None) -> None:
     """Keep these of the attempt that a record means, beside those that are kept already. ``until``: when it
     ended; a pod that was made after that, by an operator which had not noticed, is none of its members, and
     ``memory`` does not know it.
@@ -58,16 +61,14 @@ def save(stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float 
     if not ours:
         return
     for _ in range(TIMES):
-        there = yield from _read_archive(stored, stored.record.attempt, stored.record.generation)
+        there = _read_archive(api, stored, stored.record.attempt, stored.record.generation)
         known = {} if there is None else {one.one.id: one for one in unpack_tries(there)}
         both = [*without_doubles(merge_tries([*known.values(), *ours]))]
         if there is not None and both == [*known.values()]:
             return
         body = _manifest(stored, both, there)
         try:
-            yield from (
-                effects.create(CONFIGMAPS, body) if there is None else effects.replace(CONFIGMAPS, body)
-            )
+            (api.create(CONFIGMAPS, body) if there is None else api.replace(CONFIGMAPS, body))
             return
         except (Exists, Conflict, Missing):
             continue
@@ -81,22 +82,22 @@ def _is_late(one: ContainerRun, memory: Memory, until: float | None) -> bool:
     return one.begun > until or bool(one.uid and one.uid not in memory.pods.get(one.member, {}))
 
 
-def load(stored: Stored, attempt: int, generation: int) -> Operation[list[KeptTry]]:
+def load(api: Api, stored: Stored, attempt: int, generation: int) -> list[KeptTry]:
     """What is kept of an attempt of this run."""
-    there = yield from _read_archive(stored, attempt, generation)
+    there = _read_archive(api, stored, attempt, generation)
     return [] if there is None else [*unpack_tries(there)]
 
 
-def forget(run: str) -> Operation[None]:
+def forget(api: Api, run: str) -> None:
     """Of all attempts of a run: it is deleted."""
-    for there in (yield from effects.list_all(CONFIGMAPS, labels=f"{labels.selector(run)},{LABEL}")):
-        yield from effects.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
+    for there in api.list(CONFIGMAPS, labels=f"{labels.selector(run)},{LABEL}")[0]:
+        api.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
 
 
-def _read_archive(stored: Stored, attempt: int, generation: int) -> Operation[Json | None]:
+def _read_archive(api: Api, stored: Stored, attempt: int, generation: int) -> Json | None:
     name = labels.logs_name(attempt_name(stored.record.run, attempt, generation))
     try:
-        body = yield from effects.get(CONFIGMAPS, name)
+        body = api.get(CONFIGMAPS, name)
     except (Missing, Forbidden):
         return None
     return body if labels.label_of(body, LABEL) == FORMAT else None

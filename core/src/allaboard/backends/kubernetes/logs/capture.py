@@ -8,11 +8,11 @@ knows the tries.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, closing, suppress
+from contextlib import closing, suppress
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRo
 from allaboard.errors import AllaboardError
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 Json = dict[str, Any]
 SECONDS = 10.0
@@ -184,69 +184,18 @@ def capture_pods(
 
 
 def run_within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
-    """Run these side by side. Those that are not done after ``seconds`` are left to themselves."""
+    """Run these side by side, with the deadline of who asks. Those that are not done after ``seconds`` are
+    left to themselves.
+    """
     turn = threading.Semaphore(AT_A_TIME)
 
     def work(job: Callable[[], None]) -> None:
         with turn:
             job()
 
-    threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+    threads = [threading.Thread(target=copy_context().run, args=(work, job), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     end = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-
-
-async def acapture_pod(
-    api: AsyncApi,
-    namespace: str | None,
-    pod: str,
-    container: str | None = None,
-    *,
-    version: str | None = None,
-    goes_from: str = "",
-) -> PodCapture:
-    """`capture_pod` in a loop."""
-
-    async def listen() -> bytes | None:
-        with suppress(AllaboardError):
-            pieces = api.log(pod, namespace, container=container, tail=TAIL)
-            return b"".join([piece async for piece in pieces])[-LARGEST_TAIL:]
-        return None
-
-    async with asyncio.timeout(SECONDS):
-        if version is None:
-            things = await _aread_pod(api, namespace, pod, version, goes_from)
-            over = any(map(is_over, things))
-            data = await listen()
-        else:
-            over = True
-            things, data = await asyncio.gather(_aread_pod(api, namespace, pod, version), listen())
-        if data is None or any(map(_is_settled, things)):
-            return PodCapture(pod, (*things,), data, data is not None, over)
-        since = await _aread_pod(api, namespace, pod, version)
-    return PodCapture(pod, (*things, *since), data, bool(since), over)
-
-
-async def _aread_pod(
-    api: AsyncApi, namespace: str | None, pod: str, version: str | None, goes_from: str = ""
-) -> list[Json]:
-    pods: list[Json] = []
-    with suppress(AllaboardError):
-        pods.append(await api.get(PODS, pod, namespace))
-    if start := _replay_start(pods, version, goes_from):
-        with suppress(AllaboardError):
-            async with aclosing(api.watch(PODS, namespace, **_since(pod, start))) as events:
-                async for kind, thing in events:
-                    if kind == "DELETED":
-                        pods.insert(0, thing)
-                        break
-    return pods
-
-
-async def acapture_pods(
-    api: AsyncApi, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
-) -> list[PodCapture]:
-    return [*await asyncio.gather(*(acapture_pod(api, namespace, pod, c, version=v) for pod, c, v in pods))]

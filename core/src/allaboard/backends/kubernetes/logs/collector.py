@@ -10,18 +10,17 @@ taken away, and the report lines of rank 0 (core/docs/contract.md, Evidence).
 - The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for what its report
   lines say. Runs that start together do not ask together.
 
-`EvidenceCollector` decides what to read and keeps the answers; `collect` and `acollect` read. One collector
+`EvidenceCollector` decides what to read and keeps the answers; `collect` reads. One collector
 belongs to one attempt of one run, in one follower.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,6 @@ from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs, LogCache
 from allaboard.backends.kubernetes.logs.capture import (
-    AT_A_TIME,
     LARGEST_TAIL,
     SECONDS,
     TAIL,
@@ -45,7 +43,6 @@ from allaboard.backends.kubernetes.logs.stream import (
     Fetch,
     ReadPass,
     ReadPositions,
-    afetch_answer,
     feed_answer,
     fetch_answer,
 )
@@ -54,10 +51,10 @@ from allaboard.backends.kubernetes.observe.observation import ProgressState, app
 from allaboard.diagnosis.excerpt import Excerpt
 from allaboard.errors import AllaboardError
 from allaboard.follow.stall import Movement
-from allaboard.reportline import is_answer
+from allaboard.text.reportline import is_answer
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 Json = dict[str, Any]
 PROGRESS_EVERY = 60.0
@@ -425,94 +422,6 @@ def _read_on(
             for fetch in fetches:
                 try:
                     reply: bytes | AllaboardError | None = fetch_answer(api, namespace, fetch)
-                except AllaboardError as error:
-                    reply = error
-                feed_answer(read_pass, fetch, reply, always=True)
-            collector.add_progress(read_pass, time.monotonic())
-    finally:
-        collector.finish(read_pass)
-
-
-async def acollect(
-    api: AsyncApi,
-    namespace: str | None,
-    collector: EvidenceCollector,
-    tries: Sequence[ContainerRun],
-    *,
-    over: bool = False,
-    asked: bool = False,
-) -> None:
-    """`collect` in a loop."""
-    now = time.monotonic()
-    turn = asyncio.Semaphore(AT_A_TIME)
-
-    async def read_end(fetch: Fetch) -> None:
-        async with turn:
-            await _aread_end(api, namespace, collector, fetch)
-
-    jobs = [read_end(fetch) for fetch in collector.tails_to_read(tries, now, asked=asked)]
-    due = collector.progress_to_read(tries, now, over=over)
-    if due is not None:
-        jobs.append(_aread_on(api, namespace, collector, due, whole=over or asked))
-    if jobs:
-        tasks = [asyncio.ensure_future(job) for job in jobs]
-        _, late = await asyncio.wait(tasks, timeout=SECONDS)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-
-
-async def _aread_end(
-    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, fetch: Fetch
-) -> None:
-    while True:
-        try:
-            async with aclosing(api.log(fetch.one.pod, namespace, **fetch.options)) as stream:
-                data = await _aread_tail(stream)
-            if _must_prove(fetch, data):
-                pod = await api.get(PODS, fetch.one.pod, namespace)
-                if not is_still_there(pod, fetch.one):
-                    return
-        except AllaboardError:
-            return
-        if collector.add_tail(fetch, data):
-            break
-        fetch = _with_fewer_lines(fetch)
-    whole = collector.excerpt_to_read(fetch)
-    if whole is None:
-        return
-    excerpt = Excerpt(tail=SHORT)
-    try:
-        async with aclosing(api.log(whole.one.pod, namespace, **whole.options)) as stream:
-            left = MIDDLE_OF_LOG
-            async for piece in stream:
-                excerpt.feed(piece)
-                left -= len(piece)
-                if left <= 0:
-                    break
-    except AllaboardError:
-        pass  # what was read tells, too; so it does where the time is over
-    finally:
-        collector.add_excerpt(whole, excerpt)
-
-
-async def _aread_tail(stream: AsyncIterable[bytes]) -> bytes:
-    data = bytearray()
-    async for piece in stream:
-        data += piece
-        if len(data) >= LARGEST_TAIL:
-            break
-    return bytes(data)
-
-
-async def _aread_on(
-    api: AsyncApi, namespace: str | None, collector: EvidenceCollector, read_pass: ReadPass, *, whole: bool
-) -> None:
-    try:
-        for fetches in _rounds(read_pass, whole=whole):
-            for fetch in fetches:
-                try:
-                    reply: bytes | AllaboardError | None = await afetch_answer(api, namespace, fetch)
                 except AllaboardError as error:
                     reply = error
                 feed_answer(read_pass, fetch, reply, always=True)

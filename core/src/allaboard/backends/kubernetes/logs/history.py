@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.observation import Stall
+from allaboard.runs.observation import Stall
 
 STACKS_AGAIN, STACKS_SELDOM = 60.0, 3600.0
 """Seconds until the stacks of a run that stands are asked for again, doubling up to the longest: each time a

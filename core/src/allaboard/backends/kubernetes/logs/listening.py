@@ -5,18 +5,17 @@ gone at once: who asks for its log then comes too late. So a follower has a stre
 pod will go, and keeps the end of what comes. A stream brings the last lines of a process also when its pod is
 deleted meanwhile; it asks nothing while nothing is written, but to be opened anew when it is silent for long.
 
-`Listened` is one try, and decides; `start` reads it in a thread, `astart` in a loop. Of the members of
+`Listened` is one try, and decides; `start` reads it in a thread. Of the members of
 one run `MOST` are listened to, the first by rank, and of all runs of a process `TOGETHER`; what others wrote
 is read when their pods go, if there is time (`capture`, `collector`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Collection, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.kubernetes.client.errors import Missing
@@ -29,7 +28,7 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRo
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 Json = dict[str, Any]
 MOST, TOGETHER = 32, 128
@@ -247,43 +246,4 @@ def start(api: Api, one: ContainerRun, logs: AttemptLogs, held: int) -> Listener
         return Listener(api, Listened(one, logs))
     except RuntimeError:  # no room for another thread
         room().leave()
-        return None
-
-
-def astart(api: AsyncApi, one: ContainerRun, logs: AttemptLogs, held: int) -> asyncio.Task[None] | None:
-    """`start` in a loop."""
-    if not room().take(held):
-        return None
-    task = asyncio.ensure_future(_arun(api, Listened(one, logs)))
-    task.add_done_callback(lambda _: room().leave())
-    return task
-
-
-async def _arun(api: AsyncApi, listened: Listened) -> None:
-    with suppress(AllaboardError):
-        while await _alisten(api, listened):
-            pass
-
-
-async def _alisten(api: AsyncApi, listened: Listened) -> bool:
-    pod = listened.one.pod
-    options = listened.begin(time.monotonic())
-    try:
-        async with aclosing(api.log(pod, **options)) as stream:
-            async for data in stream:
-                if listened.feed(data, time.monotonic()) and not listened.prove(await _apod(api, pod)):
-                    return False
-        rest = listened.end(time.monotonic())
-    except BackendUnreachable:
-        rest = listened.rest(time.monotonic())
-    except Missing:
-        return listened.goes_on(None, time.monotonic())
-    await asyncio.sleep(rest)
-    return not rest or listened.goes_on(await _apod(api, pod), time.monotonic())
-
-
-async def _apod(api: AsyncApi, pod: str) -> Json | None:
-    try:
-        return await api.get(PODS, pod)
-    except Missing:
         return None

@@ -4,20 +4,18 @@ once rank 0 has been silent for longer than the run may be; a healthy run costs 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, SECONDS, parse_tail, run_within
+from allaboard.backends.kubernetes.logs.capture import SECONDS, parse_tail, run_within
 from allaboard.backends.kubernetes.logs.parsing import SECOND
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.errors import AllaboardError
-from allaboard.reportline import is_answer
+from allaboard.text.reportline import is_answer
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 MOST = 32
 """Members that are asked, the first ones by rank."""
@@ -49,31 +47,6 @@ def read_last_times(api: Api, tries: Sequence[ContainerRun], *, answers: bool = 
 
     run_within(SECONDS, [partial(read, one) for one in tries])
     return dict(times)
-
-
-async def aread_last_times(
-    api: AsyncApi, tries: Sequence[ContainerRun], *, answers: bool = False
-) -> dict[int, float]:
-    """`read_last_times` in a loop."""
-    times: dict[int, float] = {}
-    tail, size = (ANSWERS, ANSWERS_SIZE) if answers else (1, _TIME)
-    turn = asyncio.Semaphore(AT_A_TIME)
-
-    async def read(one: ContainerRun) -> None:
-        async with turn:
-            try:
-                lines = api.log(one.pod, container=one.container, tail=tail, limit_bytes=size)
-                async with aclosing(lines) as stream:
-                    _note(times, one, b"".join([piece async for piece in stream]))
-            except AllaboardError:
-                return
-
-    if tasks := [asyncio.ensure_future(read(one)) for one in tries]:
-        _, late = await asyncio.wait(tasks, timeout=SECONDS)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-    return times
 
 
 def _note(times: dict[int, float], one: ContainerRun, data: bytes) -> None:

@@ -19,8 +19,7 @@ of the next container; another look at the pod decides. *Gap*: the node rotated 
 or the pod is gone; the line says the member and the times between which the lost lines were written.
 
 `ReadPositions`, `ReadPass` and `Following` decide what to ask for next, what of an answer is new, what is
-lost, and in which order lines leave. They touch nothing. `read_logs`, `follow_logs` and their async twins
-fetch. The rules:
+lost, and in which order lines leave. They touch nothing. `read_logs` and `follow_logs` fetch. The rules:
 
 - Each try is read from its first line to its last. No line comes twice.
 - Lines leave in the order of their times. To the present: exactly. While the run goes on, each line is held
@@ -35,15 +34,15 @@ since that second began.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,7 +70,7 @@ from allaboard.backends.kubernetes.observe.containers import (
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 AT_ONCE = 8 << 20
 """Bytes of all answers that are held at one time; those of one request are its share, within these bounds."""
@@ -802,7 +801,9 @@ class _Answers:
         if len(wants) == 1:
             return [(wants[0], self._fetch_one(wants[0]))]
         with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wants)), "allaboard-logs") as pool:
-            return list(zip(wants, pool.map(self._fetch_one, wants), strict=True))
+            # With the deadline of who asks.
+            answers = [pool.submit(copy_context().run, self._fetch_one, fetch) for fetch in wants]
+            return [(fetch, answer.result()) for fetch, answer in zip(wants, answers, strict=True)]
 
     def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
         reads_on = fetch.chain in self.open and self.read_pass.reads_on(fetch)
@@ -1009,194 +1010,3 @@ class _Pump:
                 self.events.put((self.fetch.one.id, data), timeout=0.5)
                 return True
         return False
-
-
-# --- the same without blocking ------------------------------------------------------------------------------
-
-
-async def aread_logs(
-    api: AsyncApi,
-    namespace: str | None,
-    tries: Sequence[ContainerRun],
-    selection: Selection,
-    cursor: Cursor | None = None,
-    logs: AttemptLogs | None = None,
-) -> AsyncIterator[LogLine | Cursor]:
-    """`read_logs` in a loop."""
-    positions = ReadPositions(cursor, logs)
-    read_pass = _begin_pass(positions, tries, selection, first=cursor is None)
-    async for line in _agive_lines(
-        positions, _aread_entries(api, namespace, read_pass), selection, first=cursor is None
-    ):
-        yield line
-    yield positions.cursor()
-
-
-async def _agive_lines(
-    positions: ReadPositions, entries: AsyncIterator[Sequence[Entry]], selection: Selection, *, first: bool
-) -> AsyncIterator[LogLine]:
-    if first and selection.tail is not None:
-        last = _Last(selection.tail)
-        async for some in entries:
-            for line in _give_lines(positions, some, selection, first=False):
-                last.add(line)
-        for line in last.lines:
-            yield line
-        return
-    async for some in entries:
-        for line in _give_lines(positions, some, selection, first=False):
-            yield line
-
-
-async def afetch_answer(api: AsyncApi, namespace: str | None, fetch: Fetch) -> bytes | None:
-    """`fetch_answer` in a loop."""
-    data = b"".join([piece async for piece in api.log(fetch.one.pod, namespace, **fetch.options)])
-    if fetch.must_prove(data) and not is_still_there(
-        await api.get(PODS, fetch.one.pod, namespace), fetch.one
-    ):
-        return None
-    return data
-
-
-class _AsyncAnswers:
-    """`_Answers` in a loop."""
-
-    def __init__(self, api: AsyncApi, namespace: str | None, read_pass: ReadPass) -> None:
-        self.api, self.namespace, self.read_pass = api, namespace, read_pass
-        self.open: dict[int, Any] = {}
-        self.turn = asyncio.Semaphore(SIDE_BY_SIDE)
-
-    async def fetch(
-        self, wants: Sequence[Fetch]
-    ) -> list[tuple[Fetch, bytes | _Piece | AllaboardError | None]]:
-        answers = await asyncio.gather(*(self._fetch_one(fetch) for fetch in wants))
-        return list(zip(wants, answers, strict=True))
-
-    async def _fetch_one(self, fetch: Fetch) -> bytes | _Piece | AllaboardError | None:
-        reads_on = fetch.chain in self.open and self.read_pass.reads_on(fetch)
-        try:
-            async with self.turn:
-                if fetch.piece is None:
-                    return await afetch_answer(self.api, self.namespace, fetch)
-                if not reads_on:
-                    await self._close(fetch.chain)
-                    self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
-                data, goes_on = await _aread_piece(self.open[fetch.chain], fetch.piece)
-                if not reads_on and fetch.must_prove(data):
-                    pod = await self.api.get(PODS, fetch.one.pod, self.namespace)
-                    if not is_still_there(pod, fetch.one):
-                        await self._close(fetch.chain)
-                        return None
-        except AllaboardError as error:
-            await self._close(fetch.chain)
-            if not reads_on or not self.read_pass.break_off(fetch):
-                return error
-            return _Piece(b"", goes_on=True)
-        if not goes_on:
-            await self._close(fetch.chain)
-        return _Piece(data, goes_on)
-
-    async def _close(self, n: int) -> None:
-        if (body := self.open.pop(n, None)) is not None:
-            await body.aclose()
-
-    async def close(self) -> None:
-        for n in [*self.open]:
-            await self._close(n)
-
-
-async def _aread_piece(body: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:
-    pieces, size = [], 0
-    async for data in body:
-        pieces.append(data)
-        size += len(data)
-        if size >= most:
-            return b"".join(pieces), True
-    return b"".join(pieces), False
-
-
-async def _aread_entries(
-    api: AsyncApi, namespace: str | None, read_pass: ReadPass
-) -> AsyncIterator[Sequence[Entry]]:
-    yield [*read_pass.ready()]
-    answers = _AsyncAnswers(api, namespace, read_pass)
-    try:
-        while wants := read_pass.wants():
-            _feed_answers(read_pass, await answers.fetch(wants))
-            yield [*read_pass.ready()]
-    finally:
-        await answers.close()
-
-
-async def afollow_logs(
-    api: AsyncApi,
-    namespace: str | None,
-    find_sources: Callable[[], Awaitable[LogSources]],
-    selection: Selection,
-    cursor: Cursor | None = None,
-    logs: AttemptLogs | None = None,
-) -> AsyncIterator[LogLine | Cursor]:
-    """`follow_logs` in a loop."""
-    positions = ReadPositions(cursor, logs)
-    following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
-    events: asyncio.Queue[tuple[str, bytes | _End]] = asyncio.Queue(maxsize=QUEUED)
-    pumps: dict[str, asyncio.Task[None]] = {}
-    first, pace = cursor is None, _CursorPace(time.monotonic())
-    try:
-        while True:
-            sources = await find_sources()
-            for id in following.stale_streams(sources.tries):
-                following.end_stream(id, time.monotonic(), whole=False)
-                pumps.pop(id).cancel()
-            read_pass = _next_pass(following, sources, selection, first=first)
-            entries = _aread_entries(api, namespace, read_pass)
-            if pumps:
-                async for some in entries:
-                    following.put(some, time.monotonic())
-            else:
-                for line in following.take(0.0, everything=True):
-                    yield line
-                async for line in _agive_lines(positions, entries, selection, first=first):
-                    yield line
-            first, pace.given = False, pace.given or not pumps
-            following.pause(read_pass.doubtful, time.monotonic())
-            tries = select_runs(sources.tries, selection)
-            for fetch in following.streams_to_open(tries, time.monotonic()):
-                pumps[fetch.one.id] = asyncio.create_task(_pump(api, namespace, fetch, events))
-            if sources.over and not pumps and not any(one.running for one in tries):
-                break
-            until = time.monotonic() + LOOK_EVERY
-            while (now := time.monotonic()) < until:
-                due = following.merge.due()
-                with suppress(asyncio.TimeoutError):
-                    next_at = pace.next_at(until, due)
-                    id, data = await asyncio.wait_for(events.get(), max(0.0, next_at - now))
-                    if id in pumps and _handle_event(following, id, data):
-                        pumps.pop(id).cancel()
-                        until = min(until, now + 0.1)
-                for item in _take_due(following, pace):
-                    yield item
-        for line in following.take(0.0, everything=True):
-            yield line
-        yield positions.cursor()
-    finally:
-        for task in pumps.values():
-            task.cancel()
-        await asyncio.gather(*pumps.values(), return_exceptions=True)
-
-
-async def _pump(
-    api: AsyncApi, namespace: str | None, fetch: Fetch, events: asyncio.Queue[tuple[str, bytes | _End]]
-) -> None:
-    last_at, error, whole, proven = time.monotonic(), None, False, not fetch.proves
-    try:
-        async for data in api.log(fetch.one.pod, namespace, **{**fetch.options, "silence": SILENCE}):
-            last_at = time.monotonic()
-            proven = proven or is_still_there(await api.get(PODS, fetch.one.pod, namespace), fetch.one)
-            if not proven:
-                break
-            await events.put((fetch.one.id, data))
-        whole = proven and time.monotonic() - last_at < SILENCE - 2
-    except AllaboardError as caught:
-        error = caught
-    await events.put((fetch.one.id, _End(whole, error)))

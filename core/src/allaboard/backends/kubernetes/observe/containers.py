@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.backends.base import Selection
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 
 Json = Mapping[str, Any]
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from allaboard.backends.kubernetes.observe.obstacles import PATIENCE
-from allaboard.layout import Policy
-from allaboard.observation import PHASES, Limit, Observation, Stall, State
-from allaboard.status import state_of
-from allaboard.units import show_seconds
+from allaboard.runs.layout import Policy
+from allaboard.runs.observation import PHASES, Limit, Observation, Stall, State
+from allaboard.runs.status import state_of
+from allaboard.text.units import show_seconds
 
 REACTS = 60.0
 """Seconds that an operator which was nudged has to end its job."""

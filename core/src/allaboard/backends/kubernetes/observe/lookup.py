@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
     EVENTS,
@@ -38,13 +37,16 @@ from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.gangs.placement import are_only_echoes
-from allaboard.layout import Layout
-from allaboard.names import nearest, why_not_an_object_name
-from allaboard.observation import Observation, State
 from allaboard.render import labels
-from allaboard.status import CLOCK_IDLE, idle_clock, state_of
-from allaboard.units import from_rfc3339
-from allaboard.untrusted import show
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import CLOCK_IDLE, idle_clock, state_of
+from allaboard.text.names import nearest, why_not_an_object_name
+from allaboard.text.units import from_rfc3339
+from allaboard.text.untrusted import show
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 NUDGED = labels.PREFIX + "nudged"
 """Annotation of a job: when its operator was told of its deadline."""
@@ -119,29 +121,29 @@ def overdue(living: Iterable[Json], now: float) -> tuple[Json, ...]:
     return tuple(p for p, end in ends if end is not None and now - end > LATE)
 
 
-def read_objects(stored: Stored) -> Operation[AttemptObjects]:
+def read_objects(api: Api, stored: Stored) -> AttemptObjects:
     """What is there now of the job and its pods."""
     record = stored.record
     job = other = None
     try:
-        there = yield from effects.get(resource_of(stored.job), stored.job["name"])
+        there = api.get(resource_of(stored.job), stored.job["name"])
         job, other = (there, None) if matches_record(there, stored) else (None, there)
     except Missing:
         pass
     of_it = labels.selector(record.run, record.attempt, record.generation)
-    pods = yield from effects.list_all(PODS, labels=of_it)
-    objects = AttemptObjects(stored, job, other, tuple(pods), (yield from effects.server_time()))
+    pods = api.list(PODS, labels=of_it)[0]
+    objects = AttemptObjects(stored, job, other, tuple(pods), api.server_time())
     if objects.is_missing and record.object_uid is not None:
         # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
-        objects = replace(objects, events=tuple((yield from list_events([record.object_uid], []))))
+        objects = replace(objects, events=tuple(list_events(api, [record.object_uid], [])))
     return objects
 
 
-def reread_pods(objects: AttemptObjects) -> Operation[AttemptObjects]:
+def reread_pods(api: Api, objects: AttemptObjects) -> AttemptObjects:
     """The same with its pods as they are now."""
     record = objects.record
     of_it = labels.selector(record.run, record.attempt, record.generation)
-    return replace(objects, pods=tuple((yield from effects.list_all(PODS, labels=of_it))))
+    return replace(objects, pods=tuple(api.list(PODS, labels=of_it)[0]))
 
 
 def end_by_events(events: Iterable[Json]) -> State | None:
@@ -152,23 +154,23 @@ def end_by_events(events: Iterable[Json]) -> State | None:
 
 
 def read_explanations(
-    objects: AttemptObjects, *, everything: bool = False
-) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
+    api: Api, objects: AttemptObjects, *, everything: bool = False
+) -> tuple[AttemptObjects, tuple[str, ...]]:
     """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
     that object; of its pods too, where these say nothing else; ``everything``: and of what is gone. With it,
     sentences about what may not be read here.
     """
     notes: list[str] = []
-    groups = yield from _read_gang(objects, notes)
-    queue = yield from _read_queue(groups)
+    groups = _read_gang(api, objects, notes)
+    queue = _read_queue(api, groups)
     pods = objects.pods if everything or are_only_echoes(objects.pods) else unexplained_pods(objects.pods)
     about = [t for t in (objects.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
-    events = yield from list_events([*uids, *(_gone_uids(objects, uids) if everything else ())], notes)
-    rivals = yield from _read_rivals(objects)
+    events = list_events(api, [*uids, *(_gone_uids(objects, uids) if everything else ())], notes)
+    rivals = _read_rivals(api, objects)
     workload = None
     if objects.job is not None and holding_queue(objects.job) is not None:
-        workload = yield from read_place(objects.job, notes)
+        workload = read_place(api, objects.job, notes)
     found = replace(
         objects,
         groups=tuple(groups),
@@ -202,7 +204,7 @@ def _gone_uids(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:
     return (uid for uid in known if uid not in there)
 
 
-def _read_rivals(objects: AttemptObjects) -> Operation[list[Json]]:
+def _read_rivals(api: Api, objects: AttemptObjects) -> list[Json]:
     """Pods of other runs of the namespace, when this one has places for some of its members alone, and no
     gang scheduler that would take them back: others may be in the same deadlock.
     """
@@ -210,11 +212,11 @@ def _read_rivals(objects: AttemptObjects) -> Operation[list[Json]]:
     if objects.job is None or objects.stored.gang or has_place != {True, False}:
         return []
     run = objects.record.run
-    others = yield from effects.list_all(PODS, labels=f"{labels.selector()},{labels.RUN}!={run}")
+    others = api.list(PODS, labels=f"{labels.selector()},{labels.RUN}!={run}")[0]
     return [{**pod, "metadata": {"labels": pod["metadata"]["labels"]}} for pod in others]
 
 
-def _read_gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json]]:
+def _read_gang(api: Api, objects: AttemptObjects, notes: list[str]) -> list[Json]:
     gang = objects.stored.gang
     if not gang or objects.job is None:
         return []
@@ -222,7 +224,7 @@ def _read_gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json
     if name is None:
         return []
     try:
-        return [(yield from effects.get(resource_of(gang), name))]
+        return [api.get(resource_of(gang), name)]
     except Missing:
         return []
     except Forbidden:
@@ -230,7 +232,7 @@ def _read_gang(objects: AttemptObjects, notes: list[str]) -> Operation[list[Json
         return []
 
 
-def _read_queue(groups: Sequence[Json]) -> Operation[Json | None]:
+def _read_queue(api: Api, groups: Sequence[Json]) -> Json | None:
     """The Queue of Volcano that a PodGroup is in. It is an object of the whole cluster, which few may read:
     without it the reason says less.
     """
@@ -239,7 +241,7 @@ def _read_queue(groups: Sequence[Json]) -> Operation[Json | None]:
     if not name:
         return None
     try:
-        return (yield from effects.get(VOLCANO_QUEUES, name))
+        return api.get(VOLCANO_QUEUES, name)
     except (Missing, Forbidden):
         return None
 
@@ -253,16 +255,16 @@ def _named_gang(objects: AttemptObjects) -> str | None:
     return next(filter(None, names), None)
 
 
-def list_events(uids: Sequence[str], notes: list[str]) -> Operation[list[Json]]:
+def list_events(api: Api, uids: Sequence[str], notes: list[str]) -> list[Json]:
     """The events of these objects, as far as the cluster keeps them (an hour, mostly)."""
     events: list[Json] = []
     try:
         if len(uids) > ONE_BY_ONE:
             wanted = set(uids)
-            every = yield from effects.list_all(EVENTS)
+            every = api.list(EVENTS)[0]
             return [e for e in every if (e.get("involvedObject") or {}).get("uid") in wanted]
         for uid in dict.fromkeys(uids):
-            events += yield from effects.list_all(EVENTS, fields=f"involvedObject.uid={uid}")
+            events += api.list(EVENTS, fields=f"involvedObject.uid={uid}")[0]
     except Forbidden:
         notes.append("events may not be read here, and with them most reasons")
     return events
@@ -427,19 +429,19 @@ NOT_CREATED = "its job is not created yet; if no client is starting it any more,
 # Finding.
 
 
-def find_record(run: str) -> Operation[Stored]:
+def find_record(api: Api, run: str) -> Stored:
     """The record of a run by its id, a unique prefix of it, or a job's name (its newest run). Raises
     UnknownRun.
     """
     if why_not_an_object_name(run) is None:
-        stored = yield from records.read_record(run)
+        stored = records.read_record(api, run)
         if stored is not None:
             return stored
     if _is_label(run):
-        named = yield from _records(records.selector(job=run))
+        named = _records(api, records.selector(job=run))
         if named:
             return max(named, key=lambda s: (s.record.created, s.record.run))
-    every = yield from _records(records.selector())
+    every = _records(api, records.selector())
     begun = [s for s in every if run and s.record.run.startswith(run)]
     if len(begun) == 1:
         return begun[0]
@@ -451,15 +453,15 @@ def find_record(run: str) -> Operation[Stored]:
     raise UnknownRun(f"there is no run {show(run)} here; {hint}")
 
 
-def check_namespace(name: str) -> Operation[None]:
+def check_namespace(api: Api, name: str) -> None:
     """Raises BadInput, with the nearest name, for a namespace that is known not to be there."""
     try:
-        yield from effects.get(NAMESPACES, name)
+        api.get(NAMESPACES, name)
     except Forbidden:
         return
     except Missing:
         try:
-            there = yield from effects.list_all(NAMESPACES)
+            there = api.list(NAMESPACES)[0]
         except Forbidden:
             there = []
         near = nearest(name, [n["metadata"]["name"] for n in there])
@@ -471,9 +473,9 @@ def _is_label(text: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text))
 
 
-def _records(selector: str) -> Operation[list[Stored]]:
+def _records(api: Api, selector: str) -> list[Stored]:
     """Those of these records that can be read."""
-    bodies = yield from effects.list_all(CONFIGMAPS, labels=selector)
+    bodies = api.list(CONFIGMAPS, labels=selector)[0]
     return [*parse_records(bodies)]
 
 

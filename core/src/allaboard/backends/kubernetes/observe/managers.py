@@ -10,7 +10,7 @@ from typing import Any
 from allaboard.engines import engine_of_object
 from allaboard.gangs.kueue import MULTIKUEUE, QUEUE
 from allaboard.render import labels
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
 
 Json = Mapping[str, Any]
 

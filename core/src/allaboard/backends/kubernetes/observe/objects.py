@@ -1,4 +1,4 @@
-"""Objects of a cluster in the words of an observation (`allaboard.observation.Objects`). Whatever is
+"""Objects of a cluster in the words of an observation (`allaboard.runs.observation.Objects`). Whatever is
 missing or of the wrong kind is left out: nothing here raises, whoever wrote the objects. Values in, values
 out.
 """
@@ -6,11 +6,12 @@ out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import Engine
-from allaboard.observation import (
+from allaboard.runs.observation import (
     Condition,
     ContainerSeen,
     EventSeen,
@@ -21,7 +22,7 @@ from allaboard.observation import (
     Refused,
     Try,
 )
-from allaboard.units import from_rfc3339
+from allaboard.text.units import from_rfc3339
 
 Json = Mapping[str, Any]
 LONGEST = 4000
@@ -55,7 +56,7 @@ def objects_of(
         job=_object(job) if isinstance(job, Mapping) else None,
         refused=_refused(refused),
         pods=tuple(_pod(pod, engine, by_member) for pod in dicts(pods)),
-        events=tuple(_event(event) for event in dicts(events, MOST_ITEMS * 5)),
+        events=tuple(event_seen(event) for event in dicts(events, MOST_ITEMS * 5)),
         nodes=None if nodes is None else tuple(_node(node) for node in dicts(nodes)),
         groups=_objects(groups),
         workloads=_objects(workloads),
@@ -189,11 +190,17 @@ def _refused(status: Any) -> Refused | None:
 
 
 def _pod(pod: Json, engine: Engine | None, by_member: bool) -> PodSeen:
+    member = _member(pod, engine)
+    seen = pod_seen(pod, engine.CONTAINER if engine is not None else "", member)
+    return seen if by_member and member else replace(seen, name=seen.pod)
+
+
+def pod_seen(pod: Json, trains: str = "", member: str | None = None) -> PodSeen:
+    """``trains``: the name of the container that trains; ``member``: what the pod is called, too."""
     metadata, spec, status = pod.get("metadata"), pod.get("spec"), pod.get("status")
     name = text(at(metadata, "name"))
-    member = _member(pod, engine)
     return PodSeen(
-        name=member if by_member and member else name,
+        name=member or name,
         pod=name,
         member=member,
         uid=text(at(metadata, "uid")),
@@ -204,10 +211,20 @@ def _pod(pod: Json, engine: Engine | None, by_member: bool) -> PodSeen:
         created=moment(at(metadata, "creationTimestamp")),
         deleted=moment(at(metadata, "deletionTimestamp")),
         conditions=_conditions(at(status, "conditions")),
-        containers=tuple(_containers(spec, status, engine.CONTAINER if engine is not None else "")),
+        containers=tuple(_containers(spec, status, trains)),
+        claims=tuple(_claims(name, spec)),
         labels={**texts(at(metadata, "annotations")), **texts(at(metadata, "labels"))},
         facts=_facts(spec),
     )
+
+
+def _claims(pod: str, spec: Any) -> Iterator[str]:
+    """The claims that a pod mounts; those of its ephemeral volumes are called after it."""
+    for volume in dicts(at(spec, "volumes"), 200):
+        if claim := text(at(volume, "persistentVolumeClaim", "claimName")):
+            yield claim
+        elif isinstance(volume.get("ephemeral"), Mapping):
+            yield f"{pod}-{text(volume.get('name'))}"
 
 
 def _member(pod: Json, engine: Engine | None) -> str | None:
@@ -294,7 +311,7 @@ def from_nodes(nodes: Iterable[Node] | None) -> tuple[NodeSeen, ...] | None:
     )
 
 
-def _event(event: Json) -> EventSeen:
+def event_seen(event: Json) -> EventSeen:
     about = event.get("involvedObject") or event.get("regarding")
     series = event.get("series")
     count = whole(at(series, "count")) or whole(event.get("count")) or 1
@@ -311,6 +328,7 @@ def _event(event: Json) -> EventSeen:
         first=first,
         count=max(1, count),
         uid=text(at(about, "uid")),
+        id=text(at(event, "metadata", "uid")),
     )
 
 

@@ -31,8 +31,8 @@ from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
-from allaboard.backends.kubernetes.observe.objects import from_nodes, objects_of
-from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of, refusal, when
+from allaboard.backends.kubernetes.observe.objects import event_seen, from_nodes, objects_of
+from allaboard.backends.kubernetes.observe.obstacles import Scene, is_over_quota, obstacle_of, refusal
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen, restarts_in_all
 from allaboard.engines.kubeflow import NOT_STARTED
@@ -50,8 +50,10 @@ from allaboard.gangs.placement import (
     unknown_scheduler_reason,
     unnoticed_reason,
 )
-from allaboard.layout import Layout
-from allaboard.observation import (
+from allaboard.job.training_job import TrainingJob
+from allaboard.render import labels
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import (
     PHASES,
     Condition,
     Event,
@@ -63,10 +65,8 @@ from allaboard.observation import (
     Stop,
     in_order,
 )
-from allaboard.render import labels
-from allaboard.reportline import decode
-from allaboard.spec.job import TrainingJob
-from allaboard.units import counted, from_rfc3339
+from allaboard.text.reportline import decode
+from allaboard.text.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
 HALF_STARTED = "gang_partial_scheduling"
@@ -540,7 +540,7 @@ def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequen
         return HALF_STARTED
     if waiting is None:
         return None
-    if len(gang_view.pods) < gang_view.needed and "exceeded quota" in (refusal(events) or ""):
+    if len(gang_view.pods) < gang_view.needed and is_over_quota(refusal(events) or ""):
         return "resource_quota_exceeded"
     if unnoticed_reason(gang_view, at) is not None:
         return "gang_scheduler_missing"
@@ -764,18 +764,11 @@ def _to_events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[
     """Events in our words: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
     for event in events:
-        about = event.get("involvedObject") or event.get("regarding") or {}
-        name, kind = str(about.get("name", "")), str(about.get("kind", ""))
+        seen = event_seen(event)
         # A pod that is gone is told by its name, which begins with the job's.
-        member = (names.get(name) or _tail(name, job)) if kind == "Pod" else None
-        yield Event(
-            time=when(event),
-            type=str(event.get("type") or "Normal"),
-            reason=str(event.get("reason") or ""),
-            object=member or (name if kind in (engine.KIND, "") else f"{kind.lower()}/{name}"),
-            message=str(event.get("message") or event.get("note") or ""),
-            id=str((event.get("metadata") or {}).get("uid") or ""),
-        )
+        member = (names.get(seen.name) or _tail(seen.name, job)) if seen.kind == "Pod" else None
+        own = seen.name if seen.kind in (engine.KIND, "") else f"{seen.kind.lower()}/{seen.name}"
+        yield Event(seen.time, seen.type, seen.reason, member or own, seen.message, seen.id)
 
 
 def _tail(name: str, job: str) -> str | None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
-from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS
 from allaboard.backends.kubernetes.observe import managers
 from allaboard.engines import Engine
 from allaboard.errors import BackendUnreachable, BadInput
 from allaboard.gangs.kueue import WorkloadSeen
-from allaboard.untrusted import show
+from allaboard.text.untrusted import show
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of the Workload that Kueue makes for a job."""
@@ -27,10 +28,10 @@ _QUICK = Patience(budget=1.0)
 """A position is worth no more waiting: Kueue itself answers that request, and it may be off or away."""
 
 
-def read_workload(job: Json, notes: list[str]) -> Operation[WorkloadSeen | None]:
+def read_workload(api: Api, job: Json, notes: list[str]) -> WorkloadSeen | None:
     """The Workload of this job; None where it may not be read, which ``notes`` then say."""
     try:
-        found = yield from effects.list_all(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")
+        found = api.list(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")[0]
     except Missing:
         return WorkloadSeen()
     except Forbidden:
@@ -39,17 +40,17 @@ def read_workload(job: Json, notes: list[str]) -> Operation[WorkloadSeen | None]
     return WorkloadSeen(found[0]) if found else WorkloadSeen()
 
 
-def read_place(job: Json, notes: list[str]) -> Operation[WorkloadSeen | None]:
+def read_place(api: Api, job: Json, notes: list[str]) -> WorkloadSeen | None:
     """The same with its position in the queue, where it waits in one and Kueue tells."""
-    seen = yield from read_workload(job, notes)
+    seen = read_workload(api, job, notes)
     queue = managers.queue_of(job)
     if seen is None or seen.body is None or queue is None or not seen.waits:
         return seen
-    positions = yield from read_positions(queue, job["metadata"]["namespace"])
+    positions = read_positions(api, queue, job["metadata"]["namespace"])
     return replace(seen, position=positions.get(seen.body["metadata"]["name"]))
 
 
-def read_positions(queue: str, namespace: str) -> Operation[dict[str, int]]:
+def read_positions(api: Api, queue: str, namespace: str) -> dict[str, int]:
     """The positions of those who wait in a LocalQueue, by the name of their Workload, 0 is next: of the first
     1,000. Empty where Kueue does not tell.
     """
@@ -57,32 +58,14 @@ def read_positions(queue: str, namespace: str) -> Operation[dict[str, int]]:
         place = {"version": version, "namespace": quote(namespace, safe=""), "queue": quote(queue, safe="")}
         path = _POSITIONS.format(**place)
         try:
-            answer = yield effects.StreamIO(_asks(path), _asks_async(path))
+            with api.twin(_QUICK) as quick:
+                answer = quick.raw("GET", path)
         except Missing:
             continue
         except (ApiError, BackendUnreachable):
             return {}
         return dict(_positions(answer))
     return {}
-
-
-def _asks(path: str) -> Callable[[Any], Any]:
-    def ask(api: Any) -> Any:
-        with api.twin(_QUICK) as quick:
-            return quick.raw("GET", path)
-
-    return ask
-
-
-def _asks_async(path: str) -> Callable[[Any], Any]:
-    async def ask(api: Any) -> Any:
-        quick = api.twin(_QUICK)
-        try:
-            return await quick.raw("GET", path)
-        finally:
-            await quick.close()
-
-    return ask
 
 
 def _positions(answer: Any) -> Iterator[tuple[str, int]]:
@@ -93,12 +76,12 @@ def _positions(answer: Any) -> Iterator[tuple[str, int]]:
             yield name, place
 
 
-def refuse_suspension(engine: Engine, job: Json, wanted: bool) -> Operation[None]:
+def refuse_suspension(api: Api, engine: Engine, job: Json, wanted: bool) -> None:
     """Raises BadInput for a job that Kueue holds back or lets run: it alone decides that, and undoes what
     others do about it.
     """
     queue = managers.queue_of(job)
-    seen = yield from read_workload(job, [])
+    seen = read_workload(api, job, [])
     workload = seen.body["metadata"]["name"] if seen is not None and seen.body is not None else None
     if queue is None and workload is None and not managers.is_sent_away(job):
         return

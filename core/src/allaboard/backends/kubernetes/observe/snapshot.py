@@ -30,7 +30,7 @@ from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.diagnosis.logs import Log
 from allaboard.engines import Engine, engine_of_object
 from allaboard.gangs.kueue import WorkloadSeen
-from allaboard.observation import Observation
+from allaboard.runs.observation import Observation
 
 PARTS = (
     "job", "pods", "events", "nodes", "podgroups", "workloads", "queues", "pvcs", "logs", "submit_error",

@@ -7,11 +7,11 @@ is meant, by its uid; another one that has its name meanwhile stays as it is. So
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from allaboard.backends.base import Stopped
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import resource_for
 from allaboard.backends.kubernetes.lifecycle.stop import (
     PATIENCE,
@@ -29,74 +29,77 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.state import records
 from allaboard.engines import Engine
 from allaboard.errors import BadInput, OwnershipConflict, SiteError, UnknownRun
-from allaboard.observation import Stop
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Stop
+from allaboard.runs.status import state_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 GRACE = 30.0
 """Seconds that a pod has to end where it says nothing else: Kubernetes' own default."""
 
 
-def stop(engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool = False) -> Operation[Stopped]:
+def stop(api: Api, engine: Engine, name: str, uid: str, by: str, reason: str, kill: bool = False) -> Stopped:
     """Delete it in the foreground, unless it has ended; what is left of one that has is ended. It is under
     way, not over, when this returns. ``kill``: without grace.
     """
-    job = yield from _read_meant_job(engine, name, uid)
-    now = yield from effects.server_time()
+    job = _read_meant_job(api, engine, name, uid)
+    now = api.server_time()
     ended = _has_ended(job)
     if not ended and not _is_ending(job):
-        yield from take_away(job, Stop(by, reason, now), _has_ended)
+        take_away(api, job, Stop(by, reason, now), _has_ended)
     if ended or kill:
-        for pod in (yield from foreign.pods_of(engine, job, [])):
-            yield from end_pod(pod, kill)
+        for pod in foreign.pods_of(api, engine, job, []):
+            end_pod(api, pod, kill)
     return Stopped(already=ended)
 
 
-def suspend(engine: Engine, name: str, uid: str, wanted: bool, by: str) -> Operation[None]:
+def suspend(api: Api, engine: Engine, name: str, uid: str, wanted: bool, by: str) -> None:
     """Suspend or resume it. Raises BadInput when it does not live, or when Kueue would undo that."""
     word = "suspended" if wanted else "resumed"
     for _ in range(TRIES):
-        job = yield from _read_meant_job(engine, name, uid)
+        job = _read_meant_job(api, engine, name, uid)
         if _has_ended(job) or _is_ending(job):
             state = state_of(observation.of_object(job, now=0.0))
             raise BadInput(f"{engine.KIND} {name} is {state}; only a live job can be {word}")
-        yield from refuse_suspension(engine, job, wanted)
+        refuse_suspension(api, engine, job, wanted)
         # The version, too: Kueue may have been given it since it was read.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
         said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
         change = {"metadata": {**metadata, **said}, **engine.suspension(wanted)}
         try:
-            yield from effects.patch(resource_for(engine), name, change)
+            api.patch(resource_for(engine), name, change)
         except (Conflict, Missing):
             continue
-        yield from tell(job, word.title(), f"{word} by {by}", again=True)
+        tell(api, job, word.title(), f"{word} by {by}", again=True)
         return
     raise OwnershipConflict(f"{engine.KIND} {name} changes all the time; it was not {word}, try again")
 
 
-def delete(engine: Engine, name: str, uid: str, by: str) -> Operation[None]:
+def delete(api: Api, engine: Engine, name: str, uid: str, by: str) -> None:
     """Remove it with its pods, and wait until they are gone. Raises SiteError when something does not go."""
-    job = yield from _read_meant_job(engine, name, uid)
-    begun = yield from effects.server_time()
-    pods = yield from foreign.pods_of(engine, job, [])
+    job = _read_meant_job(api, engine, name, uid)
+    begun = api.server_time()
+    pods = foreign.pods_of(api, engine, job, [])
     if _has_ended(job) or _is_ending(job):
         # The event of a live one says that it was stopped.
-        yield from tell(job, "Deleted", f"deleted by {by}")
-        yield from delete_job(job)
+        tell(api, job, "Deleted", f"deleted by {by}")
+        delete_job(api, job)
     else:
         # Also if it ends in this very moment: it is to go.
-        yield from take_away(job, Stop(by, "allaboard delete", begun), lambda _: False)
+        take_away(api, job, Stop(by, "allaboard delete", begun), lambda _: False)
     patience = _grace(pods) + PATIENCE
-    while (left := (yield from _describe_remains(engine, job))) is not None:
-        if (yield from effects.server_time()) - begun > patience:
+    while (left := _describe_remains(api, engine, job)) is not None:
+        if api.server_time() - begun > patience:
             raise SiteError(left)
-        yield from effects.sleep(POLL)
+        api.pause(POLL)
 
 
-def _read_meant_job(engine: Engine, name: str, uid: str) -> Operation[Json]:
+def _read_meant_job(api: Api, engine: Engine, name: str, uid: str) -> Json:
     """The job, if it is still the one that was looked at, and no run of ours."""
     try:
-        job = yield from effects.get(resource_for(engine), name)
+        job = api.get(resource_for(engine), name)
     except Missing:
         raise UnknownRun(f"{engine.KIND} {name} is gone: somebody deleted it meanwhile, or its ttl") from None
     if job["metadata"]["uid"] != uid:
@@ -105,29 +108,29 @@ def _read_meant_job(engine: Engine, name: str, uid: str) -> Operation[Json]:
             "was made meanwhile; nothing was done, look again"
         )
     run = labels.label_of(job, labels.RUN)
-    if run is not None and (yield from _is_of_run(job, run)):
+    if run is not None and _is_of_run(api, job, run):
         raise BadInput(f"{engine.KIND} {name} is an attempt of a run of ours; name the run: {run}")
     return job
 
 
-def _is_of_run(job: Json, run: str) -> Operation[bool]:
+def _is_of_run(api: Api, job: Json, run: str) -> bool:
     """Whether it is an attempt of a run that has a record; labels alone may be copied with the object."""
-    stored = yield from records.read_record(run)
+    stored = records.read_record(api, run)
     attempt, generation = (labels.label_of(job, name) or "" for name in (labels.ATTEMPT, labels.GENERATION))
     if stored is None or not (attempt.isdecimal() and generation.isdecimal()):
         return False
     return labels.is_ours(job, labels.launch_uid(stored.record.key, int(generation), int(attempt)))
 
 
-def _describe_remains(engine: Engine, job: Json) -> Operation[str | None]:
+def _describe_remains(api: Api, engine: Engine, job: Json) -> str | None:
     """What is still there of a job that is being deleted, in a sentence; None: nothing."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    pods = [pod for pod in (yield from foreign.pods_of(engine, job, [])) if not is_over(pod)]
+    pods = [pod for pod in foreign.pods_of(api, engine, job, []) if not is_over(pod)]
     if pods:
         names = ", ".join(str(pod["metadata"]["name"]) for pod in pods[:5])
         return f"{engine.KIND} {name} is being deleted, and its pods do not end: {names}; look at their nodes"
     try:
-        there = yield from effects.get(resource_for(engine), name)
+        there = api.get(resource_for(engine), name)
     except Missing:
         return None
     if there["metadata"]["uid"] != uid:

@@ -1,5 +1,5 @@
 """The boosts of Kueue's Workloads, kept by what their runs have not saved. What a boost is to be is decided
-in `allaboard.boost`; here it is read off the cluster and the stores, and written.
+in `allaboard.runs.boost`; here it is read off the cluster and the stores, and written.
 
 Everything is told by the Workload itself: whose it is, by the labels of its pod templates; where the run
 saves, by the environment of its members; what it is charged, by its admission. So there is one list and watch
@@ -17,10 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import (
     ApiError,
     Conflict,
@@ -29,20 +27,23 @@ from allaboard.backends.kubernetes.client.errors import (
     Invalid,
     Missing,
 )
-from allaboard.backends.kubernetes.client.protocol import FIELD_MANAGER
+from allaboard.backends.kubernetes.client.protocol import FIELD_MANAGER, Json
 from allaboard.backends.kubernetes.client.resources import LEASES, PRIORITYCLASSES
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, WORKLOAD_PRIORITIES
 from allaboard.backends.kubernetes.discovery.installed import may, served
 from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.state import leases
-from allaboard.boost import Admitted, decide, room_above
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import place_of
 from allaboard.gangs.kueue import BOOST, boost_of, condition_of
 from allaboard.gangs.requests import amount
 from allaboard.render import labels
-from allaboard.units import from_rfc3339, seconds
-from allaboard.untrusted import show
+from allaboard.runs.boost import Admitted, decide, room_above
+from allaboard.text.units import from_rfc3339, seconds
+from allaboard.text.untrusted import show
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 LEASE = "allaboard-boost"
 """Who holds it writes; all others wait."""
@@ -116,9 +117,9 @@ class Look:
 # Whether it can work at all.
 
 
-def check(namespace: str, lease_namespace: str, writes: bool = True) -> Operation[None]:
+def check(api: Api, namespace: str, lease_namespace: str, writes: bool = True) -> None:
     """Raises BadInput or SiteError, which name everything that is missing. ``namespace``: ``""`` is all."""
-    kinds = yield from served()
+    kinds = served(api)
     version = f"{KUEUE_WORKLOADS.api_version}/{KUEUE_WORKLOADS.kind}"
     if version not in kinds:
         older = next((kind for kind in sorted(kinds) if kind.startswith(f"{KUEUE_WORKLOADS.group}/")), None)
@@ -133,7 +134,7 @@ def check(namespace: str, lease_namespace: str, writes: bool = True) -> Operatio
             continue
         if access.resource.endswith("priorityclasses"):
             continue  # the classes in use tell most of it
-        if not (yield from may(access.verb, access.group, access.resource, access.sub, where)):
+        if not may(api, access.verb, access.group, access.resource, access.sub, where):
             missing.append(f"{access}{f' in {where}' if where else ''}")
     if missing:
         raise SiteError(
@@ -265,7 +266,7 @@ class Booster:
     _ignored: float | None = None
     _honoured: bool = False
 
-    def look(self, workloads: Iterable[Json], now: float) -> Operation[Look]:
+    def look(self, api: Api, workloads: Iterable[Json], now: float) -> Look:
         """One look at all Workloads there are: each of ours gets its boost. ``now``: of the server."""
         every = [*workloads]
         ours = [seen for each in every if (seen := self._read(each)) is not None]
@@ -273,15 +274,15 @@ class Booster:
         ours.sort(key=lambda seen: seen.since is not None or seen.boost is None)
         self._forget({each["metadata"]["uid"] for each in every})
         notes: list[str] = []
-        if not ours or not (yield from self._is_honoured(ours[0], now, notes)):
+        if not ours or not self._is_honoured(api, ours[0], now, notes):
             return Look(notes=tuple(notes))
-        yield from self._read_classes(now)
+        self._read_classes(api, now)
         priorities = {_whole((w.get("spec") or {}).get("priority")) for w in every if not _is_over(w)}
         priorities.update(self._classes)
         changes = []
         for seen in ours:
             try:
-                change = yield from self._tend(seen, priorities, now, notes)
+                change = self._tend(api, seen, priorities, now, notes)
             except ApiError as error:
                 # What is wrong with one Workload is no trouble of the others.
                 self._tell(seen, f"its boost cannot be changed: {error}", notes)
@@ -297,19 +298,19 @@ class Booster:
             known = self._seen[uid] = version, seen_of(workload)
         return known[1]
 
-    def clear(self, workloads: Iterable[Json], now: float) -> Operation[Look]:
+    def clear(self, api: Api, workloads: Iterable[Json], now: float) -> Look:
         """Takes away every boost that is ours."""
         changes = []
         for seen in filter(None, map(seen_of, workloads)):
             if seen.boost is not None and seen.other is None:
                 change = Change(seen.namespace, seen.run, seen.boost, 0, 0.0, "boosts are taken away")
-                if (yield from self._write(seen, None, now)):
+                if self._write(api, seen, None, now):
                     changes.append(change)
         return Look(tuple(changes))
 
     def _tend(
-        self, seen: Seen, priorities: Iterable[int], now: float, notes: list[str]
-    ) -> Operation[Change | None]:
+        self, api: Api, seen: Seen, priorities: Iterable[int], now: float, notes: list[str]
+    ) -> Change | None:
         if (other := self._other(seen)) is not None:
             self._tell(seen, f"{other} writes its boost, too; it is left to it", notes)
             return None
@@ -320,8 +321,8 @@ class Booster:
             if boost is None:
                 return None
             change = Change(seen.namespace, seen.run, before, 0, 0.0, "it is not admitted any more")
-            return change if (yield from self._write(seen, None, now)) else None
-        saves, trouble = yield from self._saves_of(seen, now)
+            return change if self._write(api, seen, None, now) else None
+        saves, trouble = self._saves_of(seen, now)
         run = Admitted(
             gpus=seen.gpus,
             since=seen.since,
@@ -342,9 +343,9 @@ class Booster:
         if wanted.boost == before:
             return None
         change = Change(seen.namespace, seen.run, before, wanted.boost, wanted.unsaved, wanted.why)
-        return change if (yield from self._write(seen, wanted.boost or None, now)) else None
+        return change if self._write(api, seen, wanted.boost or None, now) else None
 
-    def _write(self, seen: Seen, boost: int | None, now: float) -> Operation[bool]:
+    def _write(self, api: Api, seen: Seen, boost: int | None, now: float) -> bool:
         """Whether the Workload was still there to be changed."""
         if self.writes:
             value = None if boost is None else str(boost)
@@ -353,9 +354,7 @@ class Booster:
                 # As it was seen: one that has been evicted since then gets no boost to come back with.
                 metadata["resourceVersion"] = seen.version
             try:
-                yield from effects.patch(
-                    KUEUE_WORKLOADS, seen.name, {"metadata": metadata}, namespace=seen.namespace
-                )
+                api.patch(KUEUE_WORKLOADS, seen.name, {"metadata": metadata}, namespace=seen.namespace)
             except (Conflict, Missing):
                 return False
         self._written[seen.uid], self._changed[seen.uid] = boost, now
@@ -380,7 +379,7 @@ class Booster:
             return None
         return "another allaboard"
 
-    def _saves_of(self, seen: Seen, now: float) -> Operation[tuple[tuple[float, ...], str | None]]:
+    def _saves_of(self, seen: Seen, now: float) -> tuple[tuple[float, ...], str | None]:
         """When it saved, as far as is known, and what keeps it from being known."""
         known, uri = self._known.get(seen.uid, ()), seen.uri
         if uri is None:
@@ -392,7 +391,7 @@ class Booster:
         if listed is not None and now - listed < self.interval:
             return known, None
         try:
-            found = yield from effects.work(lambda: self.saves(uri))
+            found = self.saves(uri)
         except AllaboardError as error:
             return known, f"its checkpoints cannot be listed: {error}"
         self._listed[seen.uid] = now
@@ -419,7 +418,7 @@ class Booster:
             for uid in known.keys() - uids:
                 del known[uid]
 
-    def _is_honoured(self, seen: Seen, now: float, notes: list[str]) -> Operation[bool]:
+    def _is_honoured(self, api: Api, seen: Seen, now: float, notes: list[str]) -> bool:
         """Whether Kueue reads boosts: with its gate alone it refuses one that is no number. Nothing is
         written.
         """
@@ -429,7 +428,7 @@ class Booster:
             return False
         body = {"metadata": {"uid": seen.uid, "annotations": {BOOST: _NO_NUMBER}}}
         try:
-            yield from effects.patch(KUEUE_WORKLOADS, seen.name, body, namespace=seen.namespace, dry_run=True)
+            api.patch(KUEUE_WORKLOADS, seen.name, body, namespace=seen.namespace, dry_run=True)
         except (Invalid, Forbidden) as error:
             if BOOST not in str(error):
                 raise
@@ -445,14 +444,14 @@ class Booster:
         self._ignored = now
         return False
 
-    def _read_classes(self, now: float) -> Operation[None]:
+    def _read_classes(self, api: Api, now: float) -> None:
         """The priorities of all classes, of those that may be listed."""
         if self._asked is not None and now - self._asked < ASK_AGAIN:
             return
         found: list[int] = []
         for kind in (WORKLOAD_PRIORITIES, PRIORITYCLASSES):
             try:
-                found += [_whole(each.get("value")) for each in (yield from effects.list_all(kind))]
+                found += [_whole(each.get("value")) for each in api.list(kind)[0]]
             except (Forbidden, Missing):
                 continue
         self._asked, self._classes = now, tuple(found)
@@ -479,16 +478,16 @@ def _kind(why: str) -> str:
 # One of several.
 
 
-def lead(holder: str) -> Operation[str | None]:
+def lead(api: Api, holder: str) -> str | None:
     """Takes the Lease of those who write boosts, or renews it. None: this one leads; else who does."""
-    now = yield from effects.server_time()
+    now = api.server_time()
     wanted = leases.lease_body(holder, now)
     wanted["metadata"]["name"] = LEASE
     try:
-        lease = yield from effects.get(LEASES, LEASE)
+        lease = api.get(LEASES, LEASE)
     except Missing:
         try:
-            yield from effects.create(LEASES, wanted)
+            api.create(LEASES, wanted)
         except Exists:
             return "another"
         return None
@@ -497,17 +496,17 @@ def lead(holder: str) -> Operation[str | None]:
         return show(str(other), 100, quote=False)
     wanted["metadata"] |= {"resourceVersion": lease["metadata"]["resourceVersion"]}
     try:
-        yield from effects.replace(LEASES, wanted)
+        api.replace(LEASES, wanted)
     except (Conflict, Missing):
         return "another"
     return None
 
 
-def yield_lead(holder: str) -> Operation[None]:
+def yield_lead(api: Api, holder: str) -> None:
     """Lets the next one write at once."""
     try:
-        lease = yield from effects.get(LEASES, LEASE)
+        lease = api.get(LEASES, LEASE)
         if (lease.get("spec") or {}).get("holderIdentity") == holder:
-            yield from effects.delete(LEASES, LEASE, version=lease["metadata"]["resourceVersion"])
+            api.delete(LEASES, LEASE, resource_version=lease["metadata"]["resourceVersion"])
     except ApiError:
         return

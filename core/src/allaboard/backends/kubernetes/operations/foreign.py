@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from allaboard.backends.base import Selection
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import PODS, resource_for
 from allaboard.backends.kubernetes.lifecycle.stop import stop_told
-from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, acollect, collect
+from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, is_over
 from allaboard.backends.kubernetes.observe.lookup import (
@@ -30,38 +30,41 @@ from allaboard.backends.kubernetes.observe.queues import read_place
 from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.errors import BadInput, UnknownRun
-from allaboard.observation import Event, Observation
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.observation import Event, Observation
+from allaboard.runs.status import state_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 
 def observe(
-    engine: Engine, name: str, *, evidence: bool = False, uid: str | None = None, only: bool = False
-) -> Operation[Observation]:
+    api: Api, engine: Engine, name: str, *, evidence: bool = False, uid: str | None = None, only: bool = False
+) -> Observation:
     """What is seen now of the job of this name. ``uid``: of the one that was seen there before; should it be
     gone, that is seen; ``only``: also where another one has its name now. Raises UnknownRun when none is
     there, and BadInput where its kind is not served.
     """
     try:
-        job = yield from effects.get(resource_for(engine), name)
+        job = api.get(resource_for(engine), name)
     except Missing as error:
         if error.unserved:
             kinds = resource_for(engine).name
             raise BadInput(
                 f"this cluster serves no {kinds}; `allaboard cluster` shows what it does"
             ) from None
-        return (yield from _observe_gone(engine, name, uid))
+        return _observe_gone(api, engine, name, uid)
     if only and job["metadata"]["uid"] != uid:
-        return (yield from _observe_gone(engine, name, uid))
+        return _observe_gone(api, engine, name, uid)
     notes = [*managers(job)]
-    pods = yield from pods_of(engine, job, notes)
-    now = yield from effects.server_time()
+    pods = pods_of(api, engine, job, notes)
+    now = api.server_time()
     seen = observation.of_object(job, now=now, pods=pods)
     if evidence or state_of(seen) in ASKING:
         about = [thing["metadata"]["uid"] for thing in (job, *(pods if evidence else ()))]
-        events = yield from list_events(about, notes)
-        tails = (yield from _tails(engine, seen, pods)) if evidence else {}
-        workload = (yield from read_place(job, notes)) if holding_queue(job) is not None else None
+        events = list_events(api, about, notes)
+        tails = _tails(api, engine, seen, pods) if evidence else {}
+        workload = read_place(api, job, notes) if holding_queue(job) is not None else None
         seen = observation.of_object(job, now=now, pods=pods, events=events, workload=workload, tails=tails)
     late = overdue([pod for pod in pods if not is_over(pod)], now)
     if late:
@@ -70,13 +73,13 @@ def observe(
     return replace(seen, notes=tuple(notes))
 
 
-def find_engine(name: str) -> Operation[Engine]:
+def find_engine(api: Api, name: str) -> Engine:
     """Whose job this is, by its name: of the kinds that this cluster serves. Raises UnknownRun where none is
     there, or it is an attempt of a run of ours.
     """
     for engine in ENGINES.values():
         try:
-            job = yield from effects.get(resource_for(engine), name)
+            job = api.get(resource_for(engine), name)
         except (Missing, Forbidden):
             continue
         if not _is_ours(job) and not _is_part(job):
@@ -84,14 +87,14 @@ def find_engine(name: str) -> Operation[Engine]:
     raise UnknownRun(f"there is no job {name!r} here")
 
 
-def job_objects() -> Operation[list[Json]]:
+def job_objects(api: Api) -> list[Json]:
     """The job objects that others made in this namespace, of every kind that is served, without those that
     another job made.
     """
     found: list[Json] = []
     for engine in ENGINES.values():
         try:
-            jobs = yield from effects.list_all(resource_for(engine))
+            jobs = api.list(resource_for(engine))[0]
         except (Missing, Forbidden):
             continue
         kind = {"apiVersion": engine.API_VERSION, "kind": engine.KIND}
@@ -99,25 +102,21 @@ def job_objects() -> Operation[list[Json]]:
     return found
 
 
-def list_jobs() -> Operation[list[Observation]]:
+def list_jobs(api: Api) -> list[Observation]:
     """All jobs that others made in this namespace, newest first: two lists for each kind that is served."""
     observations: list[Observation] = []
     for engine in ENGINES.values():
         try:
-            jobs = [
-                job
-                for job in (yield from effects.list_all(resource_for(engine)))
-                if not (_is_ours(job) or _is_part(job))
-            ]
+            jobs = [job for job in api.list(resource_for(engine))[0] if not (_is_ours(job) or _is_part(job))]
         except (Missing, Forbidden):
             continue
         if not jobs:
             continue
         try:
-            pods = yield from effects.list_all(PODS, labels=engine.JOB_LABEL)
+            pods = api.list(PODS, labels=engine.JOB_LABEL)[0]
         except Forbidden:
             pods = []
-        now = yield from effects.server_time()
+        now = api.server_time()
         for job in jobs:
             name, uid = job["metadata"]["name"], job["metadata"]["uid"]
             its = [
@@ -130,29 +129,29 @@ def list_jobs() -> Operation[list[Observation]]:
     return sorted(observations, key=lambda seen: (seen.created or 0, seen.run), reverse=True)
 
 
-def list_job_events(engine: Engine, name: str) -> Operation[list[Event]]:
+def list_job_events(api: Api, engine: Engine, name: str) -> list[Event]:
     """What the cluster still knows to have happened to a job and its pods, oldest first."""
-    job = yield from effects.get(resource_for(engine), name)
-    pods = yield from pods_of(engine, job, [])
-    about = yield from list_events([thing["metadata"]["uid"] for thing in (job, *pods)], [])
-    now = yield from effects.server_time()
+    job = api.get(resource_for(engine), name)
+    pods = pods_of(api, engine, job, [])
+    about = list_events(api, [thing["metadata"]["uid"] for thing in (job, *pods)], [])
+    now = api.server_time()
     return [*observation.of_object(job, now=now, pods=pods, events=about).events]
 
 
 def readable_job_logs(
-    engine: Engine, name: str, selection: Selection
-) -> Operation[tuple[list[ContainerRun], bool]]:
+    api: Api, engine: Engine, name: str, selection: Selection
+) -> tuple[list[ContainerRun], bool]:
     """Every log of a job that can be read, and whether nothing more will be written. Raises BadInput for
     what the job does not have.
     """
     if selection.attempt not in (None, 1):
         raise BadInput(f"{engine.KIND} {name} is not a run of ours: it has one attempt")
     try:
-        job = yield from effects.get(resource_for(engine), name)
+        job = api.get(resource_for(engine), name)
     except Missing:  # by its ttl, while it was read
         return [], True
-    pods = yield from pods_of(engine, job, [])
-    now = yield from effects.server_time()
+    pods = pods_of(api, engine, job, [])
+    now = api.server_time()
     seen = observation.of_object(job, now=now, pods=pods)
     refuse_strangers(selection, seen.members)
     over = state_of(seen).is_final and not any(member.phase == "running" for member in seen.members)
@@ -169,11 +168,11 @@ def _is_part(job: Json) -> bool:
     return any(owner.get("controller") and engine_of_object(owner) is not None for owner in owners)
 
 
-def _observe_gone(engine: Engine, name: str, uid: str | None) -> Operation[Observation]:
+def _observe_gone(api: Api, engine: Engine, name: str, uid: str | None) -> Observation:
     if uid is None:
         raise UnknownRun(f"there is no {engine.KIND} {name!r} here")
     # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
-    events = yield from list_events([uid], [])
+    events = list_events(api, [uid], [])
     end, stop = end_by_events(events), stop_told(events)
     seen = Observation(run=name, job=name, uid=uid)
     if end is None and stop is not None:
@@ -186,11 +185,11 @@ def _observe_gone(engine: Engine, name: str, uid: str | None) -> Operation[Obser
     return replace(seen, recorded=end.value, notes=(words,))
 
 
-def pods_of(engine: Engine, job: Json, notes: list[str]) -> Operation[list[Json]]:
+def pods_of(api: Api, engine: Engine, job: Json, notes: list[str]) -> list[Json]:
     """Those that its operator made for it, and not for one of the same name that was there before."""
     metadata = job["metadata"]
     try:
-        pods = yield from effects.list_all(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")
+        pods = api.list(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")[0]
     except Forbidden:
         notes.append("pods may not be read here, and with them how each member is")
         return []
@@ -202,12 +201,9 @@ def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
     return any(owner["kind"] == kind and owner["uid"] != uid for owner in owners)
 
 
-def _tails(engine: Engine, seen: Observation, pods: Sequence[Json]) -> Operation[dict[str, str]]:
+def _tails(api: Api, engine: Engine, seen: Observation, pods: Sequence[Json]) -> dict[str, str]:
     """The ends of what its members wrote, as far as nodes still have them."""
     collector, readable = EvidenceCollector(progress_every=0), container_runs_of(engine, seen.members, pods)
     if readable:
-        yield effects.StreamIO(
-            lambda api: collect(api, None, collector, readable, asked=True),
-            lambda api: acollect(api, None, collector, readable, asked=True),
-        )
+        collect(api, None, collector, readable, asked=True)
     return collector.tails()

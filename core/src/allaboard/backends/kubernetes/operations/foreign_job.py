@@ -4,10 +4,10 @@ person has said so, ended or held back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import (
@@ -20,26 +20,21 @@ from allaboard.backends.base import (
     StartedWith,
     Stopped,
 )
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Operation, run_sync
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.operations import adoption, foreign, snapshot
 from allaboard.errors import BadInput
-from allaboard.observation import Event, Observation, Owner, Stop
+from allaboard.runs.observation import Event, Observation, Owner, Stop
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
     from allaboard.engines import Engine
     from allaboard.follow.loop import FollowPolicy
 
-T = TypeVar("T")
-
 
 class ForeignJobs(Protocol):
     """What an `OthersJob` needs of the backend of its cluster."""
 
     api: Api
-    pause: Callable[[float], None]
 
     @property
     def pace(self) -> FollowPolicy: ...
@@ -69,13 +64,11 @@ class OthersJob:
         self._acted = False
         self._stop: Stop | None = None
 
-    def _do(self, asked: Operation[T]) -> T:
-        return run_sync(asked, self.backend.api, self.backend.pause)
-
     def observe(self, run: str, evidence: bool = False) -> Observation:
         if self._acted:  # what becomes of this very job is asked for, whatever has its name now
-            asked = foreign.observe(self.engine, self.job, evidence=evidence, uid=self.uid, only=True)
-            seen = self._do(asked)
+            seen = foreign.observe(
+                self.backend.api, self.engine, self.job, evidence=evidence, uid=self.uid, only=True
+            )
         else:
             seen = self.backend.observe_job(self.engine.KIND, self.job, evidence, uid=self.uid)
             self.uid = seen.uid
@@ -86,19 +79,21 @@ class OthersJob:
 
     def snapshot(self, run: str) -> dict[str, Any]:
         """The job, its pods and what belongs to them as the API server has them."""
-        return self._do(snapshot.take_job(self.engine, self.job))
+        return snapshot.take_job(self.backend.api, self.engine, self.job)
 
     def changes(self, run: str) -> AbstractContextManager[Changes]:
         return self.backend.changes_of(self.engine.KIND, self.job)
 
     def events(self, run: str) -> list[Event]:
-        return self._do(foreign.list_job_events(self.engine, self.job))
+        return foreign.list_job_events(self.backend.api, self.engine, self.job)
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False
     ) -> Iterator[LogLine | Cursor]:
         def find_sources() -> stream.LogSources:
-            return stream.LogSources(*self._do(foreign.readable_job_logs(self.engine, self.job, selection)))
+            return stream.LogSources(
+                *foreign.readable_job_logs(self.backend.api, self.engine, self.job, selection)
+            )
 
         if follow:
             return stream.follow_logs(self.backend.api, None, find_sources, selection, cursor)
@@ -141,23 +136,23 @@ class OthersJob:
     def stop(self, handle: Handle, owner: Owner, by: str, reason: str, *, kill: bool = False) -> Stopped:
         """Its object is deleted, as that of a run of ours is; there is no record that would stay."""
         uid = self._change("stop", handle.uid)
-        answer = self._do(adoption.stop(self.engine, self.job, uid, by, reason, kill))
+        answer = adoption.stop(self.backend.api, self.engine, self.job, uid, by, reason, kill)
         if not answer.already:
-            self._stop = Stop(by, reason, self._do(effects.server_time()))
+            self._stop = Stop(by, reason, self.backend.api.server_time())
         return answer
 
     def suspend(self, run: str) -> None:
         uid = self._change("suspend")
-        self._do(adoption.suspend(self.engine, self.job, uid, True, user_at_host()))
+        adoption.suspend(self.backend.api, self.engine, self.job, uid, True, user_at_host())
 
     def resume(self, run: str) -> None:
         uid = self._change("resume")
-        self._do(adoption.suspend(self.engine, self.job, uid, False, user_at_host()))
+        adoption.suspend(self.backend.api, self.engine, self.job, uid, False, user_at_host())
 
     def delete(self, run: str) -> None:
         """It is gone, with its pods, when this returns."""
         uid = self._change("delete")
-        self._do(adoption.delete(self.engine, self.job, uid, user_at_host()))
+        adoption.delete(self.backend.api, self.engine, self.job, uid, user_at_host())
 
     def _no_run(self, done: str) -> NoReturn:
         raise BadInput(f"{self.engine.KIND} {self.job!r} is no run of allaboard, and is never {done}")
@@ -166,6 +161,9 @@ class OthersJob:
         self._no_run("launched")
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
+        self._no_run("owned")
+
+    def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
         self._no_run("owned")
 
     def hand_over(self, handle: Handle) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from allaboard.backends.base import Selection
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs import archive
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs
+from allaboard.backends.kubernetes.logs.capture import SECONDS
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.observe.lookup import observation_of, read_objects
 from allaboard.backends.kubernetes.operations.observe import (
@@ -17,7 +17,6 @@ from allaboard.backends.kubernetes.operations.observe import (
     find_run,
     load_archive,
     session_of,
-    wait_for_captures,
 )
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.session import CachedObservation
@@ -25,10 +24,13 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.selection import refuse_strangers
 from allaboard.engines import ENGINES
 from allaboard.errors import BadInput
-from allaboard.layout import Layout
-from allaboard.observation import MemberSeen, State
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import MemberSeen, State
+from allaboard.runs.status import state_of
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,16 @@ class ReadableLogs:
 
 
 def readable_logs(
-    workspace: Workspace, run: str, selection: Selection, *, cached: bool = False
-) -> Operation[ReadableLogs]:
+    api: Api, workspace: Workspace, run: str, selection: Selection, *, cached: bool = False
+) -> ReadableLogs:
     """Every log of the run's attempt that can be read. Raises BadInput for what the run does not have.
     ``cached``: the last look is good enough while it stands.
     """
     session, last = workspace.sessions.get(run), None
     if session is not None:
-        yield from wait_for_captures(session)
+        session.join_captures(SECONDS)
         last = session.cached if cached else None
-    stored = (yield from find_run(workspace, run)) if last is None else last.objects.stored
+    stored = find_run(api, workspace, run) if last is None else last.objects.stored
     record = stored.record
     attempt = selection.attempt or record.attempt
     if attempt > record.attempt:
@@ -61,20 +63,20 @@ def readable_logs(
     members = Layout.from_dict(stored.layout).members
     refuse_strangers(selection, [MemberSeen(m.group, m.index, m.rank, "unknown") for m in members])
     if attempt < record.attempt:
-        return (yield from _earlier_logs(workspace, stored, attempt))
-    return (yield from _current_logs(workspace, stored, last))
+        return _earlier_logs(api, workspace, stored, attempt)
+    return _current_logs(api, workspace, stored, last)
 
 
 def _current_logs(
-    workspace: Workspace, stored: Stored, last: CachedObservation | None
-) -> Operation[ReadableLogs]:
+    api: Api, workspace: Workspace, stored: Stored, last: CachedObservation | None
+) -> ReadableLogs:
     record, layout = stored.record, Layout.from_dict(stored.layout)
-    objects = (yield from read_objects(stored)) if last is None else last.objects
+    objects = read_objects(api, stored) if last is None else last.objects
     over = state_of(observation_of(objects)).is_final and not objects.living
     history = session_of(workspace, stored).history_with_captures(stored)
     tries, kept = container_runs(layout, objects.pods), history.collector.logs
     if record.outcome is not None and not record.deleted:
-        yield from load_archive(history, stored, record.attempt)
+        load_archive(api, history, stored, record.attempt)
         known = [*tries, *(one.one for one in kept.tries())]
         all_ran = record.outcome.state == State.SUCCEEDED and not layout.elastic
         container = ENGINES[layout.engine].CONTAINER
@@ -82,10 +84,10 @@ def _current_logs(
     return ReadableLogs(record.attempt, tries, over, kept)
 
 
-def _earlier_logs(workspace: Workspace, stored: Stored, attempt: int) -> Operation[ReadableLogs]:
+def _earlier_logs(api: Api, workspace: Workspace, stored: Stored, attempt: int) -> ReadableLogs:
     record = stored.record
-    pods = yield from effects.list_all(PODS, labels=labels.selector(record.run, attempt, record.generation))
+    pods = api.list(PODS, labels=labels.selector(record.run, attempt, record.generation))[0]
     history = session_of(workspace, stored).earlier_history(record, attempt)
-    yield from load_archive(history, stored, attempt)
+    load_archive(api, history, stored, attempt)
     tries = container_runs(Layout.from_dict(stored.layout), pods)
     return ReadableLogs(attempt, tries, True, history.collector.logs)

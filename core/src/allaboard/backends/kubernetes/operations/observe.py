@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from allaboard.backends.checkpoints import with_checkpoints
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.lifecycle import stop
 from allaboard.backends.kubernetes.logs import archive, listening, silence
 from allaboard.backends.kubernetes.logs.capture import (
     SECONDS,
     PodCapture,
-    acapture_pod,
-    acapture_pods,
     capture_pod,
     capture_pods,
 )
-from allaboard.backends.kubernetes.logs.collector import PEERS, EvidenceCollector, acollect, collect
+from allaboard.backends.kubernetes.logs.collector import PEERS, EvidenceCollector, collect
 from allaboard.backends.kubernetes.logs.history import AttemptHistory
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole
@@ -47,7 +44,7 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.session import CachedObservation, FollowSession
 from allaboard.backends.kubernetes.stacks import by_file
-from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, aask_stacks, ask_stacks
+from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
 from allaboard.diagnosis.stacks import SILENT, Standing, Told, positions
@@ -55,11 +52,14 @@ from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.follow.run_record import RunRecord, last_good
 from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
-from allaboard.layout import Layout
-from allaboard.observation import Observation, Stall, State
-from allaboard.redaction import hide_known
 from allaboard.render import labels
-from allaboard.status import state_of
+from allaboard.runs.layout import Layout
+from allaboard.runs.observation import Observation, Stall, State
+from allaboard.runs.status import state_of
+from allaboard.text.redaction import hide_known
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 HANG_EVERY = 30.0
 """Seconds between two times at which the members of a silent run are asked when they wrote last."""
@@ -74,12 +74,12 @@ each time.
 """
 
 
-def find_run(workspace: Workspace, run: str) -> Operation[Stored]:
+def find_run(api: Api, workspace: Workspace, run: str) -> Stored:
     """The record of a run by its id, a unique prefix of it, or a job's name. Raises UnknownRun."""
     try:
-        return (yield from find_record(run))
+        return find_record(api, run)
     except UnknownRun:
-        yield from check_namespace(workspace.namespace)
+        check_namespace(api, workspace.namespace)
         raise
 
 
@@ -88,7 +88,7 @@ def session_of(workspace: Workspace, stored: Stored) -> FollowSession:
     return workspace.sessions.of(stored.record.run, has_ended=stored.record.outcome is not None)
 
 
-def observe(workspace: Workspace, run: str, evidence: bool = False) -> Operation[Observation]:
+def observe(api: Api, workspace: Workspace, run: str, evidence: bool = False) -> Observation:
     """What is seen now. The first look that finds a run at its end writes that down.
 
     While the run is followed and nothing of it has changed since the last look, nothing is asked but what no
@@ -98,68 +98,61 @@ def observe(workspace: Workspace, run: str, evidence: bool = False) -> Operation
     last = None
     if session is not None:
         if evidence:
-            yield from wait_for_captures(session)
+            session.join_captures(SECONDS)
         last = session.begin_look()
-    observation, cached = yield from _observe(workspace, run, evidence, last)
+    observation, cached = _observe(api, workspace, run, evidence, last)
     if session is not None:
         session.end_look(cached)
     return observation
 
 
-def wait_for_captures(session: FollowSession) -> Operation[None]:
-    """Wait for what is just being read of pods that may be gone."""
-    if session.tasks:
-        yield effects.StreamIO(
-            lambda _: session.join_captures(SECONDS), lambda _: session.wait_captures(SECONDS)
-        )
-
-
-def wait_for_last_words(session: FollowSession) -> Operation[None]:
+def wait_for_last_words(api: Api, session: FollowSession) -> None:
     """Wait a little for what members write that are just being deleted."""
     for _ in range(LAST_WORDS):
         if not session.live_listening():
             return
-        yield from effects.sleep(LAST_WORDS_EVERY)
+        api.pause(LAST_WORDS_EVERY)
 
 
 def _observe(
-    workspace: Workspace, run: str, evidence: bool, last: CachedObservation | None
-) -> Operation[tuple[Observation, CachedObservation | None]]:
+    api: Api, workspace: Workspace, run: str, evidence: bool, last: CachedObservation | None
+) -> tuple[Observation, CachedObservation | None]:
     while True:
-        objects = yield from _attempt_objects(workspace, run, last)
+        objects = _attempt_objects(api, workspace, run, last)
         session = session_of(workspace, objects.stored)
         history = session.add_look(objects)
         observation = observation_of(objects, memory=history.memory)
         if not state_of(observation).is_final:
-            return (yield from _observe_live(workspace, session, objects, observation, evidence, last))
+            return _observe_live(api, workspace, session, objects, observation, evidence, last)
         # An end is looked at, not remembered; and so is what was started anew or forgotten in between.
         if last is None:
-            ended = yield from _observe_ended(workspace, session, objects, observation, evidence)
+            ended = _observe_ended(api, workspace, session, objects, observation, evidence)
             if ended is not None:
                 return ended, None
         last = None
 
 
 def _attempt_objects(
-    workspace: Workspace, run: str, last: CachedObservation | None
-) -> Operation[AttemptObjects]:
+    api: Api, workspace: Workspace, run: str, last: CachedObservation | None
+) -> AttemptObjects:
     if last is not None:
-        return replace(last.objects, now=(yield from effects.server_time()))
-    return (yield from read_objects((yield from find_run(workspace, run))))
+        return replace(last.objects, now=api.server_time())
+    return read_objects(api, find_run(api, workspace, run))
 
 
 def _observe_live(
+    api: Api,
     workspace: Workspace,
     session: FollowSession,
     objects: AttemptObjects,
     observation: Observation,
     evidence: bool,
     last: CachedObservation | None,
-) -> Operation[tuple[Observation, CachedObservation]]:
+) -> tuple[Observation, CachedObservation]:
     """A run that goes on."""
     history = session.history(objects.stored)
-    yield from listen(session, history, objects)
-    yield from collect_logs(history.collector, objects, over=False, asked=evidence)
+    listen(api, session, history, objects)
+    collect_logs(api, history.collector, objects, over=False, asked=evidence)
     notes: tuple[str, ...] = ()
     asked = 0.0
     # Which cluster has a job that runs elsewhere, its own object does not tell.
@@ -170,14 +163,14 @@ def _observe_live(
         else:
             if last is not None:
                 # No row tells that a scheduler has found no place for a pod.
-                objects = yield from reread_pods(objects)
+                objects = reread_pods(api, objects)
                 session.add_look(objects)
             asked = objects.now
-            objects, notes = yield from explain(workspace, objects, evidence)
+            objects, notes = explain(api, workspace, objects, evidence)
             if objects.workload is not None:
                 session.add_look(objects)
-    yield from look_for_hang(history, objects, observation)
-    observation = yield from _with_history(workspace, objects, history, notes, evidence)
+    look_for_hang(api, history, objects, observation)
+    observation = _with_history(api, workspace, objects, history, notes, evidence)
     return observation, CachedObservation(_without_bulk(objects), notes, asked)
 
 
@@ -193,22 +186,23 @@ def _without_bulk(objects: AttemptObjects) -> AttemptObjects:
 
 
 def explain(
-    workspace: Workspace, objects: AttemptObjects, evidence: bool
-) -> Operation[tuple[AttemptObjects, tuple[str, ...]]]:
+    api: Api, workspace: Workspace, objects: AttemptObjects, evidence: bool
+) -> tuple[AttemptObjects, tuple[str, ...]]:
     """With what explains a wait; and with the nodes, where a scheduler has found no place."""
-    objects, notes = yield from read_explanations(objects, everything=evidence)
+    objects, notes = read_explanations(api, objects, everything=evidence)
     if any(is_unschedulable(pod) for pod in objects.living):
-        objects = replace(objects, nodes=(yield from workspace.nodes(objects.now)))
+        objects = replace(objects, nodes=workspace.nodes(api, objects.now))
     return objects, notes
 
 
 def _observe_ended(
+    api: Api,
     workspace: Workspace,
     session: FollowSession,
     objects: AttemptObjects,
     observation: Observation,
     evidence: bool,
-) -> Operation[Observation | None]:
+) -> Observation | None:
     """A run that has ended. The first look that sees the end records it, and what was read of the logs. None
     when the record means another attempt by now.
     """
@@ -219,41 +213,42 @@ def _observe_ended(
     going = pods_that_go(objects) if is_first and is_success else frozenset()
     notes: tuple[str, ...] = ()
     if is_first:
-        yield from wait_for_captures(session)
-        yield from wait_for_last_words(session)
+        session.join_captures(SECONDS)
+        wait_for_last_words(api, session)
         session.add_look(objects)
     if is_first or evidence:
         asked = evidence or loses_rank_0
-        yield from collect_logs(history.collector, objects, over=True, asked=asked, going=going)
+        collect_logs(api, history.collector, objects, over=True, asked=asked, going=going)
         if is_first and is_success:
-            yield from _collect_last_lines(history.collector, objects)
+            _collect_last_lines(api, history.collector, objects)
             history.collector.add_last_words()
         if evidence:
-            objects, notes = yield from read_explanations(objects, everything=True)
+            objects, notes = read_explanations(api, objects, everything=True)
             if objects.workload is not None:
                 session.add_look(objects)
         if not is_first:
-            yield from load_archive(history, stored, stored.record.attempt)
+            load_archive(api, history, stored, stored.record.attempt)
         tries = history.collector.logs.tries()
         stays = {pod["metadata"]["uid"] for pod in objects.pods} - going
         is_lost = not stays.issuperset(kept.one.uid for kept in tries)
         if observation.restarts or not is_success or loses_rank_0 or is_lost:
-            yield from archive.save(stored, tries, history.memory, observation.finished)
+            archive.save(api, stored, tries, history.memory, observation.finished)
     if is_first:
-        now = yield from stop.record_end(objects, state_of(observation), history.to_dict())
+        now = stop.record_end(api, objects, state_of(observation), history.to_dict())
         if now is None or now.record.uid != stored.record.uid:
             return None
         objects = replace(objects, stored=now)
-    return (yield from _with_history(workspace, objects, history, notes, evidence))
+    return _with_history(api, workspace, objects, history, notes, evidence)
 
 
 def _with_history(
+    api: Api,
     workspace: Workspace,
     objects: AttemptObjects,
     history: AttemptHistory,
     notes: tuple[str, ...],
     evidence: bool,
-) -> Operation[Observation]:
+) -> Observation:
     tails = None
     if evidence:
         secrets = objects.stored.record.secret_values
@@ -264,11 +259,11 @@ def _with_history(
     if history.stall is not None:
         observation = with_stall(observation, history.stall, Layout.from_dict(objects.stored.layout).policy)
     if evidence:
-        return (yield from _with_checkpoints(workspace, objects.stored, observation))
+        return _with_checkpoints(workspace, objects.stored, observation)
     return observation
 
 
-def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observation) -> Operation[None]:
+def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, seen: Observation) -> None:
     """Whether the run makes no progress although its members run, for the history. Its members are asked when
     they wrote last, once rank 0 is silent for longer than the run may be, and then now and then; where all of
     them are silent, where their processes are, too.
@@ -291,7 +286,7 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
         return
     history.asked = objects.now
     by_word = policy.hang_ask == "file"
-    last = yield from _last_times(asked, answers=by_word)
+    last = _last_times(api, asked, answers=by_word)
     newest = max(last.values(), default=objects.now)
     if newest > movement.since:
         movement = collector.movement = movement.moved(newest)
@@ -300,7 +295,7 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
     overdue = bool(last) and all_answered and is_overdue(policy.hang_after, movement, objects.now)
     if overdue and policy.hang_after is None and not history.knows_last_good:
         history.knows_last_good = True
-        movement = movement.allowing((yield from _longest_pause_of_last_good(objects.stored.record)))
+        movement = movement.allowing(_longest_pause_of_last_good(api, objects.stored.record))
         collector.movement = movement
         overdue = is_overdue(None, movement, objects.now)
     if not overdue:
@@ -308,16 +303,16 @@ def look_for_hang(history: AttemptHistory, objects: AttemptObjects, seen: Observ
         return
     told: Told | None = None
     if by_word:
-        told = yield from _what_they_answer(history, objects, asked)
+        told = _what_they_answer(api, history, objects, asked)
     elif history.take_turn(objects.now):
-        told = yield from where_they_are(asked)
+        told = where_they_are(api, asked)
     if told is not None:
         history.stall = _stall_of(told, last, sure=policy.hang_after is not None)
 
 
 def _what_they_answer(
-    history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun]
-) -> Operation[Told | None]:
+    api: Api, history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun]
+) -> Told | None:
     """What members answer to a word in a file, over several looks; None: they are not asked now, or still
     have time.
     """
@@ -325,23 +320,23 @@ def _what_they_answer(
         if not history.take_turn(objects.now):
             return None
         try:
-            history.word = yield from by_file.ask(objects.stored, objects.now)
+            history.word = by_file.ask(api, objects.stored, objects.now)
         except Forbidden:
             return Told(why=by_file.FORBIDDEN.format(objects.stored.body["metadata"]["namespace"]))
         history.word_at = objects.now
-    told, all_answered = yield from by_file.answers(history.word, tries)
+    told, all_answered = by_file.answers(api, history.word, tries)
     if not all_answered and objects.now - history.word_at < by_file.WAIT:
         return None
     history.word = ""
     return told
 
 
-def _longest_pause_of_last_good(own: RunRecord) -> Operation[float]:
+def _longest_pause_of_last_good(api: Api, own: RunRecord) -> float:
     """The longest time in seconds between two signs of progress of the last run of the same job that
     succeeded; 0 where there is none, or it is not known.
     """
     try:
-        bodies = yield from effects.list_all(CONFIGMAPS, labels=selector(own.job), at_most=MOST_RECORDS)
+        bodies = api.list(CONFIGMAPS, labels=selector(own.job), at_most=MOST_RECORDS)[0]
     except Forbidden:
         return 0.0
     stored = {one.record.run: one for one in parse_records(bodies)}
@@ -359,41 +354,34 @@ def _stall_of(told: Told, last: Mapping[int, float], *, sure: bool) -> Stall | N
     return replace(stall, text=f"{stall.text}; {told.why}")
 
 
-def where_they_are(tries: Sequence[ContainerRun]) -> Operation[Told]:
+def where_they_are(api: Api, tries: Sequence[ContainerRun]) -> Told:
     """The stacks of what runs in these containers."""
-    told: Told = yield effects.StreamIO(
-        lambda api: ask_stacks(api, tries), lambda api: aask_stacks(api, tries)
-    )
-    return told
+    return ask_stacks(api, tries)
 
 
-def _last_times(tries: Sequence[ContainerRun], *, answers: bool) -> Operation[dict[int, float]]:
-    last: dict[int, float] = yield effects.StreamIO(
-        lambda api: silence.read_last_times(api, tries, answers=answers),
-        lambda api: silence.aread_last_times(api, tries, answers=answers),
-    )
-    return last
+def _last_times(api: Api, tries: Sequence[ContainerRun], *, answers: bool) -> dict[int, float]:
+    return silence.read_last_times(api, tries, answers=answers)
 
 
-def look_standing(workspace: Workspace, run: str, at_least: float = 0.0) -> Operation[Standing]:
+def look_standing(api: Api, workspace: Workspace, run: str, at_least: float = 0.0) -> Standing:
     """Where the processes of a run are, unless a member has written in the last ``at_least`` seconds."""
-    objects = yield from read_objects((yield from find_run(workspace, run)))
+    objects = read_objects(api, find_run(api, workspace, run))
     layout = Layout.from_dict(objects.stored.layout)
     tries = silence.to_ask(container_runs(layout, objects.pods))
     by_word = layout.policy.hang_ask == "file"
-    last = yield from _last_times(tries, answers=by_word)
+    last = _last_times(api, tries, answers=by_word)
     silent = max(0.0, objects.now - max(last.values())) if last else None
     # A file is not worth its wait where nothing stands.
     if silent is None or silent < max(at_least, SILENT if by_word else 0.0):
         return Standing(silent, Told())
     if by_word:
-        return Standing(silent, (yield from by_file.ask_and_wait(objects.stored, tries, workspace.namespace)))
-    return Standing(silent, (yield from where_they_are(tries)))
+        return Standing(silent, by_file.ask_and_wait(api, objects.stored, tries, workspace.namespace))
+    return Standing(silent, where_they_are(api, tries))
 
 
-def tries_to_ask(workspace: Workspace, run: str) -> Operation[list[ContainerRun]]:
+def tries_to_ask(api: Api, workspace: Workspace, run: str) -> list[ContainerRun]:
     """The containers of a run in which something may be run; none where it asks by a file."""
-    objects = yield from read_objects((yield from find_run(workspace, run)))
+    objects = read_objects(api, find_run(api, workspace, run))
     layout = Layout.from_dict(objects.stored.layout)
     return [] if layout.policy.hang_ask == "file" else silence.to_ask(container_runs(layout, objects.pods))
 
@@ -404,24 +392,20 @@ def _with_report(movement: Movement, seen: Observation) -> Movement:
     return movement if heartbeat is None or heartbeat <= movement.since else movement.moved(heartbeat)
 
 
-def _with_checkpoints(
-    workspace: Workspace, stored: Stored, observation: Observation
-) -> Operation[Observation]:
+def _with_checkpoints(workspace: Workspace, stored: Stored, observation: Observation) -> Observation:
     """The checkpoints that are really there, if they are in a bucket: members' folders are not ours."""
     saving = Layout.from_dict(stored.layout).saving
     if saving is None or "://" not in saving.uri:
         return observation
-    progress = yield from effects.work(
-        lambda: with_checkpoints(observation.progress, saving, workspace.environ)
-    )
+    progress = with_checkpoints(observation.progress, saving, workspace.environ)
     return replace(observation, progress=progress)
 
 
-def load_archive(history: AttemptHistory, stored: Stored, attempt: int) -> Operation[None]:
+def load_archive(api: Api, history: AttemptHistory, stored: Stored, attempt: int) -> None:
     """What other processes have read of the logs of an attempt that is over is known here, too."""
     if not history.is_shared:
         history.is_shared = True
-        tries = yield from archive.load(stored, attempt, stored.record.generation)
+        tries = archive.load(api, stored, attempt, stored.record.generation)
         history.collector.logs.restore(tries)
 
 
@@ -431,13 +415,14 @@ def container_runs(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:
 
 
 def collect_logs(
+    api: Api,
     collector: EvidenceCollector,
     objects: AttemptObjects,
     *,
     over: bool,
     asked: bool,
     going: Collection[str] = (),
-) -> Operation[None]:
+) -> None:
     """Read what must be read of the logs now: ends of what failed or goes, and what rank 0 reports.
     ``going``: uids of pods that are taken away.
     """
@@ -445,13 +430,10 @@ def collect_logs(
         return
     tries = container_runs(Layout.from_dict(objects.stored.layout), objects.pods)
     tries = [replace(one, leaving=True) if one.uid in going else one for one in tries]
-    yield effects.StreamIO(
-        lambda api: collect(api, None, collector, tries, over=over, asked=asked),
-        lambda api: acollect(api, None, collector, tries, over=over, asked=asked),
-    )
+    collect(api, None, collector, tries, over=over, asked=asked)
 
 
-def listen(session: FollowSession, history: AttemptHistory, objects: AttemptObjects) -> Operation[None]:
+def listen(api: Api, session: FollowSession, history: AttemptHistory, objects: AttemptObjects) -> None:
     """Listen to the members whose pods the operator will delete at the end, while somebody follows the
     run.
     """
@@ -459,41 +441,32 @@ def listen(session: FollowSession, history: AttemptHistory, objects: AttemptObje
         return
     tries = container_runs(Layout.from_dict(objects.stored.layout), objects.pods)
     fresh = session.to_listen(tries, rank_0=takes_rank_0(objects.stored))
-    if not fresh:
-        return
     logs = history.collector.logs
-
-    def start(api: Any) -> None:
-        session.add_listening(fresh, lambda one, held: listening.start(api, one, logs, held))
-
-    async def astart(api: Any) -> None:
-        session.add_listening(fresh, lambda one, held: listening.astart(api, one, logs, held))
-
-    yield effects.StreamIO(start, astart)
+    session.add_listening(fresh, lambda one, held: listening.start(api, one, logs, held))
 
 
-def _collect_last_lines(collector: EvidenceCollector, objects: AttemptObjects) -> Operation[None]:
+def _collect_last_lines(api: Api, collector: EvidenceCollector, objects: AttemptObjects) -> None:
     """What rank 0 achieved stands in its last lines: a node that is busy is asked for them again."""
     for _ in range(LAST_TRIES):
         if not collector.is_behind:
             return
-        yield from effects.sleep(LAST_REST)
-        yield from collect_logs(collector, objects, over=True, asked=False)
+        api.pause(LAST_REST)
+        collect_logs(api, collector, objects, over=True, asked=False)
 
 
 def observe_job(
-    workspace: Workspace, kind: str, name: str, evidence: bool = False, uid: str | None = None
-) -> Operation[Observation]:
+    api: Api, workspace: Workspace, kind: str, name: str, evidence: bool = False, uid: str | None = None
+) -> Observation:
     """What is seen now of a job that another tool made (`foreign`)."""
     engine = engine_of_kind(kind)
     try:
-        return (yield from foreign.observe(engine, name, evidence=evidence, uid=uid))
+        return foreign.observe(api, engine, name, evidence=evidence, uid=uid)
     except UnknownRun:
-        yield from check_namespace(workspace.namespace)
+        check_namespace(api, workspace.namespace)
         raise
 
 
-def _roles(stored: Stored, layout: Layout, first: PodCapture) -> Operation[dict[str, PodRole]]:
+def _roles(api: Api, stored: Stored, layout: Layout, first: PodCapture) -> dict[str, PodRole]:
     """The member of each pod of an attempt, by the name of the pod. Names that end by lot are asked for; of a
     pod that is gone by then its capture tells.
     """
@@ -504,23 +477,20 @@ def _roles(stored: Stored, layout: Layout, first: PodCapture) -> Operation[dict[
             for m in layout.members
         }
     selector = labels.selector(layout.run, layout.attempt, layout.generation)
-    pods = yield from effects.list_all(PODS, labels=selector)
+    pods = api.list(PODS, labels=selector)[0]
     return pod_roles(engine, layout.members, [*([first.thing] if first.thing else ()), *pods])
 
 
-def capture(workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> Operation[None]:
+def capture(api: Api, workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> None:
     """A pod of this run fails or goes: its log is read before anything else is asked; where it has failed,
     then those of rank 0 and of two peers. The next look makes something of them.
     """
     pod, failed_at = alarm.pod, alarm.version if alarm.failed else None
     goes_from = "" if alarm.failed else alarm.version
-    first: PodCapture = yield effects.StreamIO(
-        lambda api: capture_pod(api, None, pod, version=failed_at, goes_from=goes_from),
-        lambda api: acapture_pod(api, None, pod, version=failed_at, goes_from=goes_from),
-    )
-    stored = yield from find_run(workspace, session.run)
+    first = capture_pod(api, None, pod, version=failed_at, goes_from=goes_from)
+    stored = find_run(api, workspace, session.run)
     uid, layout = stored.record.uid, Layout.from_dict(stored.layout)
-    container, roles = ENGINES[layout.engine].CONTAINER, (yield from _roles(stored, layout, first))
+    container, roles = ENGINES[layout.engine].CONTAINER, _roles(api, stored, layout, first)
     if pod not in roles:
         return
     is_first = not session.has_captures(uid)
@@ -532,7 +502,5 @@ def capture(workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> Op
     if is_first:
         beside = sorted((name for name in roles if name != pod), key=lambda name: roles[name].rank)
         wanted += [(name, container, None) for name in beside[: PEERS + 1]]
-    others: list[PodCapture] = yield effects.StreamIO(
-        lambda api: capture_pods(api, None, wanted), lambda api: acapture_pods(api, None, wanted)
-    )
+    others = capture_pods(api, None, wanted)
     session.add_captures(uid, others, roles)

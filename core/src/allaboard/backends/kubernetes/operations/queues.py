@@ -8,11 +8,10 @@ number: there may be others of other namespaces between them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import (
     EVENTS,
     PODGROUPS_VOLCANO,
@@ -32,24 +31,27 @@ from allaboard.gangs import volcano
 from allaboard.gangs.base import GangView
 from allaboard.gangs.kueue import boost_of, condition_of, why_held
 from allaboard.gangs.requests import amount
-from allaboard.queues import Amount, Queue, Waiter
-from allaboard.units import from_rfc3339
+from allaboard.runs.queues import Amount, Queue, Waiter
+from allaboard.text.units import from_rfc3339
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 MOST = 1000
 """Waiting jobs of a namespace, and events, that are read."""
 
 
-def read_queues(namespace: str) -> Operation[tuple[list[Queue], list[str]]]:
+def read_queues(api: Api, namespace: str) -> tuple[list[Queue], list[str]]:
     """The queues of a namespace, and what could not be read of them."""
-    kinds = yield from served()
-    now = yield from effects.server_time()
+    kinds = served(api)
+    now = api.server_time()
     notes: list[str] = []
     queues: list[Queue] = []
     if (local := _served_as(LOCALQUEUES, kinds)) is not None:
-        queues += yield from _of_kueue(local, namespace, now, notes)
+        queues += _of_kueue(api, local, namespace, now, notes)
     if (of_volcano := _served_as(VOLCANO_QUEUES, kinds)) is not None:
-        queues += yield from _of_volcano(of_volcano, now, notes)
-    quotas = yield from _listed(RESOURCEQUOTAS, notes, "quotas of the namespace")
+        queues += _of_volcano(api, of_volcano, now, notes)
+    quotas = _listed(api, RESOURCEQUOTAS, notes, "quotas of the namespace")
     return [*queues, *map(_quota, quotas)], notes
 
 
@@ -62,9 +64,9 @@ def _served_as(resource: Resource, kinds: Iterable[str]) -> Resource | None:
     return None
 
 
-def _listed(resource: Resource, notes: list[str], what: str) -> Operation[Sequence[Json]]:
+def _listed(api: Api, resource: Resource, notes: list[str], what: str) -> Sequence[Json]:
     try:
-        return tuple((yield from effects.list_all(resource, at_most=MOST)))
+        return tuple(api.list(resource, at_most=MOST)[0])
     except Missing:
         return ()
     except Forbidden:
@@ -75,27 +77,27 @@ def _listed(resource: Resource, notes: list[str], what: str) -> Operation[Sequen
 # Kueue.
 
 
-def _of_kueue(local: Resource, namespace: str, now: float, notes: list[str]) -> Operation[list[Queue]]:
-    found = yield from _listed(local, notes, "LocalQueues")
+def _of_kueue(api: Api, local: Resource, namespace: str, now: float, notes: list[str]) -> list[Queue]:
+    found = _listed(api, local, notes, "LocalQueues")
     workloads: Sequence[Json] = ()
     if found:
         of_it = Resource(local.group, local.version, KUEUE_WORKLOADS.plural, KUEUE_WORKLOADS.kind)
-        workloads = yield from _listed(of_it, notes, "jobs that wait (workloads)")
+        workloads = _listed(api, of_it, notes, "jobs that wait (workloads)")
     queues = []
     for queue in found:
         parent = str((queue.get("spec") or {}).get("clusterQueue") or "")
-        above = yield from _cluster_queue(local.version, parent, notes)
-        positions = yield from read_positions(queue["metadata"]["name"], namespace)
+        above = _cluster_queue(api, local.version, parent, notes)
+        positions = read_positions(api, queue["metadata"]["name"], namespace)
         queues.append(local_queue(queue, above, workloads, positions, now))
     return queues
 
 
-def _cluster_queue(version: str, name: str, notes: list[str]) -> Operation[Json | None]:
+def _cluster_queue(api: Api, version: str, name: str, notes: list[str]) -> Json | None:
     resource = Resource(
         CLUSTERQUEUES.group, version, CLUSTERQUEUES.plural, CLUSTERQUEUES.kind, namespaced=False
     )
     try:
-        return (yield from effects.get(resource, name))
+        return api.get(resource, name)
     except Missing:
         return None
     except Forbidden:
@@ -185,12 +187,12 @@ def _reserved(queue: Json) -> dict[tuple[str, str], float | None]:
 # Volcano.
 
 
-def _of_volcano(resource: Resource, now: float, notes: list[str]) -> Operation[list[Queue]]:
-    found = yield from _listed(resource, notes, "queues of Volcano")
-    groups = yield from _listed(PODGROUPS_VOLCANO, notes, "PodGroups")
+def _of_volcano(api: Api, resource: Resource, now: float, notes: list[str]) -> list[Queue]:
+    found = _listed(api, resource, notes, "queues of Volcano")
+    groups = _listed(api, PODGROUPS_VOLCANO, notes, "PodGroups")
     waiting = [g for g in groups if _phase(g) in ("", "Pending", "Inqueue", "Unknown")]
-    pods = (yield from _listed(PODS, notes, "pods")) if waiting else ()
-    events = (yield from _listed(EVENTS, notes, "events")) if waiting else ()
+    pods = _listed(api, PODS, notes, "pods") if waiting else ()
+    events = _listed(api, EVENTS, notes, "events") if waiting else ()
     names = {q["metadata"]["name"] for q in found} if found else {_queue_of(g) for g in waiting}
     by_name = {q["metadata"]["name"]: q for q in found}
     return [volcano_queue(n, by_name.get(n), waiting, pods, events, now) for n in sorted(names)]

@@ -1,16 +1,15 @@
 """A snapshot of a run: its objects as the API server has them, for who looks at them elsewhere or later
 (`observe.snapshot` reads it). What may not be read is left out. Nothing is hidden here:
-`allaboard.redaction` is the business of who writes it.
+`allaboard.text.redaction` is the business of who writes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import NODES, PVCS, Resource, resource_for
 from allaboard.backends.kubernetes.discovery.components import LOCALQUEUES
 from allaboard.backends.kubernetes.observe.lookup import list_events, read_explanations, read_objects
@@ -20,46 +19,48 @@ from allaboard.backends.kubernetes.operations import foreign
 from allaboard.backends.kubernetes.operations.observe import find_run
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.engines import Engine
-from allaboard.units import rfc3339
+from allaboard.text.units import rfc3339
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 MOST_NODES = 200
 """Nodes that a snapshot has; those of its pods first."""
 
 
-def take(workspace: Workspace, run: str) -> Operation[dict[str, Any]]:
+def take(api: Api, workspace: Workspace, run: str) -> dict[str, Any]:
     """Of a run of ours. Raises UnknownRun."""
-    objects = yield from read_objects((yield from find_run(workspace, run)))
-    objects, _ = yield from read_explanations(objects, everything=True)
+    objects = read_objects(api, find_run(api, workspace, run))
+    objects, _ = read_explanations(api, objects, everything=True)
     workload = objects.workload.body if objects.workload is not None else None
-    return (
-        yield from _whole(objects.job, objects.pods, objects.events, objects.groups, workload, objects.now)
-    )
+    return _whole(api, objects.job, objects.pods, objects.events, objects.groups, workload, objects.now)
 
 
-def take_job(engine: Engine, name: str) -> Operation[dict[str, Any]]:
+def take_job(api: Api, engine: Engine, name: str) -> dict[str, Any]:
     """Of a job that another tool made."""
-    job = yield from effects.get(resource_for(engine), name)
+    job = api.get(resource_for(engine), name)
     notes: list[str] = []
-    pods = yield from foreign.pods_of(engine, job, notes)
-    events = yield from list_events([thing["metadata"]["uid"] for thing in (job, *pods)], notes)
-    held = (yield from read_workload(job, notes)) if holding_queue(job) is not None else None
-    now = yield from effects.server_time()
+    pods = foreign.pods_of(api, engine, job, notes)
+    events = list_events(api, [thing["metadata"]["uid"] for thing in (job, *pods)], notes)
+    held = read_workload(api, job, notes) if holding_queue(job) is not None else None
+    now = api.server_time()
     kind = {"apiVersion": engine.API_VERSION, "kind": engine.KIND}
-    return (yield from _whole({**job, **kind}, pods, events, (), held.body if held else None, now))
+    return _whole(api, {**job, **kind}, pods, events, (), held.body if held else None, now)
 
 
 def _whole(
+    api: Api,
     job: Json | None,
     pods: Sequence[Json],
     events: Sequence[Json],
     groups: Sequence[Json],
     workload: Mapping[str, Any] | None,
     now: float,
-) -> Operation[dict[str, Any]]:
-    nodes = yield from _nodes(pods)
+) -> dict[str, Any]:
+    nodes = _nodes(api, pods)
     has_claims = any("persistentVolumeClaim" in str(p.get("spec")) for p in pods)
-    claims = (yield from _readable(PVCS)) if has_claims else []
-    queues = (yield from _readable(LOCALQUEUES)) if workload is not None else []
+    claims = _readable(api, PVCS) if has_claims else []
+    queues = _readable(api, LOCALQUEUES) if workload is not None else []
     parts: dict[str, Any] = {
         "taken": rfc3339(now),
         "job": job,
@@ -74,19 +75,19 @@ def _whole(
     return {name: _without_bulk(part) for name, part in parts.items() if part}
 
 
-def _nodes(pods: Sequence[Json]) -> Operation[list[Json]]:
+def _nodes(api: Api, pods: Sequence[Json]) -> list[Json]:
     """Those that its pods are on; all of a cluster that is not large, where one has no place."""
     own = {str(pod["spec"].get("nodeName")) for pod in pods if pod["spec"].get("nodeName")}
-    every = yield from _readable(NODES)
+    every = _readable(api, NODES)
     homeless = any(not pod["spec"].get("nodeName") for pod in pods)
     ordered = sorted(every, key=lambda node: node["metadata"]["name"] not in own)
     return [node for node in ordered if homeless or node["metadata"]["name"] in own][:MOST_NODES]
 
 
-def _readable(resource: Resource) -> Operation[list[Json]]:
+def _readable(api: Api, resource: Resource) -> list[Json]:
     """All of a kind; none where they may not be read, or are not served."""
     try:
-        found = yield from effects.list_all(resource)
+        found = api.list(resource)[0]
     except ApiError:
         return []
     return [{**one, "kind": resource.kind} for one in found]

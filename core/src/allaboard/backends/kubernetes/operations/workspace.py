@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from allaboard.backends.base import Plan
 from allaboard.backends.data import Choice, choose_data, read_data
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Operation
 from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.discovery import definitions, installed
 from allaboard.backends.kubernetes.lifecycle.launch import ChooseData, unknown_data
@@ -19,10 +18,13 @@ from allaboard.backends.kubernetes.logs.collector import PROGRESS_EVERY
 from allaboard.backends.kubernetes.session import FollowSessions
 from allaboard.errors import BadInput
 from allaboard.follow.run_record import RunRecord, begun_with
-from allaboard.observation import State
+from allaboard.job.site import Site, place_on_cluster, site_of
 from allaboard.render.cluster_facts import ClusterFacts, assumed_facts
 from allaboard.render.compatibility import possible_engines, priority_of
-from allaboard.spec.site import Site, place_on_cluster, site_of
+from allaboard.runs.observation import State
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 NODES_STAND = 60.0
 """Seconds for which what was read of the nodes is good."""
@@ -51,27 +53,23 @@ class Workspace:
         self._is_given = facts is not None
         self._nodes: tuple[float | None, tuple[installed.Node, ...] | None] = (None, None)
 
-    def prepare(self, plan: Plan, generation: int, attempt: int) -> Operation[PreparedAttempt]:
+    def prepare(self, api: Api, plan: Plan, generation: int, attempt: int) -> PreparedAttempt:
         """The objects of an attempt, for this cluster."""
-        facts = self._facts if self._is_given else (yield from self._ask(plan))
-        return (
-            yield from effects.work(
-                lambda: prepare_attempt(plan, generation, attempt, self.site, facts, self.environ),
-            )
-        )
+        facts = self._facts if self._is_given else self._ask(api, plan)
+        return prepare_attempt(plan, generation, attempt, self.site, facts, self.environ)
 
-    def choose_data(self, plan: Plan) -> Operation[ChooseData]:
+    def choose_data(self, plan: Plan) -> ChooseData:
         """What decides on which version of its data set this plan's run trains. What only the members can
         see is unknown.
         """
         uri = self._data_uri(plan)
         if uri is None:
             return unknown_data
-        data = yield from effects.work(lambda: read_data(uri, plan.run, self.environ))
+        data = read_data(uri, plan.run, self.environ)
 
-        def choose(record: RunRecord | None, state: State) -> Operation[Choice]:
+        def choose(record: RunRecord | None, state: State) -> Choice:
             begun = begun_with(record, state)
-            return (yield from effects.work(lambda: choose_data(uri, data, begun, plan.run, self.environ)))
+            return choose_data(uri, data, begun, plan.run, self.environ)
 
         return choose
 
@@ -82,19 +80,19 @@ class Workspace:
             return plan.shards or str(place_on_cluster(plan.job, self.site).get("data")["shards"])
         return None
 
-    def _ask(self, plan: Plan) -> Operation[ClusterFacts]:
+    def _ask(self, api: Api, plan: Plan) -> ClusterFacts:
         """What this cluster is and can do, as far as the job needs it; nothing is asked twice."""
         if self._facts.kinds is None:
-            self._facts = yield from installed.complete_facts(self._facts)
+            self._facts = installed.complete_facts(api, self._facts)
         engines = possible_engines(plan.job, self._facts)
-        self._facts = yield from definitions.complete_lacking(self._facts, engines)
-        self._facts = yield from installed.complete_priorities(self._facts, priority_of(plan.job))
+        self._facts = definitions.complete_lacking(api, self._facts, engines)
+        self._facts = installed.complete_priorities(api, self._facts, priority_of(plan.job))
         return self._facts
 
-    def nodes(self, now: float) -> Operation[tuple[installed.Node, ...] | None]:
+    def nodes(self, api: Api, now: float) -> tuple[installed.Node, ...] | None:
         """The nodes of the cluster, of some time ago at most; None when they may not be read."""
         at, nodes = self._nodes
         if at is None or now - at >= NODES_STAND:
-            nodes = yield from installed.nodes()
+            nodes = installed.nodes(api)
             self._nodes = (now, nodes)
         return nodes

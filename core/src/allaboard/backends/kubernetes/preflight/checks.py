@@ -26,6 +26,7 @@ from allaboard.backends.kubernetes.preflight import budgets, device_classes, gpu
 from allaboard.backends.kubernetes.preflight.admission import judge
 from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, DryRunResult, Json, Lookup
 from allaboard.diagnosis import Evidence
+from allaboard.diagnosis.verdict import refusal_verdict
 from allaboard.engines import Engine, engine_of_object
 from allaboard.errors import Problem
 from allaboard.gangs import GANGS
@@ -33,9 +34,9 @@ from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import MULTIKUEUE
 from allaboard.gangs.requests import amount, requested
 from allaboard.gangs.topology import label_of
-from allaboard.gpus import nearest_device
-from allaboard.names import nearest, one_of
-from allaboard.units import counted
+from allaboard.job.gpus import nearest_device
+from allaboard.text.names import nearest, one_of
+from allaboard.text.units import counted
 
 LONGEST_NAME = 63
 _ALLOWED = "`allaboard cluster --rbac capacity` allows it"
@@ -331,7 +332,7 @@ def scc(facts: Facts) -> Iterator[Check]:
     refused = [
         t
         for t in facts.pods_tried or ()
-        if t.error is not None and "security context constraint" in str(t.error)
+        if (found := refusal_verdict(str(t.error or ""))) is not None and found.code == "openshift_scc_denied"
     ]
     if refused:
         said = tuple(_quote(t.what, "dry run", str(t.error)) for t in refused)
@@ -967,6 +968,7 @@ def dry_run(facts: Facts) -> Iterator[Check]:
     every = [*facts.tried, *(facts.pods_tried or ())]
     refused = [t for t in every if t.error is not None and not isinstance(t.error, Exists)]
     said_already: set[str] = set()
+    limited = {name for group in facts.pods for name in requested(group.spec, "limits")}
     for one in refused:
         causes = one.error.causes if isinstance(one.error, ApiError) else ()
         if causes and all(cause.message == "unknown field" for cause in causes):
@@ -980,8 +982,16 @@ def dry_run(facts: Facts) -> Iterator[Check]:
         said = tuple(_quote(one.what, cause.field, cause.message) for cause in causes) or (
             _quote(one.what, "dry run", str(one.error)),
         )
+        message = str(one.error)
+        found = refusal_verdict(message, limits=limited)
         yield Check(
-            "dry_run", False, f"{one.what} would be refused: {one.error}", said, _what_to_do(str(one.error))
+            "dry_run",
+            False,
+            f"{one.what} would be refused: {message}",
+            said,
+            _what_to_do(message),
+            code=found.code if found is not None else None,
+            retryable=found.passes if found is not None else None,
         )
     if every and not refused:
         more = (
@@ -1003,31 +1013,18 @@ def _misspelt(what: str, problem: Problem) -> Check:
     return Check("dry_run", False, f"{problem.path}: there is no such field here", (said,), hint)
 
 
-_NO_RIGHT = re.compile(r'User "[^"]*" cannot \w+ resource')
 _WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+) of type (\S+)")
 
 
 def _what_to_do(message: str) -> str:
-    """By the words of the refusal; each is a cause of its own."""
-    if _NO_RIGHT.search(message):
+    """By the cause that the refusal tells."""
+    found = refusal_verdict(message)
+    if found is not None and found.code == "rbac_forbidden":
         role = next((r for what, r in _ROLES.items() if f'resource "{what}"' in message), "submitter")
         return f"have the right granted: allaboard cluster --rbac {role}"
     if (wrong := _WRONG_TYPE.search(message)) is not None:
         return f"{wrong[2]} is a {wrong[3].rpartition('.')[2]}, not a {wrong[1]}: correct it in pod"
-    for words, fix in (
-        ("failed calling webhook", "its operator or policy webhook is away: try again, or tell who runs it"),
-        ("exceeded quota", "wait until others have ended, or make the gang smaller"),
-        ("violates PodSecurity", "set what it names in pod.spec.securityContext, or use another namespace"),
-        ("security context constraint", "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC"),
-        ("usage per", "change resources of the job to what the LimitRange allows"),
-        ("error looking up service account", "create the service account, or correct its name in pod"),
-        ("no PriorityClass", "correct gang.priority"),
-        ("denied the request", "follow its words, or ask whose policy it is"),
-        ("unknown field", "correct the field that it names"),
-    ):
-        if words in message:
-            return fix
-    return "correct what it names in the job"
+    return found.fix if found is not None else "correct what it names in the job"
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (

@@ -15,9 +15,9 @@ from allaboard.backends.check import WARNING, Check
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, Json, Lookup
 from allaboard.diagnosis import Evidence
-from allaboard.names import one_of
 from allaboard.render.devices import TEMPLATE
-from allaboard.units import counted
+from allaboard.text.names import one_of
+from allaboard.text.units import counted
 
 _DRIVER = re.compile(r"device\.driver\s*==\s*['\"]([^'\"]{1,253})['\"]")
 

@@ -8,12 +8,11 @@ and `checks` judge the answers, touching nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.check import Check
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import (
     BUDGETS,
     CONFIGMAPS,
@@ -51,6 +50,9 @@ from allaboard.backends.kubernetes.preflight.lookup import DryRunResult, Lookup
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BackendUnreachable
 
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
+
 WHO_AM_I = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
 )
@@ -58,12 +60,12 @@ LONGEST = 5.0
 """Seconds that a dry run may be tried again: an operator that is away is an answer, too."""
 
 
-def preflight(ready: PreparedAttempt, survey: Survey) -> Operation[list[Check]]:
+def preflight(api: Api, ready: PreparedAttempt, survey: Survey) -> list[Check]:
     """Every check of a job that is rendered for this cluster, what stops it first."""
-    return examine((yield from gather(ready, survey)))
+    return examine(gather(api, ready, survey))
 
 
-def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
+def gather(api: Api, ready: PreparedAttempt, survey: Survey) -> Facts:
     """All that the checks look at."""
     permitted = May(survey.namespace)
     resources = [resource_of(manifest) for manifest in ready.manifests]
@@ -71,108 +73,106 @@ def gather(ready: PreparedAttempt, survey: Survey) -> Operation[Facts]:
     own = [m["metadata"]["name"] for m in ready.manifests if m["kind"] == "ConfigMap"]
     kinds = [(resource.group, resource.plural) for resource in resources]
     kinds += [(PVCS.group, PVCS.plural)] if ready.claims else []
-    claims = yield from _look_up_each(PVCS, capacity.claims(pods), permitted)
+    claims = _look_up_each(api, PVCS, capacity.claims(pods), permitted)
     if ready.gang.local_queue:
         kinds += [(each.group, each.plural) for each in (KUEUE_WORKLOADS, LOCALQUEUES)]
-    namespace = yield from _sought(NAMESPACES, survey.namespace, permitted)
+    namespace = _sought(api, NAMESPACES, survey.namespace, permitted)
     claimed = device_classes.classes(ready.manifests)
     there = namespace.body is not None or not namespace.known
-    queue = yield from _queue(ready, permitted)
-    above = yield from _cluster_queue(queue, ready, permitted)
-    asked = yield from _look_up_each(ADMISSION_CHECKS, _admission_checks(above), permitted)
+    queue = _queue(api, ready, permitted)
+    above = _cluster_queue(api, queue, ready, permitted)
+    asked = _look_up_each(api, ADMISSION_CHECKS, _admission_checks(above), permitted)
     return Facts(
         survey=survey,
         manifests=ready.manifests,
         resources=resources,
         gang=ready.gang,
-        user=(yield from _who()),
+        user=_who(api),
         namespace=namespace,
-        allowed=(yield from _allowed_accesses(rbac.needed(kinds), survey.namespace)),
-        helpful=(yield from _allowed_accesses(rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace)),
-        quotas=(yield from _list_permitted(RESOURCEQUOTAS, permitted)),
-        limits=(yield from _list_permitted(LIMITRANGES, permitted)),
+        allowed=_allowed_accesses(api, rbac.needed(kinds), survey.namespace),
+        helpful=_allowed_accesses(api, rbac.needed(kinds, rbac.PREFLIGHT), survey.namespace),
+        quotas=_list_permitted(api, RESOURCEQUOTAS, permitted),
+        limits=_list_permitted(api, LIMITRANGES, permitted),
         claims=claims,
         own_claims=ready.claims,
         storage_classes=(
-            (yield from _list_permitted(STORAGECLASSES, permitted))
-            if _asks_for_volumes(pods, claims)
-            else None
+            _list_permitted(api, STORAGECLASSES, permitted) if _asks_for_volumes(pods, claims) else None
         ),
-        secrets=(yield from _look_up_each(SECRETS, capacity.secrets(pods, ready.secrets), permitted)),
-        config_maps=(yield from _look_up_each(CONFIGMAPS, capacity.config_maps(pods, own), permitted)),
-        accounts=(yield from _look_up_each(SERVICEACCOUNTS, capacity.accounts(pods), permitted)),
-        priorities=(yield from _look_up_each(PRIORITYCLASSES, capacity.priorities(pods), permitted)),
+        secrets=_look_up_each(api, SECRETS, capacity.secrets(pods, ready.secrets), permitted),
+        config_maps=_look_up_each(api, CONFIGMAPS, capacity.config_maps(pods, own), permitted),
+        accounts=_look_up_each(api, SERVICEACCOUNTS, capacity.accounts(pods), permitted),
+        priorities=_look_up_each(api, PRIORITYCLASSES, capacity.priorities(pods), permitted),
         queue=queue,
         cluster_queue=above,
         admission_checks=asked,
-        worker_clusters=(yield from _look_up_each(MULTIKUEUE_CONFIGS, _configs(asked), permitted)),
-        device_classes=(yield from _look_up_each(DEVICE_CLASSES, claimed, permitted)),
-        slices=(yield from _list_permitted(SLICES, permitted)) if claimed else None,
-        budgets=(yield from _list_permitted(BUDGETS, permitted)),
-        flavors=(yield from _look_up_each(FLAVORS, _flavors(above), permitted)),
-        tried=(yield from _dry_run_objects(ready, claims, resources, survey)) if there else (),
-        pods_tried=(yield from _dry_run_pods(ready, pods, permitted)) if there else None,
+        worker_clusters=_look_up_each(api, MULTIKUEUE_CONFIGS, _configs(asked), permitted),
+        device_classes=_look_up_each(api, DEVICE_CLASSES, claimed, permitted),
+        slices=_list_permitted(api, SLICES, permitted) if claimed else None,
+        budgets=_list_permitted(api, BUDGETS, permitted),
+        flavors=_look_up_each(api, FLAVORS, _flavors(above), permitted),
+        tried=_dry_run_objects(api, ready, claims, resources, survey) if there else (),
+        pods_tried=_dry_run_pods(api, ready, pods, permitted) if there else None,
     )
 
 
-def _who() -> Operation[str | None]:
+def _who(api: Api) -> str | None:
     """The name of this user, as the API server knows it."""
     body = {"apiVersion": WHO_AM_I.api_version, "kind": WHO_AM_I.kind}
     try:
-        answer = yield from effects.create(WHO_AM_I, body)
+        answer = api.create(WHO_AM_I, body)
     except ApiError:  # Kubernetes before 1.28
         return None
     return ((answer.get("status") or {}).get("userInfo") or {}).get("username")
 
 
-def _allowed_accesses(wanted: Iterable[Access], namespace: str) -> Operation[dict[Access, bool]]:
+def _allowed_accesses(api: Api, wanted: Iterable[Access], namespace: str) -> dict[Access, bool]:
     allowed = {}
     for access in wanted:
-        allowed[access] = yield from may(access.verb, access.group, access.resource, access.sub, namespace)
+        allowed[access] = may(api, access.verb, access.group, access.resource, access.sub, namespace)
     return allowed
 
 
-def _sought(resource: Resource, name: str, permitted: May) -> Operation[Lookup]:
-    if not (yield from permitted.do("get", resource)):
+def _sought(api: Api, resource: Resource, name: str, permitted: May) -> Lookup:
+    if not permitted.do(api, "get", resource):
         return Lookup(known=False)
     try:
-        return Lookup((yield from effects.get(resource, name)))
+        return Lookup(api.get(resource, name))
     except Missing as error:
         return Lookup(known=not error.unserved)
     except Forbidden:
         return Lookup(known=False)
 
 
-def _look_up_each(resource: Resource, names: Iterable[str], permitted: May) -> Operation[dict[str, Lookup]]:
+def _look_up_each(api: Api, resource: Resource, names: Iterable[str], permitted: May) -> dict[str, Lookup]:
     lookups = {}
     for name in sorted(names):
-        lookups[name] = yield from _sought(resource, name, permitted)
+        lookups[name] = _sought(api, resource, name, permitted)
     return lookups
 
 
-def _list_permitted(resource: Resource, permitted: May) -> Operation[Sequence[Json] | None]:
-    if not (yield from permitted.do("list", resource)):
+def _list_permitted(api: Api, resource: Resource, permitted: May) -> Sequence[Json] | None:
+    if not permitted.do(api, "list", resource):
         return None
     try:
-        return (yield from effects.list_all(resource))
+        return api.list(resource)[0]
     except (Forbidden, Missing):
         return None
 
 
-def _queue(ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
+def _queue(api: Api, ready: PreparedAttempt, permitted: May) -> Lookup | None:
     resource = VOLCANO_QUEUES if ready.gang.gang == "volcano" else None
     resource = LOCALQUEUES if ready.gang.local_queue else resource
     if resource is None or ready.gang.queue is None:
         return None
-    return (yield from _sought(resource, ready.gang.queue, permitted))
+    return _sought(api, resource, ready.gang.queue, permitted)
 
 
-def _cluster_queue(queue: Lookup | None, ready: PreparedAttempt, permitted: May) -> Operation[Lookup | None]:
+def _cluster_queue(api: Api, queue: Lookup | None, ready: PreparedAttempt, permitted: May) -> Lookup | None:
     """The ClusterQueue of a LocalQueue that is there; None: it is none of Kueue's."""
     if queue is None or queue.body is None or not ready.gang.local_queue:
         return None
     name = str((queue.body.get("spec") or {}).get("clusterQueue") or "")
-    return (yield from _sought(CLUSTERQUEUES, name, permitted)) if name else None
+    return _sought(api, CLUSTERQUEUES, name, permitted) if name else None
 
 
 def _flavors(queue: Lookup | None) -> set[str]:
@@ -205,30 +205,34 @@ def _configs(checks: Mapping[str, Lookup]) -> set[str]:
 
 
 def _dry_run_objects(
-    ready: PreparedAttempt, claims: Mapping[str, Lookup], resources: Sequence[Resource], survey: Survey
-) -> Operation[list[DryRunResult]]:
+    api: Api,
+    ready: PreparedAttempt,
+    claims: Mapping[str, Lookup],
+    resources: Sequence[Resource],
+    survey: Survey,
+) -> list[DryRunResult]:
     """A dry run of the creation of each object whose kind is served, and of claims that are not there yet."""
     results, manifests = [], ready.manifests
     for claim in ready.claims:
         name = claim["metadata"]["name"]
         if claims[name].body is None:
-            results.append(DryRunResult(f"claim {name}", (yield from _dry(PVCS, claim))))
+            results.append(DryRunResult(f"claim {name}", _dry(api, PVCS, claim)))
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
             what = f"{resource.kind} {manifest['metadata']['name']}"
-            error = yield from _dry(resource, manifest)
+            error = _dry(api, resource, manifest)
             missed = isinstance(error, ApiError) and lacks_extra(error.message, manifests[:-1])
             results.append(DryRunResult(what, None if missed else error))
     return results
 
 
 def _dry_run_pods(
-    ready: PreparedAttempt, pods: Sequence[capacity.Pods], permitted: May
-) -> Operation[list[DryRunResult] | None]:
+    api: Api, ready: PreparedAttempt, pods: Sequence[capacity.Pods], permitted: May
+) -> list[DryRunResult] | None:
     """The same for one pod of each role: nothing else tells what admission says to it. Its gang is left
     out, which may have to exist first.
     """
-    if not (yield from permitted.do("create", PODS)):
+    if not permitted.do(api, "create", PODS):
         return None
     results = []
     for group in pods:
@@ -241,7 +245,7 @@ def _dry_run_pods(
             "metadata": _pod_metadata(ready, group),
             "spec": {**spec, **({"initContainers": inits} if inits else {})},
         }
-        results.append(DryRunResult(f"a pod of {group.role}", (yield from _dry(PODS, body))))
+        results.append(DryRunResult(f"a pod of {group.role}", _dry(api, PODS, body)))
     return results
 
 
@@ -254,9 +258,9 @@ def _pod_metadata(ready: PreparedAttempt, group: capacity.Pods) -> Mapping[str, 
     }
 
 
-def _dry(resource: Resource, body: Json | Mapping[str, Any]) -> Operation[AllaboardError | None]:
+def _dry(api: Api, resource: Resource, body: Json | Mapping[str, Any]) -> AllaboardError | None:
     try:
-        yield from effects.create_dry_run(resource, body)
+        api.create(resource, dict(body), dry_run=True)
     except BackendUnreachable as error:
         if "webhook" not in str(error):
             raise

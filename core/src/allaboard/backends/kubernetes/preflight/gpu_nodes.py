@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from allaboard import gpus
 from allaboard.backends.check import WARNING, Check
 from allaboard.backends.kubernetes.discovery.capacity import Pods, why_not
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.diagnosis import Evidence
 from allaboard.gangs.requests import amount, requested
-from allaboard.names import one_of
+from allaboard.job import gpus
+from allaboard.text.names import one_of
 
 SHARING = "nvidia.com/gpu.sharing-strategy"
 STRATEGY = "nvidia.com/mig.strategy"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Executed
-from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, run_within
+from allaboard.backends.kubernetes.logs.capture import run_within
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.diagnosis.stacks import ProcessLook, Told, main_thread, pending_collective
 from allaboard.errors import AllaboardError
-from allaboard.printable import visible
-from allaboard.untrusted import Limits, parse_json
+from allaboard.text.printable import visible
+from allaboard.text.untrusted import Limits, parse_json
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 SECONDS = 20.0
 """For all members together; one is asked twice, with a second in between."""
@@ -70,30 +69,6 @@ def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> Told:
 
     run_within(SECONDS, [partial(ask, number, one) for number, one in enumerate(tries)])
     return _together(dict(answers), len(tries))
-
-
-async def aask_stacks(api: AsyncApi, tries: Sequence[ContainerRun]) -> Told:
-    """`ask_stacks` in a loop."""
-    answers: dict[int, Told] = {}
-    turn = asyncio.Semaphore(AT_A_TIME)
-
-    async def ask(number: int, one: ContainerRun) -> None:
-        async with turn:
-            try:
-                ended = await api.execute(
-                    one.pod, command(), container=one.container, given=_script(), most=PRINTED.size
-                )
-            except AllaboardError as error:
-                answers[number] = Told(why=_refusal(error, api.namespace))
-            else:
-                answers[number] = read(ended, number, one)
-
-    if tasks := [asyncio.ensure_future(ask(number, one)) for number, one in enumerate(tries)]:
-        _, late = await asyncio.wait(tasks, timeout=SECONDS)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-    return _together(answers, len(tries))
 
 
 def look_often(api: Api, tries: Sequence[ContainerRun], rounds: int) -> list[tuple[ProcessLook, ...]]:

@@ -8,19 +8,16 @@ A kubelet shows the word to a running pod when it looks at the pod again, once i
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import ApiCall, Operation
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
-from allaboard.backends.kubernetes.logs.capture import AT_A_TIME, SECONDS, parse_tail, run_within
+from allaboard.backends.kubernetes.logs.capture import SECONDS, parse_tail, run_within
 from allaboard.backends.kubernetes.logs.silence import ANSWERS, ANSWERS_SIZE
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, look_of, with_rank
@@ -28,11 +25,11 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.diagnosis.stacks import ProcessLook, Told
 from allaboard.errors import AllaboardError
 from allaboard.render import labels
-from allaboard.reportline import STACKS, decode
-from allaboard.untrusted import Limits, parse_json
+from allaboard.text.reportline import STACKS, decode
+from allaboard.text.untrusted import Limits, parse_json
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 WAIT = 150.0
 """Seconds that members have to answer."""
@@ -50,7 +47,7 @@ MOST_LOOK = Limits(size=1 << 17, depth=4, values=100, digits=20)
 """What is read of one process."""
 
 
-def ask(stored: Stored, now: float) -> Operation[str]:
+def ask(api: Api, stored: Stored, now: float) -> str:
     """Write the word that asks, unless another process did so a moment ago; the word, which is the time.
     ``now``: the server's. Raises Forbidden.
     """
@@ -58,15 +55,13 @@ def ask(stored: Stored, now: float) -> Operation[str]:
     if before.isdigit() and 0 <= now - int(before[:20]) < AGAIN:
         return before
     word = f"{now:.0f}"
-    yield from effects.patch(CONFIGMAPS, stored.name, {"data": {labels.ASKED: word}})
+    api.patch(CONFIGMAPS, stored.name, {"data": {labels.ASKED: word}})
     return word
 
 
-def answers(word: str, tries: Sequence[ContainerRun]) -> Operation[tuple[Told, bool]]:
+def answers(api: Api, word: str, tries: Sequence[ContainerRun]) -> tuple[Told, bool]:
     """What the members have answered so far, and whether all have."""
-    told: Mapping[int, Told] = yield effects.StreamIO(
-        lambda api: _read(api, word, tries), lambda api: _aread(api, word, tries)
-    )
+    told = _read(api, word, tries)
     in_order = [one for _, one in sorted(told.items())]
     looks = tuple(look for one in in_order for look in one.looks)
     if late := len(tries) - len(told):
@@ -74,27 +69,23 @@ def answers(word: str, tries: Sequence[ContainerRun]) -> Operation[tuple[Told, b
     return Told(looks, next((one.why for one in in_order if one.why is not None), None)), True
 
 
-def ask_and_wait(stored: Stored, tries: Sequence[ContainerRun], namespace: str) -> Operation[Told]:
+def ask_and_wait(api: Api, stored: Stored, tries: Sequence[ContainerRun], namespace: str) -> Told:
     """Where the processes of these containers are; after `WAIT` seconds what is known by then."""
     try:
-        word = yield from ask(stored, (yield from effects.server_time()))
+        word = ask(api, stored, api.server_time())
     except Forbidden:
         return Told(why=FORBIDDEN.format(namespace))
-    told, all_answered = yield from answers(word, tries)
+    told, all_answered = answers(api, word, tries)
     for number in range(round(WAIT / REST)):
         if all_answered:
             break
-        if number == 0:
-            yield ApiCall(_say_that_it_waits)
-        yield from effects.sleep(REST)
-        told, all_answered = yield from answers(word, tries)
+        if number == 0 and api.on_silence is not None:
+            api.on_silence(
+                f"the members are asked for their stacks by a file; their nodes show it within {WAIT:.0f} s"
+            )
+        api.pause(REST)
+        told, all_answered = answers(api, word, tries)
     return told
-
-
-def _say_that_it_waits(api: Any) -> None:
-    say: Callable[[str], None] | None = getattr(api, "on_silence", None)
-    if say is not None:
-        say(f"the members are asked for their stacks by a file; their nodes show it within {WAIT:.0f} s")
 
 
 def answer_in(data: bytes, word: str, number: int, one: ContainerRun) -> Told | None:
@@ -131,23 +122,3 @@ def _read(api: Api, word: str, tries: Sequence[ContainerRun]) -> dict[int, Told]
 
     run_within(SECONDS, [partial(read, number, one) for number, one in enumerate(tries)])
     return dict(told)
-
-
-async def _aread(api: AsyncApi, word: str, tries: Sequence[ContainerRun]) -> dict[int, Told]:
-    told: dict[int, Told] = {}
-    turn = asyncio.Semaphore(AT_A_TIME)
-
-    async def read(number: int, one: ContainerRun) -> None:
-        lines = api.log(one.pod, container=one.container, tail=ANSWERS, limit_bytes=ANSWERS_SIZE)
-        async with turn, aclosing(lines) as stream:
-            with suppress(AllaboardError):
-                answer = answer_in(b"".join([piece async for piece in stream]), word, number, one)
-                if answer is not None:
-                    told[number] = answer
-
-    if tasks := [asyncio.ensure_future(read(number, one)) for number, one in enumerate(tries)]:
-        _, late = await asyncio.wait(tasks, timeout=SECONDS)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-    return told

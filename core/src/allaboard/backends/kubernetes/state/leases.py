@@ -15,21 +15,22 @@ import contextvars
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation, run_async, run_sync
 from allaboard.backends.kubernetes.client.errors import Conflict, Exists, Forbidden, Missing
+from allaboard.backends.kubernetes.client.pool import ThreadPool
 from allaboard.backends.kubernetes.client.process import PROCESS
-from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import LEASES
-from allaboard.errors import AllaboardError
+from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels
-from allaboard.units import from_rfc3339, rfc3339
+from allaboard.text.units import from_rfc3339, rfc3339
 
 if TYPE_CHECKING:
-    from allaboard.backends.kubernetes.client.api import Api, AsyncApi
+    from allaboard.backends.kubernetes.client.api import Api
 
 T = TypeVar("T")
 
@@ -70,48 +71,51 @@ def is_held(lease: Json, now: float) -> bool:
     return now < seen_at(lease) + float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
 
 
-def take_lease(holder: str) -> Operation[str]:
+def take_lease(api: Api, holder: str) -> str:
     """The name of a Lease that holds now; empty where this user may keep none."""
-    now = yield from effects.server_time()
+    now = api.server_time()
     try:
-        yield from effects.create(LEASES, lease_body(holder, now))
+        api.create(LEASES, lease_body(holder, now))
     except Exists:
-        yield from renew_lease(holder)
+        renew_lease(api, holder)
     except (Forbidden, Missing):  # without its namespace there is nothing to follow either
         return ""
     return labels.lease_name(holder)
 
 
-def renew_lease(holder: str) -> Operation[None]:
+def renew_lease(api: Api, holder: str) -> None:
     """The holder is seen to live, now."""
-    now = yield from effects.server_time()
+    now = api.server_time()
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
     try:
-        yield from effects.patch(LEASES, labels.lease_name(holder), change)
+        api.patch(LEASES, labels.lease_name(holder), change)
     except Missing:  # another client tidied up too eagerly
         with suppress(Exists):
-            yield from effects.create(LEASES, lease_body(holder, now))
+            api.create(LEASES, lease_body(holder, now))
 
 
-def remove_dead() -> Operation[None]:
+def remove_dead(api: Api) -> None:
     """Remove the Leases of processes that died long ago; a few at a time, as far as this user may."""
     try:
-        every = yield from effects.list_all(LEASES, labels=labels.selector())
-        now = yield from effects.server_time()
+        every = api.list(LEASES, labels=labels.selector())[0]
+        now = api.server_time()
         dead = [lease for lease in every if not is_held(lease, now - KEPT)]
         for lease in dead[:AT_ONCE]:
             metadata = lease["metadata"]
             with suppress(Conflict, Missing):  # somebody else removes it, or its process has come back
-                yield from effects.delete(
-                    LEASES, metadata["name"], uid=metadata["uid"], version=metadata["resourceVersion"]
+                api.delete(
+                    LEASES,
+                    metadata["name"],
+                    uid=metadata["uid"],
+                    resource_version=metadata["resourceVersion"],
                 )
     except (Forbidden, Missing):
         return
 
 
-def release_lease(holder: str) -> Operation[None]:
+def release_lease(api: Api, holder: str) -> None:
     """Delete the Lease: what the holder followed has no follower from now on."""
-    yield from effects.delete(LEASES, labels.lease_name(holder))
+    api.delete(LEASES, labels.lease_name(holder))
 
 
 def holder_of_this_process(person: str) -> str:
@@ -149,7 +153,7 @@ class ThreadKeeper:
     def hold(self) -> str:
         with self._lock:
             if self._name is None:
-                self._name = run_sync(take_lease(self.holder), self.api)
+                self._name = take_lease(self.api, self.holder)
                 if self._name:
                     self._over = threading.Event()
                     threading.Thread(target=self._keep, args=(self._over,), daemon=True).start()
@@ -164,26 +168,29 @@ class ThreadKeeper:
             self._over.set()
             atexit.unregister(self.let_go)
             with suppress(AllaboardError):  # it runs out by itself
-                run_sync(release_lease(self.holder), self.api)
+                release_lease(self.api, self.holder)
             self.api.close()
 
     def _keep(self, over: threading.Event) -> None:
         has_tidied = False
         while not over.wait(EVERY):
             with suppress(AllaboardError):  # a cluster that does not answer counts no time against us either
-                run_sync(renew_lease(self.holder), self.api)
+                renew_lease(self.api, self.holder)
                 if not has_tidied:
                     has_tidied = True
-                    run_sync(remove_dead(), self.api)
+                    remove_dead(self.api)
 
 
 class TaskKeeper:
-    """Renews in a task of the running loop. Its connections do not outlive a request: nothing would close
-    them.
+    """Renews from a task of the running loop: a process whose loop stands still follows nothing. What it asks
+    is asked in a thread of its own, so that it waits for no operation. It holds the Lease to the end of the
+    process and does not release it there: the runs that a triggerer has left are taken up by another one,
+    and until then it must be known since when nobody follows them.
     """
 
-    def __init__(self, api: AsyncApi, holder: str) -> None:
+    def __init__(self, api: Api, holder: str) -> None:
         self.api, self.holder = api, holder
+        self._thread = ThreadPool("allaboard-lease", 1)
         self._lock = asyncio.Lock()
         self._name: str | None = None
         self._task: asyncio.Task[None] | None = None
@@ -191,7 +198,7 @@ class TaskKeeper:
     async def hold(self) -> str:
         async with self._lock:
             if self._name is None:
-                self._name = await self._do(take_lease(self.holder))
+                self._name = await self._do(take_lease, self.holder)
                 if self._name:
                     # An empty context: it outlives the first follower.
                     loop = asyncio.get_running_loop()
@@ -205,24 +212,23 @@ class TaskKeeper:
             self._name = None
             self._task.cancel()
             with suppress(AllaboardError):
-                await self._do(release_lease(self.holder))
+                await self._do(release_lease, self.holder)
 
     async def _keep(self) -> None:
         has_tidied = False
         while True:
             await asyncio.sleep(EVERY)
             with suppress(AllaboardError):
-                await self._do(renew_lease(self.holder))
+                await self._do(renew_lease, self.holder)
                 if not has_tidied:
                     has_tidied = True
-                    await self._do(remove_dead())
+                    await self._do(remove_dead)
 
-    async def _do(self, operation: Operation[T]) -> T:
-        api = self.api.twin(PATIENCE)
+    async def _do(self, do: Callable[..., T], *given: str) -> T:
         try:
-            return await run_async(operation, api)
-        finally:
-            await api.close()
+            return await self._thread.run(EVERY, partial(do, self.api, *given))
+        except TimeoutError:
+            raise BackendUnreachable(f"API server {self.api.server} keeps no Lease just now") from None
 
 
 def keeper_of(api: Api, person: str) -> ThreadKeeper:
@@ -234,10 +240,12 @@ def keeper_of(api: Api, person: str) -> ThreadKeeper:
     )
 
 
-def async_keeper_of(api: AsyncApi, person: str) -> TaskKeeper:
+def async_keeper_of(api: Api, person: str) -> TaskKeeper:
     """The same for the running loop."""
     key = (api.identity, api.namespace)
-    return PROCESS.get_in_loop(TaskKeeper, key, lambda: TaskKeeper(api, holder_of_this_process(person)))
+    return PROCESS.get_in_loop(
+        TaskKeeper, key, lambda: TaskKeeper(api.twin(PATIENCE), holder_of_this_process(person))
+    )
 
 
 def _micro(epoch: float) -> str:

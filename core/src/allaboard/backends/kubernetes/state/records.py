@@ -18,18 +18,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.kubernetes.client import effects
-from allaboard.backends.kubernetes.client.effects import Json, Operation
 from allaboard.backends.kubernetes.client.errors import Conflict, Missing
+from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.errors import Corrupt, OwnershipConflict
 from allaboard.follow.run_record import VERSION, RunRecord
-from allaboard.layout import Layout
 from allaboard.render import labels
-from allaboard.units import from_rfc3339
-from allaboard.untrusted import RECORDS, parse_json
+from allaboard.runs.layout import Layout
+from allaboard.text.units import from_rfc3339
+from allaboard.text.untrusted import RECORDS, parse_json
+
+if TYPE_CHECKING:
+    from allaboard.backends.kubernetes.client.api import Api
 
 RECORD = labels.PREFIX + "record"
 """Label of every record; its value is the format."""
@@ -168,35 +170,35 @@ def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
 # Reading and changing.
 
 
-def read_record(run: str) -> Operation[Stored | None]:
+def read_record(api: Api, run: str) -> Stored | None:
     """The record of a run; None when it has none. Raises Corrupt."""
     try:
-        return parse((yield from effects.get(CONFIGMAPS, labels.record_name(run))))
+        return parse(api.get(CONFIGMAPS, labels.record_name(run)))
     except Missing:
         return None
 
 
-def create(stored: Stored) -> Operation[Stored]:
+def create(api: Api, stored: Stored) -> Stored:
     """Raises Exists when the run has a record."""
-    return parse((yield from effects.create(CONFIGMAPS, manifest(stored))))
+    return parse(api.create(CONFIGMAPS, manifest(stored)))
 
 
-def swap(stored: Stored, **changes: Any) -> Operation[Stored]:
+def swap(api: Api, stored: Stored, **changes: Any) -> Stored:
     """Write the record with these fields, if it is still the one that was read. Raises errors.Conflict or
     Missing.
     """
     changed = replace(stored, **changes)
-    return parse((yield from effects.replace(CONFIGMAPS, manifest(changed))))
+    return parse(api.replace(CONFIGMAPS, manifest(changed)))
 
 
 def change(
-    run: str, how: Callable[[Stored], Stored | None], known: Stored | None = None
-) -> Operation[Stored | None]:
+    api: Api, run: str, how: Callable[[Stored], Stored | None], known: Stored | None = None
+) -> Stored | None:
     """Apply ``how`` to the record until no other writer comes between; None from it changes nothing. Returns
     the record as it then stands; None when there is none. ``known``: as it was read a moment ago.
     """
     for _ in range(TRIES):
-        stored = known or (yield from read_record(run))
+        stored = known or read_record(api, run)
         known = None
         if stored is None:
             return None
@@ -204,7 +206,7 @@ def change(
         if changed is None or changed == stored:
             return stored
         try:
-            return parse((yield from effects.replace(CONFIGMAPS, manifest(changed))))
+            return parse(api.replace(CONFIGMAPS, manifest(changed)))
         except Missing:
             return None
         except Conflict:
@@ -212,12 +214,12 @@ def change(
     raise OwnershipConflict(f"the record of run {run} changes all the time; try again in a moment")
 
 
-def forget(stored: Stored) -> Operation[bool]:
+def forget(api: Api, stored: Stored) -> bool:
     """Delete the record, if it is still the one that was read. Whether it is gone."""
     metadata = stored.body["metadata"]
     try:
-        yield from effects.delete(
-            CONFIGMAPS, metadata["name"], uid=metadata["uid"], version=metadata["resourceVersion"]
+        api.delete(
+            CONFIGMAPS, metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"]
         )
     except Conflict:
         return False

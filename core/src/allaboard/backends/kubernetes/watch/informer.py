@@ -320,6 +320,9 @@ class _Thread:
 # --- async --------------------------------------------------------------------------------------------------
 
 
+_WAKES = itertools.count(1)
+
+
 class AsyncChanges:
     """A follower in a loop, from ``async with`` on. 10,000 of them wait at once, so each is small: no frames
     of generators, no parts of its own that could be shared.
@@ -333,7 +336,8 @@ class AsyncChanges:
         "_woken",
         "_waiter",
         "_due",
-        "_moved",
+        "_number",
+        "_settled",
     )
 
     def __init__(self, hub: AsyncHub, run: str, watched: tuple[Watched, ...]) -> None:
@@ -343,7 +347,7 @@ class AsyncChanges:
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
         self._due = 0.0
-        self._moved = True
+        self._number, self._settled = 0, -1
 
     async def __aenter__(self) -> AsyncChanges:
         await self._hub.join(self, self._watched)
@@ -353,7 +357,9 @@ class AsyncChanges:
         await self._hub.leave(self, self._watched)
 
     def wake(self) -> None:
-        self._woken = self._moved = True
+        # The loop wakes, and a thread settles: with numbers none of it is lost.
+        self._number = next(_WAKES)
+        self._woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -385,10 +391,12 @@ class AsyncChanges:
     @property
     def quiet(self) -> bool:
         """As `Changes.quiet`."""
-        return not self._moved and self._hub.hears(self._watched)
+        return self._number == self._settled and self._hub.hears(self._watched)
 
     def settle(self) -> bool:
-        quiet, self._moved = self.quiet, self._hub.blind(self._watched)
+        """As `Changes.settle`; a thread may call it."""
+        number, blind, quiet = self._number, self._hub.blind(self._watched), self.quiet
+        self._settled = -1 if blind else number
         return quiet
 
     @property
@@ -568,10 +576,10 @@ def hub_of(api: Api) -> Hub:
     return PROCESS.get(Hub, key, lambda: Hub(api.twin(PATIENCE)))
 
 
-def async_hub_of(api: AsyncApi) -> AsyncHub:
+def async_hub_of(api: Api) -> AsyncHub:
     """The same for the running loop."""
     key = (api.identity, api.namespace)
-    return PROCESS.get_in_loop(AsyncHub, key, lambda: AsyncHub(api.twin(PATIENCE)))
+    return PROCESS.get_in_loop(AsyncHub, key, lambda: AsyncHub(api.in_loop(PATIENCE)))
 
 
 def _blind(feeds: tuple[Feed, ...]) -> bool:

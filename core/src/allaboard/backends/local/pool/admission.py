@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from allaboard.backends.local.host.machine import Capacity
-from allaboard.units import show_bytes
+from allaboard.text.units import show_bytes
 
 
 @dataclass(frozen=True, slots=True)

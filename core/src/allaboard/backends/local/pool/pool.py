@@ -56,8 +56,8 @@ from allaboard.backends.local.pool.admission import Need as Need
 from allaboard.backends.local.pool.admission import Request as Request
 from allaboard.backends.local.pool.waiting import STARTS, Holder, places, start_of, why_waiting
 from allaboard.errors import BadInput, SiteError
-from allaboard.units import show_bytes
-from allaboard.untrusted import Limits, Unreadable, parse_json
+from allaboard.text.units import show_bytes
+from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 _VERSION = 1
 _LOCK_PATIENCE = 5.0

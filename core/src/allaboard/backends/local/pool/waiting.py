@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from allaboard.backends.local.host.machine import Capacity
 from allaboard.backends.local.pool.admission import Claim, Need, Used
-from allaboard.units import place_in_line, show_bytes
+from allaboard.text.units import place_in_line, show_bytes
 
 FIRST_COME = "slots of one machine go to whoever came first"
 STARTS = "this machine has room for it, and it starts"

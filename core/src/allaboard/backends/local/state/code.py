@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from allaboard.backends.local.state.paths import AttemptFolder, make_private, open_private
-from allaboard.spec.job import CODE_LIMIT
+from allaboard.job.training_job import CODE_LIMIT
 
 
 def keep_code(attempt: AttemptFolder, files: Mapping[str, bytes]) -> None:

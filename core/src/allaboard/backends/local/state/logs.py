@@ -18,7 +18,7 @@ from typing import NamedTuple
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.backends.local.state.paths import AttemptFolder, open_plain
 from allaboard.backends.selection import refuse_strangers
-from allaboard.observation import MemberSeen
+from allaboard.runs.observation import MemberSeen
 
 LONGEST = 256 << 10
 """Bytes of a line; a longer one comes in pieces."""

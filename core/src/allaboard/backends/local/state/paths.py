@@ -47,7 +47,7 @@ from typing import IO, Any, BinaryIO
 from allaboard.backends.local.host.machine import machine_id
 from allaboard.backends.local.host.shared_files import READ, user_name
 from allaboard.errors import SiteError
-from allaboard.untrusted import RECORDS, Unreadable, parse_json, show
+from allaboard.text.untrusted import RECORDS, Unreadable, parse_json, show
 
 FORMAT = "1"
 DAMAGED = "run_damaged"
@@ -434,7 +434,7 @@ def damaged_error(path: Path, trouble: str) -> SiteError:
     run = _run_of(path)
     return SiteError(
         f"run {show(run)} is damaged: {show(str(path), 300, quote=False)} {trouble}; restore the file, or "
-        f"remove what is left of the run: allaboard delete {show(run, quote=False)}",
+        f"remove what is left of the run: `allaboard delete {show(run, quote=False)}`",
         code=DAMAGED,
     )
 

@@ -18,7 +18,7 @@ from allaboard.backends.local.state.paths import (
 )
 from allaboard.errors import SiteError
 from allaboard.follow.run_record import VERSION, RunRecord
-from allaboard.observation import State
+from allaboard.runs.observation import State
 
 
 def read_record(folder: RunFolder) -> RunRecord | None:

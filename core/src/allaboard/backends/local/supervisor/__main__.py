@@ -60,10 +60,10 @@ from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
-from allaboard.layout import Group, Layout, Member
-from allaboard.observation import Event, Observation, Progress, Slow, Stall, State, Stop
-from allaboard.status import CLOCK_IDLE, idle_clock, state_of
-from allaboard.units import show_seconds
+from allaboard.runs.layout import Group, Layout, Member
+from allaboard.runs.observation import Event, Observation, Progress, Slow, Stall, State, Stop
+from allaboard.runs.status import CLOCK_IDLE, idle_clock, state_of
+from allaboard.text.units import show_seconds
 
 _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1

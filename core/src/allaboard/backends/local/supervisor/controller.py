@@ -38,8 +38,8 @@ from dataclasses import dataclass, field
 
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.base import Counts, Rules, restarts_in_all
-from allaboard.layout import Layout, Member
-from allaboard.observation import PHASES, Condition, Event, MemberSeen, Stall, Stop
+from allaboard.runs.layout import Layout, Member
+from allaboard.runs.observation import PHASES, Condition, Event, MemberSeen, Stall, Stop
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 10.0

@@ -50,8 +50,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import allaboard
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Place
-from allaboard.layout import Group, Layout, Member, allaboard_environment
-from allaboard.names import nearest
+from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
+from allaboard.text.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
 """Whose sitecustomize makes stacks readable."""

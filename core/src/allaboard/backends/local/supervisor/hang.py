@@ -15,7 +15,7 @@ from pathlib import Path
 from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.follow.stall import Movement, is_overdue, stall_of
-from allaboard.observation import Stall
+from allaboard.runs.observation import Stall
 
 AGAIN, LONGEST = 30.0, 3600.0
 """Seconds until the stacks of a run that stands are looked at again, doubling each time up to the longest:

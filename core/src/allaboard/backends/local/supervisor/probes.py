@@ -11,7 +11,7 @@ from pathlib import Path
 from allaboard.backends.local.state.paths import open_plain, open_private
 from allaboard.diagnosis.excerpt import TAIL, Excerpt
 from allaboard.follow.progress import is_below, place_of
-from allaboard.reportline import LONGEST, PREFIX, Report, decode
+from allaboard.text.reportline import LONGEST, PREFIX, Report, decode
 
 _CHUNK = 1 << 20
 _AT_ONCE = 32

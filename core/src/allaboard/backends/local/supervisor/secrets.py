@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.errors import BadInput, Problem
-from allaboard.untrusted import text_flaw
+from allaboard.text.untrusted import text_flaw
 
 MOST_BYTES = 100_000
 """Of one value: Linux gives 128 KiB to one variable, its name included."""

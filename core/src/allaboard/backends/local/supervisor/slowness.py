@@ -16,7 +16,7 @@ from allaboard.backends.local.host.machine import load_words
 from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.diagnosis.stragglers import SlowRank, slow_of, slow_rank
-from allaboard.observation import Slow
+from allaboard.runs.observation import Slow
 
 FIRST, AGAIN, LONGEST = 20.0, 30.0, 120.0
 """Seconds until the first look, and between two, doubling while all is well."""

@@ -1,0 +1,26 @@
+"""By when an operation must be over, for the thread that does it: `Api` waits for no answer beyond that."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_ENDS: ContextVar[float] = ContextVar("ends", default=math.inf)
+
+
+@contextmanager
+def ends_at(moment: float) -> Iterator[None]:
+    """What is done within must be over at this moment of `time.monotonic`."""
+    token = _ENDS.set(moment)
+    try:
+        yield
+    finally:
+        _ENDS.reset(token)
+
+
+def seconds_left() -> float:
+    """Infinite where there is no deadline; 0 where it has passed."""
+    return max(0.0, _ENDS.get() - time.monotonic())

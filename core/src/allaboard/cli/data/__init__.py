@@ -1,0 +1,1 @@
+"""Commands for checkpoints, shards, evaluation and promotion."""

@@ -1,0 +1,253 @@
+"""``allaboard checkpoints``: what a run has saved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from allaboard.cli.place import Place, is_place, json_option, place_options, resolved, store_option
+from allaboard.errors import BadInput, SiteError
+from allaboard.report.terminal import hide, progress_bar, say, show_json
+from allaboard.text.units import show_bytes
+
+if TYPE_CHECKING:
+    from allaboard.checkpoints import Checkpoint, Torn
+    from allaboard.storage.base import Store
+
+WHERE = (
+    "WHERE is a run, or the place itself: a run's folder, or one checkpoint in it (path, s3:// or store://)."
+)
+LIST_EPILOG = """\b
+Examples:
+  allaboard checkpoints list digits
+  allaboard checkpoints list s3://bucket/digits/digits-1f0c9a77 --json
+"""
+VERIFY_EPILOG = """\b
+Examples:
+  allaboard checkpoints verify digits
+  allaboard checkpoints verify store://digits/checkpoints/digits-1f0c9a77 --step 400
+
+Exit code 0 when every byte is as its manifest says, 2 when something is damaged.
+"""
+COLLECT_EPILOG = """\b
+Examples:
+  allaboard checkpoints collect digits store://models --best val_loss:min
+  allaboard checkpoints collect digits ./models --step 400
+
+A copy is verified, and its manifest is written last. An interrupted copy continues where it stopped.
+"""
+PRUNE_EPILOG = """\b
+Example:
+  allaboard checkpoints prune digits --keep 3 --best val_loss:min
+
+The newest complete checkpoint, the best one and those in use are never retired. Files go an hour later.
+"""
+
+
+@click.group(no_args_is_help=True)
+def checkpoints() -> None:
+    """List, verify, collect and prune what a run has saved."""
+
+
+@checkpoints.command(
+    name="list", epilog=LIST_EPILOG, help=f"Show the checkpoints of a run, oldest first. {WHERE}"
+)
+@click.argument("where")
+@store_option
+@place_options
+@json_option
+def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
+    from allaboard.checkpoints import Torn
+
+    uri, step = _resolve_place(where, store, at)
+    items = [item for item in _scan(uri) if step in (None, item.step)]
+    complete = [item for item in items if not isinstance(item, Torn)]
+    if as_json:
+        show_json({"checkpoints": [_checkpoint_body(item) for item in complete]})
+        return
+    from allaboard.report import words
+
+    if not complete:
+        say(f"no complete checkpoint in {uri}")
+    else:
+        head = ("step", "saved", "size", "metrics", "where")
+        rows = (
+            (str(c.step), _saved_at(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
+            for c in complete
+        )
+        for line in words.table(head, rows):
+            say(line)
+    for torn in items:
+        if isinstance(torn, Torn):
+            say(f"step {torn.step} is torn and not used: {'; '.join(torn.problems)}", to_stderr=True)
+
+
+def _scan(uri: str) -> Iterator[Checkpoint | Torn]:
+    """The checkpoints in a run's folder, or in each run's folder below a common one."""
+    from allaboard.checkpoints import scan, step_of
+    from allaboard.storage import open_store
+
+    store = open_store(uri)
+    folders = store.folders()
+    if not folders or any(step_of(name) is not None for name in folders):
+        yield from scan(store)
+        return
+    for name in folders:
+        yield from scan(store.below(name))
+
+
+def _checkpoint_body(checkpoint: Checkpoint) -> dict[str, Any]:
+    manifest = checkpoint.manifest
+    return {
+        "uri": checkpoint.uri,
+        "step": checkpoint.step,
+        "run": manifest.run,
+        "attempt": manifest.attempt,
+        "world_size": manifest.world_size,
+        "created": manifest.created,
+        "bytes": checkpoint.bytes,
+        "metrics": dict(manifest.metrics),
+        "parent": manifest.parent,
+    }
+
+
+def _saved_at(checkpoint: Checkpoint) -> str:
+    from allaboard.report import localtime
+    from allaboard.text.units import from_rfc3339
+
+    try:
+        return localtime.moment(from_rfc3339(checkpoint.manifest.created), time.time())
+    except ValueError:
+        return "-"
+
+
+@checkpoints.command(epilog=VERIFY_EPILOG, help=f"Read every byte and compare it with the manifest. {WHERE}")
+@click.argument("where")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="This step alone.")
+@store_option
+@place_options
+@json_option
+def verify(where: str, step: int | None, store: str | None, at: Place, as_json: bool) -> int:
+    from allaboard import checkpoints as of
+
+    uri, named = _resolve_place(where, store, at)
+    place = _open_existing_store(uri)
+    wanted = step if step is not None else named
+    steps = [item.step for item in of.scan(place)] if wanted is None else [wanted]
+    if not steps:
+        raise BadInput(f"no checkpoint in {uri}; the folder of a run holds step-000000000120 and the like")
+    by_step = {number: of.verify(place, number) for number in steps}
+    if as_json:
+        show_json(
+            {
+                "checkpoints": [
+                    {"step": number, "ok": not problems, "problems": problems}
+                    for number, problems in by_step.items()
+                ]
+            }
+        )
+    for number, problems in () if as_json else by_step.items():
+        say(f"step {number}: {'; '.join(problems) or 'whole'}")
+    return 2 if any(by_step.values()) else 0
+
+
+@checkpoints.command(
+    epilog=COLLECT_EPILOG, help=f"Copy one checkpoint elsewhere, verified at both ends. {WHERE}"
+)
+@click.argument("where")
+@click.argument("into")
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="This step; default: the newest complete one."
+)
+@click.option("--best", metavar="METRIC:MODE", help="The best one: val_loss:min or accuracy:max.")
+@store_option
+@place_options
+@json_option
+def collect(
+    where: str, into: str, step: int | None, best: str | None, store: str | None, at: Place, as_json: bool
+) -> None:
+    from allaboard import checkpoints as of
+
+    if step is not None and best is not None:
+        raise BadInput("give either --step or --best, not both")
+    uri, named = _resolve_place(where, store, at)
+    chosen = step if step is not None else named
+    which: str | int = f"best:{best}" if best is not None else "latest" if chosen is None else chosen
+    if best is not None:
+        of.parse_best(best)
+    with progress_bar("collecting", show_bytes, aside=as_json) as moved:
+        collected = of.collect(uri, resolved(into, store), which, progress=moved)
+    if as_json:
+        show_json(collected.to_dict())
+        return
+    for note in collected.notes:
+        say(note, to_stderr=True)
+    again = (
+        f" ({show_bytes(collected.bytes - collected.copied)} were there already)"
+        if collected.copied < collected.bytes
+        else ""
+    )
+    say(f"step {collected.step}, {show_bytes(collected.bytes)}{again}: {collected.uri}")
+
+
+@checkpoints.command(epilog=PRUNE_EPILOG, help=f"Retire old checkpoints. {WHERE}")
+@click.argument("where")
+@click.option(
+    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest to keep."
+)
+@click.option("--best", metavar="METRIC:MODE", help="Also keep the best one: val_loss:min or accuracy:max.")
+@store_option
+@place_options
+@json_option
+def prune(where: str, keep: int, best: str | None, store: str | None, at: Place, as_json: bool) -> None:
+    from allaboard import checkpoints as of
+
+    uri, step = _resolve_place(where, store, at)
+    if step is not None:
+        raise BadInput(f"{uri} is in one checkpoint; name the run's folder")
+    pruned = of.prune(
+        _open_existing_store(uri), keep, None if best is None else of.parse_best(best), time.time()
+    )
+    if as_json:
+        show_json(pruned.to_dict())
+        return
+    say(f"kept {_list_steps(pruned.kept)}; let go of {_list_steps(pruned.retired)}")
+    if pruned.held:
+        say(f"somebody reads {_list_steps(pruned.held)}: kept for now")
+    if pruned.removed:
+        say(f"removed the files of {_list_steps(pruned.removed)}: {show_bytes(pruned.bytes)}")
+    if pruned.waiting:
+        say(f"the files of {_list_steps(pruned.waiting)} go within the hour, at the next prune or save")
+
+
+def _list_steps(steps: tuple[int, ...]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}" if steps else "none"
+
+
+def _open_existing_store(uri: str) -> Store:
+    from allaboard.storage import open_store
+
+    return open_store(uri)
+
+
+def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
+    """The run folder that ``where`` names, and the step if it names one checkpoint."""
+    from allaboard.checkpoints import locate
+
+    if is_place(where):
+        return locate(resolved(where, store))
+    backend = at.open()
+    hide(backend.secrets_of(where))  # the names of metrics are a member's
+    saved = backend.saving(where)
+    if saved is None:
+        raise BadInput(f"the job of run {where!r} says nothing of checkpoints; name their folder instead")
+    if at.is_cluster and ("://" not in saved or saved.startswith("file://")):
+        raise SiteError(
+            f"the checkpoints of {where} are at {saved} in its members, on a volume that is not mounted "
+            "here: whether there are any cannot be seen; where that volume is mounted, name its folder",
+            code="not_mounted",
+        )
+    return saved, None

@@ -1,0 +1,1 @@
+"""Commands that read a run, and the queues that it waits in."""

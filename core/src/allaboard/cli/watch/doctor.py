@@ -1,0 +1,263 @@
+"""``allaboard doctor``: why a run waits, fails or looks wrong, with the proof and what to do."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from allaboard.cli.place import Place, json_option, place_options
+from allaboard.diagnosis import Diagnosis, Evidence, diagnose
+from allaboard.errors import BadInput
+from allaboard.report.terminal import Ink, say, show_json, shown, supports_colour
+from allaboard.runs.observation import Observation, State
+from allaboard.runs.status import state_of
+from allaboard.text.units import show_seconds
+
+if TYPE_CHECKING:
+    from allaboard.backends.base import Backend
+    from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.local.backend import LocalBackend
+    from allaboard.diagnosis.last_good import SinceLastGood
+
+EPILOG = """\b
+Examples:
+  allaboard doctor digits                      a run, live or finished
+  allaboard doctor pytorchjob/resnet --json    a job of others, on a cluster
+  allaboard doctor --snapshot case.json        what `allaboard snapshot` has written
+  kubectl get pods -o json | allaboard doctor --snapshot -
+
+Exit code 0 whenever it could look, whatever it found; 2 when there is no such run, or the snapshot cannot
+be read.
+"""
+WIDTH = 100
+MOST_QUOTES = 4
+_COMMAND = re.compile(r"`allaboard [^`]*`")
+_HARD = "\N{NO-BREAK SPACE}"
+COLOURS = {"healthy": "green", "unknown": "yellow"}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", metavar="RUN", required=False)
+@click.option("--snapshot", "file", metavar="FILE", help="Look at a snapshot instead of a run; - is stdin.")
+@click.option("--causes", is_flag=True, help="Print the pages of all causes, in Markdown, instead.")
+@place_options
+@json_option
+def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: bool) -> None:
+    """Say why a run waits, fails or looks wrong: the cause first, with what shows it, whom to blame,
+    whether trying again helps, and what to do."""
+    if causes:
+        from allaboard.diagnosis.page import page
+
+        click.echo(page(), nl=False)
+        return
+    if (run is None) == (file is None):
+        raise click.UsageError("name a RUN or --snapshot FILE, one of them")
+    stalled, no_stacks = None, None
+    if file is not None:
+        from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
+
+        snapshot = read_file(file)
+        seen, name = read_snapshot(snapshot), file
+        stalled = _why_it_stood(snapshot)
+    else:
+        backend, seen = at.open_to_watch(run or "", evidence=True)
+        name = seen.run
+        stalled, no_stacks = _why_it_stands(backend, seen)
+        if stalled is None and at.is_cluster:
+            seen = _with_slow_rank_of_pods(cast("KubernetesBackend", backend), seen)
+        elif stalled is None:
+            seen = _with_slow_rank(cast("LocalBackend", backend), seen)
+    since = None
+    if file is None:
+        from allaboard.report.last_good import since_last_good
+
+        since = since_last_good(backend, seen)
+    diagnoses = diagnose(seen, thorough=True)
+    if stalled is not None:
+        diagnoses = (stalled, *(d for d in diagnoses if d.code not in ("healthy", stalled.code)))
+    if as_json:
+        body: dict[str, Any] = {
+            "state": state_of(seen).value,
+            "diagnoses": [d.to_dict() for d in diagnoses],
+        }
+        body |= {} if since is None else {"last_good": since.to_dict()}
+        show_json(body if no_stacks is None else {**body, "no_stacks": no_stacks})
+        return
+    for line in lines(seen, name, diagnoses, at, supports_colour()):
+        say(line)
+    if since is not None:
+        for line in lines_since(since, time.time(), Ink(supports_colour())):
+            say(line)
+    if no_stacks is not None:
+        say("")
+        for line in _wrapped(no_stacks, "no stacks  "):
+            say(line)
+
+
+def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
+    """What people read of the difference to the last good run."""
+    ago = "" if since.finished is None else f", {show_seconds(now - since.finished)} ago"
+    yield ""
+    if not since.changes and not since.lines:
+        yield ink(f"since the last good run, {since.run}{ago}: nothing is different", "bright_black")
+        return
+    yield f"since the last good run, {since.run}{ago}:"
+    for change in since.changes:
+        yield from _wrapped(change, "  ")
+    if since.lines:
+        yield ink("  lines that it did not write:", "bright_black")
+        for member, text in since.lines:
+            yield from _wrapped(f"{member}: {text}", "  │ ")
+
+
+def _why_it_stands(backend: Backend, seen: Observation) -> tuple[Diagnosis | None, str | None]:
+    """What the stacks of its ranks say, of a run whose members run and write nothing; and why there are none,
+    where that is so.
+    """
+    from allaboard.diagnosis.stacks import SILENT, diagnose_stacks
+
+    if state_of(seen) is not State.RUNNING or not hasattr(backend, "standing"):  # a job of others
+        return None, None
+    stands = cast("LocalBackend | KubernetesBackend", backend).standing(seen.run, SILENT)
+    found = diagnose_stacks(stands.told.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
+    return found, None if found is not None else stands.told.why
+
+
+def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:
+    """Whether one rank of a run that trains holds up the others: what its supervisor has said of it, or its
+    ranks say now.
+    """
+    from allaboard.backends.local.host.machine import load_words
+    from allaboard.backends.local.supervisor.slowness import BETWEEN, LOOKS
+    from allaboard.diagnosis.stragglers import slow_of, slow_rank
+
+    if state_of(seen) is not State.RUNNING or seen.slow is not None:
+        return seen
+    found = slow_rank(backend.arrivals(seen.run))
+    if found is None:
+        return seen
+    looks = [backend.stacks(seen.run, BETWEEN) for _ in range(LOOKS)]
+    return replace(seen, slow=slow_of(found, looks, None, load_words()))
+
+
+def _with_slow_rank_of_pods(backend: KubernetesBackend, seen: Observation) -> Observation:
+    """The same of ranks on several nodes, at which it looks for some 10 seconds."""
+    from allaboard.diagnosis.stragglers import LOOKS, slow_by_looks
+
+    if state_of(seen) is not State.RUNNING or not hasattr(backend, "look_often"):  # a job of others
+        return seen
+    pods = seen.objects.pods if seen.objects is not None else ()
+    machines = {pod.member: f"its node is {pod.node}" for pod in pods if pod.member and pod.node}
+    slow = slow_by_looks(backend.look_often(seen.run, LOOKS), machines)
+    return seen if slow is None else replace(seen, slow=slow)
+
+
+def _why_it_stood(snapshot: Mapping[str, Any]) -> Diagnosis | None:
+    """The same of a snapshot, whose stacks are of one moment."""
+    from allaboard.diagnosis.stacks import diagnose_stacks, from_dicts
+
+    silent = snapshot.get("silent")
+    if isinstance(silent, bool) or not isinstance(silent, (int, float)):
+        return None
+    return diagnose_stacks(from_dicts(snapshot.get("stacks")), float(silent))
+
+
+def read_file(file: str) -> Mapping[str, Any]:
+    """A snapshot. Raises BadInput for what is none."""
+    from allaboard.job.loader import display_name, read_text
+    from allaboard.text.untrusted import ANSWERS, Unreadable, parse_json
+
+    name = display_name(file)
+    try:
+        value = parse_json(
+            read_text(file, ANSWERS), ANSWERS, nonfinite=True, spelling=False, any_text=True, unique=False
+        )
+    except Unreadable as error:
+        raise BadInput(f"{name} {error}") from None
+    return _as_snapshot(value, name)
+
+
+def _as_snapshot(value: Any, name: str) -> Mapping[str, Any]:
+    """A snapshot, or what kubectl prints: one object, or a List of them. Raises BadInput."""
+    from allaboard.backends.kubernetes.observe.snapshot import PARTS, sort_objects
+
+    if not isinstance(value, Mapping):
+        raise BadInput(
+            f"{name} holds no snapshot: it must be one JSON object with {', '.join(PARTS[:5])}, ..."
+        )
+    if any(part in value for part in PARTS):
+        return value
+    if isinstance(value.get("kind"), str):
+        return sort_objects(value)
+    raise BadInput(f"{name} holds no snapshot: none of {', '.join(PARTS)} is in it")
+
+
+def lines(
+    seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], at: Place, coloured: bool
+) -> Iterator[str]:
+    """What people read: the cause with its proof, then what else there is."""
+    ink = Ink(coloured)
+    first, *others = diagnoses
+    colour = COLOURS.get(first.code, "red")
+    job = seen.run or seen.job or name
+    yield f"{job}  {str(state_of(seen)).replace('_', ' ')}"
+    yield ""
+    yield from _wrapped(_sentence(first.summary), "", lambda text: ink(text, colour, bold=True))
+    yield ""
+    for evidence in first.evidence[:MOST_QUOTES]:
+        yield from _quote(evidence, ink)
+    if first.evidence:
+        yield ""
+    if first.fix and first.code != "healthy":
+        yield from _wrapped(_sentence(at.in_text(first.fix, seen.run)), "to do      ")
+    if first.blame:
+        yield from _wrapped(first.blame, "look at    ")
+    if first.code != "healthy":
+        again = "yes, the same job may succeed" if first.retryable else "no, something must change first"
+        yield f"try again  {again}"
+    yield ink(f"cause      {first.code}, {_how_sure(first.confidence)}", "bright_black")
+    for text in first.also[:5]:
+        yield from _wrapped(text, "explains   ", lambda t: ink(t, "bright_black"))
+    for other in others:
+        yield ""
+        yield from _wrapped(_sentence(other.summary), "also       ", lambda t: ink(t, "yellow"))
+        yield from _wrapped(
+            f"{other.code}: {at.in_text(other.fix, seen.run)}",
+            "           ",
+            lambda t: ink(t, "bright_black"),
+        )
+
+
+def _how_sure(confidence: float) -> str:
+    word = "certain" if confidence >= 0.9 else "likely" if confidence >= 0.7 else "a guess on little evidence"
+    return f"{word} ({confidence:.0%})"
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter, unless it begins with a name."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.strip(",:;").isalpha() else text
+
+
+def _quote(evidence: Evidence, ink: Ink) -> Iterator[str]:
+    yield ink(f"  {evidence.object} {evidence.field}", "bright_black")
+    yield from _wrapped(evidence.text, "  │ ")
+
+
+def _wrapped(text: str, label: str, paint: Any = str) -> Iterator[str]:
+    """Lines within the width; what follows the first stands below it. A command stays whole: half of one must
+    not be pasted.
+    """
+    text = " ".join(shown(text).split())  # before it is folded: half of a secret is not found any more
+    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _HARD), text)
+    rest = label if label.strip() == "│" else " " * len(label)
+    width = WIDTH - len(label)
+    parts = textwrap.wrap(whole, width, break_on_hyphens=False, break_long_words=_HARD not in whole) or [""]
+    for n, part in enumerate(parts):
+        yield f"{label if n == 0 else rest}{paint(part.replace(_HARD, ' '))}"

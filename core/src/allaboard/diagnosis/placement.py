@@ -1,0 +1,145 @@
+"""What a scheduler says of a pod for which it finds no node, and whether that may pass. Values in, values
+out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+
+from allaboard.diagnosis.case import Case
+from allaboard.gangs import requests
+from allaboard.runs.observation import NodeSeen, Observation, PodSeen
+
+_HEAD = re.compile(r"\d+/(\d+) nodes are (?:un)?available\b:?\s*(.*)", re.DOTALL)
+_REASON = re.compile(r"(\d+) (.*?)(?=, \d+ |$)", re.DOTALL)
+
+
+def reasons_of(text: str) -> dict[str, int]:
+    """``0/12 nodes are available: 4 node(s) had taint, 8 Insufficient cpu.`` -> each reason with its
+    count."""
+    match = _HEAD.search(text)
+    if match is None:
+        return {}
+    body = re.split(r"\.(?=\s|$)|preemption:|no new claims to deallocate", match[2], maxsplit=1)[0]
+    return {reason.strip(): int(count[:9]) for count, reason in _REASON.findall(body)}
+
+
+_PASSING_TAINT = re.compile(
+    r"taint\S* \{(node\.kubernetes\.io/|node\.cloudprovider\.kubernetes\.io/uninitialized|"
+    r"ToBeDeletedByClusterAutoscaler|DeletionCandidateOfClusterAutoscaler|karpenter\.sh/(disrupted|unregistered))"
+)
+"""Taints that a cluster sets by itself, and takes away again: a node that is not ready, or full."""
+_ROOM = re.compile(
+    r"^Insufficient |too many pods|free ports|max volume count|were unschedulable", re.IGNORECASE
+)
+"""Reasons that pass when others end, or when a node is opened again."""
+_CLOSES = re.compile(
+    r"taint|didn't match Pod's node affinity|node selector|volume node affinity|PersistentVolume's node "
+    r"affinity|available volume zone|pod affinity rules",
+    re.IGNORECASE,
+)
+"""Reasons for which somebody has to change the job or the nodes."""
+_OF_PODS = re.compile(r"anti-affinity|topology spread", re.IGNORECASE)
+"""Reasons that pass when other pods end; not where the pods are members of the same job."""
+
+
+def may_pass(case: Case, pod: PodSeen, text: str) -> bool:
+    """Whether a pod for which a scheduler finds no node may get one by itself."""
+    own = any(one.node and one.phase in ("Running", "Pending") for one in case.objects.pods if one is not pod)
+    return any(_has_hope(case, pod, reason, n, own) for reason, n in reasons_of(text).items())
+
+
+def is_closed(case: Case, pod: PodSeen, text: str) -> bool:
+    """Whether a scheduler's words alone say that no node will ever take a pod. Where the nodes are known,
+    they tell more, but for where volumes lie.
+    """
+    reasons = reasons_of(text)
+    volumes = any("volume" in reason.lower() for reason in reasons)
+    return bool(reasons) and (volumes or not case.nodes) and not may_pass(case, pod, text)
+
+
+def _has_hope(case: Case, pod: PodSeen, reason: str, count: int, own: bool) -> bool:
+    if _OF_PODS.search(reason):
+        return not own
+    if _PASSING_TAINT.search(reason):
+        return True
+    if not _ROOM.search(reason):
+        return not _CLOSES.search(reason)
+    if not case.nodes:
+        return True
+    if "unschedulable" in reason:
+        return any(node.cordoned and _takes(pod, node) for node in case.nodes.values())
+    lacked = lacking(f"0/{count} nodes are available: {count} {reason}.")
+    small = [
+        node
+        for node in case.nodes.values()
+        if any(has(node, r) < max(asks(pod, r), Decimal(1)) for r in lacked)
+    ]
+    return count > len(small) if lacked else True
+
+
+def _takes(pod: PodSeen, node: NodeSeen) -> bool:
+    """Whether a node that is open takes it, by its labels and lasting taints."""
+    lasting = [t for t in node.taints if not t.startswith("node.kubernetes.io/")]
+    return selected(pod, node.labels) and all(tolerates(pod, taint) for taint in lasting)
+
+
+def passes_by_words(text: str) -> bool:
+    return may_pass(Case(Observation("")), PodSeen(""), text)
+
+
+def lacking(text: str) -> list[str]:
+    """The resources of which a scheduler says that nodes have too little."""
+    found = (re.fullmatch(r"Insufficient (\S+)", reason) for reason in reasons_of(text))
+    return [match[1].rstrip(".,") for match in found if match is not None]
+
+
+def asks(pod: PodSeen, resource: str) -> Decimal:
+    """How much of a resource its containers ask for."""
+    for kind in ("limits", "requests") if "/" in resource else ("requests", "limits"):
+        ends = f".resources.{kind}.{resource}"
+        stated = [v for k, v in pod.facts.items() if k.startswith("containers[") and k.endswith(ends)]
+        if total := sum((amount(value) or Decimal(0) for value in stated), Decimal(0)):
+            return total
+    return Decimal(0)
+
+
+def has(node: NodeSeen, resource: str) -> Decimal:
+    return amount(node.allocatable.get(resource, "0")) or Decimal(0)
+
+
+def tolerates(pod: PodSeen, taint: str) -> bool:
+    key, _, rest = taint.partition("=")
+    value, _, effect = rest.rpartition(":")
+    if effect == "PreferNoSchedule":
+        return True
+    tolerations: dict[str, dict[str, str]] = {}
+    for path, fact in pod.facts.items():
+        match = re.fullmatch(r"tolerations\[(\d+)\]\.(\w+)", path)
+        if match is not None:
+            tolerations.setdefault(match[1], {})[match[2]] = fact
+    for one in tolerations.values():
+        if one.get("effect") not in (None, effect):
+            continue
+        if one.get("operator") == "Exists" and one.get("key") in (None, "", key):
+            return True
+        if one.get("key") == key and one.get("value", "") == value:
+            return True
+    return False
+
+
+def selected(pod: PodSeen, labels: Mapping[str, str]) -> bool:
+    wanted = {
+        k.removeprefix("nodeSelector."): v for k, v in pod.facts.items() if k.startswith("nodeSelector.")
+    }
+    return all(labels.get(k) == v for k, v in wanted.items())
+
+
+def amount(text: str) -> Decimal | None:
+    """A quantity of Kubernetes; None: it is none."""
+    try:
+        return requests.amount(text) if len(text) < 64 else None
+    except (ValueError, ArithmeticError):
+        return None

@@ -1,0 +1,269 @@
+"""When members of a JobSet are started again, when it has succeeded, and when it fails: the policy of a job.
+
+A member that fails has left its gang, so a job restarts the gang; a JobSet may restart its members one by
+one first (backoffLimit of a Job). What the engine would say otherwise stays in ``engine_spec``, or is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from allaboard.engines.reading.members import Gang
+from allaboard.engines.reading.values import Reading, duration, plain
+from allaboard.text.names import one_of
+
+_TRIES = 6
+"""What an absent backoffLimit of a Job means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What an engine makes of a job: what it tells the member of a rank, whose hosts are
+    `allaboard.engines.reading.members.host_of` theirs; who decides, when it is started again, and what
+    ends a Job at once.
+    """
+
+    environment: Callable[[int], Mapping[str, str]]
+    success: Mapping[str, Any]
+    failure: Mapping[str, Any] | None
+    pod_failure: Sequence[Any]
+
+
+Render = Callable[[Mapping[str, Any]], Rendering]
+"""What the engine makes of the job with this ``policy``."""
+
+
+def policies_of(
+    reading: Reading,
+    render: Render,
+    spec: dict[str, Any],
+    gang: Gang,
+    engine_spec: dict[str, Any],
+    container: str,
+) -> dict[str, Any]:
+    """``policy``; what of successPolicy and failurePolicy the engine would say otherwise goes to
+    ``engine_spec``, and what the Jobs of a part would, to its ``own``. ``container``: the engine's name of
+    the one that trains.
+    """
+    policy: dict[str, Any] = {}
+    ttl = reading.whole(spec.pop("ttlSecondsAfterFinished", None), "spec.ttlSecondsAfterFinished")
+    if ttl is not None:
+        policy["ttl"] = duration(ttl)
+    if reading.flag(spec.pop("suspend", None), "spec.suspend"):
+        policy["suspend"] = True
+    _deadline(reading, gang, policy)
+    _pod_failures(reading, gang, container)
+    _restarts(reading, render, spec, gang, policy, engine_spec)
+    _success(reading, render, spec, gang, engine_spec)
+    reading.paths |= {
+        "policy": "spec.failurePolicy",
+        "policy.ttl": "spec.ttlSecondsAfterFinished",
+        "policy.suspend": "spec.suspend",
+        "policy.deadline": f"{gang.parts[0].at}.template.spec.activeDeadlineSeconds",
+        "policy.backoff_limit": "spec.failurePolicy.maxRestarts",
+        "engine_spec": "spec",
+    }
+    return policy
+
+
+def _deadline(reading: Reading, gang: Gang, policy: dict[str, Any]) -> None:
+    name = "template.spec.activeDeadlineSeconds"
+    said = {
+        part.at: reading.whole(part.spec.pop("activeDeadlineSeconds", None), f"{part.at}.{name}", 1)
+        for part in gang.parts
+    }
+    values = {*said.values()}
+    if len(values) == 1 and None not in values:
+        policy["deadline"] = duration(values.pop() or 0)
+        return
+    for part in gang.parts:
+        if said[part.at] is not None:  # those of other members have another one, or none
+            part.own.setdefault("spec", {})["activeDeadlineSeconds"] = said[part.at]
+
+
+def _restarts(
+    reading: Reading,
+    render: Render,
+    spec: dict[str, Any],
+    gang: Gang,
+    policy: dict[str, Any],
+    engine_spec: dict[str, Any],
+) -> None:
+    """``restart`` and ``backoff_limit``. A Job's own tries are tries of the gang where it has none itself."""
+    at = "spec.failurePolicy"
+    failure = reading.mapping(spec.pop("failurePolicy", None), at)
+    most = reading.whole(failure.pop("maxRestarts", None), f"{at}.maxRestarts") or 0
+    said: dict[str, Any] = {}
+    if strategy := reading.text(failure.pop("restartStrategy", None), f"{at}.restartStrategy"):
+        said["restartStrategy"] = strategy
+    if "rules" in failure:
+        said["rules"] = _rules(reading, gang, failure.pop("rules"), f"{at}.rules")
+    reading.lose_rest(failure, at, "a failure policy has no such field")
+    name = "template.spec.backoffLimit"
+    tries = {
+        part.at: reading.whole(part.spec.pop("backoffLimit", None), f"{part.at}.{name}")
+        for part in gang.parts
+    }
+    by_gang = bool(most or said.get("rules"))
+    limit = most if by_gang else max(_TRIES if own is None else own for own in tries.values())
+    policy["restart"] = "on_failure" if by_gang or limit else "never"
+    if by_gang or limit:
+        policy["backoff_limit"] = limit
+    for part in gang.parts:
+        own, why = tries[part.at], "a member that fails restarts its gang"
+        if own is None:
+            why = f"where nothing is written a Job has {_TRIES} tries of its own; {why}"
+        if own and by_gang:
+            part.own.setdefault("spec", {})["backoffLimit"] = own
+        elif own != 0:
+            after = 0 if by_gang else limit
+            reading.change(f"{part.at}.{name}", own, after, f"{why} (policy.backoff_limit)")
+    if not reading.problems:
+        _as_rendered(reading, render, gang, policy, said, engine_spec, by_gang)
+
+
+def _rules(reading: Reading, gang: Gang, value: Any, at: str) -> list[dict[str, Any]]:
+    """The rules of a failure policy, with the groups of a run as their targets."""
+    found = []
+    for n, item in enumerate(reading.items(value, at)):
+        rule = reading.mapping(item, f"{at}[{n}]")
+        targets = _targets(reading, gang, rule.pop("targetReplicatedJobs", None), f"{at}[{n}]")
+        found.append({**plain(rule), **({"targetReplicatedJobs": targets} if targets else {})})
+    return found
+
+
+def _targets(reading: Reading, gang: Gang, value: Any, at: str) -> list[str]:
+    """The groups that replicated jobs became."""
+    at = f"{at}.targetReplicatedJobs"
+    names = reading.texts(value, at)
+    for n, name in enumerate(names):
+        if gang.part(name) is None:
+            known = one_of(part.name for part in gang.parts)
+            reading.wrong(f"{at}[{n}]", f"is no replicated job with members; there are {known}")
+    return [role for name in names if (part := gang.part(name)) for role, _ in part.roles]
+
+
+def _as_rendered(
+    reading: Reading,
+    render: Render,
+    gang: Gang,
+    policy: dict[str, Any],
+    said: Mapping[str, Any],
+    engine_spec: dict[str, Any],
+    by_gang: bool,
+) -> None:
+    """What the engine makes of the policy, and what is said otherwise."""
+    by_code = {**policy, "restart": "exit_code"}
+    if policy["restart"] == "on_failure" and said == _without_limit(render(by_code).failure):
+        policy["restart"] = "exit_code"
+    made = render(policy)
+    usual = _without_limit(made.failure)
+    _tell_pod_failures(reading, gang, made.pod_failure, "rules" in said)
+    with_own = any("podFailurePolicy" in part.own.get("spec", ()) for part in gang.parts)
+    if usual and with_own and "rules" not in said:
+        said = {**said, "rules": [*_rules_beside(usual["rules"], by_gang)]}
+    if said.get("restartStrategy") == "InPlaceRestart":
+        why = "the gang is made anew, when all of its old members are gone"
+        reading.lose("spec.failurePolicy.restartStrategy", said["restartStrategy"], why)
+        said = {name: value for name, value in said.items() if name != "restartStrategy"}
+    if policy["restart"] == "never" and said:
+        reading.change("spec.failurePolicy", plain(said), None, "nothing is started again")
+    kept = {name: value for name, value in said.items() if name in usual and value != usual[name]}
+    if kept:
+        engine_spec["failurePolicy"] = kept
+    unsaid = {name: value for name, value in usual.items() if name not in said}
+    if unsaid:
+        why = (
+            "none of the new members may meet one of the old, and a restart because a member was taken away "
+            "from its node does not count"
+        )
+        reading.change("spec.failurePolicy", None, unsaid, why)
+
+
+def _without_limit(failure: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (failure or {}).items() if name != "maxRestarts"}
+
+
+def _rules_beside(usual: Sequence[Mapping[str, Any]], by_gang: bool) -> Iterator[Mapping[str, Any]]:
+    """The rules of a failure policy beside pod failure policies of the JobSet's own, whose reason means no
+    more than that of any failure: it counts, or, where the gang has no tries, is the end.
+    """
+    if not by_gang:
+        reasons = ["PodFailurePolicy"]
+        yield {"name": "podFailurePolicy", "action": "FailJobSet", "onJobFailureReasons": reasons}
+    yield from (rule for rule in usual if "PodFailurePolicy" not in rule["onJobFailureReasons"])
+
+
+def _pod_failures(reading: Reading, gang: Gang, container: str) -> None:
+    """Reads pod failure policies, with the engine's name for the container that trains."""
+    for part in gang.parts:
+        at = f"{part.at}.template.spec.podFailurePolicy"
+        fields = reading.mapping(part.spec.pop("podFailurePolicy", None), at)
+        trains = part.trainer().get("name")
+        rules = [
+            _defaulted(rule, trains, container)
+            for rule in reading.items(fields.pop("rules", None), f"{at}.rules")
+        ]
+        reading.lose_rest(fields, at, "a pod failure policy has rules alone")
+        if rules:
+            part.own.setdefault("spec", {})["podFailurePolicy"] = {"rules": rules}
+
+
+def _tell_pod_failures(reading: Reading, gang: Gang, made: Sequence[Any], with_rules: bool) -> None:
+    """Those that the engine makes; ``with_rules``: the failure policy that reads their reason is the
+    JobSet's.
+    """
+    for part in gang.parts:
+        spec = part.own.get("spec", {})
+        if "podFailurePolicy" not in spec and made and with_rules:
+            why = "a member that is taken away from its node ends its Job at once, with this reason"
+            reading.change(f"{part.at}.template.spec.podFailurePolicy", None, [*made], why)
+        elif spec.get("podFailurePolicy") == {"rules": [*made]}:
+            del spec["podFailurePolicy"]
+        if part.own.get("spec") == {}:
+            del part.own["spec"]
+
+
+def _defaulted(rule: Any, trains: Any, container: str) -> Any:
+    """A rule with what the API server fills in, without what says nothing, and with the engine's name for
+    the container that trains.
+    """
+    if not isinstance(rule, Mapping):
+        return rule
+    said = {name: value for name, value in plain(rule).items() if value != []}
+    codes = said.get("onExitCodes")
+    if isinstance(codes, dict) and codes.get("containerName") == trains is not None:
+        said["onExitCodes"] = {**codes, "containerName": container}
+    conditions = said.get("onPodConditions")
+    if isinstance(conditions, list):
+        said["onPodConditions"] = [
+            {"status": "True", **one} if isinstance(one, dict) else one for one in conditions
+        ]
+    return said
+
+
+def _success(
+    reading: Reading, render: Render, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
+) -> None:
+    """Who decides. Nothing said means all members."""
+    at = "spec.successPolicy"
+    fields = reading.mapping(spec.pop("successPolicy", None), at)
+    operator = reading.word(fields.pop("operator", None), {"All": "All", "Any": "Any"}, f"{at}.operator")
+    targets = _targets(reading, gang, fields.pop("targetReplicatedJobs", None), at)
+    reading.lose_rest(fields, at, "a success policy has an operator and targets")
+    if reading.problems:
+        return
+    deciding = [role for role in gang.groups() if not targets or role in targets]
+    several = sum(count for role, count in gang.groups().items() if role in deciding) > 1
+    parts = [part for part in gang.parts if part.roles[0][0] in deciding]
+    if operator == "Any" and any(part.pods > 1 for part in parts):
+        if sum(part.jobs for part in parts) > 1:
+            why = "a Job of several pods succeeds with all of them; here each member is a Job, and all decide"
+            reading.lose(f"{at}.operator", operator, why)
+        operator = "All"
+    made = render({}).success
+    wanted = {"operator": operator or "All", "targetReplicatedJobs": deciding}
+    if deciding != made["targetReplicatedJobs"] or (several and wanted["operator"] != made["operator"]):
+        engine_spec["successPolicy"] = wanted
