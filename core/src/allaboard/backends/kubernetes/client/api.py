@@ -34,6 +34,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from allaboard.backends.kubernetes.client import protocol
 from allaboard.backends.kubernetes.client.config import Secret, Settings, Source
@@ -89,6 +90,7 @@ class _Client:
         self.settings = self._source()
         self.patience = patience or Patience()
         self._ahead: float | None = None
+        self._noted = 0.0
         self._granted: set[str] = set()
         """What it was allowed to do: a few kinds in a few namespaces."""
         self._echo = Echo()
@@ -141,10 +143,13 @@ class _Client:
         return Reply(status, headers, body if status < 300 else self._echo.body(body))
 
     def _note_time(self, headers: Mapping[str, str]) -> None:
+        now = time.monotonic()
+        if self._ahead is not None and now - self._noted < 1.0:
+            return  # as good as it gets
         with suppress(KeyError, ValueError, TypeError):
             # The header is cut to seconds: half of one is what it is late in the mean.
             there = parsedate_to_datetime(headers["date"]).timestamp() + 0.5
-            self._ahead = there - time.monotonic()
+            self._ahead, self._noted = there - now, now
 
     def _reload(self) -> None:
         """Settings read anew, where that is possible; what is refused now is said by the next answer."""
@@ -214,6 +219,7 @@ class Api(_Client):
         self._silent = False
         self._lock = threading.Lock()
         self._pool: urllib3.PoolManager | None = None
+        self._host: urllib3.HTTPConnectionPool | urllib3.PoolManager | None = None
         self._pool_of: tuple[Settings, tuple[str, str] | None] | None = None
 
     def __enter__(self) -> Api:
@@ -226,7 +232,7 @@ class Api(_Client):
         with self._lock:
             if self._pool is not None:
                 self._pool.clear()
-            self._pool, self._pool_of = None, None
+            self._pool, self._host, self._pool_of = None, None, None
 
     def twin(self, patience: Patience) -> Api:
         """Another client of the same server, as the same user, with connections of its own."""
@@ -494,7 +500,7 @@ class Api(_Client):
         try:
             response = pool.urlopen(
                 request.method,
-                settings.server + request.path,
+                (settings.server if settings.proxy else urlsplit(settings.server).path) + request.path,
                 body=request.body,
                 headers=self._headers(request, secret),
                 preload_content=False,
@@ -516,19 +522,28 @@ class Api(_Client):
             return _broken_by(error, request)
         return self._reply(response.status, headers, body)
 
-    def _pool_for(self, settings: Settings, secret: Secret) -> urllib3.PoolManager:
-        """The pool of connections; another one when certificates changed."""
+    def _pool_for(
+        self, settings: Settings, secret: Secret
+    ) -> urllib3.HTTPConnectionPool | urllib3.PoolManager:
+        """The connections to the server, or through its proxy; others when certificates changed."""
         wanted = (settings, secret.certificate)
         with self._lock:
-            if self._pool is None or self._pool_of != wanted:
+            if self._pool is None or self._host is None or self._pool_of != wanted:
                 self._pool, self._pool_of = _pool(settings, secret), wanted
-            return self._pool
+                # A manager looks for the host anew with each request.
+                self._host = self._pool if settings.proxy else self._pool.connection_from_url(settings.server)
+            return self._host
 
     def _chunks(self, response: urllib3.BaseHTTPResponse, request: Request) -> Iterator[bytes]:
         import urllib3
 
         try:
-            yield from response.stream(CHUNK, decode_content=True)
+            for chunk in response.stream(CHUNK, decode_content=True):
+                yield chunk
+                if not seconds_left():
+                    raise BackendUnreachable(
+                        f"API server {self.server} took too long; in the midst of: {request.what}"
+                    )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise _cut(self.server, _broken_by(error, request), request) from error
 

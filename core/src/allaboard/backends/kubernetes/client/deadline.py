@@ -13,8 +13,10 @@ _ENDS: ContextVar[float] = ContextVar("ends", default=math.inf)
 
 @contextmanager
 def ends_at(moment: float) -> Iterator[None]:
-    """What is done within must be over at this moment of `time.monotonic`."""
-    token = _ENDS.set(moment)
+    """What is done within must be over at this moment of `time.monotonic`, or sooner where somebody has said
+    so before.
+    """
+    token = _ENDS.set(min(moment, _ENDS.get()))
     try:
         yield
     finally:

@@ -14,14 +14,22 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from allaboard.backends.kubernetes.client.deadline import ends_at
 from allaboard.backends.kubernetes.client.process import PROCESS
 
 T = TypeVar("T")
-_Call = tuple[float, Callable[[], Any], "Future[Any]"]
+
+
+@dataclass(slots=True)
+class _Call:
+    do: Callable[[], Any]
+    deadline: float
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
 
 
 class ThreadPool:
@@ -38,10 +46,15 @@ class ThreadPool:
         """What ``do`` returns or raises. Raises TimeoutError after ``seconds``. Whoever is cancelled is so at
         once; what has begun ends by itself.
         """
-        future: Future[T] = Future()
-        self._calls.put((time.monotonic() + seconds, do, future))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        timer = loop.call_later(seconds, _tell, answer, None, TimeoutError())
+        self._calls.put(_Call(do, time.monotonic() + seconds, loop, answer))
         self._add_thread()
-        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
 
     def _add_thread(self) -> None:
         if self._idle.acquire(blocking=False):
@@ -66,20 +79,30 @@ class ThreadPool:
             except queue.Empty:
                 self._idle.release()
                 call = self._calls.get()
-            _carry_out(*call)
+            _carry_out(call)
             del call  # what it holds must not live until the next one comes
 
 
-def _carry_out(deadline: float, do: Callable[[], Any], future: Future[Any]) -> None:
-    if not future.set_running_or_notify_cancel():
+def _carry_out(call: _Call) -> None:
+    if call.answer.done():
         return  # nobody waits for it any more
+    result, error = None, None
     try:
-        with ends_at(deadline):
-            result = do()
-    except BaseException as error:
-        future.set_exception(error)
+        with ends_at(call.deadline):
+            result = call.do()
+    except BaseException as raised:
+        error = raised
+    with suppress(RuntimeError):  # its loop has been closed
+        call.loop.call_soon_threadsafe(_tell, call.answer, result, error)
+
+
+def _tell(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
     else:
-        future.set_result(result)
+        answer.set_exception(error)
 
 
 def pool_of(key: Hashable, name: str, most: int) -> ThreadPool:

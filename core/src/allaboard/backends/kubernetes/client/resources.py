@@ -6,11 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
 from allaboard.engines import ENGINES, Engine, engine_of_object
 from allaboard.render import devices
+
+
+@lru_cache(maxsize=4096)
+def _quoted(part: str) -> str:
+    return quote(part, safe="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Resource:
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
         parts += [self.plural, *([name] if name else []), *([sub] if sub else [])]
-        return "/" + "/".join(quote(part, safe="") for part in parts)
+        return "/" + "/".join(map(_quoted, parts))
 
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)

@@ -26,6 +26,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
+from allaboard.backends.kubernetes.client.deadline import ends_at
 from allaboard.backends.kubernetes.client.resources import PODS
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs, LogCache
 from allaboard.backends.kubernetes.logs.capture import (
@@ -357,7 +358,8 @@ def collect(
         run_within(SECONDS, [partial(_read_end, api, namespace, collector, fetch) for fetch in fetches])
     due = collector.progress_to_read(tries, now, over=over)
     if due is not None:
-        run_within(SECONDS, [partial(_read_on, api, namespace, collector, due, whole=over or asked)])
+        with ends_at(time.monotonic() + SECONDS):
+            _read_on(api, namespace, collector, due, whole=over or asked)
 
 
 def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fetch: Fetch) -> None:

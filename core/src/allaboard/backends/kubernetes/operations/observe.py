@@ -286,7 +286,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
         return
     history.asked = objects.now
     by_word = policy.hang_ask == "file"
-    last = _last_times(api, asked, answers=by_word)
+    last = silence.read_last_times(api, asked, answers=by_word)
     newest = max(last.values(), default=objects.now)
     if newest > movement.since:
         movement = collector.movement = movement.moved(newest)
@@ -305,7 +305,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if by_word:
         told = _what_they_answer(api, history, objects, asked)
     elif history.take_turn(objects.now):
-        told = where_they_are(api, asked)
+        told = ask_stacks(api, asked)
     if told is not None:
         history.stall = _stall_of(told, last, sure=policy.hang_after is not None)
 
@@ -354,29 +354,20 @@ def _stall_of(told: Told, last: Mapping[int, float], *, sure: bool) -> Stall | N
     return replace(stall, text=f"{stall.text}; {told.why}")
 
 
-def where_they_are(api: Api, tries: Sequence[ContainerRun]) -> Told:
-    """The stacks of what runs in these containers."""
-    return ask_stacks(api, tries)
-
-
-def _last_times(api: Api, tries: Sequence[ContainerRun], *, answers: bool) -> dict[int, float]:
-    return silence.read_last_times(api, tries, answers=answers)
-
-
 def look_standing(api: Api, workspace: Workspace, run: str, at_least: float = 0.0) -> Standing:
     """Where the processes of a run are, unless a member has written in the last ``at_least`` seconds."""
     objects = read_objects(api, find_run(api, workspace, run))
     layout = Layout.from_dict(objects.stored.layout)
     tries = silence.to_ask(container_runs(layout, objects.pods))
     by_word = layout.policy.hang_ask == "file"
-    last = _last_times(api, tries, answers=by_word)
+    last = silence.read_last_times(api, tries, answers=by_word)
     silent = max(0.0, objects.now - max(last.values())) if last else None
     # A file is not worth its wait where nothing stands.
     if silent is None or silent < max(at_least, SILENT if by_word else 0.0):
         return Standing(silent, Told())
     if by_word:
         return Standing(silent, by_file.ask_and_wait(api, objects.stored, tries, workspace.namespace))
-    return Standing(silent, where_they_are(api, tries))
+    return Standing(silent, ask_stacks(api, tries))
 
 
 def tries_to_ask(api: Api, workspace: Workspace, run: str) -> list[ContainerRun]:
