@@ -57,6 +57,7 @@ from allaboard.runs.observation import (
     PHASES,
     Condition,
     Event,
+    EventSeen,
     MemberSeen,
     Objects,
     Observation,
@@ -312,6 +313,8 @@ def _of_job(
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
+    told = [event_seen(event) for event in events]
+    refused = refusal(told)
     body = workload.body if workload is not None else None
     known = memory if memory is not None else remembered(Memory(), job, pods, engine, body)
     members = tuple(_with_memory(member, known) for member in read.members)
@@ -323,8 +326,8 @@ def _of_job(
         members = tuple(replace(m, phase="unknown") if m.phase in _NOT_HERE else m for m in members)
     elif job is not None and not ended and not read.suspended:
         gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals, queue)
-        waiting = _waiting(job, gang_view, events)
-        obstacle = _obstacle(engine, job, read, gang_view, nodes)
+        waiting = _waiting(job, gang_view, refused)
+        obstacle = _obstacle(engine, job, read, gang_view, told, nodes)
     flags = list(report.flags) if report is not None else []
     flags += [images.DIFFER] if images.differ(pods, engine.CONTAINER) else []
     held = None if job is None or ended or not read.suspended else _held(job, workload, now)
@@ -334,7 +337,7 @@ def _of_job(
     if held is not None and held.never:
         obstacle = Obstacle(held.code, held.text, never=True)
     if gang_view is not None and job is not None:
-        code = _held_by(job, gang_view, waiting, events)
+        code = _held_by(job, gang_view, waiting, refused)
         # "When there is room" is not to be said of what never fits.
         hopeless = obstacle is not None and obstacle.never and code == "gang_unschedulable"
         flags += [code] if code and not hopeless else []
@@ -365,7 +368,7 @@ def _of_job(
         progress=_progress(job, report),
         flags=tuple(flags),
         notes=(sent_away(body),) if elsewhere else (),
-        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, events))),
+        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, told))),
     )
 
 
@@ -489,7 +492,12 @@ def _read_gang(
 
 
 def _obstacle(
-    engine: Engine, job: Json, read: JobSeen, gang_view: GangView, nodes: Sequence[Node] | None
+    engine: Engine,
+    job: Json,
+    read: JobSeen,
+    gang_view: GangView,
+    events: Sequence[EventSeen],
+    nodes: Sequence[Node] | None,
 ) -> Obstacle | None:
     order = {member.name: member.rank for member in read.members}
     return obstacle_of(
@@ -500,7 +508,7 @@ def _obstacle(
             now=gang_view.now,
             total=gang_view.total,
             needed=gang_view.needed,
-            events=gang_view.events,
+            events=events,
             nodes=nodes,
             has_status=bool(job.get("status")),
             suspended=read.suspended,
@@ -519,9 +527,9 @@ def _newest_last(pod: Json) -> tuple[bool, str]:
     return metadata.get("deletionTimestamp") is None, str(metadata.get("creationTimestamp") or "")
 
 
-def _waiting(job: Json, gang_view: GangView, events: Sequence[Json]) -> str | None:
+def _waiting(job: Json, gang_view: GangView, refused: str | None) -> str | None:
     """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
-    if len(gang_view.pods) < gang_view.needed and (refused := refusal(events)) is not None:
+    if len(gang_view.pods) < gang_view.needed and refused is not None:
         of = counted(gang_view.total, "member")
         return f"{gang_view.total - len(gang_view.pods)} of {of} cannot be made: {refused}"
     name = labels.annotation_of(job, labels.GANG) or "none"
@@ -529,7 +537,7 @@ def _waiting(job: Json, gang_view: GangView, events: Sequence[Json]) -> str | No
     return unknown_scheduler_reason(gang_view, name) if gang is None else gang.read(gang_view)
 
 
-def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequence[Json]) -> str | None:
+def _held_by(job: Json, gang_view: GangView, waiting: str | None, refused: str | None) -> str | None:
     """The code of what keeps it from starting, where that is more than a moment of every start."""
     at = gang_places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
@@ -540,7 +548,7 @@ def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequen
         return HALF_STARTED
     if waiting is None:
         return None
-    if len(gang_view.pods) < gang_view.needed and is_over_quota(refusal(events) or ""):
+    if len(gang_view.pods) < gang_view.needed and is_over_quota(refused or ""):
         return "resource_quota_exceeded"
     if unnoticed_reason(gang_view, at) is not None:
         return "gang_scheduler_missing"
@@ -760,15 +768,16 @@ def phases(
 # Events.
 
 
-def _to_events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
+def _to_events(
+    engine: Engine, job: str, pods: Sequence[Json], events: Sequence[EventSeen]
+) -> Iterator[Event]:
     """Events in our words: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
     for event in events:
-        seen = event_seen(event)
         # A pod that is gone is told by its name, which begins with the job's.
-        member = (names.get(seen.name) or _tail(seen.name, job)) if seen.kind == "Pod" else None
-        own = seen.name if seen.kind in (engine.KIND, "") else f"{seen.kind.lower()}/{seen.name}"
-        yield Event(seen.time, seen.type, seen.reason, member or own, seen.message, seen.id)
+        member = (names.get(event.name) or _tail(event.name, job)) if event.kind == "Pod" else None
+        own = event.name if event.kind in (engine.KIND, "") else f"{event.kind.lower()}/{event.name}"
+        yield Event(event.time, event.type, event.reason, member or own, event.message, event.id)
 
 
 def _tail(name: str, job: str) -> str | None:
