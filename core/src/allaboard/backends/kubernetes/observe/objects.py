@@ -29,6 +29,8 @@ LONGEST = 4000
 """Characters of a text that are kept."""
 MOST_FACTS, DEEPEST = 600, 14
 """Scalars of one object that are kept, and how deep they may lie."""
+MOST_KNOWN = 4096
+"""Pods of which is remembered what was read."""
 MOST_ITEMS = 2000
 """Objects of one kind that are looked at; of events five times as many."""
 TRAINS = frozenset({"pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi", "mxnet", "node", "trainer"})
@@ -237,8 +239,28 @@ def _pod(pod: Json, engine: Engine | None, by_member: bool) -> PodSeen:
     return seen if by_member and member else replace(seen, name=seen.pod)
 
 
+_KNOWN: dict[tuple[int, str, str | None], tuple[Json, str, PodSeen]] = {}
+"""What was read of a pod that is still the same object, and the same version of it."""
+
+
 def pod_seen(pod: Json, trains: str = "", member: str | None = None) -> PodSeen:
-    """``trains``: the name of the container that trains; ``member``: what the pod is called, too."""
+    """``trains``: the name of the container that trains; ``member``: what the pod is called, too. A pod that
+    has not changed is read once: the watch hands out the same object at every look.
+    """
+    version = text(mapping(pod.get("metadata")).get("resourceVersion"))
+    key = (id(pod), trains, member)
+    known = _KNOWN.get(key)
+    if known is not None and version and known[0] is pod and known[1] == version:
+        return known[2]
+    seen = _read_pod(pod, trains, member)
+    if version:
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = (pod, version, seen)
+    return seen
+
+
+def _read_pod(pod: Json, trains: str, member: str | None) -> PodSeen:
     metadata, spec, status = map(mapping, (pod.get("metadata"), pod.get("spec"), pod.get("status")))
     name = text(metadata.get("name"))
     return PodSeen(
@@ -254,6 +276,7 @@ def pod_seen(pod: Json, trains: str = "", member: str | None = None) -> PodSeen:
         deleted=moment(metadata.get("deletionTimestamp")),
         conditions=_conditions(status.get("conditions")),
         containers=tuple(_containers(spec, status, trains)),
+        restart_policy=text(spec.get("restartPolicy")) or "Always",
         claims=tuple(_claims(name, spec)),
         labels=Lazily(lambda: _labels(metadata)),
         facts=Lazily(lambda: _facts(spec)),
@@ -310,7 +333,7 @@ def _container(name: str, role: str, status: Json, spec: Json) -> ContainerSeen:
     return ContainerSeen(
         name=name,
         role=role,
-        now=_try(mapping(status.get("state"))),
+        now=_try(mapping(status.get("state")), text(status.get("containerID"))),
         last=_tried("terminated", last) if last else None,
         restarts=max(0, whole(status.get("restartCount")) or 0),
         image=text(spec.get("image")) or text(status.get("image")),
@@ -318,14 +341,14 @@ def _container(name: str, role: str, status: Json, spec: Json) -> ContainerSeen:
     )
 
 
-def _try(state: Json) -> Try:
+def _try(state: Json, id: str) -> Try:
     for word in ("terminated", "running", "waiting"):
         if isinstance(one := state.get(word), Mapping):
-            return _tried(word, one)
+            return _tried(word, one, id if word == "running" else "")
     return Try()
 
 
-def _tried(word: str, one: Json) -> Try:
+def _tried(word: str, one: Json, id: str = "") -> Try:
     return Try(
         word,
         text(one.get("reason")),
@@ -333,6 +356,7 @@ def _tried(word: str, one: Json) -> Try:
         whole(one.get("exitCode")),
         moment(one.get("startedAt")),
         moment(one.get("finishedAt")),
+        id or text(one.get("containerID")),
     )
 
 
