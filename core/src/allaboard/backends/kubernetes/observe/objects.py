@@ -25,7 +25,7 @@ from allaboard.runs.observation import (
 from allaboard.text.units import from_rfc3339
 
 Json = Mapping[str, Any]
-LONGEST = 4000
+LONGEST = 4096
 """Characters of a text that are kept."""
 MOST_FACTS, DEEPEST = 600, 14
 """Scalars of one object that are kept, and how deep they may lie."""
