@@ -63,6 +63,28 @@ assert first("FlexNet: licence taken, 3 are left").code != new
 from allaboard.diagnosis import page
 assert "## licence_refused" in page.page()
 """,
+    "diagnosis/start.py": """
+from tests.core.diagnosis.sayings import SAYINGS, scene
+from tests.core.diagnosis.test_one_verdict import verdicts
+from allaboard.diagnosis.causes import all_rules
+before = {*all_rules()}
+words = "failed to extract layer: write /var/lib/containerd/tmp: no space left on device"
+full = {**SAYINGS[0], "text": words}
+assert {code for code, _ in verdicts(full).values()} == {"image_pull_network"}
+others = [(case["code"], case["passes"]) for case in SAYINGS]
+exec_block()
+(new,) = {*all_rules()} - before
+asked = verdicts(full)
+assert asked == dict.fromkeys(("doctor", "live view", "status", "its end"), (new, False)), asked
+assert [v for case in SAYINGS for v in {*verdicts(case).values()}] == others, "the others are as they were"
+from allaboard.diagnosis import diagnose, page
+from tests.core.diagnosis.test_one_verdict import live
+seen = live(scene(full))
+sentence = "cannot start: its image docker.io/acme/train:9 does not fit the disk of its node"
+assert seen.held_by == f"master-0 {sentence}", seen.held_by
+assert diagnose(seen)[0].fix == all_rules()[new].cause.fix
+assert "## image_too_large" in page.page()
+""",
     "lint/rules/commands.py": """
 rule = exec_block()["command_with_sudo"]
 from allaboard.checking.job import require_valid

@@ -99,10 +99,9 @@ def of_pod(case: Case, pod: PodSeen) -> Iterator[Complaint]:
         yield from _of_container(case, pod, container)
     if is_preparing(pod):
         yield from _of_node(case, pod)
-    for one, text in unplaced(case):
-        if one is pod and text:
-            verdict = verdict_of(Place.PLACEMENT, text)
-            yield Complaint(pod, Place.PLACEMENT, "conditions.PodScheduled", "", text, verdict)
+    if text := scheduler_words(case, pod):
+        verdict = verdict_of(Place.PLACEMENT, text)
+        yield Complaint(pod, Place.PLACEMENT, "conditions.PodScheduled", "", text, verdict)
 
 
 def complained(
@@ -271,20 +270,18 @@ def _counted(case: Case, pod: PodSeen, events: list[EventSeen]) -> Complaint | N
 def unplaced(case: Case) -> list[tuple[PodSeen, str]]:
     """Pods without a node, each with the scheduler's words; empty words: it has said nothing."""
     if "unplaced" not in case.memo:
-        case.memo["unplaced"] = [*_unplaced(case)]
+        every = ((pod, scheduler_words(case, pod)) for pod in case.objects.pods)
+        case.memo["unplaced"] = [(pod, text) for pod, text in every if text is not None]
     found: list[tuple[PodSeen, str]] = case.memo["unplaced"]
     return found
 
 
-def _unplaced(case: Case) -> Iterator[tuple[PodSeen, str]]:
-    for pod in case.objects.pods:
-        if pod.node or pod.phase not in ("Pending", "") or case.is_local or has_run(pod):
-            continue
-        scheduled = pod.condition("PodScheduled")
-        if scheduled is not None and scheduled.status == "True":
-            continue
-        text = scheduled.message if scheduled is not None else ""
-        if not text:
-            said = [e for e in case.events_of(pod) if e.reason == "FailedScheduling"]
-            text = max(said, key=lambda e: e.time or 0.0).message if said else ""
-        yield pod, text
+def scheduler_words(case: Case, pod: PodSeen) -> str | None:
+    """What a scheduler says of a pod that has no node; None: it has one, or needs none any more."""
+    if pod.node or pod.phase not in ("Pending", "") or case.is_local or has_run(pod):
+        return None
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is not None and (scheduled.status == "True" or scheduled.message):
+        return None if scheduled.status == "True" else scheduled.message
+    said = [e for e in case.events_of(pod) if e.reason == "FailedScheduling"]
+    return max(said, key=lambda e: e.time or 0.0).message if said else ""

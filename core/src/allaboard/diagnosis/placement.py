@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 
 from allaboard.diagnosis.case import Case
 from allaboard.gangs import requests
@@ -45,39 +47,65 @@ _OF_PODS = re.compile(r"anti-affinity|topology spread", re.IGNORECASE)
 """Reasons that pass when other pods end; not where the pods are members of the same job."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why so many nodes do not take a pod. ``kind``: pods, room, passing, closed, or unknown; ``lacked``: the
+    resources of which they have too little; ``cordoned``: they are not open.
+    """
+
+    kind: str
+    count: int
+    lacked: tuple[str, ...] = ()
+    cordoned: bool = False
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> tuple[_Reason, ...]:
+    """Each reason of a message: of many pods that wait a scheduler says the same."""
+    return tuple(_Reason(_kind(r), n, _lacked(r), "unschedulable" in r) for r, n in reasons_of(text).items())
+
+
+def _kind(reason: str) -> str:
+    if _OF_PODS.search(reason):
+        return "pods"
+    if _PASSING_TAINT.search(reason):
+        return "passing"
+    if _ROOM.search(reason):
+        return "room"
+    return "closed" if _CLOSES.search(reason) else "unknown"
+
+
 def may_pass(case: Case, pod: PodSeen, text: str) -> bool:
     """Whether a pod for which a scheduler finds no node may get one by itself."""
-    own = any(one.node and one.phase in ("Running", "Pending") for one in case.objects.pods if one is not pod)
-    return any(_has_hope(case, pod, reason, n, own) for reason, n in reasons_of(text).items())
+    return any(_has_hope(case, pod, reason) for reason in _read(text))
 
 
 def is_closed(case: Case, pod: PodSeen, text: str) -> bool:
     """Whether a scheduler's words alone say that no node will ever take a pod. Where the nodes are known,
     they tell more, but for where volumes lie.
     """
-    reasons = reasons_of(text)
-    volumes = any("volume" in reason.lower() for reason in reasons)
-    return bool(reasons) and (volumes or not case.nodes) and not may_pass(case, pod, text)
+    reasons = _read(text)
+    if not reasons or (case.nodes and "volume" not in text.lower()):
+        return False
+    return not may_pass(case, pod, text)
 
 
-def _has_hope(case: Case, pod: PodSeen, reason: str, count: int, own: bool) -> bool:
-    if _OF_PODS.search(reason):
-        return not own
-    if _PASSING_TAINT.search(reason):
-        return True
-    if not _ROOM.search(reason):
-        return not _CLOSES.search(reason)
-    if not case.nodes:
-        return True
-    if "unschedulable" in reason:
+def _has_hope(case: Case, pod: PodSeen, reason: _Reason) -> bool:
+    if reason.kind == "pods":
+        # Those of its own job stay where they are.
+        return not any(
+            p.node and p.phase in ("Running", "Pending") for p in case.objects.pods if p is not pod
+        )
+    if reason.kind != "room" or not case.nodes:
+        return reason.kind != "closed"
+    if reason.cordoned:
         return any(node.cordoned and _takes(pod, node) for node in case.nodes.values())
-    lacked = lacking(f"0/{count} nodes are available: {count} {reason}.")
     small = [
         node
         for node in case.nodes.values()
-        if any(has(node, r) < max(asks(pod, r), Decimal(1)) for r in lacked)
+        if any(has(node, r) < max(asks(pod, r), Decimal(1)) for r in reason.lacked)
     ]
-    return count > len(small) if lacked else True
+    return reason.count > len(small) if reason.lacked else True
 
 
 def _takes(pod: PodSeen, node: NodeSeen) -> bool:
@@ -92,8 +120,12 @@ def passes_by_words(text: str) -> bool:
 
 def lacking(text: str) -> list[str]:
     """The resources of which a scheduler says that nodes have too little."""
-    found = (re.fullmatch(r"Insufficient (\S+)", reason) for reason in reasons_of(text))
-    return [match[1].rstrip(".,") for match in found if match is not None]
+    return [resource for reason in _read(text) for resource in reason.lacked]
+
+
+def _lacked(reason: str) -> tuple[str, ...]:
+    match = re.fullmatch(r"Insufficient (\S+)", reason)
+    return (match[1].rstrip(".,"),) if match is not None else ()
 
 
 def asks(pod: PodSeen, resource: str) -> Decimal:

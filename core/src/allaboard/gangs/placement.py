@@ -58,18 +58,13 @@ class Places:
 
 def gang_places(view: GangView) -> Places:
     """Where the members stand."""
-
-    def those(where: str) -> tuple[str, ...]:
-        return tuple(name for name, pod in view.pods.items() if _has_place(pod) == where)
-
-    return Places(
-        held=those("held"),
-        done=those("done"),
-        waiting=those("waiting"),
-        gated=those("gated"),
-        silent=those("silent"),
-        missing=max(0, view.total - len(view.pods)),
+    those: dict[str, list[str]] = {}
+    for name, pod in view.pods.items():
+        those.setdefault(_has_place(pod), []).append(name)
+    held, done, waiting, gated, silent = (
+        tuple(those.get(where, ())) for where in ("held", "done", "waiting", "gated", "silent")
     )
+    return Places(held, done, waiting, gated, silent, max(0, view.total - len(view.pods)))
 
 
 def _has_place(pod: Mapping[str, Any]) -> str:

@@ -228,7 +228,9 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One try of a container: ``state`` waiting, running, terminated or empty (not known)."""
+    """One try of a container: ``state`` waiting, running, terminated or empty (not known); ``id``: the
+    container's, of one that has begun.
+    """
 
     state: str = ""
     reason: str = ""
@@ -236,6 +238,7 @@ class Try:
     exit_code: int | None = None
     started: float | None = None
     ended: float | None = None
+    id: str = ""
 
     @property
     def failed(self) -> bool:
@@ -265,8 +268,9 @@ class ContainerSeen:
 @dataclass(frozen=True, slots=True)
 class PodSeen:
     """A pod, or a member of this machine told as one. ``name``: what it is called towards the reader; its log
-    in `Observation.tails` has the same name. ``pod``: its name in the cluster; ``claims``: those that it
-    mounts; ``facts``: what its spec says, path -> scalar as text (`ObjectSeen`).
+    in `Observation.tails` has the same name. ``pod``: its name in the cluster; ``restart_policy``: Always,
+    OnFailure or Never; ``claims``: those that it mounts; ``facts``: what its spec says, path -> scalar as
+    text (`ObjectSeen`).
     """
 
     name: str
@@ -281,6 +285,7 @@ class PodSeen:
     deleted: float | None = None
     conditions: tuple[Condition, ...] = ()
     containers: tuple[ContainerSeen, ...] = ()
+    restart_policy: str = "Always"
     claims: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -293,6 +298,15 @@ class PodSeen:
     def main(self) -> ContainerSeen | None:
         """The container that trains, None where it is not known."""
         return next((c for c in self.containers if c.role == "main"), None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of its containers have ended for good. It holds no place on a node any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def restarts(self) -> int:
+        return sum(c.restarts for c in self.containers)
 
 
 @dataclass(frozen=True, slots=True)

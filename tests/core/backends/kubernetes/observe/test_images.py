@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.observe import images
+from allaboard.backends.kubernetes.observe.objects import pod_seen
 from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.diagnosis.rules import diagnose
 from allaboard.testing.objects import a_pod, a_pytorchjob
@@ -35,7 +36,7 @@ def pod(member: str, image: str, image_id: str | None) -> Json:
 )
 def test_one_name_is_one_image(pods: list[tuple[str, str | None]], differ: bool) -> None:
     members = [pod(f"worker-{n}", *one) for n, one in enumerate(pods)]
-    assert images.differ(members, "pytorch") is differ
+    assert images.differ([pod_seen(member, "pytorch") for member in members], "pytorch") is differ
 
 
 def test_a_run_of_different_images_is_told_of() -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.backends.base import Selection
-from allaboard.text.units import from_rfc3339
+from allaboard.backends.kubernetes.observe.objects import at, pod_seen
+from allaboard.runs.observation import ContainerSeen, PodSeen, Try
 
 Json = Mapping[str, Any]
 
@@ -63,44 +64,34 @@ def container_runs(pods: Iterable[Json], roles: Mapping[str, PodRole]) -> list[C
     left out: they do not train, and they write for as long as the pod lives.
     """
     runs: list[tuple[tuple[Any, ...], list[ContainerRun]]] = []
-    for pod in pods:
-        metadata = pod["metadata"]
-        role = roles.get(metadata["name"])
+    for thing in pods:
+        pod = pod_seen(thing)
+        role = roles.get(pod.pod)
         if role is not None:
-            order = (role.rank, role.member, metadata.get("creationTimestamp") or "", metadata["name"])
+            order = (role.rank, role.member, pod.created or 0.0, pod.pod)
             runs.append((order, list(_of_pod(pod, role))))
     return [one for _, group in sorted(runs, key=lambda item: item[0]) for one in group]
 
 
-def _of_pod(pod: Json, role: PodRole) -> Iterator[ContainerRun]:
-    status = pod.get("status") or {}
-    preparing = [
-        c["name"] for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") != "Always"
-    ]
-    inits = {s["name"]: s for s in status.get("initContainerStatuses") or ()}
-    for name in preparing:
-        if name in inits:
-            yield from _of_container(pod, role, inits[name], init=True)
-    for status_of_container in status.get("containerStatuses") or ():
-        if status_of_container["name"] == role.container:
-            yield from _of_container(pod, role, status_of_container, init=False)
+def _of_pod(pod: PodSeen, role: PodRole) -> Iterator[ContainerRun]:
+    for container in pod.containers:
+        if container.role == "init" or container.name == role.container:
+            yield from _of_container(pod, role, container)
 
 
-def _of_container(pod: Json, role: PodRole, status: Json, *, init: bool) -> Iterator[ContainerRun]:
-    state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
-    running, terminated = state.get("running"), state.get("terminated") or {}
-    restarts = int(status.get("restartCount") or 0)
-    leaving = any(
-        c.get("type") == "DisruptionTarget" and c.get("status") == "True"
-        for c in (pod.get("status") or {}).get("conditions") or ()
-    )
+def _of_container(pod: PodSeen, role: PodRole, container: ContainerSeen) -> Iterator[ContainerRun]:
+    now, last, init = container.now, container.last, container.role == "init"
+    leaving = any(c.type == "DisruptionTarget" and c.status == "True" for c in pod.conditions)
+    goes = now.state == "running"
+    final = not goes and not _may_start_again(pod, now, init=init)
 
-    def one(id: str, restart: int, at: Json, *, previous: bool, running: bool) -> ContainerRun:
+    def one(shown: Try, restart: int, *, previous: bool) -> ContainerRun:
+        running = shown.state == "running"
         return ContainerRun(
-            id=id,
-            pod=pod["metadata"]["name"],
-            uid=pod["metadata"].get("uid") or "",
-            container=status["name"],
+            id=shown.id,
+            pod=pod.pod,
+            uid=pod.uid,
+            container=container.name,
             init=init,
             member=role.member,
             rank=role.rank,
@@ -108,47 +99,43 @@ def _of_container(pod: Json, role: PodRole, status: Json, *, init: bool) -> Iter
             previous=previous,
             running=running,
             final=final and not running,
-            begun=from_rfc3339(at.get("startedAt")),
-            finished=from_rfc3339(at.get("finishedAt")),
-            code=at.get("exitCode"),
+            begun=shown.started,
+            finished=shown.ended,
+            code=shown.exit_code,
             leaving=leaving,
-            words="" if running else at.get("message") or "",
+            words="" if running else shown.message,
         )
 
-    goes = running is not None
-    final = not goes and not _may_start_again(pod, terminated.get("exitCode"), init=init)
-    current = (status if goes else terminated).get("containerID") or ""
-    if last.get("containerID") and last["containerID"] != current:
+    if last is not None and last.id and last.id != now.id:
         # While a container waits to be started again, the count is still that of the try which ended last.
-        before = max(0, restarts - 1) if current else restarts
-        yield one(last["containerID"], before, last, previous=True, running=False)
-    if current:
-        yield one(current, restarts, running or terminated, previous=False, running=goes)
+        before = max(0, container.restarts - 1) if now.id else container.restarts
+        yield one(last, before, previous=True)
+    if now.id:
+        yield one(now, container.restarts, previous=False)
 
 
 def is_over(pod: Json) -> bool:
     """Whether all of its containers have ended for good. It holds no place on a node any more."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return at(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
-def _may_start_again(pod: Json, code: int | None, *, init: bool) -> bool:
+def _may_start_again(pod: PodSeen, now: Try, *, init: bool) -> bool:
     """Whether a container of this pod that has just ended may be started again."""
-    if is_over(pod):
+    if pod.is_over:
         return False
-    policy = pod["spec"].get("restartPolicy") or "Always"
-    return code != 0 if policy == "OnFailure" or (init and policy == "Always") else bool(policy == "Always")
+    code = now.exit_code if now.state == "terminated" else None
+    policy = pod.restart_policy
+    return code != 0 if policy == "OnFailure" or (init and policy == "Always") else policy == "Always"
 
 
 def is_still_there(pod: Json, one: ContainerRun) -> bool:
     """Whether this try is still the one that is asked for in this way."""
-    role = PodRole(one.member, one.rank, one.container)
-    status = pod.get("status") or {}
-    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    matching = (s for s in statuses if s["name"] == one.container and pod["metadata"].get("uid") == one.uid)
+    role, seen = PodRole(one.member, one.rank, one.container), pod_seen(pod)
+    named = [c for c in seen.containers if c.name == one.container and seen.uid == one.uid]
     return any(
         (now.id, now.previous) == (one.id, one.previous)
-        for status in matching
-        for now in _of_container(pod, role, status, init=one.init)
+        for container in named
+        for now in _of_container(seen, role, container)
     )
 
 

@@ -6,23 +6,22 @@ Kubelets tell the digest that they run (containerStatuses.imageID).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from allaboard.runs.observation import PodSeen
 
 DIFFER = "images_differ"
 """The flag of a run whose members run different images under one name."""
 
 
-def differ(pods: Iterable[Mapping[str, Any]], container: str) -> bool:
+def differ(pods: Iterable[PodSeen], container: str) -> bool:
     """Whether one name of the image of the container that trains means several digests. An ``imageID``
     without the digest of a registry is of the runtime's own, and says nothing beside another node's.
     """
     digests: dict[str, set[str]] = {}
     for pod in pods:
-        spec, status = pod.get("spec") or {}, pod.get("status") or {}
-        named = {c.get("name"): c.get("image") for c in spec.get("containers") or ()}
-        for one in status.get("containerStatuses") or ():
-            _, at, digest = str(one.get("imageID") or "").rpartition("@sha256:")
-            if one.get("name") == container and at:
-                digests.setdefault(str(named.get(container)), set()).add(digest)
+        for one in pod.containers:
+            _, at, digest = one.image_id.rpartition("@sha256:")
+            if one.name == container and one.role != "init" and at:
+                digests.setdefault(one.image, set()).add(digest)
     return any(len(several) > 1 for several in digests.values())

@@ -5,7 +5,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +25,12 @@ from allaboard.runs.observation import (
 from allaboard.text.units import from_rfc3339
 
 Json = Mapping[str, Any]
-LONGEST = 4000
+LONGEST = 4096
 """Characters of a text that are kept."""
 MOST_FACTS, DEEPEST = 600, 14
 """Scalars of one object that are kept, and how deep they may lie."""
+MOST_KNOWN = 4096
+"""Pods of which is remembered what was read."""
 MOST_ITEMS = 2000
 """Objects of one kind that are looked at; of events five times as many."""
 TRAINS = frozenset({"pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi", "mxnet", "node", "trainer"})
@@ -53,7 +55,7 @@ def objects_of(
     """``by_member``: pods are called as the members that they are, else by their own names."""
     return Objects(
         now=now,
-        job=_object(job) if isinstance(job, Mapping) else None,
+        job=object_seen(job) if isinstance(job, Mapping) else None,
         refused=_refused(refused),
         pods=tuple(_pod(pod, engine, by_member) for pod in dicts(pods)),
         events=tuple(event_seen(event) for event in dicts(events, MOST_ITEMS * 5)),
@@ -70,17 +72,27 @@ def objects_of(
 
 def dicts(value: Any, most: int = MOST_ITEMS) -> list[Json]:
     """The mappings of a list, or of a List object."""
+    if value is None:
+        return []
     if isinstance(value, Mapping):
         value = value.get("items")
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return []
-    return [item for item in value[:most] if isinstance(item, Mapping)]
+    return [item for item in value[:most] if type(item) is dict or isinstance(item, Mapping)]
+
+
+_NOTHING: Json = {}
+
+
+def mapping(value: Any) -> Json:
+    """A mapping; an empty one in the place of anything else."""
+    return value if type(value) is dict or isinstance(value, Mapping) else _NOTHING
 
 
 def at(value: Any, *path: str) -> Any:
     """What lies at a path of mappings; None where it is not there."""
     for key in path:
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             return None
         value = value.get(key)
     return value
@@ -95,8 +107,10 @@ def whole(value: Any) -> int | None:
 
 
 def moment(value: Any) -> float | None:
+    if not isinstance(value, str):
+        return None
     try:
-        return from_rfc3339(value) if isinstance(value, str) else None
+        return from_rfc3339(value)
     except (ValueError, OverflowError):
         return None
 
@@ -144,6 +158,33 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
             yield from _leaves(inner, f"{path}[{n}]", depth + 1)
 
 
+class Lazily(Mapping[str, str]):
+    """What a large part of an object says, read when somebody asks: most looks ask for none of it."""
+
+    __slots__ = ("_read", "_known")
+
+    def __init__(self, read: Callable[[], dict[str, str]]) -> None:
+        self._read = read
+        self._known: dict[str, str] | None = None
+
+    @property
+    def _all(self) -> dict[str, str]:
+        known = self._known = self._read() if self._known is None else self._known
+        return known
+
+    def __getitem__(self, key: str) -> str:
+        return self._all[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+
 # --- objects -----------------------------------------------------------------------------------------------
 
 
@@ -161,19 +202,22 @@ def _conditions(value: Any) -> tuple[Condition, ...]:
 
 
 def _objects(value: Any) -> tuple[ObjectSeen, ...] | None:
-    return None if value is None else tuple(_object(one) for one in dicts(value))
+    return None if value is None else tuple(object_seen(one) for one in dicts(value))
 
 
-def _object(thing: Json) -> ObjectSeen:
-    metadata = thing.get("metadata")
-    parts = {"spec": thing.get("spec"), "status": _without_conditions(thing.get("status"))}
+def object_seen(thing: Json) -> ObjectSeen:
+    metadata = mapping(thing.get("metadata"))
+
+    def parts() -> dict[str, str]:
+        return _facts({"spec": thing.get("spec"), "status": _without_conditions(thing.get("status"))})
+
     return ObjectSeen(
         kind=text(thing.get("kind")),
         name=text(at(metadata, "name")),
         created=moment(at(metadata, "creationTimestamp")),
         conditions=_conditions(at(thing, "status", "conditions")),
-        labels={**texts(at(metadata, "annotations")), **texts(at(metadata, "labels"))},
-        facts=_facts(parts),
+        labels=Lazily(lambda: _labels(metadata)),
+        facts=Lazily(parts),
     )
 
 
@@ -195,32 +239,63 @@ def _pod(pod: Json, engine: Engine | None, by_member: bool) -> PodSeen:
     return seen if by_member and member else replace(seen, name=seen.pod)
 
 
+_KNOWN: dict[tuple[int, str, str | None], tuple[Json, str, PodSeen]] = {}
+"""What was read of a pod that is still the same object, and the same version of it."""
+
+
 def pod_seen(pod: Json, trains: str = "", member: str | None = None) -> PodSeen:
-    """``trains``: the name of the container that trains; ``member``: what the pod is called, too."""
-    metadata, spec, status = pod.get("metadata"), pod.get("spec"), pod.get("status")
-    name = text(at(metadata, "name"))
+    """``trains``: the name of the container that trains; ``member``: what the pod is called, too. A pod that
+    has not changed is read once: the watch hands out the same object at every look.
+    """
+    version = text(mapping(pod.get("metadata")).get("resourceVersion"))
+    key = (id(pod), trains, member)
+    known = _KNOWN.get(key)
+    if known is not None and version and known[0] is pod and known[1] == version:
+        return known[2]
+    seen = _read_pod(pod, trains, member)
+    if version:
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = (pod, version, seen)
+    return seen
+
+
+def _read_pod(pod: Json, trains: str, member: str | None) -> PodSeen:
+    metadata, spec, status = map(mapping, (pod.get("metadata"), pod.get("spec"), pod.get("status")))
+    name = text(metadata.get("name"))
     return PodSeen(
         name=member or name,
         pod=name,
         member=member,
-        uid=text(at(metadata, "uid")),
-        phase=text(at(status, "phase")),
-        reason=text(at(status, "reason")),
-        message=text(at(status, "message")),
-        node=text(at(spec, "nodeName")),
-        created=moment(at(metadata, "creationTimestamp")),
-        deleted=moment(at(metadata, "deletionTimestamp")),
-        conditions=_conditions(at(status, "conditions")),
+        uid=text(metadata.get("uid")),
+        phase=text(status.get("phase")),
+        reason=text(status.get("reason")),
+        message=text(status.get("message")),
+        node=text(spec.get("nodeName")),
+        created=moment(metadata.get("creationTimestamp")),
+        deleted=moment(metadata.get("deletionTimestamp")),
+        conditions=_conditions(status.get("conditions")),
         containers=tuple(_containers(spec, status, trains)),
+        restart_policy=text(spec.get("restartPolicy")) or "Always",
         claims=tuple(_claims(name, spec)),
-        labels={**texts(at(metadata, "annotations")), **texts(at(metadata, "labels"))},
-        facts=_facts(spec),
+        labels=Lazily(lambda: _labels(metadata)),
+        facts=Lazily(lambda: _facts(spec)),
     )
 
 
-def _claims(pod: str, spec: Any) -> Iterator[str]:
+def _labels(metadata: Json) -> dict[str, str]:
+    """Labels, and annotations of other names."""
+    return {**texts(metadata.get("annotations")), **texts(metadata.get("labels"))}
+
+
+def waits_at_all(pod: Json) -> bool:
+    """Whether one of its containers waits for something."""
+    return any(at(c, "state", "waiting") for c in dicts(at(pod, "status", "containerStatuses"), 50))
+
+
+def _claims(pod: str, spec: Json) -> Iterator[str]:
     """The claims that a pod mounts; those of its ephemeral volumes are called after it."""
-    for volume in dicts(at(spec, "volumes"), 200):
+    for volume in dicts(spec.get("volumes"), 200):
         if claim := text(at(volume, "persistentVolumeClaim", "claimName")):
             yield claim
         elif isinstance(volume.get("ephemeral"), Mapping):
@@ -234,49 +309,55 @@ def _member(pod: Json, engine: Engine | None) -> str | None:
         return None
 
 
-def _containers(spec: Any, status: Any, trains: str) -> Iterator[ContainerSeen]:
+def _containers(spec: Json, status: Json, trains: str) -> Iterator[ContainerSeen]:
     """Those of the spec that have no status yet included, the init containers first."""
-    inits = {text(c.get("name")): c for c in dicts(at(spec, "initContainers"), 50)}
-    told = {text(c.get("name")): c for c in dicts(at(status, "initContainerStatuses"), 50)}
-    for name in dict.fromkeys([*inits, *told]):
-        stays = at(inits.get(name), "restartPolicy") == "Always"
-        yield _container(name, "sidecar" if stays else "init", told.get(name, {}), inits.get(name, {}))
-    mains = {text(c.get("name")): c for c in dicts(at(spec, "containers"), 50)}
-    said = {text(c.get("name")): c for c in dicts(at(status, "containerStatuses"), 50)}
-    names = list(dict.fromkeys([*mains, *said]))
-    main = next((n for n in names if n == trains), None) or next((n for n in names if n in TRAINS), None)
-    main = main or next(iter(names), None)
+    inits, told = _named(spec.get("initContainers")), _named(status.get("initContainerStatuses"))
+    for name in {**inits, **told}:
+        stays = inits.get(name, _NOTHING).get("restartPolicy") == "Always"
+        role = "sidecar" if stays else "init"
+        yield _container(name, role, told.get(name, _NOTHING), inits.get(name, _NOTHING))
+    mains, said = _named(spec.get("containers")), _named(status.get("containerStatuses"))
+    names = [*{**mains, **said}]
+    main = trains if trains in names else next((n for n in names if n in TRAINS), next(iter(names), None))
     for name in names:
         role = "main" if name == main else "sidecar"
-        yield _container(name, role, said.get(name, {}), mains.get(name, {}))
+        yield _container(name, role, said.get(name, _NOTHING), mains.get(name, _NOTHING))
+
+
+def _named(containers: Any) -> dict[str, Json]:
+    return {text(one.get("name")): one for one in dicts(containers, 50)}
 
 
 def _container(name: str, role: str, status: Json, spec: Json) -> ContainerSeen:
-    last = at(status, "lastState", "terminated")
+    last = mapping(mapping(status.get("lastState")).get("terminated"))
     return ContainerSeen(
         name=name,
         role=role,
-        now=_try(status.get("state")),
-        last=_try({"terminated": last}) if isinstance(last, Mapping) and last else None,
+        now=_try(mapping(status.get("state")), text(status.get("containerID"))),
+        last=_tried("terminated", last) if last else None,
         restarts=max(0, whole(status.get("restartCount")) or 0),
         image=text(spec.get("image")) or text(status.get("image")),
         image_id=text(status.get("imageID")),
     )
 
 
-def _try(state: Any) -> Try:
+def _try(state: Json, id: str) -> Try:
     for word in ("terminated", "running", "waiting"):
-        one = at(state, word)
-        if isinstance(one, Mapping):
-            return Try(
-                word,
-                text(one.get("reason")),
-                text(one.get("message")),
-                whole(one.get("exitCode")),
-                moment(one.get("startedAt")),
-                moment(one.get("finishedAt")),
-            )
+        if isinstance(one := state.get(word), Mapping):
+            return _tried(word, one, id if word == "running" else "")
     return Try()
+
+
+def _tried(word: str, one: Json, id: str = "") -> Try:
+    return Try(
+        word,
+        text(one.get("reason")),
+        text(one.get("message")),
+        whole(one.get("exitCode")),
+        moment(one.get("startedAt")),
+        moment(one.get("finishedAt")),
+        id or text(one.get("containerID")),
+    )
 
 
 def _node(node: Json) -> NodeSeen:
@@ -313,22 +394,25 @@ def from_nodes(nodes: Iterable[Node] | None) -> tuple[NodeSeen, ...] | None:
 
 def event_seen(event: Json) -> EventSeen:
     about = event.get("involvedObject") or event.get("regarding")
-    series = event.get("series")
-    count = whole(at(series, "count")) or whole(event.get("count")) or 1
-    times = [at(series, "lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")]
-    times += [event.get("firstTimestamp"), at(event, "metadata", "creationTimestamp")]
-    first = moment(event.get("firstTimestamp")) or moment(event.get("eventTime"))
+    series, metadata = event.get("series"), event.get("metadata")
+    times = (
+        series and at(series, "lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event.get("firstTimestamp"),
+        at(metadata, "creationTimestamp"),
+    )
     return EventSeen(
         kind=text(at(about, "kind")),
         name=text(at(about, "name")),
         reason=text(event.get("reason")),
         message=text(event.get("message")) or text(event.get("note")),
         type=text(event.get("type")) or "Normal",
-        time=next((when for t in times if (when := moment(t)) is not None), None),
-        first=first,
-        count=max(1, count),
+        time=next((when for t in times if t and (when := moment(t)) is not None), None),
+        first=moment(event.get("firstTimestamp") or event.get("eventTime")),
+        count=max(1, whole(series and at(series, "count")) or whole(event.get("count")) or 1),
         uid=text(at(about, "uid")),
-        id=text(at(event, "metadata", "uid")),
+        id=text(at(metadata, "uid")),
     )
 
 

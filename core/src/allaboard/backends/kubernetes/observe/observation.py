@@ -31,7 +31,13 @@ from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
-from allaboard.backends.kubernetes.observe.objects import event_seen, from_nodes, objects_of
+from allaboard.backends.kubernetes.observe.objects import (
+    event_seen,
+    from_nodes,
+    object_seen,
+    objects_of,
+    pod_seen,
+)
 from allaboard.backends.kubernetes.observe.obstacles import Scene, is_over_quota, obstacle_of, refusal
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen, restarts_in_all
@@ -43,7 +49,6 @@ from allaboard.gangs.base import GangView
 from allaboard.gangs.kueue import PENDING, Held, WorkloadSeen, sent_away, waited_since, why_held
 from allaboard.gangs.placement import (
     cannot_rejoin_reason,
-    condition,
     gang_places,
     has_half_started,
     has_too_few_members,
@@ -56,11 +61,14 @@ from allaboard.runs.layout import Layout
 from allaboard.runs.observation import (
     PHASES,
     Condition,
+    ContainerSeen,
     Event,
+    EventSeen,
     MemberSeen,
     Objects,
     Observation,
     Obstacle,
+    PodSeen,
     Progress,
     Stop,
     in_order,
@@ -312,6 +320,8 @@ def _of_job(
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
     read = engine.read(job, pods)
+    told = [event_seen(event) for event in events]
+    refused = refusal(told)
     body = workload.body if workload is not None else None
     known = memory if memory is not None else remembered(Memory(), job, pods, engine, body)
     members = tuple(_with_memory(member, known) for member in read.members)
@@ -323,10 +333,10 @@ def _of_job(
         members = tuple(replace(m, phase="unknown") if m.phase in _NOT_HERE else m for m in members)
     elif job is not None and not ended and not read.suspended:
         gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals, queue)
-        waiting = _waiting(job, gang_view, events)
-        obstacle = _obstacle(engine, job, read, gang_view, nodes)
+        waiting = _waiting(job, gang_view, refused)
+        obstacle = _obstacle(engine, job, read, gang_view, told, nodes)
     flags = list(report.flags) if report is not None else []
-    flags += [images.DIFFER] if images.differ(pods, engine.CONTAINER) else []
+    flags += [images.DIFFER] if images.differ(_seen(engine, pods), engine.CONTAINER) else []
     held = None if job is None or ended or not read.suspended else _held(job, workload, now)
     if held is not None:
         waiting = held.text
@@ -334,7 +344,7 @@ def _of_job(
     if held is not None and held.never:
         obstacle = Obstacle(held.code, held.text, never=True)
     if gang_view is not None and job is not None:
-        code = _held_by(job, gang_view, waiting, events)
+        code = _held_by(job, gang_view, waiting, refused)
         # "When there is room" is not to be said of what never fits.
         hopeless = obstacle is not None and obstacle.never and code == "gang_unschedulable"
         flags += [code] if code and not hopeless else []
@@ -365,7 +375,7 @@ def _of_job(
         progress=_progress(job, report),
         flags=tuple(flags),
         notes=(sent_away(body),) if elsewhere else (),
-        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, events))),
+        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, told))),
     )
 
 
@@ -459,7 +469,7 @@ def _held(job: Json, workload: WorkloadSeen | None, now: float) -> Held | None:
         return None
     if workload is None:
         return Held(PENDING, f"Kueue holds it back in queue {queue}")
-    return why_held(queue, workload.body, now - _created(job), now, workload.position)
+    return why_held(queue, workload.body, now - (object_seen(job).created or 0.0), now, workload.position)
 
 
 def _read_gang(
@@ -489,7 +499,12 @@ def _read_gang(
 
 
 def _obstacle(
-    engine: Engine, job: Json, read: JobSeen, gang_view: GangView, nodes: Sequence[Node] | None
+    engine: Engine,
+    job: Json,
+    read: JobSeen,
+    gang_view: GangView,
+    events: Sequence[EventSeen],
+    nodes: Sequence[Node] | None,
 ) -> Obstacle | None:
     order = {member.name: member.rank for member in read.members}
     return obstacle_of(
@@ -500,7 +515,7 @@ def _obstacle(
             now=gang_view.now,
             total=gang_view.total,
             needed=gang_view.needed,
-            events=gang_view.events,
+            events=events,
             nodes=nodes,
             has_status=bool(job.get("status")),
             suspended=read.suspended,
@@ -508,20 +523,28 @@ def _obstacle(
     )
 
 
+def _seen(engine: Engine, pods: Sequence[Json]) -> list[PodSeen]:
+    return [pod_seen(pod, engine.CONTAINER, engine.member_of(pod)) for pod in pods]
+
+
 def _by_member(engine: Engine, pods: Sequence[Json]) -> dict[str, Json]:
     """Each member's pod: the newest, where an old one is still ending."""
-    by_member = ((engine.member_of(pod), pod) for pod in sorted(pods, key=_newest_last))
-    return {name: pod for name, pod in by_member if name is not None}
+    every = zip(_seen(engine, pods), pods, strict=True)
+    ordered = sorted(every, key=lambda pair: _newest_last(pair[0]))
+    return {seen.member: pod for seen, pod in ordered if seen.member is not None}
 
 
-def _newest_last(pod: Json) -> tuple[bool, str]:
-    metadata = pod.get("metadata") or {}
-    return metadata.get("deletionTimestamp") is None, str(metadata.get("creationTimestamp") or "")
+def _newest(pods: Sequence[PodSeen]) -> dict[str, PodSeen]:
+    return {pod.member: pod for pod in sorted(pods, key=_newest_last) if pod.member is not None}
 
 
-def _waiting(job: Json, gang_view: GangView, events: Sequence[Json]) -> str | None:
+def _newest_last(pod: PodSeen) -> tuple[bool, float]:
+    return pod.deleted is None, _created(pod)
+
+
+def _waiting(job: Json, gang_view: GangView, refused: str | None) -> str | None:
     """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
-    if len(gang_view.pods) < gang_view.needed and (refused := refusal(events)) is not None:
+    if len(gang_view.pods) < gang_view.needed and refused is not None:
         of = counted(gang_view.total, "member")
         return f"{gang_view.total - len(gang_view.pods)} of {of} cannot be made: {refused}"
     name = labels.annotation_of(job, labels.GANG) or "none"
@@ -529,7 +552,7 @@ def _waiting(job: Json, gang_view: GangView, events: Sequence[Json]) -> str | No
     return unknown_scheduler_reason(gang_view, name) if gang is None else gang.read(gang_view)
 
 
-def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequence[Json]) -> str | None:
+def _held_by(job: Json, gang_view: GangView, waiting: str | None, refused: str | None) -> str | None:
     """The code of what keeps it from starting, where that is more than a moment of every start."""
     at = gang_places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
@@ -540,7 +563,7 @@ def _held_by(job: Json, gang_view: GangView, waiting: str | None, events: Sequen
         return HALF_STARTED
     if waiting is None:
         return None
-    if len(gang_view.pods) < gang_view.needed and is_over_quota(refusal(events) or ""):
+    if len(gang_view.pods) < gang_view.needed and is_over_quota(refused or ""):
         return "resource_quota_exceeded"
     if unnoticed_reason(gang_view, at) is not None:
         return "gang_scheduler_missing"
@@ -563,13 +586,14 @@ def remembered(
     engine = engine or (engine_of_object(job) if job is not None else None)
     if engine is None:
         return memory
-    read = engine.read(job, pods)
+    read, seen = engine.read(job, pods), _seen(engine, pods)
     since, held = _since(memory, job, read, workload), is_held(job, read)
     if since is not None and since != memory.since:
         # Created, resumed, or taken back by its queue: its clocks begin anew, and pods that are made again
         # are no restarts. The operator makes them before it says that the job is resumed: they may have been
         # seen already.
-        anew = {_uid(pod) for pod in pods if not _is_ending(pod) and not (held and _created(pod) < since)}
+        made = [pod for pod in seen if pod.deleted is None]
+        anew = {pod.uid for pod in made if not (held and _created(pod) < since)}
         waited = _waited(memory, since) if job is not None and holding_queue(job) is not None else 0.0
         earlier = memory.before(anew)
         memory = Memory(since=since, waited=waited, members=memory.members, earlier=earlier)
@@ -579,8 +603,8 @@ def remembered(
     if read.suspended and not read.finished:
         return memory
     # A pass of the operator that does not know yet that the job has ended may make pods anew.
-    pods = [pod for pod in pods if not _is_late(memory, engine, pod, read.finished)]
-    named = _by_member(engine, pods)
+    seen = [pod for pod in seen if not _is_late(memory, pod, read.finished)]
+    named = _newest(seen)
     needed = engine.needed(job) if job is not None else len(named)
     own = [pod for pod in named.values() if _created(pod) >= (memory.since or 0.0)]
     elsewhere = job is not None and runs_elsewhere(job)
@@ -598,36 +622,35 @@ def remembered(
             **memory.members,
             **{m.name: _seen_member_memory(m, memory) for m in read.members if m.name in named},
         },
-        **_restarts(memory, pods, engine),
+        **_restarts(memory, seen),
     )
 
 
-def _restarts(memory: Memory, pods: Sequence[Json], engine: Engine) -> dict[str, Any]:
+def _restarts(memory: Memory, pods: Sequence[PodSeen]) -> dict[str, Any]:
     """``pods`` and ``earlier`` of the memory after one more look. Of a member that is made anew again and
     again the pods seen long ago are kept as a number.
     """
     restarts = {name: dict(tries) for name, tries in memory.pods.items()}
     earlier = dict(memory.earlier)
     for pod in pods:
-        name, uid = engine.member_of(pod), _uid(pod)
+        name, uid = pod.member, pod.uid
         if name is None or not uid:
             continue
-        if _is_ending(pod) and _created(pod) < (memory.since or 0.0) and uid not in restarts.get(name, {}):
+        is_old = pod.deleted is not None and _created(pod) < (memory.since or 0.0)
+        if is_old and uid not in restarts.get(name, {}):
             continue  # of before the last resume: it has been counted
-        status = pod.get("status") or {}
-        every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         tries = restarts.setdefault(name, {})
-        tries[uid] = sum(int(c.get("restartCount") or 0) for c in every)
+        tries[uid] = pod.restarts
         while len(tries) > PODS_KEPT:
             earlier[name] = earlier.get(name, 0) + 1 + tries.pop(next(iter(tries)))
     return {"pods": restarts, "earlier": earlier}
 
 
-def _is_late(memory: Memory, engine: Engine, pod: Json, finished: float | None) -> bool:
+def _is_late(memory: Memory, pod: PodSeen, finished: float | None) -> bool:
     """Whether a pod was made after the end, or, as far as whole seconds tell, in place of another with it."""
     if finished is None or _created(pod) < finished:
         return False
-    others = {*memory.pods.get(engine.member_of(pod) or "", {})} - {_uid(pod)}
+    others = {*memory.pods.get(pod.member or "", {})} - {pod.uid}
     return _created(pod) > finished or bool(others)
 
 
@@ -673,49 +696,38 @@ def is_held(job: Json | None, read: JobSeen) -> bool:
     return read.suspended or told
 
 
-def _uid(pod: Json) -> str:
-    return str((pod.get("metadata") or {}).get("uid") or "")
+def _created(pod: PodSeen) -> float:
+    return pod.created or 0.0
 
 
-def _is_ending(pod: Json) -> bool:
-    return "deletionTimestamp" in (pod.get("metadata") or {})
+def _placed(pod: PodSeen) -> float | None:
+    scheduled = pod.condition("PodScheduled")
+    return scheduled.since if scheduled is not None and scheduled.status == "True" else None
 
 
-def _created(pod: Json) -> float:
-    return from_rfc3339((pod.get("metadata") or {}).get("creationTimestamp")) or 0.0
-
-
-def _placed(pod: Json) -> float | None:
-    scheduled = condition(pod, "PodScheduled")
-    return (
-        from_rfc3339(scheduled.get("lastTransitionTime"))
-        if scheduled and scheduled.get("status") == "True"
-        else None
-    )
-
-
-def _first_start(engine: Engine, pod: Json) -> float | None:
+def _first_start(engine: Engine, pod: PodSeen) -> float | None:
     """When the container that trains started first; a pod shows its last two starts alone."""
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    main: Json = next((c for c in statuses if c.get("name") == engine.CONTAINER), {})
-    if int(main.get("restartCount") or 0) > 1:
+    main = _trains(engine, pod)
+    if main.restarts > 1:
         return None
-    state, last = main.get("state") or {}, main.get("lastState") or {}
-    starts = [last.get("terminated"), state.get("running"), state.get("terminated")]
-    ran = [s for s in starts if s and s.get("reason") not in NOT_STARTED]
-    return next((at for s in ran if (at := from_rfc3339(s.get("startedAt"))) is not None), None)
+    tries = [one for one in (main.last, main.now) if one is not None and one.reason not in NOT_STARTED]
+    return next((one.started for one in tries if one.started is not None), None)
 
 
-def _has_started(engine: Engine, pod: Json) -> bool:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    main: Json = next((c for c in statuses if c.get("name") == engine.CONTAINER), {})
-    state, last = main.get("state") or {}, (main.get("lastState") or {}).get("terminated") or {}
-    if state.get("running"):
+def _has_started(engine: Engine, pod: PodSeen) -> bool:
+    main = _trains(engine, pod)
+    if main.now.state == "running":
         return True
-    ended = [one for one in (state.get("terminated"), last) if one]
+    ended = [one for one in (main.now, main.last) if one is not None and one.state == "terminated"]
     if ended:
-        return any(one.get("reason") not in NOT_STARTED for one in ended)
-    return bool(main.get("restartCount"))
+        return any(one.reason not in NOT_STARTED for one in ended)
+    return main.restarts > 0
+
+
+def _trains(engine: Engine, pod: PodSeen) -> ContainerSeen:
+    """The container that trains; one of which nothing is known where there is none."""
+    named = (c for c in pod.containers if c.name == engine.CONTAINER and c.role in ("main", "sidecar"))
+    return next(named, ContainerSeen(engine.CONTAINER))
 
 
 def _nth(times: list[float], n: int) -> float | None:
@@ -760,15 +772,16 @@ def phases(
 # Events.
 
 
-def _to_events(engine: Engine, job: str, pods: Sequence[Json], events: Sequence[Json]) -> Iterator[Event]:
+def _to_events(
+    engine: Engine, job: str, pods: Sequence[Json], events: Sequence[EventSeen]
+) -> Iterator[Event]:
     """Events in our words: of a member by its name, of the job by its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
     for event in events:
-        seen = event_seen(event)
         # A pod that is gone is told by its name, which begins with the job's.
-        member = (names.get(seen.name) or _tail(seen.name, job)) if seen.kind == "Pod" else None
-        own = seen.name if seen.kind in (engine.KIND, "") else f"{seen.kind.lower()}/{seen.name}"
-        yield Event(seen.time, seen.type, seen.reason, member or own, seen.message, seen.id)
+        member = (names.get(event.name) or _tail(event.name, job)) if event.kind == "Pod" else None
+        own = event.name if event.kind in (engine.KIND, "") else f"{event.kind.lower()}/{event.name}"
+        yield Event(event.time, event.type, event.reason, member or own, event.message, event.id)
 
 
 def _tail(name: str, job: str) -> str | None:

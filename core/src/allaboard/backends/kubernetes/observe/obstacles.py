@@ -14,14 +14,20 @@ limits, a full cluster) waits without end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.backends.kubernetes.observe.objects import event_seen, from_nodes, objects_of, pod_seen
+from allaboard.backends.kubernetes.observe.objects import (
+    at,
+    from_nodes,
+    object_seen,
+    pod_seen,
+    waits_at_all,
+)
 from allaboard.diagnosis.case import Case
 from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.complaints import Complaint, of_pod, start_failure
@@ -33,7 +39,7 @@ from allaboard.engines.base import AddedContainer
 from allaboard.gangs.placement import condition
 from allaboard.gangs.requests import amount, requested
 from allaboard.job.gpus import nearest_device
-from allaboard.runs.observation import ContainerSeen, Observation, Obstacle, PodSeen, Try
+from allaboard.runs.observation import ContainerSeen, EventSeen, Objects, Observation, Obstacle, PodSeen, Try
 from allaboard.text.units import counted
 
 Json = Mapping[str, Any]
@@ -59,7 +65,7 @@ class Scene:
     now: float
     total: int
     needed: int
-    events: Sequence[Json] = ()
+    events: Sequence[EventSeen] = ()
     nodes: Sequence[Node] | None = None
     has_status: bool = True
     suspended: bool = False
@@ -73,12 +79,16 @@ def obstacle_of(scene: Scene) -> Obstacle | None:
     """What tells the most: what never passes first, then what keeps pods from being made, then the first
     rank's.
     """
-    pods = {member: pod_seen(pod, scene.container, member) for member, pod in scene.pods.items()}
-    going = sum(pod.phase in ("Running", "Succeeded") for pod in pods.values())
-    if scene.suspended or (going >= scene.needed > 0 and not any(map(_stuck_at_start, pods.values()))):
+    going = sum(at(pod, "status", "phase") in ("Running", "Succeeded") for pod in scene.pods.values())
+    if scene.suspended:
         return None
-    obstacles = [*_refused(scene), *_unattended(scene)]
+    if going >= scene.needed > 0 and not any(map(waits_at_all, scene.pods.values())):
+        return None  # at most looks, of most runs
+    pods = {member: pod_seen(pod, scene.container, member) for member, pod in scene.pods.items()}
+    if going >= scene.needed > 0 and not any(map(_stuck_at_start, pods.values())):
+        return None
     case = _case(scene, tuple(pods.values()))
+    obstacles = [*_refused(scene, case), *_unattended(scene, case)]
     for member, pod in pods.items():
         obstacles += _of_pod(member, pod, case, scene)
     if not obstacles:
@@ -95,8 +105,8 @@ def obstacle_of(scene: Scene) -> Obstacle | None:
 
 def _case(scene: Scene, pods: tuple[PodSeen, ...]) -> Case:
     """The same in the words of the causes."""
-    found = objects_of(now=scene.now, job=scene.job, events=scene.events)
-    objects = replace(found, pods=pods, nodes=from_nodes(scene.nodes))
+    job, nodes = object_seen(scene.job), from_nodes(scene.nodes)
+    objects = Objects(scene.now, True, job, None, pods, tuple(scene.events), nodes)
     return Case(Observation("", objects=objects))
 
 
@@ -189,11 +199,10 @@ def _code_of(ended: Try) -> str:
 # --- pods that are refused ----------------------------------------------------------------------------------
 
 
-def _refused(scene: Scene) -> Iterator[Obstacle]:
-    said = refusal(scene.events)
-    if said is None or len(scene.pods) >= scene.needed or scene.suspended:
+def _refused(scene: Scene, case: Case) -> Iterator[Obstacle]:
+    said = refusal(case.events)
+    if said is None or len(scene.pods) >= scene.needed:
         return
-    case = _case(scene, ())
     verdict = refusal_verdict(said, limits=case.limits)
     missing = scene.total - len(scene.pods)
     text = f"{missing} of {scene.total} members cannot be made: {short(said)}"
@@ -205,11 +214,10 @@ def _name(case: Case) -> str:
     return case.job.name if case.job is not None else ""
 
 
-def refusal(events: Iterable[Json]) -> str | None:
+def refusal(events: Sequence[EventSeen]) -> str | None:
     """What the API server said last when the operator made a pod."""
-    every = [event_seen(event) for event in events]
-    refusals = [e for e in every if e.reason in ("FailedCreatePod", "FailedCreate")]
-    made = [e for e in every if e.reason in ("SuccessfulCreatePod", "SuccessfulCreate")]
+    refusals = [e for e in events if e.reason in ("FailedCreatePod", "FailedCreate")]
+    made = [e for e in events if e.reason in ("SuccessfulCreatePod", "SuccessfulCreate")]
     newest = max(refusals, key=lambda e: e.time or 0.0, default=None)
     if newest is None or any((e.time or 0.0) > (newest.time or 0.0) for e in made):
         return None
@@ -222,12 +230,11 @@ def is_over_quota(said: str) -> bool:
     return found is not None and found.code == "resource_quota_exceeded"
 
 
-def _unattended(scene: Scene) -> Iterator[Obstacle]:
+def _unattended(scene: Scene, case: Case) -> Iterator[Obstacle]:
     """A job that no operator has written to."""
-    if scene.has_status or scene.pods or scene.suspended or scene.events:
+    if scene.has_status or scene.pods or scene.events:
         return
-    engine = engine_of_object(scene.job)
-    job = _case(scene, ()).job
+    engine, job = engine_of_object(scene.job), case.job
     managed = None if engine is None else engine.managed_by(scene.job)
     if managed or job is None or job.created is None:
         return
@@ -253,7 +260,8 @@ def is_unschedulable(pod: Json) -> bool:
 def _unplaced(
     member: str, pod: PodSeen, found: Sequence[Complaint], case: Case, scene: Scene
 ) -> Iterator[Obstacle]:
-    if not is_unschedulable(scene.pods[member]):
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is None or scheduled.status != "False" or scheduled.reason == "SchedulingGated":
         return
     told = [one for one in found if one.verdict is not None]
     if any(one.is_sure for one in told):
@@ -284,7 +292,7 @@ def _without_place(
 def _may_grow(scene: Scene) -> bool:
     """Whether nodes are made on demand, or just now: what is not there may come."""
     return any(node.grows for node in scene.nodes or ()) or any(
-        e.get("reason") in ("TriggeredScaleUp", "Nominated") for e in scene.events
+        e.reason in ("TriggeredScaleUp", "Nominated") for e in scene.events
     )
 
 

@@ -22,9 +22,17 @@ from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_fo
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.preflight import budgets, device_classes, gpu_nodes, openshift
+from allaboard.backends.kubernetes.observe.objects import at, dicts, object_seen, texts
+from allaboard.backends.kubernetes.preflight import (
+    budgets,
+    device_classes,
+    gpu_nodes,
+    namespace_objects,
+    openshift,
+)
 from allaboard.backends.kubernetes.preflight.admission import judge
 from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, DryRunResult, Json, Lookup
+from allaboard.backends.kubernetes.preflight.namespace_objects import Claim, Limit, Quota
 from allaboard.diagnosis import Evidence
 from allaboard.diagnosis.verdict import refusal_verdict
 from allaboard.engines import Engine, engine_of_object
@@ -351,7 +359,7 @@ def quota(facts: Facts) -> Iterator[Check]:
         return
     needed = gang_total(facts.pods, facts.resources[-1])
     wrong = False
-    for one in facts.quotas:
+    for one in namespace_objects.quotas(facts.quotas):
         if not _applies(one):
             continue
         for check in _quota(one, needed, facts):
@@ -385,24 +393,17 @@ def gang_total(pods: Sequence[Pods], job: Resource) -> dict[str, Decimal]:
     return total
 
 
-def _applies(one: Json) -> bool:
+def _applies(one: Quota) -> bool:
     """Whether a quota counts the pods of a job: they have no deadline of their own, and mostly ask for
     something.
     """
-    spec = one.get("spec") or {}
-    return not spec.get("scopeSelector") and {*(spec.get("scopes") or ())} <= {
-        "NotTerminating",
-        "NotBestEffort",
-    }
+    return not one.selects and one.scopes <= {"NotTerminating", "NotBestEffort"}
 
 
-def _quota(one: Json, needed: Mapping[str, Decimal], facts: Facts) -> Iterator[Check]:
-    name = one["metadata"]["name"]
-    used_ = (one.get("status") or {}).get("used") or {}
-    for resource, hard_ in (
-        (one.get("status") or {}).get("hard") or (one.get("spec") or {}).get("hard") or {}
-    ).items():
-        hard, used, need = amount(hard_), amount(used_.get(resource, 0)), needed.get(resource)
+def _quota(one: Quota, needed: Mapping[str, Decimal], facts: Facts) -> Iterator[Check]:
+    name = one.name
+    for resource, hard in one.hard.items():
+        used, need = one.used.get(resource, Decimal(0)), needed.get(resource)
         said = _quote(
             f"resourcequota/{name}",
             resource,
@@ -443,10 +444,11 @@ def _must_be_said(resource: str, facts: Facts) -> bool:
     bare = resource.removeprefix("requests.").removeprefix("limits.")
     if bare not in ("cpu", "memory") or resource.startswith("count/"):
         return False
-    which = "default" if resource.startswith("limits.") else "defaultRequest"
-    defaults = [i for one in facts.limits or () for i in (one.get("spec") or {}).get("limits") or ()]
+    of_limits = resource.startswith("limits.")
     return not any(
-        bare in (i.get(which) or i.get("default") or {}) for i in defaults if i.get("type") == "Container"
+        bare in (one.default if of_limits else one.default_request or one.default)
+        for one in namespace_objects.limits(facts.limits or ())
+        if one.type == "Container"
     )
 
 
@@ -460,54 +462,51 @@ def limit_range(facts: Facts) -> Iterator[Check]:
         yield _unknown("limit_range", "LimitRanges of the namespace may not be read")
         return
     wrong = False
-    for one in facts.limits:
-        for item in (one.get("spec") or {}).get("limits") or ():
-            for text in _beyond(item, facts.pods):
-                wrong = True
-                said = _quote(f"limitrange/{one['metadata']['name']}", item.get("type", ""), text)
-                yield Check(
-                    "limit_range", False, text, (said,), "change resources of the job to what is allowed"
-                )
-            for text in _imposed(item, facts.pods):
-                wrong = True
-                said = _quote(f"limitrange/{one['metadata']['name']}", "default", text)
-                fix = "state resources: {memory: ...} in the job"
-                yield Check("limit_range", False, text, (said,), fix, WARNING)
+    for item in namespace_objects.limits(facts.limits):
+        for text in _beyond(item, facts.pods):
+            wrong = True
+            said = _quote(f"limitrange/{item.range}", item.type, text)
+            yield Check("limit_range", False, text, (said,), "change resources of the job to what is allowed")
+        for text in _imposed(item, facts.pods):
+            wrong = True
+            said = _quote(f"limitrange/{item.range}", "default", text)
+            fix = "state resources: {memory: ...} in the job"
+            yield Check("limit_range", False, text, (said,), fix, WARNING)
     if not wrong:
         yield _is_well("limit_range", "members are within the LimitRanges of the namespace")
 
 
-def _beyond(item: Json, pods: Sequence[Pods]) -> Iterator[str]:
+def _beyond(item: Limit, pods: Sequence[Pods]) -> Iterator[str]:
     for group in pods:
         whole = {which: requested(group.spec, which) for which in ("requests", "limits")}
         things = [("Pod", f"a pod of {group.role}", whole["requests"], whole["limits"])]
-        for container in group.spec.get("containers") or ():
+        for container in group.spec["containers"]:
             alone = {"containers": [container]}
             who = f"container {container['name']} of {group.role}"
             things.append(("Container", who, requested(alone), requested(alone, "limits")))
         for kind, who, requests, limits in things:
-            if kind != item.get("type"):
+            if kind != item.type:
                 continue
-            for name, most in (item.get("max") or {}).items():
+            for name, most in item.max.items():
                 stated = limits.get(name, requests.get(name))
                 if stated is not None and stated > amount(most):
                     yield f"{who} has {show(name, stated)} {name}; at most {most} is allowed"
-            for name, least in (item.get("min") or {}).items():
+            for name, least in item.min.items():
                 stated = requests.get(name)
                 if stated is not None and stated < amount(least):
                     yield f"{who} asks for {show(name, stated)} {name}; at least {least} is asked for"
-            for name, ratio in (item.get("maxLimitRequestRatio") or {}).items():
+            for name, ratio in item.ratio.items():
                 if name in limits and requests.get(name) and limits[name] / requests[name] > amount(ratio):
                     yield f"{who}: the limit of {name} is more than {ratio} times its request"
 
 
-def _imposed(item: Json, pods: Sequence[Pods]) -> Iterator[str]:
+def _imposed(item: Limit, pods: Sequence[Pods]) -> Iterator[str]:
     """A default limit of memory is a trap: who states none is killed at it."""
-    most = (item.get("default") or {}).get("memory")
-    if item.get("type") == "Container" and most:
+    most = item.default.get("memory")
+    if item.type == "Container" and most:
         for group in pods:
-            for container in group.spec.get("containers") or ():
-                if "memory" not in ((container.get("resources") or {}).get("limits") or {}):
+            for container in group.spec["containers"]:
+                if "memory" not in requested({"containers": [container]}, "limits"):
                     who = f"container {container['name']} of {group.role}"
                     yield f"{who} states no memory and would be killed at {most}"
 
@@ -527,15 +526,13 @@ def queue(facts: Facts) -> Iterator[Check]:
             "queue", False, f"queue {name} does not exist in {facts.where}", fix="name another in gang.queue"
         )
     else:
-        status = lookup.body.get("status") or {}
-        active = next((c for c in status.get("conditions") or () if c.get("type") == "Active"), None)
-        if active is not None and active.get("status") == "False":
-            said = _quote(
-                f"queue/{name}", "conditions.Active", str(active.get("message") or active.get("reason"))
-            )
+        seen = object_seen(lookup.body)
+        active, state = seen.condition("Active"), seen.facts.get("status.state")
+        if active is not None and active.status == "False":
+            said = _quote(f"queue/{name}", "conditions.Active", active.message or active.reason)
             yield Check("queue", False, f"queue {name} admits nothing now", (said,), "ask who runs the queue")
-        elif status.get("state") not in (None, "Open"):
-            said = _quote(f"queue/{name}", "status.state", str(status["state"]))
+        elif state not in (None, "Open"):
+            said = _quote(f"queue/{name}", "status.state", str(state))
             yield Check("queue", False, f"queue {name} is not open", (said,), "ask who runs the queue")
         elif facts.gang.local_queue and (kueue := facts.survey.part("kueue")).cure is not None:
             said_ = tuple(_quote("kueue", "signs of life", sign) for sign in kueue.signs)
@@ -577,7 +574,7 @@ def _admission(facts: Facts) -> Iterator[Check]:
 
 def sends_away(check: Json) -> bool:
     """Whether an AdmissionCheck is MultiKueue's."""
-    return bool((check.get("spec") or {}).get("controllerName") == MULTIKUEUE)
+    return bool(at(check, "spec", "controllerName") == MULTIKUEUE)
 
 
 def admission_checks(facts: Facts) -> Iterator[Check]:
@@ -589,10 +586,9 @@ def admission_checks(facts: Facts) -> Iterator[Check]:
             missing = Check("admission_check", False, f"admission check {name} is not there, and is asked")
             yield _unknown("admission_check", words) if not lookup.known else missing
             continue
-        conditions = (body.get("status") or {}).get("conditions") or ()
-        active: Json = next((c for c in conditions if c.get("type") == "Active"), {})
-        if active.get("status") == "False":
-            said = _quote(f"admissioncheck/{name}", "conditions.Active", str(active.get("message") or ""))
+        active = object_seen(body).condition("Active")
+        if active is not None and active.status == "False":
+            said = _quote(f"admissioncheck/{name}", "conditions.Active", active.message)
             words = f"admission check {name} does not work, and nothing is admitted without it"
             yield Check("admission_check", False, words, (said,), "ask who runs the queue", WARNING)
         if sends_away(body):
@@ -603,9 +599,10 @@ def admission_checks(facts: Facts) -> Iterator[Check]:
 
 def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
     """What MultiKueue does with a job: it makes the job object anew on another cluster, and nothing else."""
-    config = ((body.get("spec") or {}).get("parameters") or {}).get("name")
+    config = at(body, "spec", "parameters", "name")
     found = facts.worker_clusters.get(str(config), HIDDEN).body
-    clusters = [str(name) for name in ((found or {}).get("spec") or {}).get("clusters") or ()]
+    named = at(found, "spec", "clusters")
+    clusters = [str(name) for name in named] if isinstance(named, list) else []
     where = f"one of the clusters {', '.join(clusters)}" if len(clusters) > 1 else "another cluster"
     where = f"cluster {clusters[0]}" if len(clusters) == 1 else where
     words = f"Kueue runs it on {where} (MultiKueue, admission check {check}); its members, their logs and"
@@ -680,19 +677,19 @@ def _claim(
         fix = f"create the PersistentVolumeClaim {name} in {facts.where}, or name another in storage"
         yield Check("volumes", False, f"claim {name} does not exist in {facts.where}", fix=fix)
         return
-    status, spec = body.get("status") or {}, body.get("spec") or {}
-    modes = status.get("accessModes") or spec.get("accessModes") or []
+    claim = namespace_objects.claim(body)
+    modes = claim.modes
     thing = f"persistentvolumeclaim/{name}"
     said = _quote(thing, "accessModes", ", ".join(modes))
-    if "deletionTimestamp" in (body.get("metadata") or {}):
+    if claim.deleted:
         words = f"claim {name} is being deleted"
-        since = _quote(thing, "deletionTimestamp", body["metadata"]["deletionTimestamp"])
+        since = _quote(thing, "deletionTimestamp", claim.deleted)
         yield Check("volumes", False, words, (since,), "wait until it is gone and create it anew")
-    if status.get("phase") == "Lost":
+    if claim.phase == "Lost":
         words = f"claim {name} has lost its volume"
         yield Check("volumes", False, words, (_quote(thing, "phase", "Lost"),), "create it anew")
-    elif status.get("phase") != "Bound":
-        yield from _unbound(f"claim {name}", thing, spec, sought.body is not None, facts)
+    elif claim.phase != "Bound":
+        yield from _unbound(f"claim {name}", thing, claim, sought.body is not None, facts)
     if writes and {*modes} == {"ReadOnlyMany"}:
         fix = "say read_only: true for it in storage, or use another claim"
         yield Check(
@@ -714,7 +711,6 @@ def _claim(
         yield Check("volumes", False, words, (said,), fix, severity)
 
 
-_DEFAULT = "storageclass.kubernetes.io/is-default-class"
 _ONE_NODE = {
     "ebs.csi.aws.com": "Amazon EBS",
     "pd.csi.storage.gke.io": "a Google persistent disk",
@@ -731,17 +727,15 @@ documentation of each.
 """
 
 
-def _unbound(what: str, thing: str, spec: Json, there: bool, facts: Facts) -> Iterator[Check]:
+def _unbound(what: str, thing: str, claim: Claim, there: bool, facts: Facts) -> Iterator[Check]:
     """Of a claim without a volume: whether anything will provide one. ``there``: it waits already."""
-    if spec.get("volumeName") or facts.storage_classes is None:
+    if claim.volume or facts.storage_classes is None:
         if there:
             yield _waiting(what, thing, "it has none yet")
         return
-    classes = {one["metadata"]["name"]: one for one in facts.storage_classes}
-    default = [
-        n for n, c in classes.items() if (c["metadata"].get("annotations") or {}).get(_DEFAULT) == "true"
-    ]
-    name = spec.get("storageClassName")
+    classes = namespace_objects.storage_classes(facts.storage_classes)
+    default = [one.name for one in classes.values() if one.is_default]
+    name = claim.storage_class
     if name is None and not default:
         fix = f"say storage_class: {one_of(classes)}" if classes else "ask who runs the cluster for storage"
         words = f"{what} names no storage class, and the cluster has no default one"
@@ -760,9 +754,9 @@ def _unbound(what: str, thing: str, spec: Json, there: bool, facts: Facts) -> It
         words = f"{what} names the storage class {name}, which does not exist"
         yield Check("volumes", False, words, (_quote(thing, "storageClassName", str(name)),), fix)
         return
-    who = str(found.get("provisioner"))
-    if spec.get("accessModes") == ["ReadWriteMany"] and who in _ONE_NODE:
-        said = _quote(f"storageclass/{found['metadata']['name']}", "provisioner", who)
+    who = found.provisioner
+    if claim.modes == ("ReadWriteMany",) and who in _ONE_NODE:
+        said = _quote(f"storageclass/{found.name}", "provisioner", who)
         words = (
             f"{what} is to be mounted by many nodes, and its class provides {_ONE_NODE[who]}, which one may"
         )
@@ -770,7 +764,7 @@ def _unbound(what: str, thing: str, spec: Json, there: bool, facts: Facts) -> It
             "name a storage_class of a shared file system (NFS, CephFS, FSx, Filestore), or say access: once"
         )
         yield Check("volumes", False, words, (said,), fix, WARNING)
-    if there and found.get("volumeBindingMode") != "WaitForFirstConsumer":
+    if there and not found.waits:
         yield _waiting(what, thing, "it has none yet")
 
 
@@ -782,11 +776,12 @@ def _waiting(what: str, thing: str, why: str) -> Check:
 
 
 def _ephemeral(group: Pods, facts: Facts) -> Iterator[Check]:
-    for volume in group.spec.get("volumes") or ():
-        template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
+    for volume in dicts(group.spec.get("volumes")):
+        template = at(volume, "ephemeral", "volumeClaimTemplate")
         if template and facts.storage_classes is not None:
             what = f"the ephemeral volume {volume['name']} of {group.role}"
-            yield from _unbound(what, f"volume/{volume['name']}", template.get("spec") or {}, False, facts)
+            claim = namespace_objects.claim(template)
+            yield from _unbound(what, f"volume/{volume['name']}", claim, False, facts)
 
 
 def secrets(facts: Facts) -> Iterator[Check]:
@@ -930,7 +925,7 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
 
 
 def _label_fix(group: Pods, facts: Facts) -> str | None:
-    for label, wanted in (group.spec.get("nodeSelector") or {}).items():
+    for label, wanted in texts(group.spec.get("nodeSelector")).items():
         values = sorted({n.labels[label] for n in facts.survey.nodes or () if label in n.labels})
         if wanted not in values:
             return (
