@@ -11,7 +11,7 @@ from allaboard.text.untrusted import LIMITS, Unreadable, find_flaws, parse_json,
 from allaboard.text.untrusted_yaml import parse_yaml
 
 
-def as_mapping(text: str, what: str, *, instead: str = "") -> Mapping[str, Any]:
+def as_mapping(text: str, subject: str, *, instead: str = "") -> Mapping[str, Any]:
     """The mapping that a text says: JSON, a Python literal (which Jinja writes), or YAML, within the bounds
     of `allaboard.text.untrusted`. ``what``: the name in messages; ``instead``: what else is allowed
     there. Raises BadInput.
@@ -32,7 +32,7 @@ def as_mapping(text: str, what: str, *, instead: str = "") -> Mapping[str, Any]:
     alternatives = f", or {instead}" if instead else ""
     quotes = '; templates stand within quotes: "{{ params.workers }}"' if "{{" in text or "{%" in text else ""
     raise BadInput(
-        f"{what}: {show(text)} is no mapping ({trouble}); give a mapping, JSON or YAML of one"
+        f"{subject}: {show(text)} is no mapping ({trouble}); give a mapping, JSON or YAML of one"
         f"{alternatives}{quotes}"
     )
 

@@ -92,15 +92,15 @@ def why_not_an_image(reference: str) -> str | None:
     if any(c.isspace() for c in reference):
         return f"{shown} holds a blank; write an image like registry.lab/ml/train:v3"
     rest, at, digest = reference.partition("@")
-    if at and (why := _why_not_a_digest(digest)):
-        return f"{shown}: {why}"
+    if at and (reason := _why_not_a_digest(digest)):
+        return f"{shown}: {reason}"
     host, slash, path = rest.partition("/")
     if not slash or not (set(host) & set(".:") or host == "localhost" or host.lower() != host):
         host, path = "", rest
     path, colon, tag = path.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        what = f"the tag {show(tag)} is none" if tag else "the tag after ':' is empty"
-        return f"{shown}: {what}; use letters, digits, '_', '-' and '.', at most 128 (v3)"
+        trouble = f"the tag {show(tag)} is none" if tag else "the tag after ':' is empty"
+        return f"{shown}: {trouble}; use letters, digits, '_', '-' and '.', at most 128 (v3)"
     if host and not _HOST.fullmatch(host):
         return f"{shown}: {show(host)} is no registry; write it like registry.lab:5000/ml/train:v3"
     if path != path.lower():
@@ -175,5 +175,5 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def one_of(known: Iterable[str]) -> str:
     """``a, b or c`` for messages."""
-    words = list(known)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    names = list(known)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

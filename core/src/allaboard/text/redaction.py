@@ -58,10 +58,10 @@ def names_a_secret(name: object) -> bool:
         return False
     if _INSIDE_A_WORD.search(name.lower()):
         return True
-    words = [w.lower() for w in _WORDS.findall(name)]
-    if len(words) > 1 and words[-1] in _SECRET_ENDINGS:
+    parts = [w.lower() for w in _WORDS.findall(name)]
+    if len(parts) > 1 and parts[-1] in _SECRET_ENDINGS:
         return True
-    return any(w in _SECRET_WORDS or w in _PLURALS or _ENDING.search(w) for w in words)
+    return any(w in _SECRET_WORDS or w in _PLURALS or _ENDING.search(w) for w in parts)
 
 
 def hidden_value(name: object, value: object) -> bool:

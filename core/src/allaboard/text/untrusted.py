@@ -211,8 +211,8 @@ Reader = Callable[[Any, str], Any]
 """Of a value and its path."""
 
 
-def _refuse(at: str, what: str) -> Unreadable:
-    return Unreadable(f"holds no {what} ({at})" if at else f"holds no {what}")
+def _refuse(at: str, kind: str) -> Unreadable:
+    return Unreadable(f"holds no {kind} ({at})" if at else f"holds no {kind}")
 
 
 @lru_cache
@@ -226,7 +226,7 @@ def _reader(kind: Any, times: bool = True) -> Reader:
         return partial(_read_fields, kind, {f.name: hints[f.name] for f in fields(kind) if f.init}, needed)
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        readers = tuple(_reader(one, times) for one in inside if one is not NoneType)
+        readers = tuple(_reader(member, times) for member in inside if member is not NoneType)
         return partial(_read_union, readers, NoneType in inside)
     if origin is tuple:
         return partial(_read_tuple, _reader(inside[0]))
@@ -238,14 +238,14 @@ def _reader(kind: Any, times: bool = True) -> Reader:
 def _read_fields(kind: Any, hints: Mapping[str, Any], needed: tuple[str, ...], data: Any, at: str) -> Any:
     if not isinstance(data, Mapping):
         raise _refuse(at, "mapping")
-    found = {}
+    fields = {}
     for name, hint in hints.items():
         value = data.get(name, _NOWHERE)
         if value is not _NOWHERE:
-            found[name] = _reader(hint)(value, f"{at}.{name}" if at else name)
+            fields[name] = _reader(hint)(value, f"{at}.{name}" if at else name)
         elif name in needed:
             raise _refuse(at, f"field {name}")
-    return kind(**found)
+    return kind(**fields)
 
 
 def _read_union(readers: tuple[Reader, ...], optional: bool, value: Any, at: str) -> Any:
