@@ -225,7 +225,8 @@ class JobSet:
         spec = {**spec_of(layout, templates, gang), "suspend": layout.policy.suspend}
         own_by_group = own_jobs(layout.engine_spec)
         spec["replicatedJobs"] = [
-            with_own(one, own_by_group.get(one["name"])) for one in spec["replicatedJobs"]
+            with_own(replicated_job, own_by_group.get(replicated_job["name"]))
+            for replicated_job in spec["replicatedJobs"]
         ]
         if layout.policy.ttl is not None:
             spec["ttlSecondsAfterFinished"] = math.ceil(layout.policy.ttl)
@@ -340,9 +341,9 @@ class JobSet:
         deciding = [counts[role] for role in success["targetReplicatedJobs"] or counts]
         enough = any if success["operator"] == "Any" else all
         succeeded = enough(
-            one.succeeded > 0 if enough is any else one.succeeded >= one.replicas for one in deciding
+            group.succeeded > 0 if enough is any else group.succeeded >= group.replicas for group in deciding
         )
-        return Verdict(running=any(one.active for one in counts.values()), succeeded=succeeded)
+        return Verdict(running=any(group.active for group in counts.values()), succeeded=succeeded)
 
     def rules(self, layout: Layout) -> Rules:
         """A failure restarts the gang, of an elastic one and of MPI one member. At the end those that run are
@@ -371,10 +372,10 @@ class JobSet:
 
 def with_members(metadata: Json, layout: Layout) -> dict[str, Any]:
     """The metadata of an object, with the members of its gang: no field of the object itself tells them."""
-    told = {MEMBERS: ",".join(f"{group.role}:{group.replicas}" for group in layout.groups)}
+    annotations = {MEMBERS: ",".join(f"{group.role}:{group.replicas}" for group in layout.groups)}
     if layout.elastic is not None:
-        told[NEEDED] = str(layout.elastic.min)
-    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), **told}}
+        annotations[NEEDED] = str(layout.elastic.min)
+    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
 
 
 def policy_objections(job: Json, kind: str, default_restart: str) -> Iterator[Problem]:
@@ -382,21 +383,21 @@ def policy_objections(job: Json, kind: str, default_restart: str) -> Iterator[Pr
     policy = job.get("policy") or {}
     restart = policy.get("restart", default_restart)
     if restart == "always":
-        words = f"{kind} starts no member again that has succeeded; say on_failure"
-        yield Problem("policy.restart", words)
+        message = f"{kind} starts no member again that has succeeded; say on_failure"
+        yield Problem("policy.restart", message)
     if restart == "exit_code" and job.get("elastic") is not None:
-        words = f"members of an elastic {kind} are restarted by their nodes, which ask for no exit code; "
-        yield Problem("policy.restart", words + "say on_failure or never")
+        message = f"members of an elastic {kind} are restarted by their nodes, which ask for no exit code; "
+        yield Problem("policy.restart", message + "say on_failure or never")
     for role, group in (job.get("groups") or {}).items():
         if isinstance(group, Mapping) and group.get("restart", restart) != restart:
-            words = f"{kind} has one rule for all members; take it out, and say policy.restart"
-            yield Problem(f"groups.{role}.restart", words)
+            message = f"{kind} has one rule for all members; take it out, and say policy.restart"
+            yield Problem(f"groups.{role}.restart", message)
     if policy.get("clean_pods") in ("none", "all"):
-        words = (
+        message = (
             f"{kind} removes the members that still run at the end and keeps the others; "
             "say running, or take it out"
         )
-        yield Problem("policy.clean_pods", words, severity="warning")
+        yield Problem("policy.clean_pods", message, severity="warning")
 
 
 def connected(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Json]:
@@ -412,11 +413,11 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
     for group in layout.groups:
         injected = symbolic_environment(layout, group.role, place)
         template = with_environment(templates[group.role], injected, rank)
-        one = {"parallelism": 1, "completions": 1}
+        single_pod = {"parallelism": 1, "completions": 1}
         written = {
             "name": group.role,
             "replicas": group.replicas,
-            "template": {"spec": {**one, **job_spec(layout, template)}},
+            "template": {"spec": {**single_pod, **job_spec(layout, template)}},
         }
         groups.append(written)
     if layout.framework == mpi.FRAMEWORK:

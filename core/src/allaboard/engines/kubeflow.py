@@ -156,16 +156,16 @@ class KubeflowEngine:
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
         """What about a job's sound fields this engine cannot do as they are written."""
         if "processes_per_member" in job:
-            words = (
+            message = (
                 f"{self.KIND} starts one process for each member; take it out, or start more in the command"
             )
-            yield Problem("processes_per_member", words)
+            yield Problem("processes_per_member", message)
         if self.LOST_POD_FAILS and (job.get("policy") or {}).get("restart") in ("on_failure", "always"):
-            words = (
+            message = (
                 "a pod that is lost with its node fails the whole job, because this operator starts such "
                 "pods again with exit_code alone"
             )
-            yield Problem("policy.restart", words, severity="warning")
+            yield Problem("policy.restart", message, severity="warning")
         yield from overridden(job, self.INJECTED)
 
     def render(
@@ -303,8 +303,8 @@ def overridden(job: Mapping[str, Any], injected: Collection[str]) -> Iterator[Pr
     for at, variables in written:
         for name in variables or {}:
             if name in injected:
-                words = "the operator sets it, and its value wins; take it out"
-                yield Problem(f"{at}.{name}", words, severity="warning")
+                message = "the operator sets it, and its value wins; take it out"
+                yield Problem(f"{at}.{name}", message, severity="warning")
 
 
 def run_policy(layout: Layout, gang: GangPlan) -> dict[str, Any]:
@@ -394,9 +394,9 @@ def read_job(
     """
     spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
     replicas = {
-        role.lower(): _replicas(role, one, default_replicas or {})
-        for role, one in (spec.get(specs) or {}).items()
-        if isinstance(one, Mapping)
+        role.lower(): _replicas(role, replica_spec, default_replicas or {})
+        for role, replica_spec in (spec.get(specs) or {}).items()
+        if isinstance(replica_spec, Mapping)
     }
     conditions = tuple(read_conditions(status))
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
@@ -411,11 +411,11 @@ def read_job(
         counts={
             role.lower(): Counts(
                 replicas.get(role.lower(), 0),
-                int(one.get("active") or 0),
-                int(one.get("succeeded") or 0),
-                int(one.get("failed") or 0),
+                int(counts.get("active") or 0),
+                int(counts.get("succeeded") or 0),
+                int(counts.get("failed") or 0),
             )
-            for role, one in (status.get("replicaStatuses") or {}).items()
+            for role, counts in (status.get("replicaStatuses") or {}).items()
         },
         total=sum(replicas.values()),
         started=from_rfc3339(status.get("startTime")),
@@ -596,8 +596,8 @@ def _reason(
     """What is wrong with a pod, in the cluster's word: the pod's own (Evicted), what a container waits for
     (ImagePullBackOff, CrashLoopBackOff), how it ended (OOMKilled, StartError).
     """
-    words = [status.get("reason")]
-    words += [((c.get("state") or {}).get("waiting") or {}).get("reason") for c in every]
-    words.append(((main.get("state") or {}).get("terminated") or {}).get("reason"))
-    words.append(((main.get("lastState") or {}).get("terminated") or {}).get("reason"))
-    return next((str(word) for word in words if word and word not in _QUIET), None)
+    reasons = [status.get("reason")]
+    reasons += [((c.get("state") or {}).get("waiting") or {}).get("reason") for c in every]
+    reasons.append(((main.get("state") or {}).get("terminated") or {}).get("reason"))
+    reasons.append(((main.get("lastState") or {}).get("terminated") or {}).get("reason"))
+    return next((str(word) for word in reasons if word and word not in _QUIET), None)

@@ -50,8 +50,8 @@ class MPIJobV1(MPIEngine):
         yield from super().objections(job)
         spec = (job.get("pod") or {}).get("spec")
         if isinstance(spec, Mapping) and spec.get("serviceAccountName"):
-            words = "the launcher starts ranks by kubectl exec; this account must be allowed to (pods/exec)"
-            yield Problem("pod.spec.serviceAccountName", words, severity="warning")
+            message = "the launcher starts ranks by kubectl exec; this account must be allowed to (pods/exec)"
+            yield Problem("pod.spec.serviceAccountName", message, severity="warning")
 
     def added(self, job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
         """The launcher gets kubectl."""

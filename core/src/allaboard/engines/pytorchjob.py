@@ -201,8 +201,8 @@ def _take_processes(
     elif word in ("cpu", "gpu") or (word in (None, "auto") and not _asks_for_gpus(job)):
         job["processes_per_member"] = word or "auto"
         if word is None:
-            why = "the operator says auto where nothing is written; a job's own is 1 without GPUs"
-            reading.change(at, None, "auto", why)
+            reason = "the operator says auto where nothing is written; a job's own is 1 without GPUs"
+            reading.change(at, None, "auto", reason)
     elif word not in (None, "auto"):
         reading.wrong(at, "expected auto, cpu, gpu or a number")
 
@@ -210,7 +210,7 @@ def _take_processes(
 def _asks_for_gpus(job: Mapping[str, Any]) -> bool:
     groups = [group for group in job.get("groups", {}).values() if isinstance(group, Mapping)]
     needs = [job.get("resources") or {}, *(group.get("resources") or {} for group in groups)]
-    return any("gpu" in one or "mig" in one for one in needs)
+    return any("gpu" in resources or "mig" in resources for resources in needs)
 
 
 def _take_elastic(
@@ -228,8 +228,8 @@ def _take_elastic(
     workers, total = groups.get("worker", 0), sum(groups.values())
     least, most = least or most or workers, most or least or workers
     if not workers or not least <= total <= most or backend not in (None, "c10d", "etcd", "etcd-v2"):
-        why = "elastic on a cluster alone: its members or its rendezvous are none that a job knows"
-        reading.change(_ELASTIC, whole, {"engine_spec": {"elasticPolicy": whole}}, why)
+        reason = "elastic on a cluster alone: its members or its rendezvous are none that a job knows"
+        reading.change(_ELASTIC, whole, {"engine_spec": {"elasticPolicy": whole}}, reason)
         job["engine_spec"]["elasticPolicy"] = whole
         return
     reading.paths["elastic"] = _ELASTIC

@@ -48,8 +48,8 @@ class TFJob(KubeflowEngine):
                 "groups", f"a {self.KIND} without a chief, a master and workers never succeeds; add one"
             )
         if groups and member_count(job) == 1:
-            words = "the operator gives no TF_CONFIG to a job of one member"
-            yield Problem("groups", words, severity="warning")
+            message = "the operator gives no TF_CONFIG to a job of one member"
+            yield Problem("groups", message, severity="warning")
         yield from super().objections(job)
 
     def listeners(self, layout: Layout) -> list[tuple[str, ...]]:

@@ -183,8 +183,8 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
     if workload is None:
         if age < SILENT:
             return Held(PENDING, f"Kueue has not looked at it yet (queue {queue})")
-        words = "Kueue has made no Workload of it for more than a minute: does it manage this kind of job?"
-        return Held(MISCONFIGURED, f"{words} (queue {queue})")
+        text = "Kueue has made no Workload of it for more than a minute: does it manage this kind of job?"
+        return Held(MISCONFIGURED, f"{text} (queue {queue})")
     conditions = {str(c.get("type")): c for c in (workload.get("status") or {}).get("conditions") or ()}
     evicted = _evicted(conditions)
     if (workload.get("spec") or {}).get("active") is False:
@@ -205,11 +205,11 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
         # What it lacks now is not looked at yet.
         code = NOT_READY if late else PENDING
         return Held(code, f"Kueue has taken it back into queue {queue}{place_in_line(position)}: {after}")
-    code, why, never = _why_no_quota(reason, message)
+    code, explanation, never = _why_no_quota(reason, message)
     if late and code == PENDING:
         code = NOT_READY
     place = "" if never else place_in_line(position)
-    return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}", never)
+    return Held(code, f"Kueue holds it back in queue {queue}{place}: {explanation}{more}", never)
 
 
 def _given_up(queue: str, conditions: Mapping[str, Json], evicted: str) -> Held:
@@ -270,9 +270,9 @@ def boost_of(workload: Json) -> int | None:
     return int(value) if re.fullmatch(r"[+-]?[0-9]{1,10}", value) else None
 
 
-def condition_of(thing: Json, kind: str) -> Json:
+def condition_of(obj: Json, kind: str) -> Json:
     """A condition of an object of Kueue by its type; empty: it has none."""
-    conditions = (thing.get("status") or {}).get("conditions") or ()
+    conditions = (obj.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == kind), {})
 
 
@@ -296,8 +296,8 @@ def _why_no_quota(reason: str, message: str) -> tuple[str, str, bool]:
         # How many would fit is said of one role, and means little where two share a domain.
         left = _EXCLUDED.search(message)
         nodes = f" (of {left[1]} nodes it leaves out, by {left[2].strip()})" if left else ""
-        words = f"no domain of topology {topology[1]} has room for all of its members{nodes}"
-        return PENDING, words, False
+        text = f"no domain of topology {topology[1]} has room for all of its members{nodes}"
+        return PENDING, text, False
     return code, _cut(message) or "it has not said why yet", False
 
 
@@ -308,7 +308,7 @@ def _is_hopeless(of_pod_set: str) -> bool:
 
 
 def _why_never(message: str) -> str:
-    if too_much := [_too_much(*one) for one in _found(_NEVER, message)]:
+    if too_much := [_too_much(*excess) for excess in _found(_NEVER, message)]:
         return f"it asks for more than its queue can ever have of {', '.join(too_much)}"
     if uncovered := [name for (name,) in _found(_UNCOVERED, message)]:
         return f"its queue has no quota of {', '.join(uncovered)}"
@@ -329,12 +329,12 @@ def _evicted(conditions: Mapping[str, Json]) -> str:
     """Why it runs no more, if it did; empty: it did not."""
     if not _holds(conditions, "Evicted"):
         return ""
-    reason, said = _reason(conditions, "Evicted"), _message(conditions, "Evicted")
-    words = _EVICTED.get(reason) or _cut(said) or "it was evicted"
+    reason, message = _reason(conditions, "Evicted"), _message(conditions, "Evicted")
+    text = _EVICTED.get(reason) or _cut(message) or "it was evicted"
     if reason == "Preempted" and (by := _PREEMPTED.get(_reason(conditions, "Preempted"))):
-        return f"{words} {by}"
-    checks = _CHECKS.search(said) if reason.endswith("AdmissionCheck") else None
-    return f"{words}: {_cut(checks[1])}" if checks else words
+        return f"{text} {by}"
+    checks = _CHECKS.search(message) if reason.endswith("AdmissionCheck") else None
+    return f"{text}: {_cut(checks[1])}" if checks else text
 
 
 def _put_off(workload: Json, now: float) -> Iterator[str]:
@@ -352,8 +352,8 @@ def _open_checks(workload: Json) -> Iterable[str]:
     """The admission checks that are not ready, with what they say."""
     for check in (workload.get("status") or {}).get("admissionChecks") or ():
         if check.get("state") != "Ready":
-            said = ": ".join(filter(None, [str(check.get("state")), _cut(check.get("message"))]))
-            yield f"admission check {check.get('name')} ({said})"
+            state = ": ".join(filter(None, [str(check.get("state")), _cut(check.get("message"))]))
+            yield f"admission check {check.get('name')} ({state})"
 
 
 def _holds(conditions: Mapping[str, Json], name: str) -> bool:
@@ -370,5 +370,5 @@ def _message(conditions: Mapping[str, Json], name: str) -> str:
 
 def _cut(message: Any, longest: int = LONGEST) -> str:
     """What another wrote, on one line and of bounded length."""
-    words = " ".join(str(message or "").split()).rstrip(".")
-    return words if len(words) <= longest else f"{words[:longest]}..."
+    text = " ".join(str(message or "").split()).rstrip(".")
+    return text if len(text) <= longest else f"{text[:longest]}..."

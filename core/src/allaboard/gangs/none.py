@@ -39,8 +39,8 @@ def read(view: GangView) -> str | None:
     at = placement.gang_places(view)
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
-        return words
+    if sentence := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
+        return sentence
     reason = placement.scheduler_message(view)
     if not at.waiting:
         return None

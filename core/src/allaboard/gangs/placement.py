@@ -187,15 +187,15 @@ def unknown_scheduler_reason(view: GangView, scheduler: str) -> str | None:
     at = gang_places(view)
     if at.placed >= view.needed:
         return None
-    if words := gated_reason(view, at) or unnoticed_reason(view, at):
-        return words
+    if reason := gated_reason(view, at) or unnoticed_reason(view, at):
+        return reason
     if not view.pods:
         return f"no member exists yet: {scheduler} has to let the gang in first"
     if not at.waiting:
         return None
     half = f"; {len(at.held)} hold places already" if at.held else ""
-    why = scheduler_message(view) or "no node fits"
-    return f"{scheduler} finds no {view.needed} places together: {why}{half}"
+    message = scheduler_message(view) or "no node fits"
+    return f"{scheduler} finds no {view.needed} places together: {message}{half}"
 
 
 def cannot_rejoin_reason(view: GangView, at: Places, scheduler: str) -> str | None:

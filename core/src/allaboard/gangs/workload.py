@@ -125,12 +125,12 @@ def _constraints(plan: GangPlan) -> dict[str, Any]:
 
 def read(view: GangView) -> str | None:
     at = placement.gang_places(view)
-    if words := placement.cannot_rejoin_reason(view, at, "kube-scheduler"):
-        return words
+    if sentence := placement.cannot_rejoin_reason(view, at, "kube-scheduler"):
+        return sentence
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at):
-        return words
+    if sentence := placement.gated_reason(view, at):
+        return sentence
     if at.silent and not at.waiting and not at.placed:
         return _silent_reason(view) or placement.unnoticed_reason(view, at)
     if not at.waiting:

@@ -56,9 +56,9 @@ def ephemeral(volume: Mapping[str, Any]) -> dict[str, Any]:
     return {"ephemeral": {"volumeClaimTemplate": {"spec": _spec(volume, MODES["once"])}}}
 
 
-def _spec(said: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    named = {"storageClassName": said["storage_class"]} if "storage_class" in said else {}
-    size = units.quantity(units.size(said["size"]))
+def _spec(claim: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    named = {"storageClassName": claim["storage_class"]} if "storage_class" in claim else {}
+    size = units.quantity(units.size(claim["size"]))
     return {"accessModes": [mode], **named, "resources": {"requests": {"storage": size}}}
 
 

@@ -99,7 +99,7 @@ def facts_to_dict(facts: ClusterFacts) -> dict[str, Any]:
         known = getattr(facts, name)
         lists[name] = None if known is None else sorted(known)
     for name in ("lacking", "kai_topologies"):
-        lists[name] = {one: list(names) for one, names in sorted(getattr(facts, name).items())}
+        lists[name] = {group: list(names) for group, names in sorted(getattr(facts, name).items())}
     return {"version": VERSION, **asdict(facts), **lists}
 
 
@@ -116,16 +116,18 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
         if name not in known and name != "version"
     ]
     if data.get("version", VERSION) != VERSION:
-        words = f"this allaboard reads version {VERSION}; write the facts anew (`allaboard cluster --facts`)"
-        problems.append(Problem("version", words))
-    said = {name: data[name] for name in known if name in data}
-    problems += [p for name, value in said.items() for p in _wrong(name, value)]
+        message = (
+            f"this allaboard reads version {VERSION}; write the facts anew (`allaboard cluster --facts`)"
+        )
+        problems.append(Problem("version", message))
+    given = {name: data[name] for name in known if name in data}
+    problems += [p for name, value in given.items() for p in _wrong(name, value)]
     if problems:
         raise BadInput("these facts of a cluster cannot be read:", problems)
     shaped: dict[str, Any] = {"kinds": _names, "silent": frozenset, "secrets": tuple}
     shaped |= {"topology_levels": frozenset, "priorities": _names, "queue_priorities": _names}
     shaped |= {"lacking": _tuples, "kai_topologies": _tuples}
-    return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in said.items()})
+    return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in given.items()})
 
 
 def _tuples(value: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

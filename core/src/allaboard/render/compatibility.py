@@ -168,22 +168,22 @@ def plan_gang(
     pairing = pair_engine_and_gang(engine, gang, facts)
     problems = [*_topology_problems(written, gang, pairing.how)]
     if pairing.how == "refused":
-        what = f"{engine.NAME} with {name}: {pairing.reason}"
-        problems.append(Problem("gang.scheduler" if asked == own else "ALLABOARD_GANG", what))
+        message = f"{engine.NAME} with {name}: {pairing.reason}"
+        problems.append(Problem("gang.scheduler" if asked == own else "ALLABOARD_GANG", message))
     elif written.get("require") and pairing.how == "none" and layout.total > 1:
-        words = "nothing here starts its members together; install a gang scheduler, or take it out"
-        problems.append(Problem("gang.require", words))
+        message = "nothing here starts its members together; install a gang scheduler, or take it out"
+        problems.append(Problem("gang.require", message))
     if in_order is not None and pairing.how in ("marks", "natively"):
-        words = (
+        message = (
             f"{gang.TITLE} starts all members together, and by this some are made when others are ready: "
             "they would wait for each other for ever; take it out, or say gang: {scheduler: none}"
         )
-        problems.append(Problem(in_order, words))
+        problems.append(Problem(in_order, message))
     queue = written.get("queue")
     by_kueue = "queue" not in gang.UNDERSTANDS and any(facts.serves(kind) for kind in kueue.QUEUES)
     local_queue = queue if by_kueue else None
-    if local_queue is not None and (why := kueue.why_not_admitted(engine.NAME)) is not None:
-        problems.append(Problem("gang.queue", f"{why}; take it out, or take another engine"))
+    if local_queue is not None and (reason := kueue.why_not_admitted(engine.NAME)) is not None:
+        problems.append(Problem("gang.queue", f"{reason}; take it out, or take another engine"))
     priority = priority_of(job)
     by_pods, by_queue = _priority_meant(priority, facts) if local_queue is not None else (True, False)
     if not by_pods and not by_queue:
@@ -220,12 +220,14 @@ def plan_gang(
     notes = [*_notes(written, plan, facts, engine)]
     if in_order is not None and own == AUTO:
         notes.append(f"members start one after the other, as {in_order} says, and in no gang")
-    if asked == AUTO and (why := _why_alone(plan, facts, schedulers)) is not None:
-        plan = replace(plan, alone=why)
-        notes.append(why)
+    if asked == AUTO and (reason := _why_alone(plan, facts, schedulers)) is not None:
+        plan = replace(plan, alone=reason)
+        notes.append(reason)
     if elsewhere and layout.total > 1:
-        words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
-        notes.append(words)
+        message = (
+            f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
+        )
+        notes.append(message)
     return plan, tuple(notes)
 
 
@@ -249,9 +251,9 @@ def _priority_meant(name: str | None, facts: ClusterFacts) -> tuple[bool, bool]:
 def _unknown_priority(name: str, facts: ClusterFacts) -> Problem:
     """Pods of a PriorityClass that is not there are refused, and Kueue admits no such job."""
     own, queues = sorted(facts.priorities or ()), sorted(facts.queue_priorities or ())
-    words = f"there is no PriorityClass and no WorkloadPriorityClass {show(name)} here"
+    message = f"there is no PriorityClass and no WorkloadPriorityClass {show(name)} here"
     there = f"PriorityClasses: {_some(own)}; WorkloadPriorityClasses: {_some(queues)}"
-    return Problem("gang.priority", f"{words}; {there}", nearest(name, [*queues, *own]))
+    return Problem("gang.priority", f"{message}; {there}", nearest(name, [*queues, *own]))
 
 
 def _some(names: list[str]) -> str:
@@ -315,8 +317,8 @@ def _why_alone(plan: GangPlan, facts: ClusterFacts, schedulers: Collection[str])
             "no gang scheduler is known to act so here; say gang.scheduler, or leave the name out"
         )
     if away := _silent_titles(facts):
-        words = "; say gang.scheduler to wait for it" if len(away) == 1 else ""
-        return f"members start one by one: {' and '.join(away)} is installed here and does not answer{words}"
+        advice = "; say gang.scheduler to wait for it" if len(away) == 1 else ""
+        return f"members start one by one: {' and '.join(away)} is installed here and does not answer{advice}"
     if facts.kinds is None:
         return None
     return (
@@ -362,17 +364,17 @@ def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iter
     own = has_tiers(gang, how)
     topology = written.get("topology") or {}
     if own and len(topology) > 1 and not any("/" in domain for domain in topology.values()):
-        words = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
-        yield Problem("gang.topology.prefer", words)
+        message = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
+        yield Problem("gang.topology.prefer", message)
     if gang.REFUSES_DOMAIN is not None and "require" in topology:
         yield Problem("gang.topology.require", gang.REFUSES_DOMAIN)
     for name, domain in topology.items():
         if not own and label_of(domain) is None:
-            words = (
+            message = (
                 f"no node label is known for {domain!r}; write the label itself, such as "
                 f"topology.example.com/{domain}, or one of {one_of(LABELS)}"
             )
-            yield Problem(f"gang.topology.{name}", words)
+            yield Problem(f"gang.topology.{name}", message)
 
 
 def name_problems(name: Any, path: str = "gang.scheduler") -> Iterator[Problem]:
@@ -394,7 +396,11 @@ def check_place(facts: ClusterFacts) -> None:
     problems = [
         *name_problems(facts.gang or AUTO, "ALLABOARD_GANG"),
         *_unknown("ALLABOARD_ENGINE", facts.engine or AUTO, [AUTO, *ENGINES]),
-        *(Problem("ALLABOARD_SECRETS", why) for n in facts.secrets if (why := why_not_an_object_name(n))),
+        *(
+            Problem("ALLABOARD_SECRETS", reason)
+            for n in facts.secrets
+            if (reason := why_not_an_object_name(n))
+        ),
         *_invalid_value("ALLABOARD_IMAGE", facts.image, why_not_an_image),
         *_invalid_value("ALLABOARD_NAMESPACE", facts.namespace, why_not_an_object_name),
         *_invalid_value("ALLABOARD_SERVICE_ACCOUNT", facts.service_account, why_not_an_object_name),
@@ -405,8 +411,8 @@ def check_place(facts: ClusterFacts) -> None:
 
 
 def _invalid_value(name: str, value: str | None, rule: Callable[[str], str | None]) -> Iterator[Problem]:
-    if value is not None and (why := rule(value)):
-        yield Problem(name, why)
+    if value is not None and (reason := rule(value)):
+        yield Problem(name, reason)
 
 
 def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
@@ -423,10 +429,10 @@ def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
     chosen = next((engine for engine in engines if not objections[engine.NAME]), None)
     if chosen is None:
         first = engines[0]
-        words = f"job {job.name!r} cannot run as {first.NAME}{where}:"
+        headline = f"job {job.name!r} cannot run as {first.NAME}{where}:"
         if len(engines) > 1:
-            words = f"job {job.name!r} cannot run as {one_of(objections)}; what {first.NAME} objects to:"
-        raise BadInput(words, objections[first.NAME])
+            headline = f"job {job.name!r} cannot run as {one_of(objections)}; what {first.NAME} objects to:"
+        raise BadInput(headline, objections[first.NAME])
     return chosen
 
 
@@ -470,11 +476,11 @@ def engine_notes(job: TrainingJob, engine: Engine, facts: ClusterFacts) -> Itera
         return
     same = engine.KIND == preferred.KIND  # in another version
     if facts.engine == engine.NAME:
-        why = "ALLABOARD_ENGINE says so"
+        reason = "ALLABOARD_ENGINE says so"
     elif facts.serves(object_kind(preferred)) is False:
-        why = f"this cluster has no {object_kind(preferred) if same else preferred.KIND}"
+        reason = f"this cluster has no {object_kind(preferred) if same else preferred.KIND}"
     elif preferred.OPERATOR.id in facts.silent:
-        why = f"the {preferred.OPERATOR.title} does not answer"
+        reason = f"the {preferred.OPERATOR.title} does not answer"
     else:
-        why = f"{preferred.KIND} cannot do what it asks for"
-    yield f"it runs as {object_kind(engine) if same else engine.KIND}: {why}"
+        reason = f"{preferred.KIND} cannot do what it asks for"
+    yield f"it runs as {object_kind(engine) if same else engine.KIND}: {reason}"

@@ -43,8 +43,8 @@ def launch_uid(key: str, generation: int, attempt: int) -> str:
     """The uid of an attempt: a function of its identity, so that a dry run prints the same bytes
     as a launch.
     """
-    words = f"{generation}\0{attempt}\0{key}"
-    return hashlib.blake2s(words.encode(), digest_size=8).hexdigest()
+    identity = f"{generation}\0{attempt}\0{key}"
+    return hashlib.blake2s(identity.encode(), digest_size=8).hexdigest()
 
 
 def labels(layout: Layout) -> dict[str, str]:

@@ -38,8 +38,11 @@ def of_container(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> Mapping
 def with_others(containers: Sequence[Mapping[str, Any]], trains: str) -> list[dict[str, Any]]:
     """Containers that a job adds, with what the level restricted asks of each and they leave open."""
     return [
-        dict(one)
-        if one.get("name") == trains
-        else {**one, "securityContext": {**RESTRICTED_CONTAINER, **(one.get("securityContext") or {})}}
-        for one in containers
+        dict(container)
+        if container.get("name") == trains
+        else {
+            **container,
+            "securityContext": {**RESTRICTED_CONTAINER, **(container.get("securityContext") or {})},
+        }
+        for container in containers
     ]

@@ -70,8 +70,8 @@ class Part:
     def containers(self) -> list[Mapping[str, Any]]:
         """Those of its pods; one that is no mapping says nothing."""
         spec = self.template.get("spec") if isinstance(self.template, Mapping) else None
-        found = spec.get("containers") if isinstance(spec, Mapping) else None
-        listed = found if isinstance(found, (list, tuple)) else ()
+        given = spec.get("containers") if isinstance(spec, Mapping) else None
+        listed = given if isinstance(given, (list, tuple)) else ()
         return [item if isinstance(item, Mapping) else {} for item in listed]
 
     def trainer(self) -> Mapping[str, Any]:
@@ -155,17 +155,17 @@ def expression(part: Part, values: Sequence[str]) -> str | None:
 
 def env_of(container: Mapping[str, Any]) -> list[Any]:
     """The variables of a container; none where no list stands."""
-    found = container.get("env")
-    return list(found) if isinstance(found, (list, tuple)) else []
+    variables = container.get("env")
+    return list(variables) if isinstance(variables, (list, tuple)) else []
 
 
 def program_of(container: Mapping[str, Any]) -> list[str]:
     """The words of its command and its arguments."""
-    words: list[Any] = []
+    arguments: list[Any] = []
     for name in ("command", "args"):
-        found = container.get(name)
-        words += found if isinstance(found, (list, tuple)) else []
-    return [word for word in words if isinstance(word, str)]
+        given = container.get(name)
+        arguments += given if isinstance(given, (list, tuple)) else []
+    return [word for word in arguments if isinstance(word, str)]
 
 
 def limits_of(container: Mapping[str, Any]) -> Mapping[Any, Any]:
@@ -197,8 +197,8 @@ def values_of(gang: Gang, part: Part, variables: Sequence[Any]) -> Known:
             continue
         label, value = label_of(variable), variable.get("value", "")
         if label is not None:
-            found = [gang.there(part, label, who) for who in part.some()]
-            known[name] = None if None in found else [text for text in found if text is not None]
+            texts = [gang.there(part, label, who) for who in part.some()]
+            known[name] = None if None in texts else [text for text in texts if text is not None]
         elif "valueFrom" in variable or isinstance(value, (Mapping, list)) or value is None:
             known[name] = None
         else:
@@ -225,11 +225,11 @@ class Hosts:
 
     def __init__(self, gang: Gang, known: Known) -> None:
         self._gang = gang
-        words = {gang.name, gang.subdomain, *(part.name for part in gang.parts)}
+        names = {gang.name, gang.subdomain, *(part.name for part in gang.parts)}
         self._names = {
             variable: values[0]
             for variable, values in known.items()
-            if values and values[0] in words and len({*values}) == 1
+            if values and values[0] in names and len({*values}) == 1
         }
         name, parts = re.escape(gang.name), "|".join(re.escape(part.name) for part in gang.parts)
         at = rf"\.{re.escape(gang.subdomain)}(?:\.[a-z0-9-]+\.svc(?:\.cluster\.local)?)?(?![\w-])"

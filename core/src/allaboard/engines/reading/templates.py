@@ -82,8 +82,8 @@ class Template:
         made = {**item, "name": self.name} if trains else dict(item)
         for name in ("command", "args"):
             if isinstance(made.get(name), (list, tuple)):
-                words = enumerate(made[name])
-                made[name] = [self._text(word, f"{at}.{name}[{n}]", hosts, trains) for n, word in words]
+                numbered = enumerate(made[name])
+                made[name] = [self._text(word, f"{at}.{name}[{n}]", hosts, trains) for n, word in numbered]
         if isinstance(item.get("env"), (list, tuple, type(None))):
             env = self._completion_index(item, at, trains)
             for n, variable in enumerate(env_of(item)):
@@ -99,9 +99,9 @@ class Template:
             return value
         new = hosts.said(value, lambda rank: self.first_host if rank == 0 and trains else None)
         if hosts.names_one(new):
-            told = f", as {self.first_host} in the container that trains" if self.first_host else ""
-            words = f"names a member, which is called otherwise in each run; only the first is told{told}"
-            self.reading.wrong(at, words)
+            hint = f", as {self.first_host} in the container that trains" if self.first_host else ""
+            message = f"names a member, which is called otherwise in each run; only the first is told{hint}"
+            self.reading.wrong(at, message)
         elif new != value:
             self.reading.change(at, value, new, "a run has hosts of its own")
         return new
@@ -111,16 +111,18 @@ class Template:
     def _is_told(self, variable: Any, known: Known, hosts: Hosts, at: str) -> bool:
         """Whether the engine says this variable; what it would say otherwise is told."""
         name = variable.get("name") if isinstance(variable, Mapping) else None
-        if not isinstance(name, str) or not any(name in told for told in self.told):
+        if not isinstance(name, str) or not any(name in environment for environment in self.told):
             return False
-        ours, values = [told.get(name, "") for told in self.told], known.get(name)
+        ours, values = [environment.get(name, "") for environment in self.told], known.get(name)
         if values is None:
             self.reading.lose(at, plain(variable), f"the engine says {name}, and its value wins")
             return True
         theirs = [hosts.said(value, host_of) for value in values]
         if not _may_differ(name, theirs, ours):
-            words = f"{name} says something else than the engine, whose value would win{_shown(theirs, ours)}"
-            self.reading.wrong(at, words)
+            message = (
+                f"{name} says something else than the engine, whose value would win{_shown(theirs, ours)}"
+            )
+            self.reading.wrong(at, message)
         elif theirs != ours or not self.ours:
             after = ours[0] if theirs != ours and "<host" not in ours[0] else None
             self.reading.change(at, plain(variable), after, "the engine says it to each member")
@@ -141,14 +143,14 @@ class Template:
             self.reading.wrong(at, f"{label} {_APART}")
         if None in there or there == [self.gang.here(self.part, label, who) for who in some]:
             return variable
-        said = expression(self.part, [value for value in there if value is not None])
+        expressed = expression(self.part, [value for value in there if value is not None])
         if label == COORDINATOR:
-            said = self.first_host if said == host_of(0) and trains else None
-        if said is None:
+            expressed = self.first_host if expressed == host_of(0) and trains else None
+        if expressed is None:
             self.reading.wrong(at, f"{label} {_APART}")
             return variable
-        self.reading.change(at, label, said, "what the label says is another thing in a run")
-        return _saying(str(variable.get("name")), said, trains)
+        self.reading.change(at, label, expressed, "what the label says is another thing in a run")
+        return _saying(str(variable.get("name")), expressed, trains)
 
     def _completion_index(self, item: Mapping[str, Any], at: str, trains: bool) -> list[Any]:
         """The variable of the index that a Job tells its pods, where it is another one in a run."""
@@ -157,24 +159,26 @@ class Template:
         used = any(_COMPLETION_VARIABLE in text for text in texts)
         if self.part.pods == 1 or named or not (trains or used):
             return []
-        at, said = f"{at}.env", expression(self.part, [str(who.pod) for who in self.part.some()])
-        if said is not None:
-            why = f"{_COMPLETION_VARIABLE}, which a Job tells its pods; here each member is a Job of its own"
-            self.reading.change(at, None, said, why)
-            return [_saying(_COMPLETION_VARIABLE, said, trains)]
+        at, value = f"{at}.env", expression(self.part, [str(who.pod) for who in self.part.some()])
+        if value is not None:
+            reason = (
+                f"{_COMPLETION_VARIABLE}, which a Job tells its pods; here each member is a Job of its own"
+            )
+            self.reading.change(at, None, value, reason)
+            return [_saying(_COMPLETION_VARIABLE, value, trains)]
         if used:
             self.reading.wrong(at, f"{_COMPLETION_VARIABLE} {_APART}")
         else:
-            why = "the index of a pod in its Job; a member is a Job of its own, of which this is 0"
-            self.reading.lose(at, {"label": COMPLETION_INDEX}, why)
+            reason = "the index of a pod in its Job; a member is a Job of its own, of which this is 0"
+            self.reading.lose(at, {"label": COMPLETION_INDEX}, reason)
         return []
 
 
-def _saying(name: str, said: str, trains: bool) -> dict[str, Any]:
+def _saying(name: str, value: str, trains: bool) -> dict[str, Any]:
     """A variable with this value. Other containers than the one that trains have no variables of ours."""
-    if trains or said not in _LABELS:
-        return {"name": name, "value": said}
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_LABELS[said]}']"}}}
+    if trains or value not in _LABELS:
+        return {"name": name, "value": value}
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_LABELS[value]}']"}}}
 
 
 _PORT = re.compile(r"(?<=>):\d{1,5}")
