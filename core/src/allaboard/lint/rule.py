@@ -30,7 +30,7 @@ class Rule:
     severity: str
     reads: tuple[str, ...]
     summary: str
-    why: str
+    reason: str
     fix: str
     job_fix: str
     source: str
@@ -45,7 +45,7 @@ def rule(
     code: str,
     severity: str,
     summary: str,
-    why: str,
+    reason: str,
     fix: str,
     *,
     job_fix: str | None = None,
@@ -55,6 +55,6 @@ def rule(
 
     def made(find: Callable[[View], Iterator[Hit]]) -> Rule:
         source = " ".join((find.__doc__ or "").split())
-        return Rule(code, severity, reads, summary, why, fix, job_fix or fix, source, find)
+        return Rule(code, severity, reads, summary, reason, fix, job_fix or fix, source, find)
 
     return made
