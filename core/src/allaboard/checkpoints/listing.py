@@ -112,8 +112,8 @@ class Scan:
 def scan_all(store: Store) -> Scan:
     """As `scan`, and what it leaves out."""
     entries = [*_entries(store)]
-    found = (_inspect_folder(store, folder) for folder in _by_step(entries).values())
-    items = [item for item in found if item is not None]
+    inspected = (_inspect_folder(store, folder) for folder in _by_step(entries).values())
+    items = [item for item in inspected if item is not None]
     numbers = numbers_of(entry.key for entry in entries)
     highest = max(numbers, default=0)
     saved_by = [item.manifest.writer for item in items if isinstance(item, Checkpoint)]
@@ -229,14 +229,14 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
     if complete:
         return store, complete[-1]
     torn = "; ".join(problem for item in items if isinstance(item, Torn) for problem in item.problems)
-    why = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
+    reason = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
     if not items and (format_ := _foreign_format(uri, store)) is not None:
         raise BadInput(
             f"{uri} holds a checkpoint of {format_}, without the manifest by which it is known to be "
             "complete; save it with `allaboard.checkpoints.Checkpointer` (load it in a script, then `save`), "
             "or let the evaluation's own command read it"
         )
-    raise BadInput(f"{uri}: {why}; give the uri of a complete one (.../step-000000000120)")
+    raise BadInput(f"{uri}: {reason}; give the uri of a complete one (.../step-000000000120)")
 
 
 LOOKED_AT = 1000
@@ -260,12 +260,12 @@ _FORMATS = (
 
 def _foreign_format(uri: str, store: Store) -> str | None:
     """Which library wrote what is there: the folder, or a single file."""
-    if (found := format_of(entry.key for entry in islice(store.entries(), LOOKED_AT))) is not None:
-        return found
+    if (library := format_of(entry.key for entry in islice(store.entries(), LOOKED_AT))) is not None:
+        return library
     parent, slash, last = uri.rstrip("/").rpartition("/")
-    found = format_of([last])
-    is_there = found is not None and open_store(parent or slash or ".").stat(last) is not None
-    return found if is_there else None
+    library = format_of([last])
+    is_there = library is not None and open_store(parent or slash or ".").stat(last) is not None
+    return library if is_there else None
 
 
 def format_of(names: Iterable[str]) -> str | None:

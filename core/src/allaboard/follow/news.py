@@ -34,7 +34,7 @@ class Said:
     reasons: Mapping[str, float] = field(default_factory=dict)
 
 
-def news(said: Said, state: str, kind: str | None, why: str | None, now: float) -> Said | None:
+def news(before: Said, state: str, kind: str | None, sentence: str | None, now: float) -> Said | None:
     """What a log has said after it says this; None: it is not said now. ``kind``: of `kind_of_reason`;
     ``now``: seconds of one clock, whichever.
     """
@@ -43,20 +43,20 @@ def news(said: Said, state: str, kind: str | None, why: str | None, now: float) 
         # A clock that was set back must not silence a log.
         return at is not None and abs(now - at) < EVERY
 
-    recent = {reason: at for reason, at in said.reasons.items() if is_recent(at)}
-    if state != said.state:
+    recent = {reason: at for reason, at in before.reasons.items() if is_recent(at)}
+    if state != before.state:
         recent = {}
-    elif kind != said.kind:
+    elif kind != before.kind:
         # That nothing holds it any more is said at once.
         if kind is not None and (kind in recent or len(recent) >= MOST_REASONS):
             return None
-    elif why == said.why or is_recent(said.at):
+    elif sentence == before.why or is_recent(before.at):
         return None
     return replace(
-        said,
+        before,
         state=state,
         kind=kind,
-        why=why,
+        why=sentence,
         at=now,
         reasons=recent if kind is None else {**recent, kind: now},
     )

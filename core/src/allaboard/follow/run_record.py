@@ -124,11 +124,11 @@ class RunRecord:
             rest.pop("version", None)
         return replace(record, unknown=rest)
 
-    def ended(self, state: State, at: float, why: str = "") -> RunRecord:
+    def ended(self, state: State, at: float, reason: str = "") -> RunRecord:
         """The record with the end of its attempt. An outcome that is already recorded stays."""
         if self.outcome is not None:
             return self
-        ended = Ended(state.value, at, self.attempt, self.generation, why)
+        ended = Ended(state.value, at, self.attempt, self.generation, reason)
         return replace(self, outcome=ended, history=(*self.history, ended))
 
     def next_attempt(
@@ -250,17 +250,17 @@ def decide(
     if record is None:
         return Start()
     changes = spec_changes(record, spec, data)
-    why = why_from_scratch(record.data, data)
+    reason = why_from_scratch(record.data, data)
     if not state.is_final:
         is_own = record.owner.id == owner.id
-        if why or (record.owner.phase == "deferred" and not is_own):
-            return StopFirst(changes, why)
+        if reason or (record.owner.phase == "deferred" and not is_own):
+            return StopFirst(changes, reason)
         return Refuse(changes) if changes else Adopt()
     succeeded = state is State.SUCCEEDED
     if succeeded and names_one_step(record.key):
         return HandOver()
-    if why:
-        return NewGeneration(changes, why)
+    if reason:
+        return NewGeneration(changes, reason)
     if not succeeded:
         return NewAttempt(changes)
     return NewGeneration(changes) if record.handed_over else HandOver()

@@ -137,10 +137,10 @@ class ResumedCheckpoint:
             # The bytes have just been read to be verified: mapped, they are not copied once more.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_may_be_mapped(path))
         except pickle.UnpicklingError as error:
-            why = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             raise BadInput(
                 f"{self.uri}: the state holds more than tensors and plain values; torch runs no foreign code "
-                f"unasked ({why}); if you trust it: torch.load(checkpoint.path(), weights_only=False)"
+                f"unasked ({reason}); if you trust it: torch.load(checkpoint.path(), weights_only=False)"
             ) from error
         finally:
             self._remove_copy(path)

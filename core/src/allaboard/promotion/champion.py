@@ -143,12 +143,12 @@ def from_champion(
     saving = job.get("checkpoints") or {}
     promotion = champion(open_store(where, environ=environ))
     start = "none" if promotion is None else promotion.checkpoint
-    words = (
+    note = (
         f"starts from scratch: there is no champion in {where} yet"
         if promotion is None
         else f"starts from the champion, {start}"
     )
-    return job.with_(checkpoints={**saving, "start_from": start}), (words,)
+    return job.with_(checkpoints={**saving, "start_from": start}), (note,)
 
 
 def promote(

@@ -74,11 +74,11 @@ class Wanted:
 
 def decide(run: Admitted, now: float, hold: float) -> Wanted:
     """The boost of a run from now on: the one that it has, where it is too early for another."""
-    unsaved, why = unsaved_work(run, now)
+    unsaved, reason = unsaved_work(run, now)
     boost = _scaled(_level(unsaved, _unscaled(run.boost, run.room)), run.room)
     if boost != run.boost and run.changed is not None and now - run.changed < hold:
-        return Wanted(run.boost, unsaved, why)
-    return Wanted(boost, unsaved, why)
+        return Wanted(run.boost, unsaved, reason)
+    return Wanted(boost, unsaved, reason)
 
 
 def unsaved_work(run: Admitted, now: float) -> tuple[float, str]:

@@ -259,7 +259,7 @@ class ContainerSeen:
     @property
     def ended_try(self) -> Try | None:
         """The newest try that ended without success."""
-        return next((one for one in (self.now, self.last) if one is not None and one.failed), None)
+        return next((end for end in (self.now, self.last) if end is not None and end.failed), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,9 +166,9 @@ def _folder(value: Any, shards: tuple[Shard, ...]) -> str:
     return value if all(shard.name.startswith(f"{value}/") for shard in shards) else ""
 
 
-def _count(value: Any, what: str) -> int:
+def _count(value: Any, kind: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63:
-        raise ValueError(f"{value!r} is no {what}")
+        raise ValueError(f"{value!r} is no {kind}")
     return value
 
 

@@ -93,10 +93,10 @@ def prepare(
     if isinstance(samples, Files):
         _refuse_overlap(samples, place)
         samples.refuse_above(limits.size)
-    told = notice or logging.getLogger(__name__).info
-    index = _Preparation(place, samples, limits, progress, told).run()
+    say = notice or logging.getLogger(__name__).info
+    index = _Preparation(place, samples, limits, progress, say).run()
     with suppress(StorageDenied):  # whoever may write and not remove leaves that to others
-        _remove_unused(place, index, unused_for, told)
+        _remove_unused(place, index, unused_for, say)
     return index
 
 
@@ -139,11 +139,11 @@ class _Preparation:
 
     def _complete_versions(self) -> dict[str, Index]:
         """Folder -> its index as it stands in the place; that of an earlier release has none."""
-        found = {"": self._newest} if self._newest is not None and not self._newest.folder else {}
+        complete = {"": self._newest} if self._newest is not None and not self._newest.folder else {}
         for name in self._folders:
             with suppress(StorageMissing, Corrupt):
-                found[name] = load_index(self._place.below(name)).within(name)
-        return found
+                complete[name] = load_index(self._place.below(name)).within(name)
+        return complete
 
     def _learn(self, shards: Iterable[Shard]) -> None:
         self._known |= {shard.name.rpartition("/")[2]: (shard.name, shard) for shard in shards}
@@ -210,12 +210,12 @@ class _Preparation:
 
     def _unfinished(self) -> list[Shard]:
         """The shards of all preparations that did not come to their end."""
-        found = []
+        unfinished = []
         for name in ["", *self._folders]:
             if name not in self._versions or not name:
                 journal = Journal.read(self._place.below(name))
-                found += journal.within(name) if journal else []
-        return found
+                unfinished += journal.within(name) if journal else []
+        return unfinished
 
     def _taken(self, shards: Iterable[Shard]) -> list[Shard]:
         """These shards of the place, in the own version from here on, up to the first that is damaged."""

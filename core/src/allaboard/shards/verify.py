@@ -31,11 +31,11 @@ def load_index(at: str | os.PathLike[str] | Store) -> Index:
     try:
         return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing as error:
-        said = "no data set was prepared there, or not to its end"
+        hint = "no data set was prepared there, or not to its end"
         if place_of(store.uri) != store.uri:
-            said = "this version was not prepared to its end, or nobody used it for long and it was removed"
+            hint = "this version was not prepared to its end, or nobody used it for long and it was removed"
         raise StorageMissing(
-            f"{store.uri} holds no {INDEX}: {said}; run `allaboard shards prepare`"
+            f"{store.uri} holds no {INDEX}: {hint}; run `allaboard shards prepare`"
         ) from error
 
 

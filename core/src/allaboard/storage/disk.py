@@ -516,10 +516,10 @@ def translate_error(error: OSError, path: Path, doing: str) -> StorageError:
     """The StorageError for ``error``: the place, the system's message, what to do."""
     number = error.errno or 0
     kind, advice = _ADVICE.get(number, (StorageError, "see what the system says about this path"))
-    words = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"
+    cause = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"
     if "{free}" in advice:  # only then: to ask a disk that does not answer would hang
         advice = advice.replace("{free}", _free_bytes(path))
-    return kind(f"{path}: {words} while {doing} it; {advice.replace('{user}', _user())}")
+    return kind(f"{path}: {cause} while {doing} it; {advice.replace('{user}', _user())}")
 
 
 _DENIED = (StorageDenied, "give {user} the permission on it and its folder, or use another folder")

@@ -586,12 +586,12 @@ def _translated(error: BaseException, place: str, doing: str, client: _Client | 
     error = getattr(error, "last_exception", None) or error
     kind, advice = _judged(error)
     answer = _translate_client_error(error)
-    words = answer.get("Error", {}).get("Message", "") if answer else str(error)
+    message = answer.get("Error", {}).get("Message", "") if answer else str(error)
     code = _code(error) or type(error).__name__
     retries = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
     again = f" (tried {retries + 1} times)" if retries else ""
     known = client.secrets if client else ()
-    text = redact_text(code if words in ("", "Unknown") else f"{code}: {words}", known)
+    text = redact_text(code if message in ("", "Unknown") else f"{code}: {message}", known)
     where = f" at {client.endpoint}" if client else ""
     return kind(f"{place}: {text.rstrip('.')}{again} while {doing} it{where}; {advice}")
 

@@ -352,11 +352,11 @@ class FakeCluster:
             raise error
 
     def _compare(self, resource: Resource, old: Json, wanted: Mapping[str, Any]) -> None:
-        for what in ("uid", "resourceVersion"):
-            if wanted.get(what) and wanted[what] != old["metadata"][what]:
+        for field in ("uid", "resourceVersion"):
+            if wanted.get(field) and wanted[field] != old["metadata"][field]:
                 raise Conflict(
                     f'Operation cannot be fulfilled on {resource.name} "{old["metadata"]["name"]}": the '
-                    f"{what} in the precondition ({wanted[what]}) is not that of the object",
+                    f"{field} in the precondition ({wanted[field]}) is not that of the object",
                     status=409,
                     reason="Conflict",
                 )

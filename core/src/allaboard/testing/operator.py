@@ -98,9 +98,13 @@ class FakeOperator:
             self.cluster.create(
                 KUEUE_WORKLOADS, {**body, "spec": {"queueName": queue}}, metadata["namespace"]
             )
-        said = {"type": "QuotaReserved", "status": "False" if held else "True", "reason": "WaitingForQuota"}
-        said |= {"message": "insufficient unused quota for cpu in flavor any, 2 more needed"}
-        self.cluster.objects[key]["status"] = {"conditions": [said]}
+        condition = {
+            "type": "QuotaReserved",
+            "status": "False" if held else "True",
+            "reason": "WaitingForQuota",
+        }
+        condition |= {"message": "insufficient unused quota for cpu in flavor any, 2 more needed"}
+        self.cluster.objects[key]["status"] = {"conditions": [condition]}
         self.cluster._put(resource_for(engine), merged(job, engine.suspension(held)), "MODIFIED")
 
     def raw(self, path: str) -> Json:
