@@ -1,5 +1,4 @@
-"""What is wrong with a job: everything at once, each with its path and, for a typing slip, the nearest right
-word.
+"""Problems of a job: all at once, each with its path and, for a typing slip, the nearest known word.
 
 `check` knows the job alone. What a place can say about it (a folder that is not writable, a queue that does
 not exist) is added by the backend. Values in, problems out; nothing is read from disk here.
@@ -333,7 +332,7 @@ def _network(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:
-    """What the job's engine objects to, and what in `pod` contradicts what it needs."""
+    """Problems that the job's engine reports, and the fields of `pod` that contradict the engine."""
     engine = _engine_of(job)
     if engine is None:
         return

@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Where the copy is, what it is, how many bytes it has and how many of them were copied now."""
+    """Copy of a checkpoint: its place, its kind, its bytes, and those that were copied now."""
 
     uri: str
     source: str
@@ -212,7 +212,7 @@ def _step_folder(store: Store, manifest: Manifest) -> str:
 
 
 def _target(into: Store, name: str, folder: str, raw: bytes) -> Store:
-    """Where the copy goes: the run's name, unless another checkpoint of that run and step is there."""
+    """Folder of the copy: the run's name, unless another checkpoint of that run and step is there."""
     try:
         other = into.read(f"{name}/{folder}/{MANIFEST}") != raw
     except StorageMissing:

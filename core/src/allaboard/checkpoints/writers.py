@@ -96,7 +96,7 @@ class Writer:
 
 
 def is_superseded(manifest: Manifest, newest: Writer | None) -> bool:
-    """Whether this checkpoint belongs to a history that a later writer has left behind."""
+    """True if this checkpoint belongs to a history that a later writer has left behind."""
     if newest is None or manifest.writer is None:
         return False
     return any(

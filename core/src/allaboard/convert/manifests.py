@@ -45,8 +45,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a document. ``documents``: jobs or manifests, empty where there are problems or where
-    ``passed`` says why it is no job. ``template``: the problems are placeholders that nobody filled in.
+    """Result of converting a document. ``documents``: jobs or manifests, empty where there are problems or
+    where ``passed`` says why it is no job. ``template``: the problems are placeholders that nobody filled in.
     """
 
     source: Document
@@ -155,9 +155,7 @@ def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def convert(given: Sequence[Document], to: str | None = None) -> list[Outcome]:
-    """What becomes of each document: a job, or with ``to``, the name of an engine, the manifests of its
-    kind.
-    """
+    """Convert each document to a job or, with ``to`` (an engine's name), to the manifests of its kind."""
     texts: dict[str, list[Document]] = {}
     for document in given:
         texts.setdefault(document.text, []).append(document)
@@ -261,7 +259,7 @@ _NO_MANIFESTS: tuple[tuple[frozenset[str], str], ...] = (
 
 
 def no_job(value: Mapping[str, Any]) -> str:
-    """What an object is that is no job, and what to do, in one sentence."""
+    """Sentence about an object that is no job: its kind, and what to do."""
     kind, version = value.get("kind"), value.get("apiVersion")
     if not isinstance(kind, str):
         return no_manifest(value) or "no object of Kubernetes: it has no kind"
@@ -272,7 +270,7 @@ def no_job(value: Mapping[str, Any]) -> str:
 
 
 def no_manifest(value: Mapping[str, Any]) -> str | None:
-    """What a file without a kind is, where its fields tell that it is neither a job nor a manifest."""
+    """Sentence about a file without a kind whose fields show that it is neither a job nor a manifest."""
     if {"command", "args", "groups"} & {*value}:
         return None
     return next((sentence for fields, sentence in _NO_MANIFESTS if fields <= {*value}), None)
@@ -315,7 +313,7 @@ def engine_of_manifest(value: Mapping[str, Any]) -> Engine | None:
 
 
 def _wrong_name(kind: str, version: Any) -> Problem | None:
-    """What is wrong with the kind or the version of a job that no engine reads; None: it is no job."""
+    """Problem of the kind or the version of a job that no engine reads; None: it is no job."""
     meant = next((name for name in _known_kinds() if name.casefold() == kind.casefold()), None)
     if meant is None:
         return None
@@ -359,9 +357,8 @@ class Given(NamedTuple):
 
 
 def given_in(text: str, name: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    """What the text of a job file gives: the job itself, or a manifest, and the objects that stand beside it,
-    such as the runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also for several
-    jobs.
+    """Read the text of a job file: the job itself, or a manifest, and the objects beside it, such as the
+    runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also for several jobs.
     """
     objects = parse_all(text, name)
     is_job = [isinstance(obj, Mapping) and engine_of_manifest(obj) is not None for obj in objects]
@@ -393,7 +390,7 @@ def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()
 
 
 def _value_at(job: Mapping[str, Any], path: str) -> Any:
-    """What a job says at a path; None where nothing stands there."""
+    """Value of a job at a path; None: there is none."""
     value: Any = job
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -508,8 +505,8 @@ def _leaves(fields: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many jobs there were, how many were converted, how many of those without a loss; ``templates``:
-    what would be jobs once their placeholders are filled in, not counted as jobs; ``passed``: other objects;
+    """Numbers of jobs, of converted ones, and of those converted without a loss; ``templates``: documents
+    that are jobs once their placeholders are filled in, not counted as jobs; ``passed``: other objects;
     ``losses``: what was lost, the most frequent first.
     """
 

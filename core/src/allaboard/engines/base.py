@@ -79,7 +79,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the members' states mean for the job, before limits and policies."""
+    """Verdict of the members' states on the job, before limits and policies."""
 
     running: bool = False
     succeeded: bool = False
@@ -91,10 +91,10 @@ Scope = Literal["member", "gang"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an operator does with the members of a job when one fails, and at an end. ``policy``: that of the
-    job, as far as the operator keeps it; ``scope``: what a failure starts again. A restart of the gang ends
-    all members, starts all anew, also those that had succeeded, and counts as one. ``keeps_done``: whether a
-    member that has succeeded is left as it is by a suspension; else all start again.
+    """Rules of an operator for the members of a job when one fails, and at the end. ``policy``: that of the
+    job, as far as the operator keeps it; ``scope``: the members that a failure starts again. A restart of the
+    gang ends all members, starts all anew, also those that had succeeded, and counts as one. ``keeps_done``:
+    whether a member that has succeeded is left as it is by a suspension; else all start again.
     """
 
     policy: Policy

@@ -171,7 +171,7 @@ class JobSet:
         return self.usual(framework).default_restart(framework)
 
     def name_max(self, groups: Mapping[str, int], engine_spec: Json) -> int:
-        """What leaves room for the names of all pods, and for the coordinator."""
+        """Longest name that leaves room for the names of all pods, and for the coordinator."""
         endings = (f"-{role}-{max(0, count - 1)}-0-abcde" for role, count in groups.items())
         by_coordinator = most_with_coordinator(engine_spec)
         return min(OBJECT_NAME_MAX, LONGEST_HOST - max(map(len, endings)), by_coordinator)
@@ -185,7 +185,7 @@ class JobSet:
         return False
 
     def starts_in_order(self, layout: Layout) -> str | None:
-        """Where the job says it and there are several groups."""
+        """Path of the field that asks for an order, if there are several groups."""
         policy = layout.engine_spec.get("startupPolicy") or {}
         waits = policy.get("startupPolicyOrder") == "InOrder" and len(layout.groups) > 1
         return "engine_spec.startupPolicy" if waits else None
@@ -195,7 +195,7 @@ class JobSet:
         return False
 
     def objections(self, job: Json) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         framework = job.get("framework", "pytorch")
         yield from policy_objections(job, self.KIND, self.default_restart(framework))
         for name in sorted(_POLICIES & self.TAKES_IN):
@@ -267,7 +267,7 @@ class JobSet:
         return job_of_jobset(self, obj)
 
     def rendering(self, job: Json) -> Rendering:
-        """What would be said of the members of a job that is sound."""
+        """Policies and environment that a valid job's members would get."""
         from allaboard.engines.reading.members import host_of
         from allaboard.engines.reading.restarts import Rendering
         from allaboard.job.training_job import TrainingJob
@@ -290,7 +290,7 @@ class JobSet:
     # Up.
 
     def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
         replicas = {role: count for role, count, _ in ranked_templates(job or {})}
         seen = seen_job(job, status, replicas, pods, bool(spec.get("suspend")), member_of)
@@ -379,7 +379,7 @@ def with_members(metadata: Json, layout: Layout) -> dict[str, Any]:
 
 
 def policy_objections(job: Json, kind: str, default_restart: str) -> Iterator[Problem]:
-    """What a Job, of which members are made here, cannot keep of a policy."""
+    """Problems of a policy that a Job, of which members are made here, cannot keep."""
     policy = job.get("policy") or {}
     restart = policy.get("restart", default_restart)
     if restart == "always":
@@ -431,7 +431,7 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
 
 
 def restarts_one_by_one(layout: Layout) -> bool:
-    """Whether a member that fails is restarted alone: the others have not lost their peer, or meet again."""
+    """True if a member that fails is restarted alone: the others have not lost their peer, or meet again."""
     return layout.elastic is not None or layout.framework == mpi.FRAMEWORK
 
 
@@ -451,7 +451,7 @@ def job_spec(layout: Layout, template: Json) -> dict[str, Any]:
 
 
 def _pod_failure_rules(layout: Layout) -> Iterator[dict[str, Any]]:
-    """What ends a Job with a reason of its own, by which `failure_policy` knows it."""
+    """Rules that end a Job with a reason of its own, by which `failure_policy` knows it."""
     if layout.policy.restart == "exit_code":
         # 128 and more is a signal: another start may do better.
         codes = {"containerName": CONTAINER, "operator": "In", "values": [*range(1, 128)]}
@@ -478,8 +478,8 @@ def failure_policy(layout: Layout) -> dict[str, Any]:
 
 
 def success_policy(layout: Layout) -> dict[str, Any]:
-    """Who decides: the groups whose success is enough for the framework's own operator; of an elastic gang
-    without a master any member.
+    """Groups whose success ends the job, as for the framework's own operator; of an elastic gang without a
+    master any member.
     """
     from allaboard.engines import BY_FRAMEWORK
 
@@ -493,7 +493,7 @@ def success_policy(layout: Layout) -> dict[str, Any]:
 
 
 def _places(layout: Layout) -> dict[str, Address]:
-    """Where members listen: member -> its host at the headless Service. The one that stands for all of its
+    """Addresses of members: member -> its host at the headless Service. The one that stands for all of its
     role is among them.
     """
     any_one = [f"{group.role}-{_INDEX}" for group in layout.groups]
@@ -502,8 +502,8 @@ def _places(layout: Layout) -> dict[str, Address]:
 
 
 def symbolic_environment(layout: Layout, role: str, place: Place) -> dict[str, str]:
-    """What the operator of the framework injects into the members of a role, with ``$(ALLABOARD_INDEX)`` and
-    ``$(ALLABOARD_RANK)`` where they differ.
+    """Variables that the operator of the framework injects into the members of a role, with
+    ``$(ALLABOARD_INDEX)`` and ``$(ALLABOARD_RANK)`` where they differ.
     """
     from allaboard.engines import BY_FRAMEWORK
     from allaboard.runs.layout import Member

@@ -1,5 +1,5 @@
-"""What JobSets and their pods say: members, conditions and the end. The last part is what their controller
-writes, for a job that is played on one machine.
+"""Reading of JobSets and their pods: members, conditions and the end. The last part is the status that their
+controller writes, for a job that is simulated on one machine.
 
 Read from JobSet 0.12.0: api/jobset/v1alpha2, pkg/controllers.
 """
@@ -48,7 +48,7 @@ REASONS: Mapping[str, str] = {
 
 
 def needed(job: Json, total: int) -> int:
-    """How many members start together: all, unless the job object says a number."""
+    """Number of members that start together: all, unless the job object says a number."""
     number = str(((job.get("metadata") or {}).get("annotations") or {}).get(NEEDED, ""))
     return int(number) if number.isdecimal() else total
 
@@ -63,7 +63,7 @@ def told_groups(metadata: Json) -> dict[str, int] | None:
 
 
 def ranked_templates(job: Json) -> list[tuple[str, int, Json]]:
-    """What `templates_of` says of a JobSet, in the order of ranks where it is told."""
+    """Templates of a JobSet (`templates_of`), in the order of ranks where the object names it."""
     order = [*(told_groups(job.get("metadata") or {}) or ())]
     every = [*templates_of(job.get("spec") or {})]
     return sorted(every, key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order))
@@ -119,9 +119,9 @@ def seen_job(
     suspended: bool,
     role_of: RoleOf,
 ) -> JobSeen:
-    """What a job object of JobSet's shape and its pods say. ``replicas``: role -> members that its spec asks
-    for, in rank order; ``role_of``: the role and index of a pod. Nobody writes there that members run: that
-    is told by their pods.
+    """Read a job object of JobSet's shape and its pods. ``replicas``: role -> members that its spec asks for,
+    in rank order; ``role_of``: the role and index of a pod. The status does not say that members run: their
+    pods do.
     """
     conditions = [replace(c, type=_WORDS.get(c.type, c.type)) for c in read_conditions(status)]
     end = next((c for c in conditions if c.type in ("Succeeded", "Failed") and c.status == "True"), None)
@@ -161,14 +161,14 @@ def seen_job(
 
 
 def _scope(job: Json | None) -> Scope:
-    """What a restart is of: jobs of ours that are elastic, or of MPI, have members that restart alone."""
+    """Scope of a restart: members of allaboard's elastic jobs and of MPI jobs restart alone."""
     metadata = (job or {}).get("metadata") or {}
     alone = NEEDED in (metadata.get("annotations") or {}) or mpi.LAUNCHER in (told_groups(metadata) or {})
     return "member" if alone else "gang"
 
 
 def _gang_restarts(pod: Json | None) -> int:
-    """How often JobSet had restarted the gang when it made this pod."""
+    """Number of restarts of the gang when JobSet made this pod."""
     restarts = str((((pod or {}).get("metadata") or {}).get("labels") or {}).get(RESTARTS_LABEL, ""))
     return int(restarts) if restarts.isdecimal() else 0
 

@@ -1,4 +1,4 @@
-"""What a job says of the Jobs of which its members are made, and what JobSet makes of its words.
+"""Fields of a job for the Jobs of which its members are made, as JobSet applies them.
 
 ``engine_spec.replicatedJobs`` has the shape of a JobSet's: each entry names a group and holds those fields of
 its Jobs that no field of a job says. They are merged over what is written from the job.
@@ -55,8 +55,8 @@ def with_own(written: Json, own: Json | None) -> dict[str, Any]:
 
 
 def template_objections(entries: Any, groups: Collection[str], *, one_by_one: bool) -> Iterator[Problem]:
-    """What ``engine_spec.replicatedJobs`` of a job of these groups cannot mean. ``one_by_one``: its members
-    are restarted by their nodes.
+    """Problems of ``engine_spec.replicatedJobs`` in a job of these groups. ``one_by_one``: its members are
+    restarted by their nodes.
     """
     seen, at = set(), f"engine_spec.{FIELD}"
     if not isinstance(entries, Sequence) or isinstance(entries, str):

@@ -1,5 +1,5 @@
-"""What all kinds of kubeflow.org/v1 share: the run policy going down; conditions, replica counts and members
-coming up. Values in, values out.
+"""Code of all kinds of kubeflow.org/v1: the run policy is written; conditions, replica counts and members are
+read. Values in, values out.
 
 Read from the Training Operator 1.9.4: pkg/apis/kubeflow.org/v1/common_types.go, pkg/controller.v1/common. A
 status may be absent, and so may every field of it; a zero counter is left out. Pods are identified by the
@@ -114,7 +114,7 @@ class KubeflowEngine:
         return self.IDLE
 
     def is_elastic(self, framework: str) -> bool:
-        """Whether its operator tells members of others that come and go."""
+        """True if the operator tells members about others that come and go."""
         return self.ELASTIC
 
     def default_restart(self, framework: str) -> str:
@@ -142,7 +142,7 @@ class KubeflowEngine:
         return 1
 
     def name_max(self, groups: Mapping[str, int], engine_spec: Mapping[str, Any]) -> int:
-        """What leaves room for every member's name, which is its Service's, too."""
+        """Longest name that leaves room for every member's name, which is its Service's, too."""
         return OBJECT_NAME_MAX
 
     def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ class KubeflowEngine:
         return {"worker": workers}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as they are written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         if "processes_per_member" in job:
             message = (
                 f"{self.KIND} starts one process for each member; take it out, or start more in the command"
@@ -228,11 +228,11 @@ class KubeflowEngine:
     # Up.
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         return read_job(job, pods, specs=self.SPECS, roles=tuple(self.ROLES), container=self.CONTAINER)
 
     def needed(self, job: Mapping[str, Any]) -> int:
-        """How many members start together: what the operator's gang was made of, else all."""
+        """Number of members that start together: that of the operator's gang, else all."""
         policy = ((job.get("spec") or {}).get("runPolicy") or {}).get("schedulingPolicy") or {}
         return int(policy["minAvailable"]) if policy.get("minAvailable") else self.read(job, ()).total
 
@@ -387,7 +387,7 @@ def read_job(
     default_replicas: Mapping[str, int] | None = None,
     role_of: RoleOf | None = None,
 ) -> JobSeen:
-    """What a job object and its pods say. ``specs``: the field of its replica map; ``roles`` in rank order;
+    """Read a job object and its pods. ``specs``: the field of its replica map; ``roles`` in rank order;
     ``container``: the one that trains; ``default_replicas``: of roles that do not say how many, where that is
     not 1; ``role_of``: the role and the index of a pod, where the labels alone do not tell. A job that is
     gone is None: its pods are read all the same.
@@ -444,7 +444,7 @@ def read_conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
 
 
 def _failed_at(conditions: tuple[Condition, ...]) -> float | None:
-    """When it ended, where the operator forgets completionTime: a permanent exit code under ExitCode."""
+    """Time of the end if the operator forgets completionTime: a permanent exit code under ExitCode."""
     final = (c for c in conditions if c.type in ("Failed", "Succeeded") and c.status == "True")
     return next((c.since for c in final), None)
 
@@ -534,7 +534,7 @@ def _seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, conta
 
 
 def _end_reason(status: Mapping[str, Any], over: Mapping[str, Any]) -> str | None:
-    """How its last try ended, or who took it away; None: neither is known."""
+    """Reason of the end of its last try, or of its removal; None: neither is known."""
     taken = next(
         (
             c.get("reason")
@@ -554,7 +554,7 @@ def _image_digest(status: Mapping[str, Any]) -> str | None:
 
 
 def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How the init container ended for which a pod has failed."""
+    """End of the init container that made the pod fail."""
     if status.get("phase") != "Failed":
         return {}
     ends = ((c.get("state") or {}).get("terminated") or {} for c in status.get("initContainerStatuses") or ())
@@ -593,8 +593,8 @@ def _phase(status: Mapping[str, Any]) -> str:
 def _reason(
     status: Mapping[str, Any], every: Sequence[Mapping[str, Any]], main: Mapping[str, Any]
 ) -> str | None:
-    """What is wrong with a pod, in the cluster's word: the pod's own (Evicted), what a container waits for
-    (ImagePullBackOff, CrashLoopBackOff), how it ended (OOMKilled, StartError).
+    """Reason of a pod's trouble in the cluster's word: the pod's own (Evicted), that of a waiting container
+    (ImagePullBackOff, CrashLoopBackOff), or that of its end (OOMKilled, StartError).
     """
     reasons = [status.get("reason")]
     reasons += [((c.get("state") or {}).get("waiting") or {}).get("reason") for c in every]

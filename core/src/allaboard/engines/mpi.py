@@ -43,8 +43,8 @@ _PRRTE = {
 
 
 def objections(job: Json, usual: Iterable[Problem], kind: str) -> Iterator[Problem]:
-    """What a job of any framework says that has no meaning here. ``usual``: the objections of the engine of
-    its framework's own operator, of which some are not those of this kind.
+    """Problems of fields that have no meaning here, in a job of any framework. ``usual``: the objections of
+    the engine of its framework's own operator, of which some are not those of this kind.
     """
     own, framework = job.get("engine_spec") or {}, job.get("framework", "pytorch")
     if framework != FRAMEWORK:
@@ -75,7 +75,7 @@ def secret_name(job: str) -> str:
 
 
 def is_key_pair(obj: Json) -> bool:
-    """Whether this object is a Secret that a launch fills."""
+    """True if this object is a Secret that a launch fills."""
     return obj.get("kind") == "Secret" and obj.get("type") == KEY_PAIR
 
 

@@ -57,7 +57,7 @@ _ENDING = re.compile(r"-(\d+)\Z")
 
 
 class MPIEngine(KubeflowEngine):
-    """What both versions of MPIJob share."""
+    """Code of both versions of MPIJob."""
 
     KIND = "MPIJob"
     FRAMEWORKS = ("mpi",)
@@ -81,11 +81,11 @@ class MPIEngine(KubeflowEngine):
         return written
 
     def launcher_works(self, engine_spec: Mapping[str, Any]) -> bool:
-        """Whether ranks run on the launcher, too."""
+        """True if ranks run on the launcher, too."""
         return False
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         groups = job.get("groups")
         if groups and "launcher" not in groups:
             message = f"{self.KIND} needs a launcher, which runs mpirun; add launcher: 1"
@@ -118,7 +118,7 @@ class MPIEngine(KubeflowEngine):
             yield Problem(at, message, severity="warning")
 
     def needs_handing_on(self, job: Mapping[str, Any]) -> bool:
-        """Whether ranks read variables that they do not get by themselves."""
+        """True if ranks read variables that mpirun does not pass on by itself."""
         return False
 
     def render(
@@ -144,7 +144,7 @@ class MPIEngine(KubeflowEngine):
         return None if who is None else f"{who[0]}-{who[1]}"
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         return read_job(
             job,
             pods,
@@ -335,7 +335,7 @@ class MPIJob(MPIEngine):
         return any(job.get(name) for name in ("checkpoints", "data", "environment", "secrets"))
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         yield from super().objections(job)
         worker = (job.get("groups") or {}).get("worker")
         if isinstance(worker, Mapping) and "command" in worker:
@@ -388,8 +388,8 @@ class MPIJob(MPIEngine):
     # Up.
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-        """What the job object and its pods say. Of an evicted worker the operator says Failed, without a time
-        of the end, and goes on: the launcher ends the job. That Failed counts for nothing yet.
+        """Read the job object and its pods. For an evicted worker the operator says Failed, without a time of
+        the end, and goes on: the launcher ends the job. That Failed is ignored.
         """
         seen = super().read(job, pods)
         if ((job or {}).get("status") or {}).get("completionTime"):

@@ -46,7 +46,7 @@ class MPIJobV1(MPIEngine):
         self.NAME = "mpijob-v1"
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         yield from super().objections(job)
         spec = (job.get("pod") or {}).get("spec")
         if isinstance(spec, Mapping) and spec.get("serviceAccountName"):

@@ -75,7 +75,7 @@ class MXJob(KubeflowEngine):
         return {"worker": workers, "server": 1, "scheduler": 1} if workers > 1 else {"worker": 1}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         message = f"{self.KIND} is known to the Training Operator up to 1.8 alone; 1.9 and later have none"
         yield Problem("framework", message, severity="warning")
         groups = job.get("groups") or {}
@@ -157,7 +157,7 @@ class MXJob(KubeflowEngine):
 
 
 def _is_alone(groups: Mapping[str, Any]) -> bool:
-    """Whether a worker trains by itself: one, without servers and a scheduler."""
+    """True if a worker trains by itself: one, without servers and a scheduler."""
     worker = groups.get("worker", 0)
     number = worker.get("replicas", 1) if isinstance(worker, Mapping) else worker
     return bool(number == 1) and not {"server", "scheduler"} & {*groups}

@@ -50,7 +50,7 @@ class PyTorchJob(KubeflowEngine):
         return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         groups = job.get("groups")
         if groups and "master" not in groups and job.get("elastic") is None:
             yield Problem(
@@ -101,7 +101,7 @@ class PyTorchJob(KubeflowEngine):
             _take_elastic(reading, policy, job, groups)
 
     def needed(self, job: Mapping[str, Any]) -> int:
-        """How many members start together: what the gang was made of, else the elastic minimum, else all."""
+        """Number of members that start together: that of the gang, else the elastic minimum, else all."""
         spec = job.get("spec") or {}
         minimum = (spec.get("elasticPolicy") or {}).get("minReplicas")
         policy = (spec.get("runPolicy") or {}).get("schedulingPolicy") or {}

@@ -72,7 +72,7 @@ def patch_of(templates: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def _with_overrides(engine_spec: Json, lacking: Collection[str]) -> bool:
-    """Whether a TrainJob changes its runtime with podTemplateOverrides."""
+    """True if a TrainJob changes its runtime with podTemplateOverrides."""
     return "podTemplateOverrides" in engine_spec or "runtimePatches" in lacking
 
 
@@ -86,7 +86,7 @@ def _unknown(engine_spec: Json, lacking: Collection[str]) -> frozenset[str]:
 
 
 def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
-    """What a job says that no TrainJob can change in a runtime of the cluster."""
+    """Problems of fields that no TrainJob can change in a runtime of the cluster."""
     own = job.get("engine_spec") or {}
     if {*lacking} >= CHANGES:
         message = "this Trainer (2.0) cannot label the pods of a runtime, by which a run is followed; "
@@ -124,7 +124,7 @@ def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
 
 
 def _of_mpi(job: Json, unknown: Collection[str]) -> Iterator[Problem]:
-    """What is said of a launcher and its workers."""
+    """Problems of a launcher and its workers."""
     own, groups = job.get("engine_spec") or {}, job.get("groups") or {}
     for name in sorted(_SETTINGS & {*own}):
         yield Problem(f"engine_spec.{name}", _BY_RUNTIME)
@@ -154,8 +154,8 @@ def _of_mpi(job: Json, unknown: Collection[str]) -> Iterator[Problem]:
 
 
 def _of_pod(pod: Any, at: str, unknown: Collection[str], *, trains: bool = True) -> Iterator[Problem]:
-    """What `pod` says that no TrainJob can. ``unknown``: what its release does not know; ``trains``: whether
-    the TrainJob says of these members what they run.
+    """Problems of fields in `pod` that no TrainJob has. ``unknown``: fields that its release does not know;
+    ``trains``: the TrainJob has the command of these members.
     """
     spec = pod.get("spec") if isinstance(pod, Mapping) else None
     for name in spec if isinstance(spec, Mapping) else ():
@@ -245,7 +245,7 @@ def _without_shm(template: Json) -> dict[str, Any]:
 
 
 def _patched(template: Json, known: Collection[str]) -> dict[str, Any]:
-    """What a template says beside what the trainer says."""
+    """Part of a template that the trainer does not say."""
     main, pod = main_container(template), {n: v for n, v in template["spec"].items() if n in known}
     kept = {name: main[name] for name in ("volumeMounts", "securityContext") if main.get(name)}
     if "securityContext" not in known:

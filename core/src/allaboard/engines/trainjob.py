@@ -134,15 +134,15 @@ class TrainJob(JobSet):
     # Down.
 
     def brings_scheduler(self, layout: Layout) -> bool:
-        """Whether a runtime of the cluster says it."""
+        """True if a runtime of the cluster chooses the scheduler."""
         return runtime_of_cluster(layout.engine_spec) is not None
 
     def brings_image(self, layout: Layout) -> bool:
-        """Whether members have an image although the job names none: that of a runtime of the cluster."""
+        """True if members have an image although the job names none: that of a runtime of the cluster."""
         return runtime_of_cluster(layout.engine_spec) is not None
 
     def objections(self, job: Json) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         own = job.get("engine_spec") or {}
         if runtime_of_cluster(own) is not None:
             yield from trainer_runtimes.objections(job, self.lacking)
@@ -227,7 +227,7 @@ class TrainJob(JobSet):
     # Up.
 
     def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
         groups = told_groups((job or {}).get("metadata") or {})
         if groups is None:  # of others: a runtime may say the number, and it is not read here
@@ -302,7 +302,7 @@ def _node_template(
 
 
 def _node_environment(layout: Layout) -> dict[str, str]:
-    """What the framework's v1 operator would inject into each node, and Trainer does not."""
+    """Variables that the framework's v1 operator injects into each node, and Trainer does not."""
     hosts = {member.name: f"{layout.name}-{NODE}-0-{member.rank}" for member in layout.members}
     place = {name: Address(f"{host}.{layout.name}", PORT) for name, host in hosts.items()}
     return {

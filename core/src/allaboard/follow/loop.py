@@ -72,7 +72,7 @@ Answer = Observation | AllaboardError | None
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended, and why.
+    """End of a run, and its reason.
 
     ``seen``: the last observation; ``diagnoses``: the causes of a failure, the first one first, empty for a
     success; ``note``: a sentence about the end, such as why no further attempt was started.
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the run succeeded."""
+        """True if the run succeeded."""
         return self.state is State.SUCCEEDED
 
     @property

@@ -1,4 +1,4 @@
-"""When a log says again why a run is held: one decision for the command line, KFP steps and Airflow tasks.
+"""Decision to say again in a log why a run is held: one for the command line, KFP steps and Airflow tasks.
 
 A state is said at once. Within a state a reason is said at once, unless the log has it from the last minute,
 and a reason whose numbers alone change (a place in a queue, an amount, who holds the slots) once a minute.
@@ -25,7 +25,7 @@ _WHOM = re.compile(r"it would delay (that one|those)")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a log has said of a run's state. ``reasons``: when each kind of reason was said last."""
+    """State of a run as a log has said it last. ``reasons``: when each kind of reason was said last."""
 
     state: str | None = None
     kind: str | None = None
@@ -35,7 +35,7 @@ class Said:
 
 
 def news(before: Said, state: str, kind: str | None, sentence: str | None, now: float) -> Said | None:
-    """What a log has said after it says this; None: it is not said now. ``kind``: of `kind_of_reason`;
+    """Return what a log has said after it says this; None: it is not said now. ``kind``: of `kind_of_reason`;
     ``now``: seconds of one clock, whichever.
     """
 

@@ -1,5 +1,4 @@
-"""Whether the whole job is tried again, as another attempt that resumes. The engine restarts
-single members.
+"""Decision to try the whole job again, as another attempt that resumes. The engine restarts single members.
 
 An attempt that was interrupted (a preemption, an eviction, a drain, a node that is gone) is none of the
 job's: another one follows and does not count. Only `INTERRUPTIONS` bounds them, for a place that never lets

@@ -36,7 +36,7 @@ def keep_seconds(environ: Mapping[str, str]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an attempt ended. ``why``: the reason in words, if no other data says it."""
+    """End of an attempt. ``why``: the reason in words, if no other data says it."""
 
     state: str
     at: float
@@ -47,8 +47,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What an attempt trains on: the uri of a data set, and what identifies its samples and their order; None
-    where who launched could not read it. ``fixed``: the uri names a version, which never changes.
+    """Data of an attempt: the uri of a data set, and the identity of its samples and their order; None if the
+    launching client could not read it. ``fixed``: the uri names a version, which never changes.
     """
 
     uri: str
@@ -64,8 +64,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a run has come on another machine, whose records this one does not have: the last attempt
-    there, and what that trained on.
+    """Progress of a run on another machine, whose records this one does not have: the last attempt there, and
+    its data.
     """
 
     generation: int
@@ -244,8 +244,8 @@ def decide(
     spec: Mapping[str, Any],
     data: Data | None = None,
 ) -> Decision:
-    """What a launch under this key does. ``state``: of the recorded attempt, as observed now; ``owner``: the
-    launching client; ``data``: what it would train on, None: unknown.
+    """Decide what a launch under this key does. ``state``: of the recorded attempt, as observed now;
+    ``owner``: the launching client; ``data``: that of the new attempt, None: unknown.
     """
     if record is None:
         return Start()
@@ -267,8 +267,8 @@ def decide(
 
 
 def spec_changes(record: RunRecord, spec: Mapping[str, Any], data: Data | None) -> tuple[str, ...]:
-    """How the spec differs from that of the record. Where the data of both is known it is compared as such
-    (`why_from_scratch`): the same data may have another name, that of its version.
+    """Differences between the spec and that of the record. If the data of both is known it is compared as
+    such (`why_from_scratch`): the same data may have another name, that of its version.
     """
     if same_spec(record.spec_hash, spec):
         return ()
@@ -288,8 +288,8 @@ def _without_shards(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_from_scratch(old: Data | None, new: Data | None) -> str:
-    """Why a run cannot go on from its checkpoints: its data has changed. Empty where that is the same, or not
-    known of both.
+    """Return why a run cannot go on from its checkpoints: its data has changed. Empty if it is the same, or
+    not known of both.
     """
     if old is None or new is None or not _differ(old, new):
         return ""
@@ -300,8 +300,8 @@ def why_from_scratch(old: Data | None, new: Data | None) -> str:
 
 
 def begun_with(record: RunRecord | None, state: State, after: Reached | None = None) -> Data | None:
-    """What a next attempt would go on with. ``after``: how far the run has come on another machine. None:
-    nothing is known, or its result was taken, so that it begins anew.
+    """Data of the next attempt. ``after``: progress of the run on another machine. None: nothing is known, or
+    its result was taken, so that it begins anew.
     """
     if after is not None and (record is None or after.is_as_far_as(record)):
         return after.data

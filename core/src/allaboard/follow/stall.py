@@ -1,4 +1,4 @@
-"""When a run that trains makes no progress: it is silent for longer than its policy, or its own history,
+"""Detection of a run that makes no progress: it is silent for longer than its policy, or its own history,
 allows.
 
 A fold over moments: `Movement.moved` when a line, a step or a checkpoint came, `is_overdue` asks. Progress
@@ -62,8 +62,8 @@ def is_overdue(after: float | None, movement: Movement, now: float) -> bool:
 
 
 def stall_of(looks: Sequence[ProcessLook], since: float, *, sure: bool) -> Stall | None:
-    """What a silent run waits for, by the stacks of its ranks. ``since``: when it last moved, epoch seconds;
-    ``sure``: its policy says how long it may be silent. None: not sure, and every rank computes.
+    """Return what a silent run waits for, by the stacks of its ranks. ``since``: when it last moved, epoch
+    seconds; ``sure``: its policy says how long it may be silent. None: not sure, and every rank computes.
     """
     cause, silent = cause_of_hang(looks), f"nothing was written since {rfc3339(since)}"
     if cause is None:
@@ -78,7 +78,7 @@ def stall_of(looks: Sequence[ProcessLook], since: float, *, sure: bool) -> Stall
 
 
 def stall_of_silence(last: Mapping[int, float], why_no_stacks: str) -> Stall:
-    """What is said of a silent run whose stacks cannot be had. ``last``: rank -> when it wrote last."""
+    """Stall of a silent run whose stacks cannot be read. ``last``: rank -> time of its last line."""
     since = max(last.values())
     order = sorted(last, key=lambda rank: (last[rank], rank))
     ranks = ", ".join(f"rank {rank} since {rfc3339(last[rank])}" for rank in order[:4])

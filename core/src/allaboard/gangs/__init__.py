@@ -16,7 +16,7 @@ from allaboard.gangs.base import GangPlan, GangView
 
 
 class Gang(Protocol):
-    """What every module of a gang scheduler has."""
+    """Interface of every module of a gang scheduler."""
 
     NAME: str
     TITLE: str
@@ -61,13 +61,15 @@ class Gang(Protocol):
     """Why no domain may be required of it; None: one may."""
 
     def marks(self, plan: GangPlan, role: str) -> Mapping[str, Any]:
-        """What every pod of a role carries: a pod template to merge."""
+        """Labels, annotations and spec of every pod of a role: a pod template to merge."""
 
     def objects(self, plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         """The extra objects, in the order of their creation, without labels and annotations."""
 
     def read(self, view: GangView) -> str | None:
-        """Why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is known."""
+        """Return why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is
+        known.
+        """
 
 
 def _gangs() -> Iterator[Gang]:
@@ -81,5 +83,5 @@ GANGS: Mapping[str, Gang] = {gang.NAME: gang for gang in _gangs()}
 
 
 def is_gang_scheduler(gang: Gang) -> bool:
-    """Whether it starts members together: by an object, or by what its own scheduler reads from pods."""
+    """True if it starts members together: by an object, or by marks of pods that its own scheduler reads."""
     return bool(gang.KINDS) or gang.SCHEDULER is not None

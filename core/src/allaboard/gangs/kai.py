@@ -115,7 +115,7 @@ def read(view: GangView) -> str | None:
 
 
 def _reason(view: GangView) -> str:
-    """What it says of the nodes. Of a gang that it has not looked at it says nothing."""
+    """Message of KAI Scheduler about the nodes. It says nothing about a gang that it has not looked at."""
     message = " ".join(_ABOUT.sub("", placement.scheduler_message(view) or "no node fits").split()).rstrip(
         "."
     )
@@ -145,7 +145,7 @@ def _time(text: Any) -> float | None:
 
 
 def _by_queue(view: GangView) -> str | None:
-    """Why its queue does not let it in, by the condition of its PodGroup."""
+    """Return why the queue does not admit the gang, by the condition of its PodGroup."""
     status = (view.groups[0].get("status") or {}) if view.groups else {}
     conditions = [
         reason

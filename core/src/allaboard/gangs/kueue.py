@@ -142,14 +142,15 @@ class WorkloadSeen:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its quota."""
+        """True if it waits for its quota."""
         return self.body is not None and condition_of(self.body, "QuotaReserved").get("status") != "True"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why a queue holds a job back: the code of a cause (core/docs/causes.md), and a sentence; ``never``:
-    waiting does not help it. The sentence is the same as long as nothing happens: it counts no seconds.
+    """Reason for which a queue holds a job back: the code of a cause (core/docs/causes.md), and a sentence;
+    ``never``: waiting does not help. The sentence is the same as long as nothing happens: it counts no
+    seconds.
     """
 
     code: str
@@ -158,7 +159,7 @@ class Held:
 
 
 def why_not_admitted(engine: str) -> str | None:
-    """Why Kueue admits no job of this engine; None: it does, where its configuration says so."""
+    """Return why Kueue admits no job of this engine; None: it does, if its configuration says so."""
     return None if engine in ADMITS else f"Kueue manages no job of {engine}: it would start at once"
 
 
@@ -177,8 +178,9 @@ def topology_request(
 
 
 def why_held(queue: str, workload: Json | None, age: float, now: float, position: int | None = None) -> Held:
-    """Why a job in this queue does not run. ``workload``: None where there is none, or it may not be read;
-    ``age``: seconds since the job was made; ``position``: in its ClusterQueue, 0 is next; None: not known.
+    """Return why a job in this queue does not run. ``workload``: None where there is none, or it may not be
+    read; ``age``: seconds since the job was made; ``position``: in its ClusterQueue, 0 is next; None: not
+    known.
     """
     if workload is None:
         if age < SILENT:
@@ -228,7 +230,7 @@ def _given_up(queue: str, conditions: Mapping[str, Json], evicted: str) -> Held:
 
 
 def _not_admitted(workload: Json) -> str:
-    """What one that has its quota waits for."""
+    """Return what a Workload that has its quota waits for."""
     status = workload.get("status") or {}
     asked = [_cut(name) for name in status.get("nominatedClusterNames") or ()]
     checks = ", ".join(_open_checks(workload))
@@ -248,7 +250,7 @@ def cluster_of(workload: Json) -> str | None:
 
 
 def sent_away(workload: Json | None) -> str:
-    """Where to look for what is not here, of a job that runs on another cluster."""
+    """Hint for a job that runs on another cluster: the place to look at."""
     cluster = None if workload is None else cluster_of(workload)
     where = f"cluster {cluster}" if cluster is not None else "another cluster"
     return f"Kueue has sent it to {where}: its members, their logs and what they report are there"
@@ -263,8 +265,8 @@ def waited_since(workload: Json) -> float | None:
 
 
 def boost_of(workload: Json) -> int | None:
-    """What is added to the priority of a Workload, where its Kueue has that gate on; None: nothing, or no
-    number that it takes.
+    """Number that is added to the priority of a Workload, if its Kueue has that gate on; None: there is none,
+    or no number that it takes.
     """
     value = str(((workload.get("metadata") or {}).get("annotations") or {}).get(BOOST, ""))
     return int(value) if re.fullmatch(r"[+-]?[0-9]{1,10}", value) else None
@@ -302,7 +304,7 @@ def _why_no_quota(reason: str, message: str) -> tuple[str, str, bool]:
 
 
 def _is_hopeless(of_pod_set: str) -> bool:
-    """Whether what is said of one pod set leaves no flavor to wait for."""
+    """True if the message about one pod set leaves no flavor to wait for."""
     hopeless = any(pattern.search(of_pod_set) for pattern in (_NEVER, _UNCOVERED, _NO_MATCH))
     return hopeless and not (_SHORT.search(of_pod_set) or _NO_DOMAIN.search(of_pod_set))
 
@@ -321,12 +323,12 @@ def _too_much(resource: str, flavor: str, before: str, own: str, most: str) -> s
 
 
 def _found(pattern: re.Pattern[str], message: str) -> Iterator[tuple[str, ...]]:
-    """What a pattern finds, each once."""
+    """Matches of a pattern, each once."""
     yield from dict.fromkeys(match.groups() for match in pattern.finditer(message))
 
 
 def _evicted(conditions: Mapping[str, Json]) -> str:
-    """Why it runs no more, if it did; empty: it did not."""
+    """Return why an evicted Workload runs no more; empty: it was not evicted."""
     if not _holds(conditions, "Evicted"):
         return ""
     reason, message = _reason(conditions, "Evicted"), _message(conditions, "Evicted")
@@ -338,8 +340,8 @@ def _evicted(conditions: Mapping[str, Json]) -> str:
 
 
 def _put_off(workload: Json, now: float) -> Iterator[str]:
-    """When it is tried again, of one that Kueue has put off, by the clock: a sentence that counts down would
-    be another one at every look.
+    """Time at which Kueue tries again a Workload that it has put off, by the clock: a sentence that counts
+    down would differ at every look.
     """
     state = (workload.get("status") or {}).get("requeueState") or {}
     due = from_rfc3339(state.get("requeueAt"))
@@ -369,6 +371,6 @@ def _message(conditions: Mapping[str, Json], name: str) -> str:
 
 
 def _cut(message: Any, longest: int = LONGEST) -> str:
-    """What another wrote, on one line and of bounded length."""
+    """Text of somebody else, on one line and of bounded length."""
     text = " ".join(str(message or "").split()).rstrip(".")
     return text if len(text) <= longest else f"{text[:longest]}..."

@@ -35,7 +35,7 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(view: GangView) -> str | None:
-    """Why members have no place. A gang that started in part is reported as such."""
+    """Return why members have no place. A gang that started in part is reported as such."""
     at = placement.gang_places(view)
     if at.placed >= view.needed:
         return None

@@ -142,7 +142,7 @@ def _phase(view: GangView) -> str:
 
 
 def _not_let_in(view: GangView) -> str | None:
-    """Why a PodGroup is not let in yet, by its newest event."""
+    """Return why a PodGroup is not admitted yet, by its newest event."""
     if not view.groups or _phase(view) not in ("", "Pending"):
         return None
     queue = _spec_of_group(view).get("queue") or DEFAULT_QUEUE
@@ -161,7 +161,7 @@ def _not_let_in(view: GangView) -> str | None:
 
 
 def _of_group(view: GangView) -> Iterator[str]:
-    """What was said of the PodGroup, the latest first."""
+    """Messages about the PodGroup, the latest first."""
     for event in reversed(view.events):
         about = event.get("involvedObject") or {}
         if about.get("kind") == "PodGroup" and event.get("message"):
@@ -184,7 +184,7 @@ def _unseen(view: GangView, at: placement.Places) -> str | None:
 
 
 def _scheduler_reason(view: GangView) -> str | None:
-    """What the pods say; where they only say that they wait for each other, what their PodGroup says."""
+    """Message of the pods; if they only say that they wait for each other, that of their PodGroup."""
     message = placement.scheduler_message(view)
     if message is not None and not placement.are_only_echoes(view.pods.values()):
         return message

@@ -141,7 +141,7 @@ def read(view: GangView) -> str | None:
 
 
 def _silent_reason(view: GangView) -> str | None:
-    """Why the scheduler has not begun: it says nothing about that itself."""
+    """Return why the scheduler has not begun: it says nothing about that itself."""
     if not view.groups:
         return "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?"
     if len(view.pods) < view.needed:

@@ -71,7 +71,7 @@ Metrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """How often: after so many steps or so many seconds; neither: only when asked."""
+    """Interval between saves, in steps or in seconds; neither: only on request."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -95,7 +95,7 @@ class Every:
         return every
 
     def due(self, step: int, last_step: int, now: float, last_time: float) -> bool:
-        """Whether a boundary was crossed since the last save (or the start)."""
+        """True if a boundary was crossed since the last save (or the start)."""
         if step <= last_step:
             return False
         if self.steps is not None:
@@ -430,7 +430,7 @@ class Checkpointer:
             raise
 
     def _free_space(self, step: int) -> bool:
-        """What waits for its hour is worth less than the state of now."""
+        """Remove old checkpoints that wait for their hour: they are worth less than the state of now."""
         with suppress(StorageError):
             return self._store.local_path() is not None and self._prune(step, parts_after=0.0) > 0
         return False

@@ -39,12 +39,12 @@ class Context:
 
     @property
     def inside(self) -> bool:
-        """Whether allaboard started this process."""
+        """True if allaboard started this process."""
         return self.run is not None
 
     @property
     def resumes(self) -> bool:
-        """Whether an earlier attempt, or an earlier start of this one, may have left a checkpoint to continue
+        """True if an earlier attempt, or an earlier start of this one, may have left a checkpoint to continue
         from.
         """
         return (self.attempt or 1) > 1 or self.restart > 0

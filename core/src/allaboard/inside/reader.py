@@ -143,7 +143,7 @@ class ShardReader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all ranks are after the batch that was given out last. The same on every rank; numbers and
+        """Position of all ranks after the batch that was given out last. The same on every rank; numbers and
         strings only.
         """
         return {

@@ -75,7 +75,7 @@ def example_of(hint: Any) -> Any:
 
 
 def default_of(hint: Any) -> str:
-    """What an absent field means, in words; empty where that is: nothing."""
+    """Description of a field's default; empty if an absent field means nothing."""
     return str((*get_args(hint)[4:], "")[0])
 
 
@@ -503,7 +503,7 @@ class Reader:
         return self._plain(value, path)
 
     def _plain(self, value: Any, path: str) -> Any:
-        """What goes to the cluster as it is: numbers as numbers, and null where it takes something away."""
+        """A value that goes to the cluster unchanged: numbers stay numbers, and null removes a field."""
         if isinstance(value, Mapping):
             return {str(k): self._plain(v, _at(path, str(k))) for k, v in value.items()}
         if isinstance(value, list):

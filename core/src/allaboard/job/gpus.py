@@ -113,7 +113,7 @@ def card_of(product: str) -> Card | None:
 
 
 def fits(profile: str, card: Card) -> int:
-    """How many slices of a profile one GPU of this card holds; 0: it has no such profile."""
+    """Number of slices of a profile that one GPU of this card holds; 0: it has no such profile."""
     return card.profiles.get(_slice(profile), 0)
 
 
@@ -123,7 +123,7 @@ def cards_with(profile: str) -> list[str]:
 
 
 def profile_problem(profile: str, path: str) -> Problem | None:
-    """What is wrong with the name of a profile; None: a card has it."""
+    """Return the problem of a profile's name; None: a card has it."""
     if _PROFILE.fullmatch(profile) is None:
         return Problem(path, f"{show(profile)} is no MIG profile; write one like 1g.10gb or 1g.10gb+me")
     if cards_with(profile):

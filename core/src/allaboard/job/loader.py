@@ -28,20 +28,20 @@ def load(path: str | Path) -> TrainingJob:
 
 
 def folder_of(path: str | Path) -> str:
-    """Where relative paths of a job in this file start; of one on stdin, here."""
+    """Folder in which relative paths of a job in this file start; for stdin the working directory."""
     if os.fspath(path) in _STREAMS:
         return str(Path.cwd())
     return str(job_folder(path).resolve().parent)
 
 
 def names_a_file(text: str) -> bool:
-    """Whether a text that may be a job is the path of a job file."""
+    """True if a text that may be a job is the path of a job file."""
     text = text.strip()
     return text.endswith(SUFFIXES) and "\n" not in text
 
 
 def display_name(path: str | Path) -> str:
-    """What messages call a file."""
+    """Name of a file in messages."""
     return "stdin" if os.fspath(path) == STDIN else show(os.fspath(path), 200, quote=False)
 
 

@@ -39,7 +39,7 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def in_pod(environ: Mapping[str, str]) -> bool:
-    """Whether this process runs in a pod: by variables that Kubernetes and KFP set in each container, or else
+    """True if this process runs in a pod: by variables that Kubernetes and KFP set in each container, or else
     by the service account's files.
     """
     import os.path

@@ -1,5 +1,5 @@
-"""What experts say of a job or of a manifest that is correct and will still disappoint: each finding with a
-stable code, the path of the field, why, and what to do. Values in, values out.
+"""Advice of experts on a job or a manifest that is correct and will still disappoint: each finding has a
+stable code, the path of the field, the reason, and what to do. Values in, values out.
 
 A rule is a small function of a `allaboard.lint.view.View`, one view of a job and of every kind of job object.
 Rules stand in the modules of `allaboard.lint.rules` and are found by being there.

@@ -1,4 +1,4 @@
-"""What a rule is. Values in, values out."""
+"""Rules of lint. Values in, values out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEVERITIES = ("error", "warning", "advice")
 
 
 class Hit(NamedTuple):
-    """Where a rule applies: the path of the field, and what was found there, in words."""
+    """Place to which a rule applies: the path of the field, and a text about its value."""
 
     path: str
     detail: str = ""
@@ -37,7 +37,7 @@ class Rule:
     find: Callable[[View], Iterator[Hit]]
 
     def fix_of(self, view: View, hit: Hit, path: str) -> str:
-        """What to do, beginning with the path of the field."""
+        """Advice on what to do; it begins with the path of the field."""
         return f"{path}: {self.job_fix if view.origin == JOB else self.fix}"
 
 

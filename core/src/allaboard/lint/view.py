@@ -74,7 +74,7 @@ class Container:
         return None if not values else values[-1] if values[-1] is not None else ""
 
     def amount(self, kind: str, resource: str) -> str | None:
-        """What ``requests`` or ``limits`` say of a resource, as it is written."""
+        """Amount of a resource in ``requests`` or ``limits``, as it is written."""
         value = mapping(mapping(self.fields.get("resources")).get(kind)).get(resource)
         return None if value is None else str(value)
 
@@ -129,17 +129,17 @@ class View:
 
     @property
     def is_v1(self) -> bool:
-        """Whether it is of the Training Operator."""
+        """True if it is of the Training Operator."""
         return self.engine.API_VERSION == "kubeflow.org/v1"
 
     @property
     def is_runtime(self) -> bool:
-        """Whether it is the template of jobs, each of which says some fields itself."""
+        """True if it is the template of jobs, each of which says some fields itself."""
         return self.origin == MANIFEST and "template" in self.spec
 
     @property
     def in_run_policy(self) -> bool:
-        """Whether its kind has a runPolicy with a cleanPodPolicy."""
+        """True if its kind has a runPolicy with a cleanPodPolicy."""
         return self.engine.API_VERSION.startswith("kubeflow.org/")
 
     @property
@@ -220,11 +220,13 @@ class View:
         return self.groups[0].at.rpartition(".")[0].partition("[")[0] if self.groups else "spec"
 
     def _said(self, group: Group) -> Mapping[str, Any]:
-        """What a job says of a group alone."""
+        """Fields of a job for a group alone."""
         return mapping(mapping(self.fields.get("groups")).get(group.role))
 
     def _pods(self, group: Group) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """What a job merges over the pods of a group, and its path; first the group's own, which win."""
+        """Templates that a job merges over the pods of a group, and their paths; first the group's own, which
+        win.
+        """
         yield f"groups.{group.role}.pod", mapping(self._said(group).get("pod"))
         yield "pod", mapping(self.fields.get("pod"))
 
@@ -341,7 +343,7 @@ def _group(
 
 
 def _helps(engine: Engine, role: str) -> bool:
-    """Whether a role trains in none of the engine's frameworks that have it."""
+    """True if a role trains in none of the engine's frameworks that have it."""
     known = [name for name in engine.FRAMEWORKS if role in engine.roles(name)]
     return bool(known) and all(role in engine.helpers(name) for name in known)
 

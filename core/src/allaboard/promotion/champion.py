@@ -93,8 +93,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What came of it: ``promotion`` is the new record, None when the gate stayed shut; ``champion`` is the
-    one in place now.
+    """Result of a promotion: ``promotion`` is the new record, None if the gate stayed shut; ``champion`` is
+    the one in place now.
 
     ``lost`` counts the races that were lost to other promoters on the way, ``problems`` names files that
     were not obeyed. ``standing``: it was the champion already, and nothing has changed.

@@ -55,8 +55,8 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a model must reach. ``metric`` is compared with the champion's (None: no comparison),
-    ``mode`` is min or max.
+    """Requirements of a model. ``metric`` is compared with the champion's (None: no comparison), ``mode`` is
+    min or max.
     """
 
     metric: str | None = None
@@ -114,7 +114,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether all checks passed, and each of them."""
+    """Results of all checks: whether all passed, and each of them."""
 
     passed: bool
     checks: tuple[Check, ...] = ()

@@ -21,7 +21,7 @@ MODES = {"many": "ReadWriteMany", "once": "ReadWriteOnce", "once_pod": "ReadWrit
 
 
 def name_of(claim: Mapping[str, Any], mount: str, layout: Layout) -> str:
-    """What the claim of a volume is called."""
+    """Name of a volume's claim."""
     return labels.claim_name(layout.job if _is_kept(claim) else layout.run, mount)
 
 

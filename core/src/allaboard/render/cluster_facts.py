@@ -1,4 +1,4 @@
-"""What is known of the cluster, or assumed of it, when a job is rendered. Values only.
+"""Known or assumed facts about the cluster when a job is rendered. Values only.
 
 A backend asks its cluster; without one, `ASSUMED` stands in and the command line says so. As JSON they go
 from one place to another (``allaboard cluster --facts``, ``allaboard render --cluster-facts``): the fields of
@@ -61,7 +61,7 @@ class ClusterFacts:
     secrets: tuple[str, ...] = ()
 
     def serves(self, kind: str) -> bool | None:
-        """Whether ``group/version/Kind`` is served; None: not known."""
+        """True if ``group/version/Kind`` is served; None: not known."""
         return None if self.kinds is None else kind in self.kinds
 
 
@@ -69,11 +69,11 @@ ASSUMED = ClusterFacts()
 
 
 def assumed_facts(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
-    """What the settings of a place say: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
-    none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``; ``ALLABOARD_GANG`` and
-    ``ALLABOARD_ENGINE`` (of jobs that leave them to ``auto``); ``ALLABOARD_SECRETS`` (``store-keys,proxy``:
-    Secrets whose keys become variables of every member, which is how a job that names no place finds the
-    store's). The cluster is not asked.
+    """Facts from the settings of a place: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
+    none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``; ``ALLABOARD_GANG`` and ``ALLABOARD_ENGINE``
+    (of jobs that leave them to ``auto``); ``ALLABOARD_SECRETS`` (``store-keys,proxy``: Secrets whose keys
+    become variables of every member, which is how a job that names no place finds the store's). The cluster
+    is not asked.
     """
     secrets = (name.strip() for name in environ.get("ALLABOARD_SECRETS", "").split(","))
     return ClusterFacts(
@@ -139,7 +139,7 @@ def _names(value: Any) -> frozenset[str] | None:
 
 
 def _wrong(name: str, value: Any) -> Iterator[Problem]:
-    """What is wrong with the value of a fact."""
+    """Problems of a fact's value."""
     is_right, allowed = _SHAPES.get(name, (_is_text_or_nothing, "text or null"))
     if not is_right(value):
         yield Problem(name, f"expected {allowed}")

@@ -1,4 +1,4 @@
-"""Which engine goes with which gang scheduler, and which one a job gets. Values in, values out.
+"""Compatibility of engines and gang schedulers, and the choice of both for a job. Values in, values out.
 
 The matrix is derived from what each file says of itself, so that a new engine or gang scheduler has its row
 or column by being there:
@@ -52,7 +52,7 @@ class Pair:
 
 
 def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUMED) -> Pair:
-    """How this engine's jobs are started together by this gang scheduler, on this cluster."""
+    """Pairing of this engine with this gang scheduler, on this cluster."""
     reason = engine.REFUSES.get(gang.NAME) or gang.REFUSES.get(engine.NAME)
     if reason:
         return Pair("refused", reason)
@@ -99,7 +99,7 @@ def _kind_of_job(gang: Gang, layout: Layout, facts: ClusterFacts) -> str:
 
 
 def _has_composites(gang: Gang, facts: ClusterFacts) -> bool:
-    """Whether the cluster is known to serve its gangs of gangs, and their members as they are written."""
+    """True if the cluster is known to serve its gangs of gangs, and their members as they are written."""
     needed = (*gang.COMPOSITE, *gang.KINDS[:1])
     return bool(gang.COMPOSITE) and all(facts.serves(kind) for kind in needed)
 
@@ -146,7 +146,7 @@ def named_schedulers(job: TrainingJob, layout: Layout) -> frozenset[str]:
 
 
 def _known_gang(gang: Gang, facts: ClusterFacts) -> bool:
-    """Whether it is known to be there; nothing is taken on trust by itself."""
+    """True if it is known to be installed; nothing is assumed."""
     return any(facts.serves(kind) for kind in gang.KINDS)
 
 
@@ -238,8 +238,8 @@ def priority_of(job: TrainingJob) -> str | None:
 
 
 def _priority_meant(name: str | None, facts: ClusterFacts) -> tuple[bool, bool]:
-    """Whether a job in a queue of Kueue means a PriorityClass by this name, whether a WorkloadPriorityClass:
-    what there is of them. Where the latter are not known it is the former, as for every job.
+    """Tell if a job in a queue of Kueue means a PriorityClass by this name, and if a WorkloadPriorityClass:
+    the ones that exist. If the latter are not known it is the former, as for every job.
     """
     by_queue = name is not None and name in (facts.queue_priorities or ())
     if facts.priorities is None:
@@ -263,8 +263,8 @@ def _some(names: list[str]) -> str:
 def _topology_request(
     topology: Mapping[str, str], groups: Mapping[str, int], facts: ClusterFacts
 ) -> Mapping[str, str]:
-    """What tells Kueue to place all members close together; empty where it knows no such domain, or cannot
-    say it of these roles: then it is left to the affinity between the members.
+    """Annotations that tell Kueue to place all members close together; empty if it knows no such domain, or
+    has no word for these roles: then the affinity between the members does it.
     """
     labels_of = {name: label_of(domain) for name, domain in topology.items()}
     if not labels_of or not facts.topology_levels.issuperset(filter(None, labels_of.values())):
@@ -306,8 +306,8 @@ def _notes(written: Mapping[str, Any], plan: GangPlan, facts: ClusterFacts, engi
 
 
 def _why_alone(plan: GangPlan, facts: ClusterFacts, schedulers: Collection[str]) -> str | None:
-    """Why nobody starts the members of a job together that left it open; None: somebody does, or the cluster
-    is not known.
+    """Return why nothing starts the members together of a job that leaves the gang scheduler open; None: one
+    does, or the cluster is not known.
     """
     if plan.gang != "none" or plan.total == 1:
         return None
@@ -332,7 +332,7 @@ def _silent_titles(facts: ClusterFacts) -> list[str]:
 
 
 def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
-    """What people should know of Kueue's ways with this job."""
+    """Notes on how Kueue treats this job."""
     if engine.NAME in kueue.OFF_BY_DEFAULT:
         yield (
             f"gang.queue: Kueue 0.19 and later leaves {engine.KIND} alone unless its configuration names "
@@ -355,7 +355,9 @@ def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
 
 
 def has_tiers(gang: Gang, how: str) -> bool:
-    """Whether it knows domains by words of its own: an operator that makes its objects hands none on."""
+    """True if it has fields of its own for domains, and gets them: an operator that makes its objects passes
+    none on.
+    """
     return "topology" in gang.UNDERSTANDS and how == "marks"
 
 
@@ -378,7 +380,7 @@ def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iter
 
 
 def name_problems(name: Any, path: str = "gang.scheduler") -> Iterator[Problem]:
-    """What is wrong with a gang scheduler's name."""
+    """Problems of a gang scheduler's name."""
     yield from _unknown(path, name, [AUTO, *GANGS])
 
 
@@ -470,7 +472,7 @@ def object_kind(engine: Engine) -> str:
 
 
 def engine_notes(job: TrainingJob, engine: Engine, facts: ClusterFacts) -> Iterator[str]:
-    """Why a job that leaves its engine open is given another one than its framework prefers."""
+    """Return why a job that leaves its engine open gets another one than its framework prefers."""
     preferred = BY_FRAMEWORK[job.get("framework", "pytorch")][0]
     if job.get("engine", AUTO) != AUTO or engine is preferred:
         return

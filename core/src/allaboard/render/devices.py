@@ -55,7 +55,7 @@ def objects(layout: Layout, namespace: str) -> Iterator[dict[str, Any]]:
 
 
 def of_pod(name: str | None) -> dict[str, Any]:
-    """What the spec of a pod says of its claim."""
+    """Fields of a pod's spec for its claim."""
     return {"resourceClaims": [{"name": CLAIM, "resourceClaimTemplateName": name}]} if name else {}
 
 
@@ -70,7 +70,7 @@ def problems(layout: Layout, facts: ClusterFacts) -> Iterator[Problem]:
 
 
 def _requests(layout: Layout) -> list[Mapping[str, Any]]:
-    """What is claimed, each once, in the order of the groups."""
+    """Requests of the groups, each once, in the order of the groups."""
     requests: list[Mapping[str, Any]] = []
     for group in layout.groups:
         request = _request(group.needs)

@@ -113,7 +113,7 @@ def annotation_of(obj: Mapping[str, Any], name: str) -> str | None:
 
 
 def is_ours(obj: Mapping[str, Any], uid: str, record_created: str | None = None) -> bool:
-    """Whether an object belongs to the attempt of this uid. ``record_created``: the creationTimestamp of the
+    """True if an object belongs to the attempt of this uid. ``record_created``: the creationTimestamp of the
     run record, which is always made first; an older object is left over from a record that was pruned.
     """
     if annotation_of(obj, LAUNCH) != uid:
@@ -124,7 +124,7 @@ def is_ours(obj: Mapping[str, Any], uid: str, record_created: str | None = None)
 
 
 def owner_reference(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What the extra objects of an attempt carry once its job exists: they are removed with it. Not the
+    """Owner reference of an attempt's extra objects once its job exists: they are removed with it. Not the
     controller: the job's operator is not to take them for its own.
     """
     return {

@@ -151,7 +151,7 @@ def _with_added(engine: Engine, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
-    """What the pods of a role carry so that they start together, and close together."""
+    """Marks of a role's pods by which they start together, and close together."""
     gang = GANGS[plan.gang]
     marks = gang.marks(plan, role) if plan.how == "marks" else {}
     if plan.queue_priority is not None and plan.priority is None:
@@ -179,7 +179,7 @@ def _raise_problems(job: TrainingJob, problems: Sequence[Problem]) -> None:
 def _duplicate_problems(
     spec: Mapping[str, Any], expressed: Mapping[str, Any], path: str
 ) -> Iterator[Problem]:
-    """What `engine_spec` says of fields that are written from the rest of the job: they would differ from
+    """Problems of fields in `engine_spec` that are written from the rest of the job: they would differ from
     what the job means, here and on one machine.
     """
     for name, value in expressed.items():

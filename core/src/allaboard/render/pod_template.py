@@ -114,7 +114,7 @@ _QUANTITY = re.compile(r"\+?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?\
 
 
 class Shape(Protocol):
-    """What a pod template needs to know of an engine (`allaboard.engines.Engine` has it): the name of the
+    """Part of an engine that a pod template needs (`allaboard.engines.Engine` has it): the name of the
     container that trains, other names by which a job may mean it, and the label that holds a member's index.
     """
 
@@ -233,7 +233,7 @@ def _without_idle_shm(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields_of_group(job: TrainingJob, role: str) -> Mapping[str, Any]:
-    """What a job says of one group alone."""
+    """Fields of a job for one group alone."""
     group = (job.get("groups") or {}).get(role)
     return group if isinstance(group, Mapping) else {}
 
@@ -347,7 +347,7 @@ def _claims(job: TrainingJob) -> dict[str, tuple[int, bool]]:
 
 
 def _source(storage: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
-    """Where a volume comes from that no other mount shows."""
+    """Source of a volume that no other mount shows."""
     from allaboard.render import claims
 
     if "claim" in storage:
@@ -375,7 +375,7 @@ def _shm(needs: Needs) -> dict[str, Any]:
 
 
 def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str, Any]:
-    """Where members may run, and before whom."""
+    """Nodes on which members may run, and their priority."""
     placement: dict[str, Any] = {}
     affinity: dict[str, Any] = {}
     if needs.gpu_type is not None:
@@ -473,8 +473,8 @@ def _plain(value: Any) -> Any:
 
 
 def pod_problems(pod: Any, container: str, aliases: Collection[str] = ()) -> Iterator[Problem]:
-    """What in a job's `pod` cannot be merged, or contradicts what allaboard needs; ``container``: the
-    engine's; ``aliases``: other names of it.
+    """Problems of a job's `pod`: fields that cannot be merged, or contradict allaboard's own; ``container``:
+    the engine's; ``aliases``: other names of it.
     """
     if not isinstance(pod, Mapping):
         return
@@ -664,8 +664,8 @@ def _unknown_key(key: str) -> str:
 
 
 def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shape) -> Iterator[Problem]:
-    """What a cluster cannot make pods of. The API server takes job objects whose pods it would refuse, so
-    that a wrong name would show as a job without members.
+    """Problems for which a cluster cannot make pods. The API server takes job objects whose pods it would
+    refuse, so that a wrong name would show as a job without members.
     """
     named = job.get("image") or facts.image or _pod_says_the_image(job.get("pod"), engine)
     if not named and not engine.brings_image(layout):

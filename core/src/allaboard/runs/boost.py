@@ -1,5 +1,5 @@
-"""Whom a queue preempts first: who loses least. The boost of a run that is admitted, from what it has not
-saved. Values in, values out.
+"""Boost of a run that is admitted, from the work that it has not saved: a queue preempts first the run that
+loses least. Values in, values out.
 
 Kueue orders those that it may preempt by priority plus boost, and of equals takes the one that was admitted
 last (0.19.2: pkg/scheduler/preemption/common/ordering.go), whatever it loses. Here the boost grows with the
@@ -108,7 +108,7 @@ def interval_of(run: Admitted) -> float | None:
 
 
 def room_above(priority: int, others: Iterable[int]) -> int:
-    """How high the boost of this priority may be: below the next higher one of these, `LEVELS` at most."""
+    """Highest boost of this priority: below the next higher one of these, `LEVELS` at most."""
     return min((other - priority - 1 for other in others if other > priority), default=LEVELS)
 
 

@@ -1,4 +1,4 @@
-"""What `index.json` says: the shards of one prepared data set. Values in, values out; nothing is read here.
+"""Content of `index.json`: the shards of one prepared data set. Values in, values out; nothing is read here.
 
     {"version": 1, "samples": 1797, "shards": [{"name": "shard-000000-0b1c2d3e4f50.tar", "size": 2979840,
      "samples": 1797, "sha256": "0b1c..."}], "created": "2026-11-21T12:00:00.250Z",
@@ -92,7 +92,7 @@ class Index:
         return [f"{uri.rstrip('/')}/{shard.name}" for shard in self.shards]
 
     def version_uri(self, uri: str) -> str:
-        """Where this version is, whatever is prepared later; ``uri``: where the index was read."""
+        """Address of this version, whatever is prepared later; ``uri``: that of the index."""
         return join(uri, self.folder)
 
     def within(self, folder: str) -> Index:

@@ -410,7 +410,9 @@ def _limits(samples: Any, size: Any) -> Limits:
 
 
 def _fingerprint(samples: Files | Stream, limits: Limits) -> str | None:
-    """What the shards depend on; None for an iterable, of which nothing is known before it is read."""
+    """Fingerprint of everything that the shards depend on; None for an iterable, of which nothing is known
+    before it is read.
+    """
     if isinstance(samples, Stream):
         return None
     text = f"{samples.fingerprint} samples={limits.samples} size={limits.size}"
@@ -443,7 +445,7 @@ def _absent(store: Store, shards: Iterable[Shard]) -> list[str]:
 
 
 def _is_intact(store: Store, shard: Shard) -> bool:
-    """Whether the shard is there. On a disk its bytes are checked; in a bucket that would be a download."""
+    """True if the shard is there. On a disk its bytes are checked; in a bucket that would be a download."""
     entry = store.stat(shard.name)
     if entry is None or entry.size != shard.size:
         return False

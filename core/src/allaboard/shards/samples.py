@@ -119,7 +119,7 @@ class Stream:
 
     @property
     def total(self) -> int | None:
-        """How many there are, if that is known."""
+        """Number of samples, if it is known."""
         return len(self._items) if isinstance(self._items, Sized) else None
 
     def samples(self, largest: int | None = None) -> Iterator[Sample]:

@@ -40,8 +40,8 @@ def load_index(at: str | os.PathLike[str] | Store) -> Index:
 
 
 def verify(at: str | os.PathLike[str] | Store) -> list[str]:
-    """What is wrong with the data set at this uri or store: a sentence for each shard that is not what the
-    index says, or one for the index. Empty when all is well.
+    """Problems of the data set at this uri or store: a sentence for each shard that differs from the index,
+    or one for the index. Empty: there are none.
 
     Reads every byte. Raises StorageError when the store cannot be read.
     """

@@ -277,7 +277,7 @@ def unnamed_file(folder: Path) -> Iterator[Unnamed]:
 
 
 class Unnamed:
-    """What `unnamed_file` gives: ``file`` to write to, and ``path``, where the bytes lie for now."""
+    """Result of `unnamed_file`: ``file`` to write to, and ``path``, where the bytes lie for now."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path

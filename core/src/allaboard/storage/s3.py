@@ -281,7 +281,7 @@ class S3Store:
         return f"{self.uri}/{key}".rstrip("/")
 
     def _head(self, key: str) -> dict[str, Any] | None:
-        """What the server says about the object, None when it is absent from a bucket that exists."""
+        """Answer of the server about the object; None: it is absent from a bucket that exists."""
         with self._translate_errors(key, "looking at") as client:
             where = {"Bucket": self._bucket, "Key": self._full_key(key)}
             try:
@@ -567,7 +567,7 @@ def _foreign_errors() -> tuple[type[BaseException], ...]:
 
 
 def _translate_client_error(error: BaseException) -> dict[str, Any]:
-    """What the server answered; empty when the trouble is on this side of the wire."""
+    """Answer of the server; empty if the server sent none."""
     return getattr(error, "response", None) or {}
 
 

@@ -538,7 +538,7 @@ class FakeApi:
         table: bool = False,
         **_: Any,
     ) -> Iterator[tuple[str, Json]]:
-        """What happened since; then the stream ends, as a server's does. Raises Gone."""
+        """Events since a resourceVersion; then the stream ends, as a server's does. Raises Gone."""
         matches = _selector(labels)
 
         def since(ns: str) -> list[tuple[str, Json]]:
@@ -568,7 +568,7 @@ class FakeApi:
         previous: bool = False,
         **_: Any,
     ) -> FakeStream:
-        """What the pod wrote (`FakeCluster.say`), up to now, each line with its time."""
+        """Log of the pod (`FakeCluster.say`), up to now, each line with its time."""
 
         def read(ns: str) -> list[bytes]:
             self.cluster.get(PODS, pod, ns)
@@ -879,7 +879,7 @@ def merged(old: Any, patch: Any) -> Any:
 
 
 def with_defaults(given: Json, defaults: Mapping[str, Any]) -> Json:
-    """What a CRD's defaults make of an object: fields that it does not say."""
+    """Return an object with a CRD's defaults for fields that it does not say."""
     result = dict(given)
     for name, value in defaults.items():
         if isinstance(value, Mapping):

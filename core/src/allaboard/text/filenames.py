@@ -45,7 +45,7 @@ def relative_name(value: object) -> RelativeName:
 
 
 def leads_out(name: str) -> str | None:
-    """Why a path may lead out of the folder that it is put into, None when it never does.
+    """Return the reason for which a path may lead out of the folder that it is put into; None: it never does.
 
     For names that are keys in a store and may become paths in a training script.
     """

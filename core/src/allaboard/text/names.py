@@ -156,9 +156,7 @@ def attempt_name(run: str, attempt: int, generation: int = 1, most: int = OBJECT
 
 
 def checkpoint_folder(run: str, generation: int) -> str:
-    """Where a run keeps its checkpoints below ``checkpoints.uri``; a new generation starts in a fresh
-    folder.
-    """
+    """Folder of a run's checkpoints below ``checkpoints.uri``; a new generation starts in a fresh folder."""
     return run if generation <= 1 else f"{run}-g{generation}"
 
 

@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"[+-]?[0-9][0-9_]*+(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?")
 
 
 def names_a_secret(name: object) -> bool:
-    """Whether what stands under this name is a secret: ``HF_TOKEN``, ``apiKey``, ``PGPASSWORD``."""
+    """True if the value under this name is a secret: ``HF_TOKEN``, ``apiKey``, ``PGPASSWORD``."""
     if not isinstance(name, str) or len(name) > 1000 or name in _NOT_SECRET:
         return False
     if _INSIDE_A_WORD.search(name.lower()):
@@ -65,8 +65,9 @@ def names_a_secret(name: object) -> bool:
 
 
 def hidden_value(name: object, value: object) -> bool:
-    """Whether this value of this name is to be hidden. Nothing, true and false are no secrets, nor is a
-    number that measures something (``MAX_TOKENS``)."""
+    """True if this value of this name has to be hidden. Nothing, true and false are no secrets, nor is a
+    number that measures something (``MAX_TOKENS``).
+    """
     if value is None or isinstance(value, bool) or not names_a_secret(name):
         return False
     text = value if isinstance(value, str) else _text(value)
@@ -116,7 +117,7 @@ def _userinfo(match: re.Match[str]) -> str:
 
 
 def _end_of_userinfo(body: str) -> int:
-    """Where the ``@`` is that ends user and password, in what follows the two slashes; -1 where none does."""
+    """Index of the ``@`` that ends user and password, in the text after the two slashes; -1: none."""
     authority = re.match(r"[^/?#]*+", body)
     end = authority.end() if authority else 0
     at = body.rfind("@", 0, end)
@@ -307,7 +308,7 @@ _ERRORS = re.compile(r"(?:Error|Exception|Warning)$")  # `KeyError: 'loss'`
 
 
 def _is_assignment(match: re.Match[str], value: str, text: str) -> bool:
-    """Whether an assignment in prose is one: ``api_key=abc`` always, ``token: expected ','`` not."""
+    """True if the match is an assignment, not prose: ``api_key=abc`` always, ``token: expected ','`` not."""
     name = match[1]
     if not hidden_value(name, value.strip("\\")):
         return False
@@ -327,7 +328,7 @@ _CODE = re.compile(r"lambda$|[a-z_]+(?:\.[a-z_]+)*[(\[]|[a-z_]+(?:\.[a-z_]+)+$")
 
 
 def _strong(name: str) -> bool:
-    """Whether the name says it without doubt; ``key``, ``token`` and such may be anything."""
+    """True if the name is a secret's without doubt; ``key``, ``token`` and such may be anything."""
     return bool(_INSIDE_A_WORD.search(name.lower())) or len(_WORDS.findall(name)) > 1
 
 

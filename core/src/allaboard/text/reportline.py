@@ -88,7 +88,7 @@ def decode(line: str) -> Report | None:
 
 
 def is_answer(line: str) -> bool:
-    """Whether a line only answers a question, so that who wrote it may stand still all the same."""
+    """True if a line only answers a question: its writer may stand still all the same."""
     return f'{PREFIX}{{"v":{VERSION},"kind":"{STACKS}",' in line[:200]
 
 
@@ -100,7 +100,7 @@ def whole(value: Any) -> int | None:
 
 
 def _fits(value: Any, fits: Callable[[Any], bool], is_odd: bool) -> bool:
-    """Whether a field is what its kind says; it may be left out, but not be no number."""
+    """True if a field has the type of its kind. It may be absent; a number may not be NaN or infinite."""
     return not is_odd if value is None else fits(value)
 
 

@@ -159,8 +159,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def place_in_line(before: int | None) -> str:
-    """How to go on with a sentence about a queue: ``, next in line``, ``, 3 before it``; nothing where the
-    place is not known.
+    """Continuation of a sentence about a queue: ``, next in line``, ``, 3 before it``; empty if the place is
+    not known.
     """
     return "" if before is None else f", {before} before it" if before else ", next in line"
 

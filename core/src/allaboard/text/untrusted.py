@@ -27,7 +27,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a text may ask of its reader."""
+    """Limits of a text that is read: its size, and that of its values."""
 
     size: int = 8 * 2**20
     """Bytes of the text, as UTF-8."""
@@ -395,7 +395,7 @@ def _shown(value: Any) -> str:
 
 
 def text_flaw(text: str) -> str | None:
-    """What keeps a text from being written anywhere as UTF-8 and passed to a process; None for nothing."""
+    """Return why a text cannot be written as UTF-8 or passed to a process; None: it can."""
     if "\0" in text:
         return "holds a NUL byte"
     if not text.isascii():

@@ -87,7 +87,7 @@ _TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSched
 
 
 def _fields(template: Json) -> dict[str, Any] | None:
-    """What a template says in the words of `resources`; None: not this alone."""
+    """Fields of `resources` for a claim template; None: the template says more than these."""
     request = _only(_at(template, "spec", "spec"), "devices", "requests")
     if not isinstance(request, list) or len(request) != 1 or not isinstance(request[0], Mapping):
         return None
@@ -127,7 +127,7 @@ def _at(value: Any, *path: str) -> Any:
 
 
 def _only(value: Any, *path: str) -> Any:
-    """What stands at this path of a mapping that says nothing else."""
+    """Value at this path of a mapping that holds nothing else."""
     for name in path:
         if not isinstance(value, Mapping) or {*value} != {name}:
             return None

@@ -1,4 +1,4 @@
-"""Which framework a JobSet trains with, and which roles its replicated jobs have: a JobSet says neither."""
+"""Framework of a JobSet, and roles of its replicated jobs: a JobSet says neither."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _by_words(texts: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _by_roles(gang: Gang, roles: Callable[[str], Roles]) -> tuple[str, str]:
-    """What a JobSet is taken for in which nothing tells it: torch, but where there are several leaders."""
+    """Framework of a JobSet in which nothing tells it: torch, unless there are several leaders."""
     unknown = "nothing in this JobSet tells it, and "
     torch, paddle = roles("pytorch"), roles("paddle")
     is_led_by_several = len(gang.parts) > 1 and not _have_places(gang, torch, _by_names(gang, torch))
@@ -155,7 +155,7 @@ def _fits(
     gang: Gang,
     role_by_part: Mapping[str, str],
 ) -> bool:
-    """Whether there are as many members of each role as the framework has."""
+    """True if each role has as many members as the framework allows."""
     if _have_places(gang, roles, role_by_part):
         return True
     there = ", ".join(f"{part.name} ({part.count})" for part in gang.parts)
@@ -183,7 +183,7 @@ def _have_places(gang: Gang, roles: Roles, role_by_part: Mapping[str, str]) -> b
 
 
 def _tell_roles(reading: Reading, part: Part) -> None:
-    """What differs from the shape of the part."""
+    """Report the differences from the shape of the part."""
     groups = [role for role, _ in part.roles]
     if groups != [part.name]:
         reason = "groups are called as the roles of the framework"

@@ -39,7 +39,7 @@ _BY_INDEX = ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
 
 
 class Kind(Protocol):
-    """What is asked of the engine."""
+    """Methods of the engine that reading needs."""
 
     KIND: str
     NAME: str
@@ -183,8 +183,8 @@ def _choose_trainer(reading: Reading, part: Part, name: str) -> None:
 
 
 def _container_name(kind: Kind, gang: Gang, framework: str) -> str:
-    """What the job calls the container that trains: as every engine of the framework knows it, unless another
-    one is called so.
+    """Name of the container that trains, in the job: as every engine of the framework knows it, unless
+    another container has that name.
     """
     taken = [
         item.get("name")
@@ -272,7 +272,7 @@ def _tell_restarts(reading: Reading, pods: Mapping[str, PodFields]) -> None:
 
 
 def _order(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, Any]) -> None:
-    """Which members start first. One that waits for the end of another is none of a gang."""
+    """Read the start order. A member that waits for the end of another is not part of a gang."""
     at = "spec.startupPolicy"
     fields = reading.mapping(spec.pop("startupPolicy", None), at)
     orders = {"AnyOrder": "", "InOrder": "InOrder"}
@@ -293,7 +293,7 @@ def _order(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, An
 
 
 def _depends(reading: Reading, part: Part) -> bool:
-    """Whether a part waits until the one before it is ready."""
+    """True if a part waits until the one before it is ready."""
     at, waits = f"{part.at}.dependsOn", False
     for n, item in enumerate(reading.items(part.spec.pop("dependsOn", None), at)):
         fields = reading.mapping(item, f"{at}[{n}]")
@@ -334,7 +334,7 @@ def _rest(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: d
 
 
 def _keep_own(reading: Reading, kind: Kind, part: Part) -> None:
-    """What the Jobs of a part go on saying; `_own` says it to the engine."""
+    """Keep the fields of a part's Jobs that stay as they are; `_own` passes them to the engine."""
     at = f"{part.at}.template"
     for name in sorted(kind.JOB_FIELDS & {*part.spec}):
         value = part.spec.pop(name)
@@ -350,7 +350,7 @@ def _keep_own(reading: Reading, kind: Kind, part: Part) -> None:
 
 
 def _own(gang: Gang) -> Iterator[dict[str, Any]]:
-    """What the engine is told of the Jobs of each group."""
+    """Fields of each group's Jobs for the engine."""
     for part in gang.by_rank():
         group = {"groupName": part.group} if part.group else {}
         template = {"template": part.own} if part.own else {}

@@ -27,7 +27,7 @@ _LONGEST = 100_000
 
 
 def host_of(rank: int) -> str:
-    """What stands for the host of a member, whatever it is called."""
+    """Placeholder for the host of a member, whatever its name is."""
     return f"<host {rank}>"
 
 
@@ -114,7 +114,7 @@ class Gang:
         return next((part for part in self.parts if part.name == name), None)
 
     def there(self, part: Part, label: str, who: Member) -> str | None:
-        """What a label of a member says in the JobSet; None: nothing that is known here."""
+        """Value of a member's label in the JobSet; None: it is not known here."""
         known = {
             COMPLETION_INDEX: who.pod,
             f"{PREFIX}job-index": who.job,
@@ -128,7 +128,7 @@ class Gang:
         return None if known.get(label) is None else str(known[label])
 
     def here(self, part: Part, label: str, who: Member) -> str | None:
-        """What the label says of the same member of a run; its name and its hosts are as true there."""
+        """Value of the label for the same member of a run; its name and its hosts are as true there."""
         known = {
             COMPLETION_INDEX: 0,
             f"{PREFIX}job-index": who.index,
@@ -141,7 +141,7 @@ class Gang:
 
 
 def expression(part: Part, values: Sequence[str]) -> str | None:
-    """What says these values of `Part.some` in a run: a text, `INDEX`, `RANK`; None: nothing does."""
+    """Expression for these values of `Part.some` in a run: a text, `INDEX`, `RANK`; None: there is none."""
     if len({*values}) == 1:
         return values[0]
     some = part.some()
@@ -169,7 +169,7 @@ def program_of(container: Mapping[str, Any]) -> list[str]:
 
 
 def limits_of(container: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """What it may use at most."""
+    """Limits of a container's resources."""
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, Mapping) else None
     return limits if isinstance(limits, Mapping) else {}
@@ -189,7 +189,7 @@ Known = Mapping[str, Sequence[str] | None]
 
 
 def values_of(gang: Gang, part: Part, variables: Sequence[Any]) -> Known:
-    """What the variables of a container say in the JobSet."""
+    """Values of a container's variables in the JobSet."""
     known: dict[str, Sequence[str] | None] = {}
     for variable in variables:
         name = variable.get("name") if isinstance(variable, Mapping) else None
@@ -251,7 +251,7 @@ class Hosts:
         return text if new == spelled_out else new
 
     def names_one(self, text: str) -> bool:
-        """Whether a text names a member, or builds such a name."""
+        """True if a text names a member, or builds such a name."""
         return self._built.search(self._spelled_out(text)) is not None
 
     def _spelled_out(self, text: str) -> str:

@@ -72,7 +72,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class PodFields:
-    """What one template says. ``restart``: the pod's restartPolicy, as it is written; ``pod``: the rest, to
+    """Fields of one template. ``restart``: the pod's restartPolicy, as it is written; ``pod``: the rest, to
     be merged over the template of the job; ``at``: the path of the template, ``container_at``: that of the
     container that trains.
     """
@@ -309,7 +309,7 @@ def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours
 
 
 def _refers_forward(variables: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a variable names one that stands after it, which stays unexpanded: no other order is right."""
+    """True if a variable names a later one, which stays unexpanded: no other order is right."""
     seen: set[str] = set()
     for name, variable in variables.items():
         seen.add(name)
@@ -325,8 +325,8 @@ _MADE = ("ALLABOARD_CHECKPOINT", "ALLABOARD_START_FROM", "ALLABOARD_DATA")
 
 
 def _own_variable(reading: Reading, name: str, variable: Mapping[str, Any], at: str) -> None:
-    """What allaboard tells its members is made anew with the job; where its data lies is not known from
-    there.
+    """Report the loss of a variable of allaboard's own: it is made anew with the job, and the place of its
+    data is not known from there.
     """
     if name.startswith(_MADE):
         reading.lose(at, variable, "was made of the job's checkpoints and data; write those again")
@@ -594,7 +594,7 @@ def _devices(
 
 
 def _may_pin(trains: Mapping[str, Any]) -> bool:
-    """Whether a container says what it may add to its capabilities, which stands, or that it may pin."""
+    """True if a container says which capabilities it adds, which are kept, or that it may pin memory."""
     context = trains.get("securityContext")
     capabilities = context.get("capabilities") if isinstance(context, Mapping) else None
     return isinstance(capabilities, Mapping) and bool(capabilities.get("add"))
@@ -609,7 +609,7 @@ def _count(amount: Any) -> int | None:
 
 
 def _placement(spec: dict[str, Any], resources: dict[str, Any]) -> None:
-    """What members with GPUs get anyway, and the GPU that a node must have."""
+    """Remove the placement that members with GPUs get anyway, and read the GPU that a node must have."""
     tolerations = spec.get("tolerations")
     if isinstance(tolerations, list):
         left = [item for item in tolerations if plain(item) != _GPU_TOLERATION]
@@ -627,7 +627,7 @@ def _placement(spec: dict[str, Any], resources: dict[str, Any]) -> None:
 
 
 def _keeps_alone(spec: dict[str, Any]) -> bool:
-    """Whether the template keeps off shared GPUs in the words that allaboard has for it, which go."""
+    """True if the template keeps off shared GPUs by the rule that allaboard writes; the rule is removed."""
     terms = {"nodeSelectorTerms": [{"matchExpressions": [_ALONE]}]}
     rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     if plain(spec.get("affinity")) != rule:
@@ -637,7 +637,7 @@ def _keeps_alone(spec: dict[str, Any]) -> bool:
 
 
 def _exact_cores(amount: Any) -> bool:
-    """Whether cpu says this amount to the last thousandth."""
+    """True if cpu says this amount to the last thousandth."""
     try:
         cores = units.cores(amount) if isinstance(amount, (str, int, float)) else 0
     except ValueError:
@@ -690,7 +690,7 @@ def _rights(
 
 
 def _holds(holder: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether a securityContext says all of this."""
+    """True if a securityContext holds all of these settings."""
     context = holder.get("securityContext")
     return isinstance(context, Mapping) and all(
         plain(context.get(n)) == value for n, value in settings.items()
@@ -771,7 +771,7 @@ def _shared_environment(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _shared(pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of these say; lists whole or not at all."""
+    """Part that all pods have in common; lists whole or not at all."""
     first, rest = pods[0], pods[1:]
     shared: dict[str, Any] = {}
     for name, value in first.items():
@@ -786,7 +786,7 @@ def _shared(pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _difference(pod: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not said by all."""
+    """Part of a pod that not all have."""
     left: dict[str, Any] = {}
     for name, value in pod.items():
         if name not in shared:
@@ -799,7 +799,7 @@ def _difference(pod: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, 
 def note_paths(
     reading: Reading, groups: Mapping[str, PodFields], own: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Where the fields stood, for problems of the job that is made of them."""
+    """Record the paths of the fields, for problems of the job that is made of them."""
     first = next(iter(groups.values()))
     for role, fields in {"": first, **groups}.items():
         prefix = f"groups.{role}." if role else ""

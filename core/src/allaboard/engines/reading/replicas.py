@@ -42,7 +42,9 @@ Own = Callable[[Reading, dict[str, Any], dict[str, Any], Mapping[str, int]], Non
 
 
 class Kind(Protocol):
-    """What is asked of an engine of kubeflow.org/v1 (`allaboard.engines.kubeflow.KubeflowEngine`)."""
+    """Methods of an engine of kubeflow.org/v1 that reading needs
+    (`allaboard.engines.kubeflow.KubeflowEngine`).
+    """
 
     KIND: str
     NAME: str

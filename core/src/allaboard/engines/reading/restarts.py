@@ -1,4 +1,4 @@
-"""When members of a JobSet are started again, when it has succeeded, and when it fails: the policy of a job.
+"""Policy of a job from a JobSet: restarts of members, success and failure.
 
 A member that fails has left its gang, so a job restarts the gang; a JobSet may restart its members one by
 one first (backoffLimit of a Job). What the engine would say otherwise stays in ``engine_spec``, or is told.
@@ -20,9 +20,9 @@ _TRIES = 6
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What an engine makes of a job: what it tells the member of a rank, whose hosts are
-    `allaboard.engines.reading.members.host_of` theirs; who decides, when it is started again, and what
-    ends a Job at once.
+    """Policies that an engine makes of a job: the environment of the member of a rank, whose hosts are those
+    of `allaboard.engines.reading.members.host_of`; the success policy, the failure policy, and the rules that
+    end a Job at once.
     """
 
     environment: Callable[[int], Mapping[str, str]]
@@ -154,7 +154,7 @@ def _as_rendered(
     engine_spec: dict[str, Any],
     by_gang: bool,
 ) -> None:
-    """What the engine makes of the policy, and what is said otherwise."""
+    """Compare the policy with what the engine renders, and report the differences."""
     by_code = {**policy, "restart": "exit_code"}
     if policy["restart"] == "on_failure" and failure_policy == _without_limit(render(by_code).failure):
         policy["restart"] = "exit_code"
@@ -248,7 +248,7 @@ def _defaulted(rule: Any, trains: Any, container: str) -> Any:
 def _success(
     reading: Reading, render: Render, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
 ) -> None:
-    """Who decides. Nothing said means all members."""
+    """Read the success policy. Without one all members decide."""
     at = "spec.successPolicy"
     fields = reading.mapping(spec.pop("successPolicy", None), at)
     operator = reading.word(fields.pop("operator", None), {"All": "All", "Any": "Any"}, f"{at}.operator")

@@ -40,8 +40,8 @@ _APART = "says what nothing in a run says"
 
 
 class Template:
-    """What the template of a part says in the words of a run. ``environment``: what the engine tells the
-    member of a rank; ``name``: of the container that trains, to the engine; ``ours``: allaboard made it.
+    """Template of a part, rewritten for a run. ``environment``: variables that the engine gives to the member
+    of a rank; ``name``: of the container that trains, to the engine; ``ours``: allaboard made it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Template:
     # Variables.
 
     def _is_told(self, variable: Any, known: Known, hosts: Hosts, at: str) -> bool:
-        """Whether the engine says this variable; what it would say otherwise is told."""
+        """True if the engine sets this variable; a value that differs from the engine's is reported."""
         name = variable.get("name") if isinstance(variable, Mapping) else None
         if not isinstance(name, str) or not any(name in environment for environment in self.told):
             return False
@@ -185,7 +185,7 @@ _PORT = re.compile(r"(?<=>):\d{1,5}")
 
 
 def _may_differ(name: str, theirs: Sequence[str], ours: Sequence[str]) -> bool:
-    """Whether a variable says the same as the engine's but for ports and what is each run's own."""
+    """True if a variable equals the engine's but for ports and parts that differ in each run."""
     if name.endswith("_PORT") or name in _OF_THE_RUN or (name == "PYTHONUNBUFFERED" and all(theirs)):
         return True
     left, right = ([_PORT.sub("", value) for value in values] for values in (theirs, ours))
@@ -195,7 +195,7 @@ def _may_differ(name: str, theirs: Sequence[str], ours: Sequence[str]) -> bool:
 
 
 def _task(text: str) -> str:
-    """What TF_CONFIG says, in an order of its own."""
+    """Task of a TF_CONFIG, in a fixed order."""
     try:
         value = json.loads(text)
         return json.dumps([value["cluster"], value["task"]], sort_keys=True)

@@ -24,7 +24,7 @@ _ROLE = "worker"
 
 
 class Kind(Protocol):
-    """What is asked of the engine."""
+    """Methods of the engine that reading needs."""
 
     KIND: str
     NAME: str
@@ -133,7 +133,7 @@ def _positive(number: Any) -> int:
 
 
 def _launcher_works(reading: Reading, runtime: Mapping[str, Any], name: str) -> bool:
-    """Whether the launcher is one of the nodes of a runtime of MPI."""
+    """True if the launcher is one of the nodes of a runtime of MPI."""
     policy = runtime.get("mlPolicy")
     of_mpi = policy.get("mpi") if isinstance(policy, Mapping) else None
     if isinstance(of_mpi, Mapping):
@@ -159,7 +159,7 @@ def _launcher_and_workers(
 
 
 def _parallelism_of_nodes(runtime: Mapping[str, Any]) -> Any:
-    """How many workers a runtime of MPI has; None where it does not say it."""
+    """Number of workers of a runtime of MPI; None: it does not say it."""
     spec: Any = runtime
     for field in ("template", "spec", "replicatedJobs"):
         spec = spec.get(field) if isinstance(spec, Mapping) else None

@@ -1,5 +1,5 @@
-"""What becomes of an object that is converted, and how the values of one are read: everything that is wrong
-with it at once, with the path in the object.
+"""Results of a conversion, and the reader of an object's values: it reports all problems at once, with the
+path in the object.
 
 An object was written by anybody: each value has the type that is asked for, or there is a problem. Numbers
 and truth values where text belongs, which YAML makes of ``1`` and ``yes`` and the API server refuses, are
@@ -52,7 +52,7 @@ class Conversion:
     paths: Mapping[str, str] = field(default_factory=dict)
 
     def path_of(self, path: str) -> str:
-        """Where in the object the field of the job stood; the path itself where nobody knows."""
+        """Path in the object from which a field of the job was read; the same path if that is not known."""
         at = path
         while at:
             if at in self.paths:
@@ -163,7 +163,7 @@ class Reading:
         return None
 
     def word(self, value: Any, meanings: Mapping[str, str], path: str) -> str | None:
-        """What one of these words means."""
+        """Meaning of a word; any other value is a problem."""
         if value is None:
             return None
         if isinstance(value, str) and value in meanings:
@@ -174,7 +174,7 @@ class Reading:
 
 
 def says(name: str, value: Any) -> bool:
-    """Whether a field of a job with this value says anything."""
+    """True if a field of a job with this value says anything."""
     return value is not None and (name == "args" or value not in ({}, []))
 
 
@@ -284,7 +284,7 @@ def _name(reading: Reading, name: Any, prefix: Any) -> str:
 
 
 def is_ours(obj: Mapping[str, Any]) -> bool:
-    """Whether allaboard made the object."""
+    """True if allaboard made the object."""
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     return isinstance(annotations, Mapping) and f"{OURS}launch" in annotations

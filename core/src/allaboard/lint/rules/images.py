@@ -10,7 +10,7 @@ from allaboard.text.untrusted import show
 
 
 def _moves(image: str) -> bool:
-    """Whether the name may mean other bytes tomorrow: it has no digest, and no tag but ``latest``."""
+    """True if the name may mean other bytes tomorrow: it has no digest, and no tag but ``latest``."""
     if "@" in image:
         return False
     _, colon, tag = image.rpartition("/")[2].partition(":")

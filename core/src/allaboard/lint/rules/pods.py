@@ -213,7 +213,7 @@ def _scripts(view: View) -> Iterator[tuple[Group, Container, str]]:
 
 
 def _line_path(view: View, group: Group, container: Container) -> str:
-    """Where the last part of a command line is written."""
+    """Path of the field that holds the last part of a command line."""
     return view.container(group, container, "args" if container.fields.get("args") else "command")
 
 
