@@ -48,7 +48,9 @@ def _read_fields(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[T
     folder = job.folder if isinstance(job, TrainingJob) else None
     fields: Any = job.as_written() if isinstance(job, TrainingJob) else job
     if not isinstance(fields, Mapping):
-        return TrainingJob(folder=folder), [Problem("", f"a job is fields, not {type(fields).__name__}")]
+        return TrainingJob(folder=folder), [
+            Problem("", f"a job is a mapping of fields, not {type(fields).__name__}")
+        ]
     if (flaw := size_flaw(fields)) is not None:
         return TrainingJob(folder=folder), [Problem(*flaw)]
     problems = [Problem(*flaw) for flaw in find_flaws(fields)]
@@ -161,7 +163,7 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
     if groups is None:
         return
     if "workers" in job:
-        yield Problem("workers", "stands beside groups; give one of them")
+        yield Problem("workers", "is given beside groups; give one of the two")
     engine = _engine_of(job)
     if engine is None:
         return
@@ -229,7 +231,7 @@ def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
         if "size" in volume and "empty_dir" not in volume:
             inner = next((source for source in ("claim", "ephemeral") if source in volume), None)
             message = "a claim has a size of its own" if inner is None else f"say {inner}: {{size: ...}}"
-            yield Problem(f"storage[{n}].size", f"means nothing here: {message}", severity="warning")
+            yield Problem(f"storage[{n}].size", f"has no meaning here: {message}", severity="warning")
 
 
 def _most_members(job: Mapping[str, Any]) -> int:
@@ -287,7 +289,7 @@ def _hang(job: Mapping[str, Any]) -> Iterator[Problem]:
     policy = job.get("policy") or {}
     hang = policy.get("hang") or {}
     if hang.get("after") == "off" and "then" in hang:
-        yield Problem("policy.hang.then", "means nothing with after: off", severity="warning")
+        yield Problem("policy.hang.then", "has no meaning with after: off", severity="warning")
     elif hang.get("then") == "restart" and policy.get("restart") == "never":
         message = "restart starts members again, which policy.restart: never forbids; say tell or fail"
         yield Problem("policy.hang.then", message)
@@ -296,7 +298,7 @@ def _hang(job: Mapping[str, Any]) -> Iterator[Problem]:
 def _spot(job: Mapping[str, Any]) -> Iterator[Problem]:
     spot = job.get("spot") or {}
     if spot.get("prefer") and spot.get("tolerate") is False:
-        message = "prefers nodes that tolerate: false keeps its members off; say one of the two"
+        message = "prefers nodes from which tolerate: false keeps the members; give one of the two"
         yield Problem("spot.prefer", message)
 
 
@@ -319,7 +321,7 @@ def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
         if is_of_class and not resources.get("gpu") and "mig" not in resources and not counted_elsewhere:
             yield Problem(f"{at}.device_class", "does not say how many devices; add gpu: 1")
         if is_of_class and resources.get("shared"):
-            message = "is of GPUs that the device plugin offers; a claim shares nothing"
+            message = "applies to GPUs of the device plugin; devices of a claim are not shared"
             yield Problem(f"{at}.shared", message, severity="warning")
 
 

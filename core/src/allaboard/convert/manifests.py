@@ -67,7 +67,7 @@ class Outcome:
         hidden = redact_job({name: plain(value)})[name]
         return _hide(hidden, self.secrets)
 
-    def told(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def differences(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """``changed`` and ``lost`` as `--json` has them."""
         at = self.source.place
         changed = [
@@ -172,7 +172,7 @@ def _others(document: Document, within: Sequence[Document]) -> list[Mapping[str,
 def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | None) -> Outcome:
     value = document.value
     if not isinstance(value, Mapping):
-        return Outcome(document, passed="no object of Kubernetes")
+        return Outcome(document, passed="not a Kubernetes object")
     kind, version = value.get("kind"), value.get("apiVersion")
     if not isinstance(kind, str):
         is_job = "name" in value and bool({"command", "args", "groups"} & {*value})
@@ -204,17 +204,16 @@ def _other_version(job: Mapping[str, Any], source: Engine) -> Iterator[Change]:
 
 
 _MAKES = "it makes jobs; give the manifest of the job that stands in it, under"
-_SERVES = "it has no end, and nothing that fails as a whole; give the job that trains"
+_SERVES = "it never ends, and does not fail as a whole; give the job that trains"
 _RUNTIME = "TrainJobs are made of it; give the TrainJob that names it, in the same file"
 _NO_JOBS: Mapping[str, str] = {
-    "Job.batch": "the pods of a batch/v1 Job are no gang, and fail one by one; make it a JobSet, a "
+    "Job.batch": "the pods of a batch/v1 Job are not a gang, and fail one by one; make it a JobSet, a "
     "PyTorchJob or a TrainJob, or write a job with its image, command and workers",
     "Job.batch.volcano.sh": "its gang is of Volcano; write a job with its image, command and workers, and "
     "gang: {scheduler: volcano}",
     "CronJob": f"{_MAKES} spec.jobTemplate, as a PyTorchJob, a TrainJob or a JobSet",
     "ScaledJob": f"{_MAKES} spec.jobTargetRef, as a PyTorchJob, a TrainJob or a JobSet",
-    "Pod": "a single pod has no one who starts it again; write a job with its image and command, and "
-    "workers: 1",
+    "Pod": "nothing restarts a single pod; write a job with its image and command, and workers: 1",
     "Experiment": f"a Katib Experiment is a search; {_MAKES} spec.trialTemplate.trialSpec",
     "Suggestion": "it is a part of a Katib Experiment, which is a search; give the manifest under "
     "spec.trialTemplate.trialSpec of the Experiment",
@@ -245,15 +244,18 @@ _NO_JOBS: Mapping[str, str] = {
 }
 """Kinds that people take for jobs, with their API group where others have the name -> what to do."""
 _NO_MANIFESTS: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"pipelineInfo", "root"}), "a compiled pipeline is no job: submit it to Kubeflow Pipelines"),
-    (frozenset({"services"}), "a Compose file is no job: write a job with a service's image and command"),
+    (
+        frozenset({"pipelineInfo", "root"}),
+        "a compiled pipeline is not a job: submit it to Kubeflow Pipelines",
+    ),
+    (frozenset({"services"}), "a Compose file is not a job: write a job with a service's image and command"),
     (
         frozenset({"compute_environment", "distributed_type"}),
-        "a configuration of Accelerate is no job: write a job whose command names it, "
+        "a configuration of Accelerate is not a job: write a job whose command names it, "
         "[accelerate, launch, --config_file, ...]",
     ),
-    (frozenset({"replicaCount"}), "values of a Helm chart are no job: give what it makes (helm template)"),
-    (frozenset({"run"}), "a task of SkyPilot is no job: write a job with what run says as its command"),
+    (frozenset({"replicaCount"}), "values of a Helm chart are not a job: give what it makes (helm template)"),
+    (frozenset({"run"}), "a task of SkyPilot is not a job: write a job with what run says as its command"),
 )
 """Fields that tell what a file is which people take for a job -> what it is, and what to do."""
 
@@ -262,11 +264,11 @@ def no_job(value: Mapping[str, Any]) -> str:
     """Sentence about an object that is no job: its kind, and what to do."""
     kind, version = value.get("kind"), value.get("apiVersion")
     if not isinstance(kind, str):
-        return no_manifest(value) or "no object of Kubernetes: it has no kind"
+        return no_manifest(value) or "not a Kubernetes object: it has no kind"
     group = version.rpartition("/")[0] if isinstance(version, str) else ""
     wrong = _wrong_name(kind, version)
     advice = _NO_JOBS.get(kind) or _NO_JOBS.get(f"{kind}.{group}") or (str(wrong) if wrong else "")
-    return f"{show(kind, quote=False)} is no job{f': {advice}' if advice else ''}"
+    return f"{show(kind, quote=False)} is not a job{f': {advice}' if advice else ''}"
 
 
 def no_manifest(value: Mapping[str, Any]) -> str | None:
@@ -409,7 +411,7 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
         if kept := {name: value for name, value in engine_spec.items() if name in target.TAKES_IN}:
             job["engine_spec"] = kept
         for path, value in _leaves({n: v for n, v in engine_spec.items() if n not in kept}, ""):
-            reason = f"a {target.KIND} has nothing like it"
+            reason = f"a {target.KIND} has no such field"
             lost.append(Loss(f"spec.{path}", value, reason))
     framework = job.get("framework", "pytorch")
     if framework not in target.FRAMEWORKS:
@@ -430,7 +432,7 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
             lost.append(Loss(made.path_of(problem.path), _value_at(job, problem.path), problem.message))
     namespace = document.value["metadata"].get("namespace")
     if namespace is not None and (not isinstance(namespace, str) or why_not_an_object_name(namespace, 63)):
-        raise BadInput("", [Problem("metadata.namespace", "is no name of a namespace")])
+        raise BadInput("", [Problem("metadata.namespace", "is not a namespace name")])
     checked = TrainingJob.of(job)
     layout = lay_out(checked, target, checked.name)
     facts = ClusterFacts(namespace=namespace or "default")

@@ -59,8 +59,8 @@ class Address(NamedTuple):
 
 
 Place = Mapping[str, Address]
-"""Where members listen, by their names: the operator's Services, or the loopback of one machine. It holds the
-members that `Engine.listeners` names.
+"""Addresses at which members listen, by their names: the operator's Services, or the loopback of one
+machine. It holds the members that `Engine.listeners` names.
 """
 
 
@@ -86,7 +86,7 @@ class Verdict:
 
 
 Scope = Literal["member", "gang"]
-"""What is started again when a member fails: that member alone, or the whole gang."""
+"""Members that start again when one fails: that member alone, or the whole gang."""
 
 
 @dataclass(frozen=True, slots=True)

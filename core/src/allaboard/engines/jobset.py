@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 PORT = 29500
-"""Where members listen: each pod has an address of its own."""
+"""Port at which members listen: each pod has an address of its own."""
 LONGEST_HOST = 63
 FRAMEWORKS: tuple[str, ...] = ("pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi")
 """Each is the name of the container, too, by which the framework's v1 operator knows its members."""
@@ -386,7 +386,9 @@ def policy_objections(job: Json, kind: str, default_restart: str) -> Iterator[Pr
         message = f"{kind} starts no member again that has succeeded; say on_failure"
         yield Problem("policy.restart", message)
     if restart == "exit_code" and job.get("elastic") is not None:
-        message = f"members of an elastic {kind} are restarted by their nodes, which ask for no exit code; "
+        message = (
+            f"members of an elastic {kind} are restarted by their nodes, which do not look at exit codes; "
+        )
         yield Problem("policy.restart", message + "say on_failure or never")
     for role, group in (job.get("groups") or {}).items():
         if isinstance(group, Mapping) and group.get("restart", restart) != restart:

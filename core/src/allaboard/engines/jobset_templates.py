@@ -71,7 +71,7 @@ def template_objections(entries: Any, groups: Collection[str], *, one_by_one: bo
             )
             continue
         if name in seen:
-            yield Problem(f"{at}[{n}].name", "stands twice; say both in one entry")
+            yield Problem(f"{at}[{n}].name", "appears twice; give both in one entry")
         seen.add(name)
         yield from _entry_objections(entry, f"{at}[{n}]", one_by_one)
 
@@ -105,7 +105,7 @@ def _unknown(fields: Json, known: frozenset[str] | set[str], at: str) -> Iterato
         if name in known:
             continue
         if name in _WRITTEN | {"replicas", "dependsOn"}:
-            message = "is written from the other fields of the job; say it with them and take it out here"
+            message = "comes from other fields of the job; set those and take it out here"
             yield Problem(f"{at}.{name}", message)
         else:
             yield Problem(f"{at}.{name}", f"expected {one_of(sorted(known))}", nearest(str(name), known))

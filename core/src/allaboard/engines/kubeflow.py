@@ -69,19 +69,19 @@ class KubeflowEngine:
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     LOST_POD_FAILS = False
-    """Whether a lost pod that its kubelet would restart fails the job."""
+    """True if a lost pod that its kubelet would restart fails the job."""
     NAMES_NAMESPACE: bool | None = None
-    """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
+    """True if the operator names the namespace in Running and Succeeded; None: if there is no master."""
     API_VERSION = "kubeflow.org/v1"
     DEFAULT_BACKOFF: int | None = None
-    """What an absent backoffLimit means; None: no limit."""
+    """Meaning of an absent backoffLimit; None: no limit."""
     PREFERENCE = V1
     ALIASES: frozenset[str] = frozenset()
     JOB_LABEL = JOB_LABEL
     RANDOM_NAMES = False
     OPERATOR = OPERATOR
     NATIVELY = frozenset({"coscheduling", "volcano"})
-    """What --gang-scheduler-name makes PodGroups for."""
+    """Gang schedulers for which --gang-scheduler-name makes PodGroups."""
     REFUSES: Mapping[str, str] = {}
 
     def __init__(self) -> None:
@@ -313,7 +313,7 @@ def run_policy(layout: Layout, gang: GangPlan) -> dict[str, Any]:
     """
     policy = layout.policy
     written: dict[str, Any] = {"cleanPodPolicy": CLEAN[policy.clean_pods], "suspend": policy.suspend}
-    # An absent limit is none.
+    # An absent limit means no limit.
     if policy.backoff_limit < UNLIMITED:
         written = {"backoffLimit": policy.backoff_limit, **written}
     if policy.deadline is not None:

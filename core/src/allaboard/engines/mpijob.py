@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 JOB_ROLE_LABEL = "training.kubeflow.org/job-role"
 CONFIG = "/etc/mpi"
-"""Where launchers find the hostfile."""
+"""Path at which launchers find the hostfile."""
 HOSTFILE = f"{CONFIG}/hostfile"
 NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
 _STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "horovodrun", "srun", "deepspeed", "ompirun")
@@ -96,7 +96,7 @@ class MPIEngine(KubeflowEngine):
             yield Problem("policy.restart", message)
         processes = str(job.get("processes_per_member", "auto"))
         if processes != "auto" and not processes.isdecimal():
-            message = f"{processes} says no number of slots; give a number, or auto: a worker's GPUs, else 1"
+            message = f"{processes} is not a number of slots; give a number, or auto: a worker's GPUs, else 1"
             yield Problem("processes_per_member", message)
         yield from self._command_problems(job)
         yield from overridden(job, self.INJECTED)
@@ -113,7 +113,7 @@ class MPIEngine(KubeflowEngine):
         if "mpirun" in text and "-x" not in text.split() and self.needs_handing_on(job):
             message = (
                 "ranks on other hosts get only those of the launcher's variables that mpirun of Open MPI is "
-                "told to hand on; say -x ALLABOARD_RUN -x ALLABOARD_CHECKPOINTS, and so on for each"
+                "told to pass on; give -x ALLABOARD_RUN -x ALLABOARD_CHECKPOINTS, and so on for each"
             )
             yield Problem(at, message, severity="warning")
 
@@ -350,11 +350,13 @@ class MPIJob(MPIEngine):
         for name, choices in _CHOICES.items():
             if name in own and own[name] not in choices:
                 hint = nearest(str(own[name]), choices)
-                yield Problem(f"engine_spec.{name}", f"{own[name]!r} is none; give {one_of(choices)}", hint)
+                yield Problem(
+                    f"engine_spec.{name}", f"{own[name]!r} is not valid; give {one_of(choices)}", hint
+                )
         for name, kind in (("runLauncherAsWorker", bool), ("sshAuthMountPath", str)):
             if name in own and not isinstance(own[name], kind):
                 expected = "true or false" if kind is bool else "a path"
-                yield Problem(f"engine_spec.{name}", f"{own[name]!r} is none; give {expected}")
+                yield Problem(f"engine_spec.{name}", f"{own[name]!r} is not valid; give {expected}")
         waits = own.get("launcherCreationPolicy") == "WaitForWorkersReady"
         if waits and (job.get("gang") or {}).get("scheduler") != "none":
             message = (

@@ -228,7 +228,7 @@ def _take_elastic(
     workers, total = groups.get("worker", 0), sum(groups.values())
     least, most = least or most or workers, most or least or workers
     if not workers or not least <= total <= most or backend not in (None, "c10d", "etcd", "etcd-v2"):
-        reason = "elastic on a cluster alone: its members or its rendezvous are none that a job knows"
+        reason = "elastic on a cluster alone: a job cannot express its members or its rendezvous"
         reading.change(_ELASTIC, whole, {"engine_spec": {"elasticPolicy": whole}}, reason)
         job["engine_spec"]["elasticPolicy"] = whole
         return
@@ -251,7 +251,7 @@ def _own(fields: Mapping[str, Any]) -> Any:
 
 
 def _rendezvous_conf(reading: Reading, policy: dict[str, Any]) -> dict[str, str]:
-    """``rdzvConf``: of a key that stands twice the last value counts (torchrun reads them into a mapping)."""
+    """``rdzvConf``: the last value of a key that appears twice counts (torchrun reads a mapping)."""
     at = f"{_ELASTIC}.rdzvConf"
     if policy.get("rdzvConf") == []:
         reading.change(at, [], None, "the operator takes no empty list")

@@ -48,7 +48,7 @@ class TFJob(KubeflowEngine):
                 "groups", f"a {self.KIND} without a chief, a master and workers never succeeds; add one"
             )
         if groups and member_count(job) == 1:
-            message = "the operator gives no TF_CONFIG to a job of one member"
+            message = "the operator sets no TF_CONFIG in a job of one member"
             yield Problem("groups", message, severity="warning")
         yield from super().objections(job)
 

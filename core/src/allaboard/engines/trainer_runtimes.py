@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 NODE = "node"
 MANAGER = "allaboard.io/job"
-"""Who patches a runtime on behalf of a job."""
+"""Name of the manager that patches a runtime on behalf of a job."""
 INJECTED = frozenset(
     {"PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE"}
     | {"JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"}
@@ -34,7 +34,7 @@ INJECTED = frozenset(
     | {"OMPI_MCA_orte_default_hostfile", "OMPI_MCA_orte_keep_fqdn_hostnames"}
     | {"OMPI_MCA_orte_set_default_slots", "OMPI_MCA_plm_rsh_args"}
 )
-"""What Trainer's policies inject; a TrainJob that says one of them itself is refused."""
+"""Variables that Trainer's policies inject; a TrainJob that says one of them itself is refused."""
 CHANGES = frozenset({"podTemplateOverrides", "runtimePatches"})
 """Fields by which a TrainJob changes its runtime; a release of Trainer has one of them at most."""
 GRACE = "terminationGracePeriodSeconds"
@@ -45,9 +45,9 @@ PATCHABLE = frozenset(
 """Fields of a pod that a TrainJob may change in its runtime."""
 PATCHABLE_OF_CONTAINERS = frozenset({"env", "name", "securityContext", "volumeMounts"})
 _NOT_IN_OVERRIDES = frozenset({"securityContext", GRACE})
-"""What podTemplateOverrides lack of both."""
+"""Fields of both that podTemplateOverrides lack."""
 _BY_TRAINER = frozenset({"args", "command", "image", "resources"})
-"""What a TrainJob says of the container that trains beside what it may change in any."""
+"""Fields of the container that trains in a TrainJob, beside those that it may change in any."""
 _BY_RUNTIME = "the runtime says it, and this job names one of the cluster; take it out"
 SHM = "/dev/shm"
 _SETTINGS = mpi.FIELDS - {"runLauncherAsWorker"}

@@ -341,8 +341,8 @@ def _mpi_policy(layout: Layout) -> dict[str, Any]:
 
 
 _UNUSED = "/etc/mpi-ssh"
-"""Where Trainer mounts the key pair. With its mode, 0640, root's ssh refuses the key: members have a mount of
-ours, too.
+"""Folder in which Trainer mounts the key pair. With its mode, 0640, root's ssh refuses the key: members have
+a mount of allaboard's, too.
 """
 
 

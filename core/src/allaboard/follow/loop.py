@@ -52,7 +52,7 @@ class Wait:
 class Enforce:
     """Enforce a limit that has passed. Only the owner of the run acts; the answer is None."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Launch:
     """
 
     attempt: int
-    why: str
+    reason: str
     interrupted: bool = False
 
 

@@ -29,7 +29,7 @@ class Said:
 
     state: str | None = None
     kind: str | None = None
-    why: str | None = None
+    reason: str | None = None
     at: float = 0.0
     reasons: Mapping[str, float] = field(default_factory=dict)
 
@@ -50,13 +50,13 @@ def news(before: Said, state: str, kind: str | None, sentence: str | None, now: 
         # That nothing holds it any more is said at once.
         if kind is not None and (kind in recent or len(recent) >= MOST_REASONS):
             return None
-    elif sentence == before.why or is_recent(before.at):
+    elif sentence == before.reason or is_recent(before.at):
         return None
     return replace(
         before,
         state=state,
         kind=kind,
-        why=sentence,
+        reason=sentence,
         at=now,
         reasons=recent if kind is None else {**recent, kind: now},
     )

@@ -98,7 +98,7 @@ def flags_of(report: Report, before: Progress = Progress(), own: str | None = No
     if report.kind == "checkpoint" and own is not None and isinstance(uri, str) and not is_below(uri, own):
         flags["checkpoint_elsewhere"] = (
             f"a checkpoint was reported at {_shorten(uri)}, which is not below the run's own folder {own}; "
-            "it is not taken"
+            "it is ignored"
         )
     if report.kind == "progress":
         more = _read_numbers(report.fields)
@@ -216,7 +216,7 @@ def _as_time(text: Any) -> float | None:
 
 
 def _as_number(text: Any) -> float | None:
-    """A metric's text; None where it is none that JSON has."""
+    """A metric's text; None if JSON has no such number."""
     try:
         value = float(text) if isinstance(text, str) and len(text) <= 40 else math.nan
     except ValueError:

@@ -16,7 +16,7 @@ from allaboard.runs.observation import State
 from allaboard.text.units import counted
 
 INTERRUPTIONS = 20
-"""How often a run in one generation starts again without a count. Then interruptions count as attempts."""
+"""Number of interruptions of one generation that do not count. Later ones count as attempts."""
 REPEATS = "another attempt would repeat it"
 UNKNOWN = "the cause is not known, so another attempt would probably repeat it"
 FREE = "it was interrupted, which does not count as an attempt"

@@ -194,11 +194,11 @@ class Adopt:
 @dataclass(frozen=True, slots=True)
 class StopFirst:
     """The run is live, but a person asked for a new one, or its data has changed: stop it, wait until its
-    members are gone, then start a new attempt. ``why``: a sentence about the data, if that has changed.
+    members are gone, then start a new attempt. ``reason``: a sentence about the data, if that has changed.
     """
 
     changes: tuple[str, ...]
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +219,12 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class NewGeneration:
-    """Train again from scratch. ``why``: a sentence about the data, if that has changed; else the run
+    """Train again from scratch. ``reason``: a sentence about the data, if that has changed; else the run
     succeeded and its result was taken.
     """
 
     changes: tuple[str, ...]
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +294,8 @@ def why_from_scratch(old: Data | None, new: Data | None) -> str:
     if old is None or new is None or not _differ(old, new):
         return ""
     return (
-        f"its data has changed ({old.short} -> {new.short}), and its checkpoints belong to the data of "
-        "before: it trains from scratch"
+        f"its data has changed ({old.short} -> {new.short}), and its checkpoints belong to the old "
+        "data: it trains from scratch"
     )
 
 

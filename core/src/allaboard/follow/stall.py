@@ -67,7 +67,7 @@ def stall_of(looks: Sequence[ProcessLook], since: float, *, sure: bool) -> Stall
     """
     cause, silent = cause_of_hang(looks), f"nothing was written since {rfc3339(since)}"
     if cause is None:
-        sentence = "none of its processes tells its stacks (those of Python do, on Linux)"
+        sentence = "no process of it reports stacks (Python on Linux does)"
         return Stall("rank_stalled", f"{silent}, and {sentence}", since)
     if not (sure or cause.blame or cause.mismatch) and _all_compute(looks):
         return None

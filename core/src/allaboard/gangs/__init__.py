@@ -20,7 +20,7 @@ class Gang(Protocol):
 
     NAME: str
     TITLE: str
-    """What people call it, for sentences."""
+    """Title in sentences."""
 
     KINDS: tuple[str, ...]
     """``group/version/Kind`` of the object that makes a gang of pods, the preferred one first; empty: there
@@ -50,7 +50,7 @@ class Gang(Protocol):
     """A field of a pod's spec that its marks write and older definitions of job objects lack."""
 
     UNDERSTANDS: frozenset[str]
-    """Which of timeout, queue and topology of a job's `gang` mean something to it; the topology in words that
+    """Fields of a job's `gang` (timeout, queue, topology) that it understands; the topology in words that
     are no node labels: of these the pods' affinity takes care (`allaboard.gangs.topology`).
     """
 
@@ -58,7 +58,7 @@ class Gang(Protocol):
     """Engines that it cannot serve -> why. The engine's own refusals are in its file."""
 
     REFUSES_DOMAIN: str | None
-    """Why no domain may be required of it; None: one may."""
+    """Reason for which no domain may be required of it; None: one may."""
 
     def marks(self, plan: GangPlan, role: str) -> Mapping[str, Any]:
         """Labels, annotations and spec of every pod of a role: a pod template to merge."""

@@ -61,7 +61,7 @@ _LONGEST = 300
 _ABOUT = re.compile(
     r"PodSchedulingErrors: |Resources were not found for pod \S+ due to: |(?<=satisfied) for job <[^>]*>"
 )
-"""What a message says of whom it is about, who is told already."""
+"""Part of a message that names its subject, which the sentence names already."""
 _NO_REASON = "Unable to schedule pod"
 _BY_WHOM = re.compile(r"was preempted by (?:higher priority )?workload (?:\S+/)?pg-(\S+?)-[0-9a-f-]{36}\b")
 _STARTED, _EVICTED = (f"kai.scheduler/last-{event}-timestamp" for event in ("start", "eviction"))

@@ -38,12 +38,12 @@ their own priority.
 MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 """Annotation of a Job of batch/v1, the one kind of which Kueue admits a part."""
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-"""Whom a job names as its manager that Kueue sends to another cluster: the operator here leaves it alone. Its
+"""Manager of a job that Kueue sends to another cluster: the operator here leaves it alone. Its
 webhook writes that into every job whose ClusterQueue has an admission check of this controller
 (jobframework.ApplyDefaultForManagedBy).
 """
 QUEUES = ("kueue.x-k8s.io/v1beta2/LocalQueue", "kueue.x-k8s.io/v1beta1/LocalQueue")
-"""What a queue of a namespace is: Kueue is there where one of them is served."""
+"""Kinds of a namespace's queue: Kueue is installed if one of them is served."""
 ADMITS: Mapping[str, str] = {
     "mpijob": "kubeflow.org/mpijob",
     "jobset": "jobset.x-k8s.io/jobset",
@@ -103,7 +103,7 @@ _NO_DOMAIN = re.compile(r'topology "([\w.-]+)" (?:allows to fit only|doesn\'t al
 _EXCLUDED = re.compile(r"Total nodes: (\d+); excluded: ([^.;]*)")
 _ABSENT = re.compile(r"(LocalQueue|ClusterQueue) (\S+) (doesn't exist|not found|is inactive|is stopped)")
 _CHECKS = re.compile(r"AdmissionChecks? in \w+ state: (.+)")
-"""What the checks said by which Kueue evicted or deactivated it (workload_controller.go)."""
+"""Messages of the checks by which Kueue evicted or deactivated it (workload_controller.go)."""
 _EVICTED: Mapping[str, str] = {
     "Preempted": "it was preempted",
     "PodsReadyTimeout": "its members did not become ready in time",
@@ -122,7 +122,7 @@ _GIVEN_UP: Mapping[str, str] = {
     "RequeuingLimitExceeded": NOT_READY,
     "MaximumExecutionTimeExceeded": OVERTIME,
 }
-"""What Kueue deactivated it for -> code."""
+"""Reason of a deactivation by Kueue -> code."""
 _PREEMPTED: Mapping[str, str] = {
     "InClusterQueue": "by one of higher priority in the same queue",
     "InCohortReclamation": "by a queue that took back what it had lent",
@@ -178,7 +178,7 @@ def topology_request(
 
 
 def why_held(queue: str, workload: Json | None, age: float, now: float, position: int | None = None) -> Held:
-    """Return why a job in this queue does not run. ``workload``: None where there is none, or it may not be
+    """Return why a job in this queue does not run. ``workload``: None if there is none, or it may not be
     read; ``age``: seconds since the job was made; ``position``: in its ClusterQueue, 0 is next; None: not
     known.
     """

@@ -102,7 +102,7 @@ def ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
 
 
 _MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
-"""How mpirun tells its processes their rank and number: Open MPI; MPICH and Intel MPI."""
+"""Variables of rank and number of processes under mpirun: Open MPI; MPICH and Intel MPI."""
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 

@@ -139,8 +139,9 @@ class ResumedCheckpoint:
         except pickle.UnpicklingError as error:
             reason = str(error).strip().partition("\n")[0]
             raise BadInput(
-                f"{self.uri}: the state holds more than tensors and plain values; torch runs no foreign code "
-                f"unasked ({reason}); if you trust it: torch.load(checkpoint.path(), weights_only=False)"
+                f"{self.uri}: the state holds more than tensors and plain values; torch does not run "
+                f"foreign code by default ({reason}); if you trust it: "
+                "torch.load(checkpoint.path(), weights_only=False)"
             ) from error
         finally:
             self._remove_copy(path)

@@ -41,12 +41,12 @@ VOLUME_SOURCES = (
     "fc", "flexVolume", "gcePersistentDisk", "glusterfs", "image", "iscsi", "nfs", "photonPersistentDisk",
     "portworxVolume", "projected", "quobyte", "rbd", "scaleIO", "secret", "storageos", "vsphereVolume",
 )  # fmt: skip
-"""What a volume may come from (core/v1, VolumeSource), without what has a field of its own."""
+"""Sources of a volume (core/v1, VolumeSource), without those that have a field of their own."""
 MEMBERS_MAX = 10_000
 """Members of one job. Each is a process here and a pod with its records there."""
 GPUS_MAX = 1_000
 COUNT_MAX = 2**31 - 1
-"""What Kubernetes keeps in its counters (int32)."""
+"""Largest number in a counter of Kubernetes (int32)."""
 EXPRESSION_LIMIT = 10 * 1024
 """Bytes of a CEL expression (resource.k8s.io/v1: CELSelectorExpressionMaxLength)."""
 LONGEST_TEXT = 4_096
@@ -530,7 +530,7 @@ def _why_not_a_gpu_type(value: str) -> str | None:
     if sign and why_not_a_qualified_name(label):
         return why_not_a_qualified_name(label)
     if why_not_a_label_value(kind) or not kind:
-        message = "is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
+        message = "is not a label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
         return f"{show(value)} {message}"
     return None
 

@@ -125,7 +125,7 @@ def cards_with(profile: str) -> list[str]:
 def profile_problem(profile: str, path: str) -> Problem | None:
     """Return the problem of a profile's name; None: a card has it."""
     if _PROFILE.fullmatch(profile) is None:
-        return Problem(path, f"{show(profile)} is no MIG profile; write one like 1g.10gb or 1g.10gb+me")
+        return Problem(path, f"{show(profile)} is not a MIG profile; write one like 1g.10gb or 1g.10gb+me")
     if cards_with(profile):
         return None
     message = (
@@ -166,11 +166,11 @@ def why_not_a_device(name: str) -> str | None:
         return reason
     prefix = name.rpartition("/")[0]
     if not prefix or prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io"):
-        return f"{show(name)} is no device, which has its vendor's name, like rdma/hca_shared_devices_a"
+        return f"{show(name)} is not a device name; write it with its vendor, like rdma/hca_shared_devices_a"
     if prefix.startswith("requests."):
-        return f"{show(name)} is a word of quotas; write {show(name.removeprefix('requests.'))}"
+        return f"{show(name)} is a quota name; write {show(name.removeprefix('requests.'))}"
     if name == "nvidia.com/gpu":
-        return "say gpu for it"
+        return "write gpu instead"
     if (profile := profile_of(name)) is not None:
         return f"say mig: {profile} for it"
     return None

@@ -51,12 +51,12 @@ def job_folder(path: str | Path) -> Path:
     """
     text = os.fspath(path)
     if "\0" in text:
-        raise BadInput(f"{show(text)} is no name of a file: it holds a NUL byte")
+        raise BadInput(f"{show(text)} is not a file name: it holds a NUL byte")
     try:
         file = expand_home(path)
         os.fsencode(file)
     except UnicodeEncodeError:
-        raise BadInput(f"{show(text)} is no name of a file") from None
+        raise BadInput(f"{show(text)} is not a file name") from None
     return file
 
 
@@ -151,7 +151,9 @@ def parse(text: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict) and text.startswith("#!"):
         raise BadInput(f"{name} is a script; write a job whose command runs it, like [bash, {name}]")
     if not isinstance(value, dict):
-        raise BadInput(f"{name} holds {kind_in_words(value)}; a job is fields, like `name: digits`")
+        raise BadInput(
+            f"{name} holds {kind_in_words(value)}; a job is a mapping of fields, like `name: digits`"
+        )
     return value
 
 

@@ -212,7 +212,7 @@ class Policy(TypedDict, total=False):
     attempts: Annotated[
         int,
         "count1",
-        "tries of the whole job when it may be retried; a preemption, an eviction or a lost node is none",
+        "tries of the whole job if it may be retried; preemptions, evictions and lost nodes do not count",
         2,
         "3; 1 under Airflow, whose retries own it, and in a step's own pod of KFP",
     ]
@@ -441,7 +441,7 @@ SOURCES = ("pvc", "claim", "empty_dir", "ephemeral", "host_path", "volume")
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
 UNLIMITED = 2**31 - 1
-"""What ``unlimited`` restarts are in a layout: all that Kubernetes counts (int32)."""
+"""Number of ``unlimited`` restarts in a layout: the most that Kubernetes counts (int32)."""
 FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)
 
 
@@ -506,8 +506,8 @@ class TrainingJob:
 
     @staticmethod
     def deserialize(data: Mapping[str, Any], version: int) -> TrainingJob:
-        """The inverse of `serialize`. Raises BadInput for what is none, and for one of a newer release that
-        says what this one cannot read.
+        """The inverse of `serialize`. Raises BadInput for a value that is not a serialized job, or is one of
+        a newer release that this one cannot read.
         """
         fields, folder = (data.get(name) for name in ("fields", "folder"))
         if version > TrainingJob.__version__ or not isinstance(fields, Mapping):

@@ -313,12 +313,12 @@ def _read_promotions(store: Store, all_of_them: bool) -> History:
         if match and int(match.group(1)):
             numbers[int(match.group(1))] = entry.key
         else:
-            problems.append(f"{join(store.uri, entry.key)}: not a promotion by its name; it is not obeyed")
+            problems.append(f"{join(store.uri, entry.key)}: not a promotion by its name; it is ignored")
     for number in sorted(numbers, reverse=True):
         try:
             promotions.append(_decode(read_small(store, numbers[number]), number))
         except (ValueError, StorageMissing) as error:
-            problems.append(f"{join(store.uri, numbers[number])}: {error}; it is not obeyed")
+            problems.append(f"{join(store.uri, numbers[number])}: {error}; it is ignored")
             continue
         if not all_of_them:
             break

@@ -82,7 +82,7 @@ class Gate:
         if least < 0:
             raise BadInput(f"better_by {better_by!r} is negative; give 0 or how much better it must be")
         if least and not metric:
-            raise BadInput("better_by: better in what? name the metric")
+            raise BadInput("better_by needs a metric; name it")
         return cls(metric or None, check_mode(mode), least, _thresholds(thresholds))
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Verdict:
     def reason(self) -> str:
         """One sentence: what failed, or what held."""
         if not self.checks:
-            return "nothing was asked of it"
+            return "the gate has no condition"
         return "; ".join(check.reason for check in self.checks if check.passed == self.passed)
 
     def to_dict(self) -> dict[str, Any]:

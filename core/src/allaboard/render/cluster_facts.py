@@ -108,7 +108,9 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
     ``base``. Raises BadInput with all problems.
     """
     if not isinstance(data, Mapping):
-        raise BadInput("facts of a cluster are fields, as `allaboard cluster --facts` prints them")
+        raise BadInput(
+            "facts of a cluster are a mapping of fields, as `allaboard cluster --facts` prints them"
+        )
     known = [f.name for f in fields(ClusterFacts)]
     problems = [
         Problem(show(name, quote=False), f"no such fact; known: {one_of(known)}", nearest(name, known))
@@ -117,7 +119,7 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
     ]
     if data.get("version", VERSION) != VERSION:
         message = (
-            f"this allaboard reads version {VERSION}; write the facts anew (`allaboard cluster --facts`)"
+            f"this allaboard reads version {VERSION}; write the facts again (`allaboard cluster --facts`)"
         )
         problems.append(Problem("version", message))
     given = {name: data[name] for name in known if name in data}

@@ -409,7 +409,7 @@ def check_place(facts: ClusterFacts) -> None:
         *_invalid_value("ALLABOARD_GPU_LABEL", facts.gpu_label, why_not_a_qualified_name),
     ]
     if problems:
-        raise BadInput("this place says what cannot be (ALLABOARD_*, or its connection):", problems)
+        raise BadInput("these settings are not valid (ALLABOARD_*, or the connection):", problems)
 
 
 def _invalid_value(name: str, value: str | None, rule: Callable[[str], str | None]) -> Iterator[Problem]:

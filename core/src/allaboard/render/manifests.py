@@ -187,7 +187,7 @@ def _duplicate_problems(
         if isinstance(there, Mapping) and isinstance(value, Mapping):
             yield from _duplicate_problems(there, value, f"{path}.{name}")
         elif name in spec:
-            message = "is written from the other fields of the job; say it with them and take it out here"
+            message = "comes from other fields of the job; set those and take it out here"
             yield Problem(f"{path}.{name}", message)
 
 

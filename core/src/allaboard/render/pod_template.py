@@ -71,7 +71,7 @@ if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
 
 CODE_FOLDER = "/allaboard/code"
 ASKED_FOLDER = "/allaboard/asked"
-"""Where members see what they are asked, of jobs with ``policy.hang.ask: file``."""
+"""Folder in which members of jobs with ``policy.hang.ask: file`` find questions."""
 SHM = "/dev/shm"
 GPU = "nvidia.com/gpu"
 ELASTIC = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -627,7 +627,7 @@ def _quantity_problem(at: str, value: Any) -> Iterator[Problem]:
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
         return
     if not isinstance(value, str) or len(value) > 40 or not _QUANTITY.fullmatch(value):
-        yield Problem(at, f"{_short(value)} is no quantity of Kubernetes; write 2, 500m, 32Gi or 1e3")
+        yield Problem(at, f"{_short(value)} is not a quantity of Kubernetes; write 2, 500m, 32Gi or 1e3")
 
 
 def _item_problems(fields: Mapping[str, Any], at: str) -> Iterator[Problem]:

@@ -65,11 +65,11 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The boost that a run is to have, and why. ``unsaved``: GPU-seconds that count."""
+    """The boost that a run is to have, and the reason. ``unsaved``: GPU-seconds that count."""
 
     boost: int
     unsaved: float
-    why: str
+    reason: str
 
 
 def decide(run: Admitted, now: float, hold: float) -> Wanted:

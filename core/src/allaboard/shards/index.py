@@ -131,9 +131,13 @@ class Index:
             body = parse_json(data, RECORDS, spelling=False)
             version = _count(body["version"], "version")
         except Unreadable as error:
-            raise Corrupt(f"{where} is no index of shards: it {error}; prepare the data set again") from error
+            raise Corrupt(
+                f"{where} is not an index of shards: it {error}; prepare the data set again"
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(f"{where} is no index of shards ({error}); prepare the data set again") from error
+            raise Corrupt(
+                f"{where} is not an index of shards ({error}); prepare the data set again"
+            ) from error
         try:
             shards = tuple(Shard.from_dict(fields) for fields in _listed(body["shards"]))
             folder = _folder(body.get("folder"), shards)
@@ -174,7 +178,7 @@ def _count(value: Any, kind: str) -> int:
 
 def _listed(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("its shards are no list")
+        raise ValueError("its shards are not a list")
     return value
 
 

@@ -333,8 +333,8 @@ class _Preparation:
         absent = _absent(self._own, index.shards)
         if absent:
             raise OwnershipConflict(
-                f"{absent[0]} vanished from {self._own.uri} while the rest was prepared; somebody else "
-                "seems to clean up there: see to it that they do not, and prepare again"
+                f"{absent[0]} vanished from {self._own.uri} while the rest was prepared; another "
+                "process seems to remove files there; stop it, and prepare again"
             )
         if self._newest and self._fingerprint is None:
             self._notice(f"the source changed since {self._newest.created}: it was prepared again")
@@ -394,7 +394,9 @@ class _Meter:
 def _limits(samples: Any, size: Any) -> Limits:
     problems = []
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
-        problems.append(Problem("samples_per_shard", f"{samples!r} is no number of samples; give 1 or more"))
+        problems.append(
+            Problem("samples_per_shard", f"{samples!r} is not a number of samples; give 1 or more")
+        )
     number = None
     try:
         number = None if size is None else as_bytes(size)

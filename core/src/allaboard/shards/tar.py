@@ -84,8 +84,8 @@ class Table:
 
 
 def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
-    """Read all headers of a tar file. ValueError, with the place, when it is none, is cut short, or is not to
-    be trusted. ``checked``: compare the headers' own checksums too, which takes several times as long.
+    """Read all headers of a tar file. ValueError, with the place, when it is not a tar file, is cut short, or
+    is not to be trusted. ``checked``: compare the headers' own checksums, too; it takes several times longer.
 
     Every rank reads the headers of every shard, so this is written for speed: what most headers are is
     handled in the loop.

@@ -25,7 +25,7 @@ from allaboard.text.redaction import redact_text, redact_url
 from allaboard.text.untrusted import LIMITS
 
 OWN = filenames.OWN
-"""How the names begin that stores use for themselves."""
+"""Prefix of names that stores use for themselves."""
 
 Progress = Callable[[int], None]
 """Called with the bytes moved since the last call, from any thread. Negative when a piece is sent again;

@@ -152,7 +152,7 @@ class DiskStore:
         path = self._root / key
         if path.parts[len(self._root.parts) :] != tuple(key.split("/")):  # 'C:' or a backslash on Windows
             raise BadInput(
-                f"storage key {key!r} is no file below {self._root}; use letters, digits, '-', '_' and '.'"
+                f"storage key {key!r} is not a file below {self._root}; use letters, digits, '-', '_' and '.'"
             )
         return path
 
@@ -482,7 +482,7 @@ def _open_for_reading(path: Path) -> Iterator[BinaryIO]:
         if _stat.S_ISDIR(mode):
             raise translate_error(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
         if not _stat.S_ISREG(mode):
-            raise StorageMissing(f"{path}: it is no file but a pipe or a device; put a file there")
+            raise StorageMissing(f"{path}: it is a pipe or a device; put a file there")
         yield file
 
 

@@ -118,7 +118,7 @@ class FakeCluster:
         self.requests: list[tuple[str, str, str]] = []
         self.logs: dict[tuple[str, str], list[str]] = {}
         self.executed: dict[str, Executed | ApiError] = {}
-        """What an exec in a pod ends with, by the name of the pod; in others no command is found."""
+        """Result of an exec in a pod, by the name of the pod; in other pods no command is found."""
         self.refusals: list[tuple[Resource, str, ApiError]] = []
         self.objections: list[Callable[[Resource, Json], None]] = []
         """Webhooks that are asked about what a patch makes of an object; they raise what they refuse."""

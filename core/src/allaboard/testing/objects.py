@@ -18,11 +18,11 @@ from allaboard.text.units import rfc3339
 
 Json = dict[str, Any]
 BEGUN = 1_790_000_000.0
-"""When everything begins, in epoch seconds."""
+"""Begin of everything, in epoch seconds."""
 JOB = "digits-00000000"
 LAUNCH = "0123456789abcdef"
 PYTORCHJOBS = resource_for(ENGINES["pytorchjob"])
-"""Where the API server keeps PyTorchJobs."""
+"""Resource of PyTorchJobs in the API server."""
 
 
 def at(seconds: float | None) -> str | None:

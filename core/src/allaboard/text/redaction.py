@@ -27,7 +27,7 @@ KNOWN_FROM = 4
 """Shorter values are not searched for: they would be found in every other word."""
 
 DEPTH = 100
-"""What is nested deeper is not shown."""
+"""Deepest level that is shown."""
 
 
 # --- names ------------------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ class _Walk:
         self._depth += 1
         try:
             self._seen[at] = copy(value)
-        except Exception:  # a mapping that is none: its author's code raises
+        except Exception:  # a broken mapping: its author's code raises
             self._seen[at] = HIDDEN
         finally:
             self._depth -= 1

@@ -125,7 +125,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     STACKS: {"asked": _is_text, "look": _is_text, "told": _is_whole},
     "flag": {"code": lambda value: isinstance(value, str) and bool(_CODE.fullmatch(value)), "text": _is_text},
 }
-"""What the fields of a kind must be for a line to be a report."""
+"""Requirements on the fields of a kind for a line to be a report."""
 
 
 def _plain(value: Any, path: str, nonfinite: list[str]) -> Any:

@@ -92,8 +92,8 @@ def parse_json(
     """The value of a JSON text. ``nonfinite``: take NaN, Infinity and numbers beyond a float as None instead
     of refusing them (for metrics, where a writer in Python leaves them). ``spelling``: whether numbers keep
     theirs, which nobody asks of a record. ``any_text``: take NUL and half surrogate pairs in text, for what
-    quotes the output of others. ``unique``: refuse a field that stands twice; without it the last one counts,
-    and the reading takes little longer than that of the standard library. Raises `Unreadable`.
+    quotes the output of others. ``unique``: refuse a field that appears twice; without it the last one
+    counts, and the reading takes little longer than that of the standard library. Raises `Unreadable`.
     """
     text = decode(data, limits)
     # The decoder of the standard library recurses, and millions of values are small as text and large in
@@ -126,7 +126,7 @@ def _decoder(limits: Limits, nonfinite: bool, spelling: bool, unique: bool) -> j
 
     def constant(word: str) -> None:
         if not nonfinite:
-            raise Unreadable(f"holds {word}, which JSON has not; write null")
+            raise Unreadable(f"holds {word}, which JSON does not have; write null")
 
     return json.JSONDecoder(
         object_pairs_hook=_unique if unique else None,
@@ -170,7 +170,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise Unreadable(f"is not valid: the field {show(key)} stands twice")
+                raise Unreadable(f"is not valid: the field {show(key)} appears twice")
             seen.add(key)
     return mapping
 
@@ -289,7 +289,7 @@ def decode(data: bytes | str, limits: Limits = LIMITS) -> str:
         try:
             data = data.encode()
         except UnicodeEncodeError:
-            raise Unreadable("holds half of a surrogate pair, which is no character") from None
+            raise Unreadable("holds half of a surrogate pair, which is not a character") from None
     if isinstance(data, str) or len(data) > limits.size:
         raise Unreadable(f"has more than the {limits.size:,} bytes that are allowed")
     try:
@@ -377,7 +377,7 @@ def _leaf_flaw(item: Any, limits: Limits) -> str | None:
         return _digits_flaw(item, limits)
     if isinstance(item, float):
         return None if math.isfinite(item) else f"{float(item)!r} is not a finite number"
-    return f"a {type(item).__name__} is no plain value; write text or a number"
+    return f"a {type(item).__name__} is not a plain value; write text or a number"
 
 
 def _digits_flaw(item: Any, limits: Limits) -> str | None:
@@ -402,7 +402,7 @@ def text_flaw(text: str) -> str | None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            return "holds half of a surrogate pair, which is no character"
+            return "holds half of a surrogate pair, which is not a character"
     return None
 
 

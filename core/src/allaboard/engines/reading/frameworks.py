@@ -42,7 +42,7 @@ def framework_of(reading: Reading, gang: Gang, ours: bool, roles: Callable[[str]
     if ours:
         if gang.part("launcher") is not None:
             reading.wrong(
-                "kind", "is what allaboard made of a job of MPI, which is not read back; take the job"
+                "kind", "was made by allaboard from an MPI job, and cannot be converted back; use the job"
             )
         return _of_ours({*names}), True
     program = " ".join(word for container in containers for word in program_of(container))
@@ -165,13 +165,13 @@ def _fits(
         "leads a replicated job of one pod, or convert what is a job of its own by itself"
     )
     if not evident:
-        message += "; nothing in it tells a framework, so it may be no training job"
+        message += "; nothing in it names a framework, so it may not be a training job"
     reading.wrong(AT, message)
     return False
 
 
 def _have_places(gang: Gang, roles: Roles, role_by_part: Mapping[str, str]) -> bool:
-    """``found``: name of a part -> its role."""
+    """``role_by_part``: name of a part -> its role."""
     too_many = [
         part for part in gang.parts if part.count > (roles.get(role_by_part[part.name]) or part.count)
     ]

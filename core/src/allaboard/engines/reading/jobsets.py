@@ -10,7 +10,7 @@ a job:
 - Members have other hosts and other indices in a run (`members`).
 - A member is a Job of its own, and is restarted with its gang (`restarts`). What a Job of several pods says
   of all of them, and what is no field of a job, is lost and told; a member that starts after another has
-  ended is none of a gang, and a problem.
+  ended is not part of a gang, and is a problem.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     environment, name = render({}).environment, _container_name(kind, gang, framework)
     templates = {
         part.name: (
-            Template(reading, gang, part, environment, framework, name, ours).said(),
+            Template(reading, gang, part, environment, framework, name, ours).pod_template(),
             f"{part.at}.template.spec.template",
         )
         for part in parts
@@ -112,7 +112,7 @@ def _parts(reading: Reading, spec: dict[str, Any]) -> list[Part]:
     for n, item in enumerate(items):
         if part := _part(reading, item, f"{AT}[{n}]"):
             if any(other.name == part.name for other in parts):
-                reading.wrong(f"{part.at}.name", "stands twice; each replicated job has a name of its own")
+                reading.wrong(f"{part.at}.name", "appears twice; each replicated job has a name of its own")
             part.first_job = sum(other.jobs for other in parts)
             parts.append(part)
     if not parts and not reading.problems:
@@ -126,7 +126,7 @@ def _part(reading: Reading, item: Any, at: str) -> Part | None:
     fields = reading.mapping(item, at)
     name = reading.text(fields.pop("name", None), f"{at}.name")
     if name is None or why_not_an_object_name(name, 63):
-        reading.wrong(f"{at}.name", "is missing, or is no name of Kubernetes")
+        reading.wrong(f"{at}.name", "is missing, or is not a name of Kubernetes")
         return None
     jobs = reading.whole(fields.pop("replicas", None), f"{at}.replicas")
     template = reading.mapping(fields.pop("template", None), f"{at}.template")
@@ -300,7 +300,7 @@ def _depends(reading: Reading, part: Part) -> bool:
         status = fields.get("status")
         if status == "Ready":
             waits = True
-            reason = "as startupPolicy: InOrder, by which a group waits for the one before it"
+            reason = "the same as startupPolicy: InOrder, in which a group waits for the one before it"
             reading.change(f"{at}[{n}]", plain(item), {"startupPolicyOrder": "InOrder"}, reason)
         else:
             message = (
@@ -316,7 +316,7 @@ def _rest(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: d
         at = f"{part.at}.template.spec"
         mode = reading.text(part.spec.pop("completionMode", None), f"{at}.completionMode")
         if mode not in (None, "Indexed"):
-            reason = "members have an index, which those that need none need not read"
+            reason = "members always have an index; a member that does not need it can ignore it"
             reading.change(f"{at}.completionMode", mode, "Indexed", reason)
         if part.spec.get("suspend") is False:
             del part.spec["suspend"]

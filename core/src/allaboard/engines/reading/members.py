@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INDEX, RANK = "$(ALLABOARD_INDEX)", "$(ALLABOARD_RANK)"
-"""What the engine tells each member: its place in its group, and among all."""
+"""Variables that the engine gives to each member: its place in its group, and among all."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 PREFIX = "jobset.sigs.k8s.io/"
 COORDINATOR = f"{PREFIX}coordinator"
@@ -237,7 +237,7 @@ class Hosts:
         self._host = re.compile(rf"(?<![\w.-]){name}-({parts})-(\d{{1,9}})-(\d{{1,9}}){ends}")
         self._built = re.compile(rf"(?<![\w.-]){name}-(?:{parts})-(?=[\d$`{{%<*])")
 
-    def said(self, text: str, name: Callable[[int], str | None]) -> str:
+    def renamed(self, text: str, name: Callable[[int], str | None]) -> str:
         """The text with other names for the hosts of members, by their ranks; None: it has no other one."""
 
         def other(match: re.Match[str]) -> str:

@@ -240,7 +240,7 @@ def _program(reading: Reading, trains: dict[str, Any], fields: PodFields) -> Non
 
 
 def _say_once(reading: Reading, trains: dict[str, Any], spec: dict[str, Any], fields: PodFields) -> None:
-    """Takes together what stands twice under one key of a merge: ``pod`` says each once."""
+    """Takes together what appears twice under one key of a merge: ``pod`` says each once."""
     ports: dict[tuple[str, str], Any] = {}
     for n, port in enumerate(_listed(trains.get("ports"))):
         if not isinstance(port, Mapping):
@@ -267,7 +267,7 @@ def _say_once(reading: Reading, trains: dict[str, Any], spec: dict[str, Any], fi
 
 
 _TOLD = frozenset({"ALLABOARD_INDEX", "ALLABOARD_RANK"})
-"""What an engine tells each member by itself, also where a manifest that was made by allaboard has it."""
+"""Variables that an engine gives to each member by itself, also if a manifest made by allaboard has them."""
 
 
 def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours: bool) -> None:
@@ -289,7 +289,7 @@ def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours
             secret = names_a_secret(name)
             variable["value"] = reading.text(variable.get("value"), f"{at}[{n}].value", secret=secret) or ""
         if name in read:
-            reason = f"the variable {name} stands twice, and the last one counts"
+            reason = f"the variable {name} appears twice, and the last one counts"
             reading.change(f"{at}[{n}]", None, None, reason)
             del read[name]
         read[name] = variable

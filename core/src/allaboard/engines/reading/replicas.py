@@ -172,7 +172,7 @@ def _replicas(reading: Reading, kind: Kind, spec: dict[str, Any], ours: bool) ->
             hint = f", and perhaps means {near}" if near else ""
             reading.lose(here, value, f"the operator knows no such replicas of a {kind.KIND}{hint}")
         elif role in replicas:
-            reading.wrong(here, f"stands twice, and as {replicas[role].at.rpartition('.')[2]}")
+            reading.wrong(here, f"appears twice, and as {replicas[role].at.rpartition('.')[2]}")
         elif replica := _replica(reading, kind, role, value, here):
             replicas[role] = replica
     if not replicas and written is not None:

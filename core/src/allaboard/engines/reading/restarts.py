@@ -15,7 +15,7 @@ from allaboard.engines.reading.values import Reading, duration, plain
 from allaboard.text.names import one_of
 
 _TRIES = 6
-"""What an absent backoffLimit of a Job means."""
+"""Meaning of an absent backoffLimit of a Job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Rendering:
 
 
 Render = Callable[[Mapping[str, Any]], Rendering]
-"""What the engine makes of the job with this ``policy``."""
+"""Rendering of the job with this ``policy``."""
 
 
 def policies_of(
@@ -141,7 +141,7 @@ def _targets(reading: Reading, gang: Gang, value: Any, at: str) -> list[str]:
     for n, name in enumerate(names):
         if gang.part(name) is None:
             known = one_of(part.name for part in gang.parts)
-            reading.wrong(f"{at}[{n}]", f"is no replicated job with members; there are {known}")
+            reading.wrong(f"{at}[{n}]", f"is not a replicated job with members; there are {known}")
     return [role for name in names if (part := gang.part(name)) for role, _ in part.roles]
 
 

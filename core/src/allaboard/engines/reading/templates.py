@@ -31,12 +31,12 @@ from allaboard.engines.reading.values import Reading, plain
 _FIRST_HOST = {"pytorch": "MASTER_ADDR", "xgboost": "MASTER_ADDR", "jax": "COORDINATOR_ADDRESS"}
 """Framework -> the variable in which members find the host of rank 0."""
 _COMPLETION_VARIABLE = "JOB_COMPLETION_INDEX"
-"""What a Job tells its pods, unless their template says it."""
+"""Variable that a Job gives to its pods, unless their template has it."""
 _LABELS = {INDEX: f"{PREFIX}job-index", RANK: f"{PREFIX}job-global-index"}
 _OF_GROUPS = ("group-name", "group-replicas", "job-group-index")
 _OF_THE_RUN = ("PET_RDZV_ID", "PADDLE_JOB_ID")
 """Variables that hold what is each run's own."""
-_APART = "says what nothing in a run says"
+_APART = "has a value that nothing in a run has"
 
 
 class Template:
@@ -55,11 +55,11 @@ class Template:
         ours: bool,
     ) -> None:
         self.reading, self.gang, self.part, self.name, self.ours = reading, gang, part, name, ours
-        self.told = [environment(who.rank) for who in part.some()]
+        self.environments = [environment(who.rank) for who in part.some()]
         variable = _FIRST_HOST.get(framework)
-        self.first_host = f"$({variable})" if variable in self.told[0] else None
+        self.first_host = f"$({variable})" if variable in self.environments[0] else None
 
-    def said(self) -> Any:
+    def pod_template(self) -> Any:
         """The pod template, with the container that trains under the engine's name."""
         template = self.part.template
         if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
@@ -97,10 +97,10 @@ class Template:
         """A text in which the host of the first member is the variable that holds it."""
         if not isinstance(value, str):
             return value
-        new = hosts.said(value, lambda rank: self.first_host if rank == 0 and trains else None)
+        new = hosts.renamed(value, lambda rank: self.first_host if rank == 0 and trains else None)
         if hosts.names_one(new):
             hint = f", as {self.first_host} in the container that trains" if self.first_host else ""
-            message = f"names a member, which is called otherwise in each run; only the first is told{hint}"
+            message = f"names a member, whose name differs in each run; only the first is known{hint}"
             self.reading.wrong(at, message)
         elif new != value:
             self.reading.change(at, value, new, "a run has hosts of its own")
@@ -111,17 +111,15 @@ class Template:
     def _is_told(self, variable: Any, known: Known, hosts: Hosts, at: str) -> bool:
         """True if the engine sets this variable; a value that differs from the engine's is reported."""
         name = variable.get("name") if isinstance(variable, Mapping) else None
-        if not isinstance(name, str) or not any(name in environment for environment in self.told):
+        if not isinstance(name, str) or not any(name in environment for environment in self.environments):
             return False
-        ours, values = [environment.get(name, "") for environment in self.told], known.get(name)
+        ours, values = [environment.get(name, "") for environment in self.environments], known.get(name)
         if values is None:
             self.reading.lose(at, plain(variable), f"the engine says {name}, and its value wins")
             return True
-        theirs = [hosts.said(value, host_of) for value in values]
+        theirs = [hosts.renamed(value, host_of) for value in values]
         if not _may_differ(name, theirs, ours):
-            message = (
-                f"{name} says something else than the engine, whose value would win{_shown(theirs, ours)}"
-            )
+            message = f"{name} differs from the engine's value, which would win{_shown(theirs, ours)}"
             self.reading.wrong(at, message)
         elif theirs != ours or not self.ours:
             after = ours[0] if theirs != ours and "<host" not in ours[0] else None
@@ -149,7 +147,7 @@ class Template:
         if expressed is None:
             self.reading.wrong(at, f"{label} {_APART}")
             return variable
-        self.reading.change(at, label, expressed, "what the label says is another thing in a run")
+        self.reading.change(at, label, expressed, "the label has another value in a run")
         return _saying(str(variable.get("name")), expressed, trains)
 
     def _completion_index(self, item: Mapping[str, Any], at: str, trains: bool) -> list[Any]:

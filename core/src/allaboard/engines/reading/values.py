@@ -278,7 +278,7 @@ def _name(reading: Reading, name: Any, prefix: Any) -> str:
     legal = as_job_name(written)
     reason = "a run's objects are called <name>-<hash>" if at.endswith("generateName") else "is too long"
     if reason == "is too long" and len(written) <= 40:
-        reason = "is no legal name of a job"
+        reason = "is not a legal job name"
     reading.change(at, written, legal, reason)
     return legal
 

@@ -17,7 +17,7 @@ _POLICY = frozenset(
     }
 )  # fmt: skip
 _UNLIMITED = 2**31 - 1
-"""What is written where a limit must be and none is meant."""
+"""Number that stands for no limit in a field that needs one."""
 _FOLLOWED = 60
 """Seconds within which whoever follows a job has seen its end and read its logs."""
 
