@@ -234,7 +234,7 @@ def test_a_triggerer_that_is_killed_leaves_the_training_alone_and_the_next_one_f
     assert (after.uid, after.attempt, after.stop) == (record.uid, 1, None)
     assert run.xcom()["metrics"]["steps"] >= step
     told = [line for line in run.log().splitlines() if "rank 0 works at step" in line]
-    assert len(told) == len(set(told)), "a line stands twice"
+    assert len(told) == len(set(told)), "a line appears twice"
 
 
 def lease_of(live: OnCluster, run: str) -> str:

@@ -35,9 +35,9 @@ def test_the_gates_page_shows_every_check_and_every_champion() -> None:
 def test_the_gates_page_says_when_it_stayed_shut() -> None:
     old = Promotion(1, "s3://b/models/1", metrics={"accuracy": 0.99})
     check = Check("champion", "accuracy", False, 0.98, 0.99, 0.99, "accuracy 0.98 is not better than 0.99")
-    decision = Decision(Verdict(False, (check,)), None, old, problems=("x.json: torn; it is not obeyed",))
+    decision = Decision(Verdict(False, (check,)), None, old, problems=("x.json: torn; it is ignored",))
     found = Page(promotion_page(decision, "s3://b/2", {"accuracy": None, "note": "<x>"}, [old]))
-    for words in ("not promoted", "stays number 1", "✗", "torn; it is not obeyed", "nan", "<x>"):
+    for words in ("not promoted", "stays number 1", "✗", "torn; it is ignored", "nan", "<x>"):
         assert words in found.words
 
 

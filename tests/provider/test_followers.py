@@ -129,7 +129,7 @@ def test_a_triggerer_that_ends_leaves_the_training_alone(live: Live, how: signal
     run.finish()
     run.wait_task("success")
     assert run.record().uid == uid and len(run.starts()) == 2 and run.record().stop is None
-    assert run.log().count("rank 0 works at step 10\n") == 1, "a line stands twice"
+    assert run.log().count("rank 0 works at step 10\n") == 1, "a line appears twice"
 
 
 def test_a_frozen_triggerer_that_wakes_kills_nothing_that_another_one_watches(live: Live) -> None:

@@ -78,7 +78,7 @@ class Problem:
 
 
 class ExitCode(IntEnum):
-    """How a command line or a step of KFP ends (core/docs/contract.md, Exit codes)."""
+    """Exit codes of the command line and of a step of KFP (core/docs/contract.md, Exit codes)."""
 
     OK = 0
     FAILED = 1
@@ -104,7 +104,7 @@ class AllaboardError(Exception):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What is wrong, one by one; empty unless the error has several findings."""
+        """All findings, one by one; empty unless the error has several."""
         return ()
 
 
@@ -166,7 +166,7 @@ class SpecChanged(BadInput):
 
 
 class SiteError(AllaboardError):
-    """Whoever runs this machine, this store or this cluster must act."""
+    """The administrator of this machine, this store or this cluster must act."""
 
     code = "site_error"
 

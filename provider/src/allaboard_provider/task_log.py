@@ -242,7 +242,7 @@ class TaskLog:
         now_said = news(said, state.value, kind, why, now)
         if now_said is None:
             return
-        log.state, log.waiting, log.why = now_said.state, now_said.kind, now_said.why
+        log.state, log.waiting, log.why = now_said.state, now_said.kind, now_said.reason
         log.why_at, log.reasons = now_said.at, dict(now_said.reasons)
         yield f"{self.run}: {_state_words(seen, state)}"
 

@@ -163,7 +163,9 @@ def test_a_step_that_was_named_is_that_step_or_an_error(store: Store, tmp_path: 
     corrupt(store, 2)
     with pytest.raises(Corrupt, match="step 2 was passed over"):
         collect(store.uri, tmp_path / "models", 2)
-    with pytest.raises(StorageMissing, match=r"step 9 is no complete checkpoint there; complete are: 1, 2"):
+    with pytest.raises(
+        StorageMissing, match=r"step 9 is not a complete checkpoint there; complete steps are: 1, 2"
+    ):
         collect(store.uri, tmp_path / "models", 9)
     assert keys(open_store(tmp_path / "models")) == []
 

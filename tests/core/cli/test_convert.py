@@ -100,7 +100,7 @@ def test_json_says_what_is_changed_and_lost_with_the_place_of_the_document(ab: T
 
 def test_other_objects_are_passed_over_with_a_word(ab: Terminal) -> None:
     said = ab("convert", ab.write("all.yaml", f"{SETTINGS}---{TFJOB}"))
-    assert said.code == 0 and "passed over, ConfigMap is no job" in said.err
+    assert said.code == 0 and "passed over, ConfigMap is not a job" in said.err
     alone = ab("convert", ab.write("settings.yaml", SETTINGS))
     assert alone.code == 2 and "holds no job" in alone.err and alone.out == ""
     already = ab("convert", ab.write("job.yaml", "name: digits\ncommand: [python]\n"))

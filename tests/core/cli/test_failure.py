@@ -51,7 +51,7 @@ BAD_JOBS = {
     "YAML that is not YAML": ("name: [digits\n", ["job.yaml is not YAML", "line 2"]),
     "empty file": ("", ["job.yaml is empty"]),
     "a list": ("- name: digits\n", ["job.yaml holds a list"]),
-    "a field twice": (GOOD + "name: other\n", ["'name' stands twice"]),
+    "a field twice": (GOOD + "name: other\n", ["'name' appears twice"]),
     "two documents": (GOOD + "---\n" + GOOD, ["2 documents"]),
 }  # fmt: skip
 
@@ -448,4 +448,4 @@ def test_all_streams_may_be_closed(ab: Terminal) -> None:
 )  # fmt: skip
 def test_a_user_who_is_not_there_is_a_sentence(ab: Terminal, words: list[str]) -> None:
     said = ab(*words)
-    assert said.code == 2 and "there is no home of ~nouser here" in said.err, said
+    assert said.code == 2 and "there is no home folder of ~nouser here" in said.err, said

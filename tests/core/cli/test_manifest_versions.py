@@ -61,7 +61,7 @@ def test_check_render_and_convert_say_the_same(ab: Terminal, tmp_path: Path, suf
     assert rendered.code == 0 and TOLD in rendered.err and "kubeflow.org/v2beta1" in rendered.out
     assert TOLD in ab("convert", str(path)).err
     [outcome] = convert(documents(path.read_text(), path.name))
-    assert [change.why for change in outcome.changed if change.path == "apiVersion"] == [TOLD]
+    assert [change.reason for change in outcome.changed if change.path == "apiVersion"] == [TOLD]
 
 
 def test_so_does_a_run_on_this_machine(ab: Terminal, tmp_path: Path) -> None:

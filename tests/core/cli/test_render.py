@@ -108,7 +108,7 @@ def test_the_place_says_gang_and_secrets_for_jobs_that_do_not(ab: Terminal) -> N
     assert (said.code, said.out) == (2, "")
     known = "known: auto, coscheduling, kai, none, volcano, workload or yunikorn"
     assert "ALLABOARD_GANG: 'volcno' is not known; " + known in said.err
-    assert "ALLABOARD_SECRETS: 'a_b' is no name of an object" in said.err
+    assert "ALLABOARD_SECRETS: 'a_b' is not an object name" in said.err
     assert ab("list").code == 0, "only what is launched there has to do with it"
 
 

@@ -85,7 +85,7 @@ def assert_handled(text: str, name: str = "hostile.yaml", to: str | None = None)
     outcomes = convert(found, to)
     for one in outcomes:
         assert bool(one.documents) + bool(one.problems) + bool(one.passed) == 1
-        json.dumps(one.told(), allow_nan=False)
+        json.dumps(one.differences(), allow_nan=False)
         assert "\x1b" not in one.title and "\n" not in one.title
         for problem in one.problems:
             assert problem.path and problem.message and "\x1b" not in str(problem)
@@ -169,7 +169,9 @@ def test_what_is_told_of_a_broken_manifest_holds_no_secret() -> None:
             lost = [{"name": "DB_PASSWORD", "value": SECRET}]
             manifest["spec"]["unknown"] = rng.choice([{"env": lost}, ["run", "--password", SECRET], lost])
         for one in assert_handled(json.dumps(manifest), "hostile.json"):
-            words = json.dumps([one.told(), [problem.to_dict() for problem in one.problems], one.title])
+            words = json.dumps(
+                [one.differences(), [problem.to_dict() for problem in one.problems], one.title]
+            )
             assert SECRET not in words
             told += len(words) > 100
     assert told > 500

@@ -407,7 +407,7 @@ def test_another_kind_has_one_container_that_trains_and_what_it_does_not_tell_is
     spec = outcome.documents[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     assert [one["name"] for one in spec["containers"]] == ["pytorch"]
     (loss,) = [one for one in outcome.lost if one.path.endswith("env.JOB_COMPLETION_INDEX")]
-    assert "ALLABOARD_RANK" in loss.why
+    assert "ALLABOARD_RANK" in loss.reason
     (outcome,) = convert([Document("x.yaml", "x.yaml", a_set(part))], "trainjob")
     assert not [one for one in outcome.lost if one.path.endswith("env.JOB_COMPLETION_INDEX")]
 

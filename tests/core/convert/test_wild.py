@@ -21,7 +21,7 @@ def test_nothing_raises_and_nearly_all_are_converted_and_every_loss_is_named() -
     read = [one for one in outcomes if is_read(one)]
     total = score(read)
     assert total.jobs >= 90 and total.converted >= 0.95 * total.jobs
-    assert all(loss.path and loss.why for one in read for loss in one.lost)
+    assert all(loss.path and loss.reason for one in read for loss in one.lost)
     assert all(problem.path and problem.message for one in outcomes for problem in one.problems)
 
 

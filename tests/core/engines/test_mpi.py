@@ -335,7 +335,7 @@ def test_an_mpijob_becomes_a_jobset_that_says_how_to_get_a_key() -> None:
     (outcome,) = convert(documents(MPIJOB, "pi.yaml"), to="jobset")
     assert [one["kind"] for one in outcome.documents] == ["ConfigMap", "Secret", "JobSet"]
     assert outcome.documents[0]["data"]["hostfile"] == "pi-worker-0-0.pi:1\npi-worker-1-0.pi:1\n"
-    lost = {loss.path: loss.why for loss in outcome.lost}
+    lost = {loss.path: loss.reason for loss in outcome.lost}
     restart = "spec.mpiReplicaSpecs.Worker.restartPolicy"
     assert {*lost} == {"kind", "spec.launcherCreationPolicy", "spec.runPolicy.cleanPodPolicy", restart}
     assert lost[restart].startswith("JobSet has one rule for all members")

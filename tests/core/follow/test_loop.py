@@ -70,7 +70,10 @@ def test_a_lost_run_is_launched_again_as_long_as_there_are_attempts() -> None:
     asks, outcome = played([lost, lost, won, won], FollowPolicy(attempts=2))
     (launched,) = (ask for ask in asks if isinstance(ask, Launch))
     assert launched.attempt == 2 and not launched.interrupted
-    assert launched.why.startswith("what ran it is gone without a word") and "1 of 2 attempts" in launched.why
+    assert (
+        launched.reason.startswith("what ran it is gone without a word")
+        and "1 of 2 attempts" in launched.reason
+    )
     assert outcome.ok  # type: ignore[attr-defined]
     _, outcome = played([seen("lost", attempt=2)] * 2, FollowPolicy(attempts=2))
     assert outcome.state is State.LOST and "2 of 2 attempts used" in outcome.message  # type: ignore[attr-defined]
@@ -127,7 +130,7 @@ def test_who_owns_a_preempted_run_starts_it_again_and_who_only_looks_does_not() 
     won = seen("succeeded", attempt=2)
     asks, outcome = played([preempted()] * 2 + [won] * 2, FollowPolicy(interruptions=20))
     (launched,) = (ask for ask in asks if isinstance(ask, Launch))
-    assert launched.interrupted and "does not count as an attempt" in launched.why
+    assert launched.interrupted and "does not count as an attempt" in launched.reason
     assert outcome.ok  # type: ignore[attr-defined]
     asks, outcome = played([preempted()] * 2, FollowPolicy())
     assert not any(isinstance(ask, Launch) for ask in asks)

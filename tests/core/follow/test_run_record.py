@@ -117,7 +117,7 @@ OLD = Data(f"{PLACE}/version-00000000000000aa", "content:v1:aaaaaaaaaaaaaaaa", f
 NEW = Data(f"{PLACE}/version-00000000000000bb", "content:v1:bbbbbbbbbbbbbbbb", fixed=True)
 BLIND = replace(NEW, content=None)
 WHY = (
-    "its data has changed (aaaaaaaaaaaa -> bbbbbbbbbbbb), and its checkpoints belong to the data of before: "
+    "its data has changed (aaaaaaaaaaaa -> bbbbbbbbbbbb), and its checkpoints belong to the old data: "
     "it trains from scratch"
 )
 
@@ -134,7 +134,7 @@ def trained_on(data: Data | None, owner: Owner = YOU, **fields: object) -> RunRe
 @pytest.mark.parametrize("owner", [ME, YOU, DEFERRED])
 def test_live_with_other_data_is_stopped_whoever_followed_it(state: State, owner: Owner) -> None:
     decision = decide(trained_on(OLD, owner), state, ME, named(NEW), NEW)
-    assert isinstance(decision, run_record.StopFirst) and decision.why == WHY
+    assert isinstance(decision, run_record.StopFirst) and decision.reason == WHY
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.STOPPED, State.LOST, State.TIMED_OUT, State.SUCCEEDED])
@@ -143,7 +143,7 @@ def test_what_ended_with_other_data_trains_from_scratch(state: State, handed_ove
     """A result that nobody took, too: it is no model of the data that there is now."""
     ended = trained_on(OLD, handed_over=handed_over)
     decision = decide(ended, state, ME, named(NEW), NEW)
-    assert isinstance(decision, run_record.NewGeneration) and decision.why == WHY
+    assert isinstance(decision, run_record.NewGeneration) and decision.reason == WHY
 
 
 def test_the_same_data_under_another_name_is_the_same() -> None:

@@ -260,8 +260,8 @@ def test_more_epochs_after_a_resume_go_on_in_the_stream(data: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({}, "this is no state of a ShardReader"),
-        (None, "this is no state of a ShardReader"),
+        ({}, "this is not a state of a ShardReader"),
+        (None, "this is not a state of a ShardReader"),
         ({"version": 2}, "has version 2, not 1"),
         ({"data": "content:v1:00"}, "belongs to other data"),
         ({"position": -1}, "is damaged: position is -1"),
@@ -337,7 +337,7 @@ def test_a_damaged_shard_is_named_and_its_samples_never_given_out(data: Path) ->
 
 def test_a_shard_that_vanished_is_corruption(data: Path) -> None:
     shard_path(data, 1).unlink()
-    with pytest.raises(Corrupt, match="is in the index and not there"):
+    with pytest.raises(Corrupt, match="is in the index but missing"):
         list(ShardReader(data, batch_size=12, shuffle=False))
 
 

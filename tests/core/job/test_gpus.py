@@ -98,8 +98,8 @@ def test_other_resources_are_no_slices(name: str) -> None:
 @pytest.mark.parametrize(
     ("profile", "words", "near"),
     [
-        ("big", "is no MIG profile", None),
-        ("1g.10gb\n", "is no MIG profile", None),
+        ("big", "is not a MIG profile", None),
+        ("1g.10gb\n", "is not a MIG profile", None),
         ("7g.81gb", "no GPU is known to have the MIG profile '7g.81gb'", "7g.80gb"),
         ("1g.10gb+mee", "no GPU is known", "1g.10gb+me"),
         ("3c.3g.40gb", "no GPU is known", "3g.40gb"),

@@ -32,8 +32,8 @@ def test_yaml_and_json_are_the_same_thing(tmp_path: Path) -> None:
         ("name: digits\n\tcommand: x\n", r"a tab indents this line; YAML takes blanks alone \(line 2"),
         ("policy:\n  \tdeadline: 1h\n", "a tab indents this line"),
         ("name: a\n---\nname: b\n", "holds 2 documents"),
-        ("name: digits\nname: other\n", "stands twice"),
-        ("name: !!python/object:os.system x\n", "is not YAML that is taken: the tag"),
+        ("name: digits\nname: other\n", "appears twice"),
+        ("name: !!python/object:os.system x\n", "is not YAML that can be read: the tag"),
         ("{{{", "is not YAML"),
     ],
 )
@@ -85,8 +85,8 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
         (tmp_path / "sparse.yaml", "are allowed"),
         (Path("/proc/self/mem"), "cannot be read"),
         (Path("x" * 5000), "cannot be read"),
-        (Path("~nouser/x.yaml"), "there is no home of ~nouser"),
-        (Path("\ud800"), "is no name of a file"),
+        (Path("~nouser/x.yaml"), "there is no home folder of ~nouser"),
+        (Path("\ud800"), "is not a file name"),
         (Path("a\0b"), "NUL"),
     ):
         with pytest.raises(BadInput, match=words):
@@ -107,7 +107,7 @@ def test_stdin_may_hold_json_of_every_form_or_yaml() -> None:
     job = {"name": "digits", "command": ["a"]}
     assert parse('{"name": "digits",\t"command": ["a"]}', "stdin") == job
     assert parse("{name: digits, command: [a]}", "stdin") == job
-    with pytest.raises(BadInput, match="the field 'name' stands twice"):
+    with pytest.raises(BadInput, match="the field 'name' appears twice"):
         parse('{"name": "a", "name": "b"}', "stdin")
 
 

@@ -32,7 +32,7 @@ def test_a_mapping_may_be_written_as_json_as_python_or_as_yaml(text: str) -> Non
         ("", "it holds nothing"),
         ("a: 1\n---\nb: 2", "it holds 2 documents"),
         ("a: b: c", "is not YAML"),
-        ('{"a": 1, "a": 2}', "the field 'a' stands twice"),
+        ('{"a": 1, "a": 2}', "the field 'a' appears twice"),
         ("{'a': 1, 'a': 2}", "is not JSON"),
         ('{"a": ' + "[" * 70 + "]" * 70 + "}", "nested more than 64 deep"),
         ("{'a': " + "1" * 200 + "}", "is not JSON"),

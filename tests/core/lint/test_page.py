@@ -19,6 +19,6 @@ def test_every_rule_has_its_section_with_why_fix_and_source() -> None:
     sections = {text.partition("\n")[0]: text for text in page().split("\n## ")[1:]}
     assert sections.keys() == RULES.keys()
     for code, rule in RULES.items():
-        assert rule.why in sections[code] and rule.source in sections[code]
+        assert rule.reason in sections[code] and rule.source in sections[code]
         fixes = {rule.fix, rule.job_fix} if "job" in rule.reads else {rule.fix}
         assert all(fix[1:] in sections[code] for fix in fixes)

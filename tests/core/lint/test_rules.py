@@ -565,7 +565,7 @@ def test_every_rule_is_tested_where_it_is_asked() -> None:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_rule_says_why_what_to_do_and_where_it_comes_from(rule: Any) -> None:
-    assert rule.severity in SEVERITIES and rule.source and rule.why.endswith(".")
+    assert rule.severity in SEVERITIES and rule.source and rule.reason.endswith(".")
     for text in (rule.summary, rule.fix, rule.job_fix):
         assert text and not text.endswith("."), "a part of a sentence"
 

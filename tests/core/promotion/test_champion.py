@@ -225,7 +225,7 @@ def test_a_torn_or_foreign_record_is_reported_and_not_obeyed(store: Store, raw: 
     present = champion(store)
     assert present is not None and present.number == 1
     (problem,) = history(store).problems
-    assert f"{store.uri}/promoted/000000000002.json: " in problem and problem.endswith("it is not obeyed")
+    assert f"{store.uri}/promoted/000000000002.json: " in problem and problem.endswith("it is ignored")
 
     done = promoted(store, 30, 0.95)  # its number is taken for good
     assert done.promotion is not None

@@ -122,7 +122,7 @@ def test_scalars_of_numpy_are_taken_on_both_sides() -> None:
 
 def test_a_gate_that_asks_nothing_is_open() -> None:
     verdict = judge(Gate(), {})
-    assert (verdict.passed, verdict.checks, verdict.reason) == (True, (), "nothing was asked of it")
+    assert (verdict.passed, verdict.checks, verdict.reason) == (True, (), "the gate has no condition")
 
 
 def test_arguments_are_not_changed() -> None:

@@ -468,7 +468,7 @@ def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> N
         ("ALLABOARD_ENGINE", "pytorchjob"),
         ("ALLABOARD_SECRETS", None),
     ]
-    assert "'My_Keys' is no name of an object" in refused.value.problems[2].message
+    assert "'My_Keys' is not an object name" in refused.value.problems[2].message
 
 
 def test_check_knows_the_names() -> None:

@@ -494,16 +494,16 @@ def test_the_secrets_of_the_place_come_before_the_jobs_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "path", "words"),
     [
-        ({"storage": [{"mount": "/a", "pvc": "My_Claim"}]}, "storage[0].pvc", "is no name of an object"),
-        ({"secrets": [{"name": "A", "env": True}]}, "secrets[0].name", "is no name of an object"),
+        ({"storage": [{"mount": "/a", "pvc": "My_Claim"}]}, "storage[0].pvc", "is not an object name"),
+        ({"secrets": [{"name": "A", "env": True}]}, "secrets[0].name", "is not an object name"),
         (
             {"storage": [{"mount": "/a", "pvc": "x"}], "secrets": [{"name": "b", "mount": "/a/"}]},
             "secrets[0].mount",
             "mounted twice, by storage[0].mount too",
         ),
         ({"storage": [{"mount": "/", "pvc": "x"}]}, "storage[0].mount", "cannot be mounted"),
-        ({"resources": {"gpu": 1, "gpu_type": "NVIDIA H100"}}, "resources.gpu_type", "is no label value"),
-        ({"resources": {"mig": "tiny"}}, "resources.mig", "is no MIG profile"),
+        ({"resources": {"gpu": 1, "gpu_type": "NVIDIA H100"}}, "resources.gpu_type", "is not a label value"),
+        ({"resources": {"mig": "tiny"}}, "resources.mig", "is not a MIG profile"),
     ],
 )
 def test_what_a_cluster_would_refuse_later_is_said_before(fields: Json, path: str, words: str) -> None:

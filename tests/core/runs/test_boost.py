@@ -36,7 +36,7 @@ def test_it_is_bounded_whatever_the_size(gpus: int) -> None:
 
 def test_a_run_that_tells_of_no_saves_has_none() -> None:
     silent = decide(Admitted(gpus=64, since=0.0), 5000.0, HOLD)
-    assert (silent.boost, silent.why) == (0, "it has reported no save")
+    assert (silent.boost, silent.reason) == (0, "it has reported no save")
 
 
 def test_not_saving_is_no_way_to_stay() -> None:
@@ -47,7 +47,7 @@ def test_not_saving_is_no_way_to_stay() -> None:
         last = PATIENCE * LONGEST + STARTUP
         assert of(liar, begins + LONGEST) > 0
         assert of(liar, begins + last + 1) == 0
-        assert "expected to save every 1h" in decide(liar, begins + last + 1, HOLD).why
+        assert "expected to save every 1h" in decide(liar, begins + last + 1, HOLD).reason
 
 
 def test_an_interval_is_what_was_seen_and_only_then_what_the_job_says() -> None:

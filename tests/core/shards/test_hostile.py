@@ -154,7 +154,7 @@ def test_numbers_that_make_no_sense_are_refused(store: Store, tmp_path: Path, ch
 )
 def test_an_index_that_is_no_plain_json_is_refused_in_words(store: Store, data: bytes) -> None:
     store.write("index.json", data)
-    with pytest.raises(Corrupt, match="is no index of shards"):
+    with pytest.raises(Corrupt, match="is not an index of shards"):
         load_index(store)
     assert prepare(some_samples(2), store).samples == 2  # and does not keep its owner from a new one
 

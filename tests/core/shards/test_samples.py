@@ -184,8 +184,8 @@ def test_very_many_problems_are_counted_not_listed(tmp_path: Path) -> None:
         ("/no/such/folder", "does not exist"),
         ("s3://bucket/raw", "is not a folder of this machine"),
         ([], "the list of files is empty"),
-        (7, "a int is no source of samples"),
-        ({"a": 1}, "a dict is no source of samples"),
+        (7, "a int is not a source of samples"),
+        ({"a": 1}, "a dict is not a source of samples"),
         ("no_such_module:samples", "importing no_such_module failed with ModuleNotFoundError"),
     ],
 )

@@ -219,7 +219,7 @@ def test_what_is_said_of_a_secrets_field_quotes_no_value(value: str) -> None:
 
 @pytest.mark.parametrize("path", ["ALLABOARD_SECRETS", "secrets", "secrets[0]", "secrets[0].name"])
 def test_what_only_names_a_secret_is_quoted(path: str) -> None:
-    message = "'a_b' is no name of an object; use lower-case letters, digits, '-' and '.'"
+    message = "'a_b' is not an object name; use lower-case letters, digits, '-' and '.'"
     assert redact_message(path, message) == message
     assert redact_text(f"{path}: {message}") == f"{path}: {message}"
 

@@ -21,7 +21,7 @@ MERGED_LAUGHS = "a0: &a0 {x: 1}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"a": 1, "a": 2}', "the field 'a' stands twice"),
+        ('{"a": 1, "a": 2}', "the field 'a' appears twice"),
         ('{"a": NaN}', "holds NaN"),
         ('{"a": 1e999}', "too large"),
         ("[" * 50_000, "more than 64 deep"),
@@ -46,7 +46,7 @@ def test_json_that_cannot_be_taken(text: str | bytes, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: 1\na: 2", "the field 'a' stands twice"),
+        ("a: 1\na: 2", "the field 'a' appears twice"),
         ("a: " + "[" * 50_000, "more than 64 deep"),
         ("- " * 50_000, "more than 64 deep"),
         ("? " * 50_000, "more than 64 deep"),

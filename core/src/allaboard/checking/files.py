@@ -48,16 +48,16 @@ def sizes_of_code(job: TrainingJob) -> tuple[dict[str, int], list[Problem]]:
         try:
             status = (folder / name).stat()
         except FileNotFoundError:
-            why = f"is not there in {folder.absolute()}"
+            reason = f"is not there in {folder.absolute()}"
         except (OSError, ValueError) as error:
-            why = f"cannot be read in {folder.absolute()} ({getattr(error, 'strerror', None) or error})"
+            reason = f"cannot be read in {folder.absolute()} ({getattr(error, 'strerror', None) or error})"
         else:
             if stat.S_ISREG(status.st_mode):
                 sizes[name] = status.st_size
                 continue
             kind = "a folder; name the files in it" if stat.S_ISDIR(status.st_mode) else "no file"
-            why = f"is {kind}"
-        problems.append(Problem(f"code[{n}]", f"{show(name)} {why}"))
+            reason = f"is {kind}"
+        problems.append(Problem(f"code[{n}]", f"{show(name)} {reason}"))
     return sizes, [*problems, *_size_problem(sizes)]
 
 
@@ -75,8 +75,8 @@ def shipped_code(job: TrainingJob) -> dict[str, bytes]:
             with (folder / name).open("rb") as file:
                 files[name] = file.read(CODE_LIMIT + 1)  # it may have grown; then it is refused by its size
         except OSError as error:
-            why = f"{name!r} cannot be read ({error.strerror}) in {folder.absolute()}"
-            problems.append(Problem(f"code[{n}]", why))
+            reason = f"{name!r} cannot be read ({error.strerror}) in {folder.absolute()}"
+            problems.append(Problem(f"code[{n}]", reason))
     if problems:
         raise BadInput(f"job {job.name!r} ships files that cannot be read:", problems)
     return files
@@ -89,8 +89,8 @@ def _size_problem(sizes: Mapping[str, int]) -> list[Problem]:
     largest = sorted(sizes, key=lambda path: -sizes[path])[:5]
     named = ", ".join(f"{show(path, quote=False)} {show_bytes(sizes[path])}" for path in largest)
     more = f" and {len(sizes) - len(largest)} more" if len(sizes) > len(largest) else ""
-    words = (
+    message = (
         f"{show_bytes(total)} in all, {total - CODE_LIMIT} bytes more than a ConfigMap holds "
         f"({named}{more}); put what is large into the image or a volume"
     )
-    return [Problem("code", words)]
+    return [Problem("code", message)]

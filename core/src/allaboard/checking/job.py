@@ -1,5 +1,4 @@
-"""What is wrong with a job: everything at once, each with its path and, for a typing slip, the nearest right
-word.
+"""Problems of a job: all at once, each with its path and, for a typing slip, the nearest known word.
 
 `check` knows the job alone. What a place can say about it (a folder that is not writable, a queue that does
 not exist) is added by the backend. Values in, problems out; nothing is read from disk here.
@@ -49,7 +48,9 @@ def _read_fields(job: TrainingJob | Mapping[str, Any], lenient: bool) -> tuple[T
     folder = job.folder if isinstance(job, TrainingJob) else None
     fields: Any = job.as_written() if isinstance(job, TrainingJob) else job
     if not isinstance(fields, Mapping):
-        return TrainingJob(folder=folder), [Problem("", f"a job is fields, not {type(fields).__name__}")]
+        return TrainingJob(folder=folder), [
+            Problem("", f"a job is a mapping of fields, not {type(fields).__name__}")
+        ]
     if (flaw := size_flaw(fields)) is not None:
         return TrainingJob(folder=folder), [Problem(*flaw)]
     problems = [Problem(*flaw) for flaw in find_flaws(fields)]
@@ -162,7 +163,7 @@ def _members(job: Mapping[str, Any]) -> Iterator[Problem]:
     if groups is None:
         return
     if "workers" in job:
-        yield Problem("workers", "stands beside groups; give one of them")
+        yield Problem("workers", "is given beside groups; give one of the two")
     engine = _engine_of(job)
     if engine is None:
         return
@@ -225,12 +226,12 @@ def _storage(job: Mapping[str, Any]) -> Iterator[Problem]:
             elif source in volume and units.size(volume[source]["size"]) == 0:
                 yield Problem(f"storage[{n}].{source}.size", "0 bytes hold nothing; give more, like 200Gi")
         if (volume.get("claim") or {}).get("access") == "once_pod" and (members := _most_members(job)) > 1:
-            words = f"once_pod is for one member, and the job has {members}; say many, or ephemeral"
-            yield Problem(f"storage[{n}].claim.access", words)
+            message = f"once_pod is for one member, and the job has {members}; say many, or ephemeral"
+            yield Problem(f"storage[{n}].claim.access", message)
         if "size" in volume and "empty_dir" not in volume:
             inner = next((source for source in ("claim", "ephemeral") if source in volume), None)
-            words = "a claim has a size of its own" if inner is None else f"say {inner}: {{size: ...}}"
-            yield Problem(f"storage[{n}].size", f"means nothing here: {words}", severity="warning")
+            message = "a claim has a size of its own" if inner is None else f"say {inner}: {{size: ...}}"
+            yield Problem(f"storage[{n}].size", f"has no meaning here: {message}", severity="warning")
 
 
 def _most_members(job: Mapping[str, Any]) -> int:
@@ -288,17 +289,17 @@ def _hang(job: Mapping[str, Any]) -> Iterator[Problem]:
     policy = job.get("policy") or {}
     hang = policy.get("hang") or {}
     if hang.get("after") == "off" and "then" in hang:
-        yield Problem("policy.hang.then", "means nothing with after: off", severity="warning")
+        yield Problem("policy.hang.then", "has no meaning with after: off", severity="warning")
     elif hang.get("then") == "restart" and policy.get("restart") == "never":
-        words = "restart starts members again, which policy.restart: never forbids; say tell or fail"
-        yield Problem("policy.hang.then", words)
+        message = "restart starts members again, which policy.restart: never forbids; say tell or fail"
+        yield Problem("policy.hang.then", message)
 
 
 def _spot(job: Mapping[str, Any]) -> Iterator[Problem]:
     spot = job.get("spot") or {}
     if spot.get("prefer") and spot.get("tolerate") is False:
-        words = "prefers nodes that tolerate: false keeps its members off; say one of the two"
-        yield Problem("spot.prefer", words)
+        message = "prefers nodes from which tolerate: false keeps the members; give one of the two"
+        yield Problem("spot.prefer", message)
 
 
 def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -313,27 +314,27 @@ def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
     for at, resources in stated.items():
         is_of_class = "device_class" in resources
         if "device_selector" in resources and not is_of_class:
-            words = "chooses among the devices of a class; add device_class, like gpu.nvidia.com"
-            yield Problem(f"{at}.device_selector", words)
+            message = "chooses among the devices of a class; add device_class, like gpu.nvidia.com"
+            yield Problem(f"{at}.device_selector", message)
         # Groups may say how many.
         counted_elsewhere = at == "resources" and groups
         if is_of_class and not resources.get("gpu") and "mig" not in resources and not counted_elsewhere:
             yield Problem(f"{at}.device_class", "does not say how many devices; add gpu: 1")
         if is_of_class and resources.get("shared"):
-            words = "is of GPUs that the device plugin offers; a claim shares nothing"
-            yield Problem(f"{at}.shared", words, severity="warning")
+            message = "applies to GPUs of the device plugin; devices of a claim are not shared"
+            yield Problem(f"{at}.shared", message, severity="warning")
 
 
 def _network(job: Mapping[str, Any]) -> Iterator[Problem]:
     if job.get("host_network") and job.get("security") == "restricted":
-        words = (
+        message = (
             "is forbidden by the Pod Security level restricted, which security asks for; say one of the two"
         )
-        yield Problem("host_network", words)
+        yield Problem("host_network", message)
 
 
 def _engine_problems(job: Mapping[str, Any]) -> Iterator[Problem]:
-    """What the job's engine objects to, and what in `pod` contradicts what it needs."""
+    """Problems that the job's engine reports, and the fields of `pod` that contradict the engine."""
     engine = _engine_of(job)
     if engine is None:
         return

@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Where the copy is, what it is, how many bytes it has and how many of them were copied now."""
+    """Copy of a checkpoint: its place, its kind, its bytes, and those that were copied now."""
 
     uri: str
     source: str
@@ -144,7 +144,7 @@ def _candidates(
         if not any(item.step == wanted for item in items):
             have = ", ".join(str(item.step) for item in complete) or "none"
             raise StorageMissing(
-                f"{store.uri}: step {wanted} is no complete checkpoint there; complete are: {have}"
+                f"{store.uri}: step {wanted} is not a complete checkpoint there; complete steps are: {have}"
             )
 
 
@@ -159,7 +159,7 @@ def _describe_choice(which: str | int) -> str | int:
 
 def _ranked(store: Store, complete: Sequence[Checkpoint], metric: str | None, mode: str) -> list[Checkpoint]:
     if not metric:
-        raise BadInput("which 'best': by what? name a metric and min or max, as in val_loss and min")
+        raise BadInput("which 'best' needs a metric; name it and min or max, as in val_loss and min")
     ranked = best_of(complete, lambda item: item.metrics, metric, mode)
     if complete and not ranked:
         known = ", ".join(sorted({name for item in complete for name in item.metrics})) or "none"
@@ -212,7 +212,7 @@ def _step_folder(store: Store, manifest: Manifest) -> str:
 
 
 def _target(into: Store, name: str, folder: str, raw: bytes) -> Store:
-    """Where the copy goes: the run's name, unless another checkpoint of that run and step is there."""
+    """Folder of the copy: the run's name, unless another checkpoint of that run and step is there."""
     try:
         other = into.read(f"{name}/{folder}/{MANIFEST}") != raw
     except StorageMissing:

@@ -84,7 +84,7 @@ def hashed_file(path: Path) -> Iterator[HashedFile]:
 
 
 def file_digest(file: BinaryIO) -> tuple[int, str]:
-    """How many bytes follow in an open file, and their SHA-256."""
+    """Number of bytes that follow in an open file, and their SHA-256."""
     whole, size = hashlib.sha256(), 0
     buffer = bytearray(_BUFFER)
     view = memoryview(buffer)

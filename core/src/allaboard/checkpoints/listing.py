@@ -1,4 +1,4 @@
-"""What is there: checkpoints are found by listing a run's folder, never by a pointer that can lie.
+"""Checkpoints of a run: they are found by listing its folder, never by a pointer that can lie.
 
 A checkpoint is **complete** when its manifest is valid and every part is there in the size that the
 manifest says; that is one listing and one small read per checkpoint. `verify` reads every byte as well.
@@ -41,7 +41,7 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What a listing shows of one step: file name -> entry."""
+    """Listing of one step: file name -> entry."""
 
     step: int
     files: dict[str, Entry] = field(default_factory=dict)
@@ -67,8 +67,9 @@ def _by_step(entries: Iterable[Entry]) -> dict[int, Folder]:
 
 
 def _entries(store: Store) -> Iterator[Entry]:
-    """What may belong to a checkpoint, or says who writes. A bucket lists a whole tree in one request; on a
-    disk a folder that is no run's, such as ``/``, must not be walked to its last leaf to find that out.
+    """Entries that may belong to a checkpoint, or name its writer. A bucket lists a whole tree in one
+    request; on a disk a folder that is not a run's, such as ``/``, must not be walked to its last leaf to
+    find that out.
     """
     if store.local_path() is None:
         yield from store.entries()
@@ -79,8 +80,8 @@ def _entries(store: Store) -> Iterator[Entry]:
 
 
 def save_times(store: Store, at_most: int) -> list[float]:
-    """When the checkpoints of a run's folder were completed (their manifests written), ascending, by the
-    clock of the store. One listing, of which ``at_most`` entries are looked at; no manifest is read.
+    """Times at which the checkpoints of a run's folder were completed (their manifests written), ascending,
+    by the clock of the store. One listing, of which ``at_most`` entries are looked at; no manifest is read.
     """
     times = []
     for entry in islice(_entries(store), at_most):
@@ -112,8 +113,8 @@ class Scan:
 def scan_all(store: Store) -> Scan:
     """As `scan`, and what it leaves out."""
     entries = [*_entries(store)]
-    found = (_inspect_folder(store, folder) for folder in _by_step(entries).values())
-    items = [item for item in found if item is not None]
+    inspected = (_inspect_folder(store, folder) for folder in _by_step(entries).values())
+    items = [item for item in inspected if item is not None]
     numbers = numbers_of(entry.key for entry in entries)
     highest = max(numbers, default=0)
     saved_by = [item.manifest.writer for item in items if isinstance(item, Checkpoint)]
@@ -181,8 +182,8 @@ def best(store: Store, metric: str, mode: str = "min") -> Checkpoint | None:
 
 
 def verify(store: Store, step: int) -> list[str]:
-    """What is wrong with one checkpoint, with the names of the parts, after reading every byte. Nothing
-    wrong: empty.
+    """Problems of one checkpoint, with the names of the parts, after reading every byte. Empty: there are
+    none.
     """
     try:
         manifest = read_manifest(store, step)
@@ -194,12 +195,12 @@ def verify(store: Store, step: int) -> list[str]:
 
 
 def part_problem(store: Store, step: int, part: Part) -> str | None:
-    """What is wrong with one part, or None."""
+    """Problem of one part, or None."""
     return object_problem(store, f"{folder_name(step)}/{part.name}", part)
 
 
 def object_problem(store: Store, key: str, part: Part) -> str | None:
-    """What keeps this object from being that part, or None."""
+    """Reason for which this object is not that part, or None."""
     entry = store.stat(key)
     if entry is None:
         return f"part {part.name} is missing"
@@ -229,14 +230,14 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
     if complete:
         return store, complete[-1]
     torn = "; ".join(problem for item in items if isinstance(item, Torn) for problem in item.problems)
-    why = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
+    reason = f"the checkpoint there is torn: {torn}" if torn else "no complete checkpoint is there"
     if not items and (format_ := _foreign_format(uri, store)) is not None:
         raise BadInput(
             f"{uri} holds a checkpoint of {format_}, without the manifest by which it is known to be "
             "complete; save it with `allaboard.checkpoints.Checkpointer` (load it in a script, then `save`), "
             "or let the evaluation's own command read it"
         )
-    raise BadInput(f"{uri}: {why}; give the uri of a complete one (.../step-000000000120)")
+    raise BadInput(f"{uri}: {reason}; give the uri of a complete one (.../step-000000000120)")
 
 
 LOOKED_AT = 1000
@@ -259,17 +260,17 @@ _FORMATS = (
 
 
 def _foreign_format(uri: str, store: Store) -> str | None:
-    """Which library wrote what is there: the folder, or a single file."""
-    if (found := format_of(entry.key for entry in islice(store.entries(), LOOKED_AT))) is not None:
-        return found
+    """Library that wrote the files: of the folder, or of a single file."""
+    if (library := format_of(entry.key for entry in islice(store.entries(), LOOKED_AT))) is not None:
+        return library
     parent, slash, last = uri.rstrip("/").rpartition("/")
-    found = format_of([last])
-    is_there = found is not None and open_store(parent or slash or ".").stat(last) is not None
-    return found if is_there else None
+    library = format_of([last])
+    is_there = library is not None and open_store(parent or slash or ".").stat(last) is not None
+    return library if is_there else None
 
 
 def format_of(names: Iterable[str]) -> str | None:
-    """Which library wrote files of these names; None where that is not known."""
+    """Library that wrote files of these names; None: not known."""
     known = [*names]
     return next((name for name, pattern in _FORMATS if any(map(pattern.search, known))), None)
 

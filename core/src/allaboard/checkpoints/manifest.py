@@ -83,9 +83,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a manifest says. ``created`` is RFC 3339; ``extra`` holds fields that this version does not
-    know.
-    """
+    """Fields of a manifest. ``created`` is RFC 3339; ``extra``: fields that this version does not know."""
 
     step: int
     parts: tuple[Part, ...] = ()
@@ -109,8 +107,8 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """What identifies the weights: the same for every copy of a checkpoint, whatever its files are
-        called, and for no other one. ``parts:v1:`` and 64 hexadecimal digits.
+        """Identity of the weights: the same for every copy of a checkpoint, whatever the names of its files,
+        and for no other checkpoint. ``parts:v1:`` and 64 hexadecimal digits.
         """
         parts = sorted([part.called, part.size, part.sha256] for part in self.parts)
         return f"parts:v1:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

@@ -96,7 +96,7 @@ def save(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What was in the step's folder when its save began: ``keys``."""
+    """Content of the step's folder when its save began: ``keys``."""
 
     keys: set[str]
     manifest: str
@@ -208,7 +208,7 @@ def _publish_into_existing(staged: Path, final: Path, place: _Place) -> None:
 
 
 def _is_published(staged: Path, final: Path) -> bool:
-    """Whether the staged manifest was moved, or linked, to its final name."""
+    """True if the staged manifest was moved, or linked, to its final name."""
     try:
         return staged.samefile(final) if staged.exists() else True
     except FileNotFoundError:
@@ -342,7 +342,7 @@ def _write_with(write: Callable[[HashedFile], object], file: HashedFile, path: P
 
 
 def _is_full(path: Path) -> bool:
-    """Whether one more page can no longer be written beside ``path``."""
+    """True if not one more page can be written beside ``path``."""
     probe = path.with_name("probe")
     try:
         with probe.open("wb") as file:

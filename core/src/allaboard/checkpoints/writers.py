@@ -88,15 +88,15 @@ class Writer:
             "by": self.by,
             "at": self.at,
             "takeovers": [
-                {"number": one.number, "after": one.after, "attempt": one.attempt}
-                for one in self.takeovers[-KEPT:]
+                {"number": takeover.number, "after": takeover.after, "attempt": takeover.attempt}
+                for takeover in self.takeovers[-KEPT:]
             ],
         }
         return (json.dumps(body) + "\n").encode()
 
 
 def is_superseded(manifest: Manifest, newest: Writer | None) -> bool:
-    """Whether this checkpoint belongs to a history that a later writer has left behind."""
+    """True if this checkpoint belongs to a history that a later writer has left behind."""
     if newest is None or manifest.writer is None:
         return False
     return any(
@@ -107,8 +107,8 @@ def is_superseded(manifest: Manifest, newest: Writer | None) -> bool:
 
 def numbers_of(keys: Iterable[str]) -> list[int]:
     """The numbers of the writers among these keys of a run's folder, ascending."""
-    found = (_KEY.fullmatch(key) for key in keys)
-    return sorted(int(match.group(1)) for match in found if match)
+    matches = (_KEY.fullmatch(key) for key in keys)
+    return sorted(int(match.group(1)) for match in matches if match)
 
 
 def newest_writer(store: Store, numbers: Iterable[int] | None = None) -> Writer | None:
@@ -130,7 +130,7 @@ def check_attempt(store: Store, newest: Writer | None, attempt: str | None) -> N
     """
     if newest is None or attempt is None or newest.own.attempt == attempt:
         return
-    if any(one.attempt == attempt for one in newest.takeovers):
+    if any(takeover.attempt == attempt for takeover in newest.takeovers):
         raise taken_over(store, newest)
 
 
@@ -221,8 +221,11 @@ def _takeovers(listed: Any, before: int) -> list[Takeover]:
     """Those of lower numbers, ascending."""
     if not isinstance(listed, list):
         return []
-    found = (_takeover(item) for item in listed[-KEPT:])
-    return sorted((one for one in found if one and one.number < before), key=lambda one: one.number)
+    takeovers = (_takeover(item) for item in listed[-KEPT:])
+    return sorted(
+        (takeover for takeover in takeovers if takeover and takeover.number < before),
+        key=lambda takeover: takeover.number,
+    )
 
 
 def _takeover(item: Any) -> Takeover | None:

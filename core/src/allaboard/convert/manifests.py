@@ -45,8 +45,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a document. ``documents``: jobs or manifests, empty where there are problems or where
-    ``passed`` says why it is no job. ``template``: the problems are placeholders that nobody filled in.
+    """Result of converting a document. ``documents``: jobs or manifests, empty where there are problems or
+    where ``passed`` says why it is no job. ``template``: the problems are placeholders that nobody filled in.
     """
 
     source: Document
@@ -67,21 +67,25 @@ class Outcome:
         hidden = redact_job({name: plain(value)})[name]
         return _hide(hidden, self.secrets)
 
-    def told(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def differences(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """``changed`` and ``lost`` as `--json` has them."""
         at = self.source.place
         changed = [
             {
-                "path": f"{at}: {one.path}",
-                "from": self.shown(_last(one.path), one.before),
-                "to": self.shown(_last(one.path), one.after),
-                "why": one.why,
+                "path": f"{at}: {change.path}",
+                "from": self.shown(_last(change.path), change.before),
+                "to": self.shown(_last(change.path), change.after),
+                "why": change.reason,
             }
-            for one in self.changed
+            for change in self.changed
         ]
         lost = [
-            {"path": f"{at}: {one.path}", "value": self.shown(_last(one.path), one.value), "why": one.why}
-            for one in self.lost
+            {
+                "path": f"{at}: {loss.path}",
+                "value": self.shown(_last(loss.path), loss.value),
+                "why": loss.reason,
+            }
+            for loss in self.lost
         ]
         return changed, lost
 
@@ -103,8 +107,8 @@ def _title(value: Any) -> str:
         return ""
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    words = [word for word in (value.get("kind"), name) if isinstance(word, str)]
-    return f" ({show(' '.join(words), quote=False)})" if words else ""
+    parts = [word for word in (value.get("kind"), name) if isinstance(word, str)]
+    return f" ({show(' '.join(parts), quote=False)})" if parts else ""
 
 
 # Documents.
@@ -119,11 +123,11 @@ def documents(text: str, name: str) -> list[Document]:
         if re.search(r"\{\{|\{%|<%", text):
             hint = "; it looks like a template: fill it in first (helm template, kustomize build)"
         raise BadInput(f"{name} {error}{hint}") from None
-    found = []
+    listed = []
     for n, value in enumerate(values, 1):
         place = name if len(values) == 1 else f"{name}#{n}"
-        found += [Document(at, name, item) for at, item in _items(value, place)]
-    return found
+        listed += [Document(at, name, item) for at, item in _items(value, place)]
+    return listed
 
 
 def _parse(text: str, name: str) -> list[Any]:
@@ -150,27 +154,25 @@ def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 # Conversion.
 
 
-def convert(found: Sequence[Document], to: str | None = None) -> list[Outcome]:
-    """What becomes of each document: a job, or with ``to``, the name of an engine, the manifests of its
-    kind.
-    """
+def convert(given: Sequence[Document], to: str | None = None) -> list[Outcome]:
+    """Convert each document to a job or, with ``to`` (an engine's name), to the manifests of its kind."""
     texts: dict[str, list[Document]] = {}
-    for document in found:
+    for document in given:
         texts.setdefault(document.text, []).append(document)
     # Of a live object nothing stands beside it.
     beside = {text: within for text, within in texts.items() if text}
-    return [_convert(one, _others(one, beside.get(one.text, ())), to) for one in found]
+    return [_convert(document, _others(document, beside.get(document.text, ())), to) for document in given]
 
 
 def _others(document: Document, within: Sequence[Document]) -> list[Mapping[str, Any]]:
     """The other objects of the same text."""
-    return [one.value for one in within if one is not document and isinstance(one.value, Mapping)]
+    return [other.value for other in within if other is not document and isinstance(other.value, Mapping)]
 
 
 def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | None) -> Outcome:
     value = document.value
     if not isinstance(value, Mapping):
-        return Outcome(document, passed="no object of Kubernetes")
+        return Outcome(document, passed="not a Kubernetes object")
     kind, version = value.get("kind"), value.get("apiVersion")
     if not isinstance(kind, str):
         is_job = "name" in value and bool({"command", "args", "groups"} & {*value})
@@ -191,28 +193,27 @@ def _convert(document: Document, others: Sequence[Mapping[str, Any]], to: str | 
     except BadInput as error:
         problems = error.problems or (Problem("", error.headline),)
         hinted = tuple(map(_with_hint, problems))
-        template = all(one is not other for one, other in zip(problems, hinted, strict=True))
+        template = all(given is not other for given, other in zip(problems, hinted, strict=True))
         return Outcome(document, problems=hinted, template=template)
 
 
 def _other_version(job: Mapping[str, Any], source: Engine) -> Iterator[Change]:
     target = engine_of(TrainingJob.of(job))
-    if (why := other_version(source.NAME, target)) is not None:
-        yield Change("apiVersion", source.API_VERSION, target.API_VERSION, why)
+    if (reason := other_version(source.NAME, target)) is not None:
+        yield Change("apiVersion", source.API_VERSION, target.API_VERSION, reason)
 
 
 _MAKES = "it makes jobs; give the manifest of the job that stands in it, under"
-_SERVES = "it has no end, and nothing that fails as a whole; give the job that trains"
+_SERVES = "it never ends, and does not fail as a whole; give the job that trains"
 _RUNTIME = "TrainJobs are made of it; give the TrainJob that names it, in the same file"
 _NO_JOBS: Mapping[str, str] = {
-    "Job.batch": "the pods of a batch/v1 Job are no gang, and fail one by one; make it a JobSet, a "
+    "Job.batch": "the pods of a batch/v1 Job are not a gang, and fail one by one; make it a JobSet, a "
     "PyTorchJob or a TrainJob, or write a job with its image, command and workers",
     "Job.batch.volcano.sh": "its gang is of Volcano; write a job with its image, command and workers, and "
     "gang: {scheduler: volcano}",
     "CronJob": f"{_MAKES} spec.jobTemplate, as a PyTorchJob, a TrainJob or a JobSet",
     "ScaledJob": f"{_MAKES} spec.jobTargetRef, as a PyTorchJob, a TrainJob or a JobSet",
-    "Pod": "a single pod has no one who starts it again; write a job with its image and command, and "
-    "workers: 1",
+    "Pod": "nothing restarts a single pod; write a job with its image and command, and workers: 1",
     "Experiment": f"a Katib Experiment is a search; {_MAKES} spec.trialTemplate.trialSpec",
     "Suggestion": "it is a part of a Katib Experiment, which is a search; give the manifest under "
     "spec.trialTemplate.trialSpec of the Experiment",
@@ -243,35 +244,38 @@ _NO_JOBS: Mapping[str, str] = {
 }
 """Kinds that people take for jobs, with their API group where others have the name -> what to do."""
 _NO_MANIFESTS: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"pipelineInfo", "root"}), "a compiled pipeline is no job: submit it to Kubeflow Pipelines"),
-    (frozenset({"services"}), "a Compose file is no job: write a job with a service's image and command"),
+    (
+        frozenset({"pipelineInfo", "root"}),
+        "a compiled pipeline is not a job: submit it to Kubeflow Pipelines",
+    ),
+    (frozenset({"services"}), "a Compose file is not a job: write a job with a service's image and command"),
     (
         frozenset({"compute_environment", "distributed_type"}),
-        "a configuration of Accelerate is no job: write a job whose command names it, "
+        "a configuration of Accelerate is not a job: write a job whose command names it, "
         "[accelerate, launch, --config_file, ...]",
     ),
-    (frozenset({"replicaCount"}), "values of a Helm chart are no job: give what it makes (helm template)"),
-    (frozenset({"run"}), "a task of SkyPilot is no job: write a job with what run says as its command"),
+    (frozenset({"replicaCount"}), "values of a Helm chart are not a job: give what it makes (helm template)"),
+    (frozenset({"run"}), "a task of SkyPilot is not a job: write a job with what run says as its command"),
 )
 """Fields that tell what a file is which people take for a job -> what it is, and what to do."""
 
 
 def no_job(value: Mapping[str, Any]) -> str:
-    """What an object is that is no job, and what to do, in one sentence."""
+    """Sentence about an object that is no job: its kind, and what to do."""
     kind, version = value.get("kind"), value.get("apiVersion")
     if not isinstance(kind, str):
-        return no_manifest(value) or "no object of Kubernetes: it has no kind"
+        return no_manifest(value) or "not a Kubernetes object: it has no kind"
     group = version.rpartition("/")[0] if isinstance(version, str) else ""
     wrong = _wrong_name(kind, version)
     advice = _NO_JOBS.get(kind) or _NO_JOBS.get(f"{kind}.{group}") or (str(wrong) if wrong else "")
-    return f"{show(kind, quote=False)} is no job{f': {advice}' if advice else ''}"
+    return f"{show(kind, quote=False)} is not a job{f': {advice}' if advice else ''}"
 
 
 def no_manifest(value: Mapping[str, Any]) -> str | None:
-    """What a file without a kind is, where its fields tell that it is neither a job nor a manifest."""
+    """Sentence about a file without a kind whose fields show that it is neither a job nor a manifest."""
     if {"command", "args", "groups"} & {*value}:
         return None
-    return next((words for fields, words in _NO_MANIFESTS if fields <= {*value}), None)
+    return next((sentence for fields, sentence in _NO_MANIFESTS if fields <= {*value}), None)
 
 
 _PLACEHOLDER = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\b|<[A-Za-z][A-Za-z0-9 _-]*>|\{\{")
@@ -281,8 +285,8 @@ def _with_hint(problem: Problem) -> Problem:
     """A problem with a value that is a placeholder: of a shell, of a person, of Helm."""
     if not _PLACEHOLDER.search(problem.message):
         return problem
-    words = f"{problem.message}; it is a placeholder: fill it in first (envsubst, helm template)"
-    return replace(problem, message=words)
+    message = f"{problem.message}; it is a placeholder: fill it in first (envsubst, helm template)"
+    return replace(problem, message=message)
 
 
 def _known_kinds() -> set[str]:
@@ -311,8 +315,8 @@ def engine_of_manifest(value: Mapping[str, Any]) -> Engine | None:
 
 
 def _wrong_name(kind: str, version: Any) -> Problem | None:
-    """What is wrong with the kind or the version of a job that no engine reads; None: it is no job."""
-    meant = next((one for one in _known_kinds() if one.casefold() == kind.casefold()), None)
+    """Problem of the kind or the version of a job that no engine reads; None: it is no job."""
+    meant = next((name for name in _known_kinds() if name.casefold() == kind.casefold()), None)
     if meant is None:
         return None
     if meant != kind:
@@ -324,10 +328,10 @@ def _wrong_name(kind: str, version: Any) -> Problem | None:
     known = one_of(engine.API_VERSION for engine in engines)
     if version is None:
         return Problem("apiVersion", f"is missing; a {kind} is of {known}")
-    words = f"{_words(version)} of {kind} is not read; known: {known}"
+    message = f"{_words(version)} of {kind} is not read; known: {known}"
     if version == "kubeflow.org/v1alpha1":
-        words += ". Its members stood in other fields: give each group its template, as those have it"
-    return Problem("apiVersion", words)
+        message += ". Its members stood in other fields: give each group its template, as those have it"
+    return Problem("apiVersion", message)
 
 
 def _words(value: Any) -> str:
@@ -355,16 +359,15 @@ class Given(NamedTuple):
 
 
 def given_in(text: str, name: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    """What the text of a job file gives: the job itself, or a manifest, and the objects that stand beside it,
-    such as the runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also for several
-    jobs.
+    """Read the text of a job file: the job itself, or a manifest, and the objects beside it, such as the
+    runtime of a TrainJob, as `allaboard convert` writes them. Raises BadInput, also for several jobs.
     """
-    found = parse_all(text, name)
-    is_job = [isinstance(one, Mapping) and engine_of_manifest(one) is not None for one in found]
-    if len(found) < 2 or sum(is_job) != 1:
+    objects = parse_all(text, name)
+    is_job = [isinstance(obj, Mapping) and engine_of_manifest(obj) is not None for obj in objects]
+    if len(objects) < 2 or sum(is_job) != 1:
         return parse(text, name), []
-    others = [one for one, job in zip(found, is_job, strict=True) if not job and isinstance(one, Mapping)]
-    return found[is_job.index(True)], others
+    others = [obj for obj, job in zip(objects, is_job, strict=True) if not job and isinstance(obj, Mapping)]
+    return objects[is_job.index(True)], others
 
 
 def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> Given:
@@ -374,12 +377,12 @@ def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()
     """
     is_job = bool({"command", "args", "groups"} & {*given})
     if not ({"apiVersion", "kind"} <= {*given} or ({"apiVersion", "kind"} & {*given} and not is_job)):
-        if (words := no_manifest(given)) is not None:
-            raise BadInput(words)
+        if (sentence := no_manifest(given)) is not None:
+            raise BadInput(sentence)
         return Given(given)
     outcome = _convert(Document("this manifest", "", given), others, None)
     problems = [*outcome.problems]
-    problems += [Problem(loss.path, f"a job cannot say it: {loss.why}") for loss in outcome.lost]
+    problems += [Problem(loss.path, f"a job cannot say it: {loss.reason}") for loss in outcome.lost]
     if outcome.passed:
         raise BadInput(outcome.passed)
     if problems:
@@ -389,7 +392,7 @@ def fields_of(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()
 
 
 def _value_at(job: Mapping[str, Any], path: str) -> Any:
-    """What a job says at a path; None where nothing stands there."""
+    """Value of a job at a path; None: there is none."""
     value: Any = job
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -404,12 +407,12 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
 
     job, lost = dict(made.job), list(made.lost)
     if target is not source:
-        said = job.pop("engine_spec", {})
-        if kept := {name: value for name, value in said.items() if name in target.TAKES_IN}:
+        engine_spec = job.pop("engine_spec", {})
+        if kept := {name: value for name, value in engine_spec.items() if name in target.TAKES_IN}:
             job["engine_spec"] = kept
-        for path, value in _leaves({n: v for n, v in said.items() if n not in kept}, ""):
-            why = f"a {target.KIND} has nothing like it"
-            lost.append(Loss(f"spec.{path}", value, why))
+        for path, value in _leaves({n: v for n, v in engine_spec.items() if n not in kept}, ""):
+            reason = f"a {target.KIND} has no such field"
+            lost.append(Loss(f"spec.{path}", value, reason))
     framework = job.get("framework", "pytorch")
     if framework not in target.FRAMEWORKS:
         runs = one_of(target.FRAMEWORKS)
@@ -429,21 +432,21 @@ def _to_kind(document: Document, made: Conversion, source: Engine, target: Engin
             lost.append(Loss(made.path_of(problem.path), _value_at(job, problem.path), problem.message))
     namespace = document.value["metadata"].get("namespace")
     if namespace is not None and (not isinstance(namespace, str) or why_not_an_object_name(namespace, 63)):
-        raise BadInput("", [Problem("metadata.namespace", "is no name of a namespace")])
+        raise BadInput("", [Problem("metadata.namespace", "is not a namespace name")])
     checked = TrainingJob.of(job)
     layout = lay_out(checked, target, checked.name)
     facts = ClusterFacts(namespace=namespace or "default")
     rendered = render(checked, layout, facts, launch="", spec_hash="")
     lost += [
-        Loss("kind", source.KIND, _NO_KEYS.format(name=one["metadata"]["name"]))
-        for one in rendered.extras
-        if is_key_pair(one)
+        Loss("kind", source.KIND, _NO_KEYS.format(name=extra["metadata"]["name"]))
+        for extra in rendered.extras
+        if is_key_pair(extra)
     ]
-    manifests = [_without_place(without_ours(one), namespace) for one in rendered.manifests]
+    manifests = [_without_place(without_ours(manifest), namespace) for manifest in rendered.manifests]
     for variable, value, name in dict.fromkeys(_unexpanded(manifests, set())):
-        why = f"it refers to {name}, which nothing tells the variables of a {target.KIND}'s members"
-        lost.append(Loss(made.path_of(f"environment.{variable}"), value, why))
-    changed = [one for one in made.changed if not (namespace and one.path == "metadata.namespace")]
+        reason = f"it refers to {name}, which nothing tells the variables of a {target.KIND}'s members"
+        lost.append(Loss(made.path_of(f"environment.{variable}"), value, reason))
+    changed = [change for change in made.changed if not (namespace and change.path == "metadata.namespace")]
     secrets = secret_values(plain(document.value))
     return Outcome(document, tuple(manifests), tuple(changed), tuple(lost), secrets=secrets)
 
@@ -504,8 +507,8 @@ def _leaves(fields: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How many jobs there were, how many were converted, how many of those without a loss; ``templates``:
-    what would be jobs once their placeholders are filled in, not counted as jobs; ``passed``: other objects;
+    """Numbers of jobs, of converted ones, and of those converted without a loss; ``templates``: documents
+    that are jobs once their placeholders are filled in, not counted as jobs; ``passed``: other objects;
     ``losses``: what was lost, the most frequent first.
     """
 
@@ -521,17 +524,17 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     """Counts what became of the documents. Losses are counted by their path without places in lists and
     names of groups.
     """
-    templates = sum(one.template for one in outcomes)
-    jobs = [one for one in outcomes if one.passed is None and not one.template]
-    converted = [one for one in jobs if not one.problems]
+    templates = sum(outcome.template for outcome in outcomes)
+    jobs = [outcome for outcome in outcomes if outcome.passed is None and not outcome.template]
+    converted = [job for job in jobs if not job.problems]
     counts: dict[str, int] = {}
-    for one in converted:
-        for path in dict.fromkeys(_pattern(loss.path) for loss in one.lost):
+    for outcome in converted:
+        for path in dict.fromkeys(_pattern(loss.path) for loss in outcome.lost):
             counts[path] = counts.get(path, 0) + 1
     return Score(
         len(jobs),
         len(converted),
-        sum(not one.lost for one in converted),
+        sum(not outcome.lost for outcome in converted),
         templates,
         len(outcomes) - len(jobs) - templates,
         dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # `allaboard check` asks the engines too, and needs no layout
 
 
 class Engine(Protocol):
-    """What every engine has.
+    """Interface of every engine.
 
     - ``NAME``: the word for it in ``engine`` of a job.
     - ``KIND``, ``API_VERSION``, ``PLURAL``: of its job objects, as its CRD has them.
@@ -91,7 +91,7 @@ class Engine(Protocol):
         """The roles that run no command but one of their own: their operator has them wait."""
 
     def is_elastic(self, framework: str) -> bool:
-        """Whether members may come and go."""
+        """True if members may come and go."""
 
     def default_restart(self, framework: str) -> str:
         """``policy.restart`` of a job that does not say it."""
@@ -105,7 +105,7 @@ class Engine(Protocol):
         """
 
     def brings_scheduler(self, layout: Layout) -> bool:
-        """Whether something else than the job says who places its pods, and the job cannot."""
+        """True if the scheduler of the pods is chosen outside the job, and the job cannot choose it."""
 
     def starts_in_order(self, layout: Layout) -> str | None:
         """The field of the job by which members wait for others before they are made; None: all are made at
@@ -113,10 +113,10 @@ class Engine(Protocol):
         """
 
     def brings_image(self, layout: Layout) -> bool:
-        """Whether members have an image although the job names none."""
+        """True if members have an image although the job names none."""
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about the sound fields of a job it cannot do as they are written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
 
     def render(
         self,
@@ -150,10 +150,10 @@ class Engine(Protocol):
         """The pod label that holds the index of a member of a role; None: it is 0, and no label says it."""
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-        """What a job object and its pods say; None: it is gone, and its pods may not be."""
+        """Read a job object and its pods. ``job`` None: it is gone, and its pods may not be."""
 
     def needed(self, job: Mapping[str, Any]) -> int:
-        """How many members of a job object start together."""
+        """Number of members of a job object that start together."""
 
     def to_job(self, obj: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Conversion:
         """The job that a job object of this kind says; ``others``: the objects that stand beside it. Raises
@@ -170,7 +170,7 @@ class Engine(Protocol):
         """The init containers that the operator adds to the members of a role of a job object."""
 
     def pod_name(self, job: str, member: str) -> str:
-        """What the operator calls the pod of a member, by the name of its job; x where it draws lots."""
+        """Name that the operator gives to the pod of a member; x for a random suffix."""
 
     def member_of(self, pod: Mapping[str, Any]) -> str | None:
         """The member whose pod this is, like ``worker-0``; None: no member's."""
@@ -181,7 +181,7 @@ class Engine(Protocol):
         """
 
     def environment(self, layout: Layout, member: Member, place: Place) -> dict[str, str]:
-        """What the engine's operator injects into a member."""
+        """Variables that the engine's operator injects into a member."""
 
     def files(self, layout: Layout, hosts: Mapping[str, str]) -> Mapping[str, str]:
         """The files that the engine's operator puts into members: path -> text. ``hosts``: where members are
@@ -189,10 +189,10 @@ class Engine(Protocol):
         """
 
     def judge(self, layout: Layout, counts: Mapping[str, Counts]) -> Verdict:
-        """Whether the job runs or has succeeded, by its replica counts."""
+        """Verdict on a job by its replica counts: it runs, or has succeeded."""
 
     def rules(self, layout: Layout) -> Rules:
-        """What the operator does with members when one fails, and at an end."""
+        """Rules of the operator for members when one fails, and at the end."""
 
     def with_condition(self, conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
         """The conditions of a job object after the operator has set this one."""

@@ -59,8 +59,8 @@ class Address(NamedTuple):
 
 
 Place = Mapping[str, Address]
-"""Where members listen, by their names: the operator's Services, or the loopback of one machine. It holds the
-members that `Engine.listeners` names.
+"""Addresses at which members listen, by their names: the operator's Services, or the loopback of one
+machine. It holds the members that `Engine.listeners` names.
 """
 
 
@@ -79,22 +79,22 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the members' states mean for the job, before limits and policies."""
+    """Verdict of the members' states on the job, before limits and policies."""
 
     running: bool = False
     succeeded: bool = False
 
 
 Scope = Literal["member", "gang"]
-"""What is started again when a member fails: that member alone, or the whole gang."""
+"""Members that start again when one fails: that member alone, or the whole gang."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an operator does with the members of a job when one fails, and at an end. ``policy``: that of the
-    job, as far as the operator keeps it; ``scope``: what a failure starts again. A restart of the gang ends
-    all members, starts all anew, also those that had succeeded, and counts as one. ``keeps_done``: whether a
-    member that has succeeded is left as it is by a suspension; else all start again.
+    """Rules of an operator for the members of a job when one fails, and at the end. ``policy``: that of the
+    job, as far as the operator keeps it; ``scope``: the members that a failure starts again. A restart of the
+    gang ends all members, starts all anew, also those that had succeeded, and counts as one. ``keeps_done``:
+    whether a member that has succeeded is left as it is by a suspension; else all start again.
     """
 
     policy: Policy

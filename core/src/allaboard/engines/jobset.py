@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 PORT = 29500
-"""Where members listen: each pod has an address of its own."""
+"""Port at which members listen: each pod has an address of its own."""
 LONGEST_HOST = 63
 FRAMEWORKS: tuple[str, ...] = ("pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi")
 """Each is the name of the container, too, by which the framework's v1 operator knows its members."""
@@ -171,7 +171,7 @@ class JobSet:
         return self.usual(framework).default_restart(framework)
 
     def name_max(self, groups: Mapping[str, int], engine_spec: Json) -> int:
-        """What leaves room for the names of all pods, and for the coordinator."""
+        """Longest name that leaves room for the names of all pods, and for the coordinator."""
         endings = (f"-{role}-{max(0, count - 1)}-0-abcde" for role, count in groups.items())
         by_coordinator = most_with_coordinator(engine_spec)
         return min(OBJECT_NAME_MAX, LONGEST_HOST - max(map(len, endings)), by_coordinator)
@@ -185,7 +185,7 @@ class JobSet:
         return False
 
     def starts_in_order(self, layout: Layout) -> str | None:
-        """Where the job says it and there are several groups."""
+        """Path of the field that asks for an order, if there are several groups."""
         policy = layout.engine_spec.get("startupPolicy") or {}
         waits = policy.get("startupPolicyOrder") == "InOrder" and len(layout.groups) > 1
         return "engine_spec.startupPolicy" if waits else None
@@ -195,7 +195,7 @@ class JobSet:
         return False
 
     def objections(self, job: Json) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         framework = job.get("framework", "pytorch")
         yield from policy_objections(job, self.KIND, self.default_restart(framework))
         for name in sorted(_POLICIES & self.TAKES_IN):
@@ -225,7 +225,8 @@ class JobSet:
         spec = {**spec_of(layout, templates, gang), "suspend": layout.policy.suspend}
         own_by_group = own_jobs(layout.engine_spec)
         spec["replicatedJobs"] = [
-            with_own(one, own_by_group.get(one["name"])) for one in spec["replicatedJobs"]
+            with_own(replicated_job, own_by_group.get(replicated_job["name"]))
+            for replicated_job in spec["replicatedJobs"]
         ]
         if layout.policy.ttl is not None:
             spec["ttlSecondsAfterFinished"] = math.ceil(layout.policy.ttl)
@@ -266,7 +267,7 @@ class JobSet:
         return job_of_jobset(self, obj)
 
     def rendering(self, job: Json) -> Rendering:
-        """What would be said of the members of a job that is sound."""
+        """Policies and environment that a valid job's members would get."""
         from allaboard.engines.reading.members import host_of
         from allaboard.engines.reading.restarts import Rendering
         from allaboard.job.training_job import TrainingJob
@@ -289,7 +290,7 @@ class JobSet:
     # Up.
 
     def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
         replicas = {role: count for role, count, _ in ranked_templates(job or {})}
         seen = seen_job(job, status, replicas, pods, bool(spec.get("suspend")), member_of)
@@ -340,9 +341,9 @@ class JobSet:
         deciding = [counts[role] for role in success["targetReplicatedJobs"] or counts]
         enough = any if success["operator"] == "Any" else all
         succeeded = enough(
-            one.succeeded > 0 if enough is any else one.succeeded >= one.replicas for one in deciding
+            group.succeeded > 0 if enough is any else group.succeeded >= group.replicas for group in deciding
         )
-        return Verdict(running=any(one.active for one in counts.values()), succeeded=succeeded)
+        return Verdict(running=any(group.active for group in counts.values()), succeeded=succeeded)
 
     def rules(self, layout: Layout) -> Rules:
         """A failure restarts the gang, of an elastic one and of MPI one member. At the end those that run are
@@ -371,32 +372,34 @@ class JobSet:
 
 def with_members(metadata: Json, layout: Layout) -> dict[str, Any]:
     """The metadata of an object, with the members of its gang: no field of the object itself tells them."""
-    told = {MEMBERS: ",".join(f"{group.role}:{group.replicas}" for group in layout.groups)}
+    annotations = {MEMBERS: ",".join(f"{group.role}:{group.replicas}" for group in layout.groups)}
     if layout.elastic is not None:
-        told[NEEDED] = str(layout.elastic.min)
-    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), **told}}
+        annotations[NEEDED] = str(layout.elastic.min)
+    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
 
 
 def policy_objections(job: Json, kind: str, default_restart: str) -> Iterator[Problem]:
-    """What a Job, of which members are made here, cannot keep of a policy."""
+    """Problems of a policy that a Job, of which members are made here, cannot keep."""
     policy = job.get("policy") or {}
     restart = policy.get("restart", default_restart)
     if restart == "always":
-        words = f"{kind} starts no member again that has succeeded; say on_failure"
-        yield Problem("policy.restart", words)
+        message = f"{kind} starts no member again that has succeeded; say on_failure"
+        yield Problem("policy.restart", message)
     if restart == "exit_code" and job.get("elastic") is not None:
-        words = f"members of an elastic {kind} are restarted by their nodes, which ask for no exit code; "
-        yield Problem("policy.restart", words + "say on_failure or never")
+        message = (
+            f"members of an elastic {kind} are restarted by their nodes, which do not look at exit codes; "
+        )
+        yield Problem("policy.restart", message + "say on_failure or never")
     for role, group in (job.get("groups") or {}).items():
         if isinstance(group, Mapping) and group.get("restart", restart) != restart:
-            words = f"{kind} has one rule for all members; take it out, and say policy.restart"
-            yield Problem(f"groups.{role}.restart", words)
+            message = f"{kind} has one rule for all members; take it out, and say policy.restart"
+            yield Problem(f"groups.{role}.restart", message)
     if policy.get("clean_pods") in ("none", "all"):
-        words = (
+        message = (
             f"{kind} removes the members that still run at the end and keeps the others; "
             "say running, or take it out"
         )
-        yield Problem("policy.clean_pods", words, severity="warning")
+        yield Problem("policy.clean_pods", message, severity="warning")
 
 
 def connected(layout: Layout, templates: Mapping[str, Json]) -> dict[str, Json]:
@@ -412,11 +415,11 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
     for group in layout.groups:
         injected = symbolic_environment(layout, group.role, place)
         template = with_environment(templates[group.role], injected, rank)
-        one = {"parallelism": 1, "completions": 1}
+        single_pod = {"parallelism": 1, "completions": 1}
         written = {
             "name": group.role,
             "replicas": group.replicas,
-            "template": {"spec": {**one, **job_spec(layout, template)}},
+            "template": {"spec": {**single_pod, **job_spec(layout, template)}},
         }
         groups.append(written)
     if layout.framework == mpi.FRAMEWORK:
@@ -430,7 +433,7 @@ def spec_of(layout: Layout, templates: Mapping[str, Json], gang: GangPlan) -> di
 
 
 def restarts_one_by_one(layout: Layout) -> bool:
-    """Whether a member that fails is restarted alone: the others have not lost their peer, or meet again."""
+    """True if a member that fails is restarted alone: the others have not lost their peer, or meet again."""
     return layout.elastic is not None or layout.framework == mpi.FRAMEWORK
 
 
@@ -450,7 +453,7 @@ def job_spec(layout: Layout, template: Json) -> dict[str, Any]:
 
 
 def _pod_failure_rules(layout: Layout) -> Iterator[dict[str, Any]]:
-    """What ends a Job with a reason of its own, by which `failure_policy` knows it."""
+    """Rules that end a Job with a reason of its own, by which `failure_policy` knows it."""
     if layout.policy.restart == "exit_code":
         # 128 and more is a signal: another start may do better.
         codes = {"containerName": CONTAINER, "operator": "In", "values": [*range(1, 128)]}
@@ -477,8 +480,8 @@ def failure_policy(layout: Layout) -> dict[str, Any]:
 
 
 def success_policy(layout: Layout) -> dict[str, Any]:
-    """Who decides: the groups whose success is enough for the framework's own operator; of an elastic gang
-    without a master any member.
+    """Groups whose success ends the job, as for the framework's own operator; of an elastic gang without a
+    master any member.
     """
     from allaboard.engines import BY_FRAMEWORK
 
@@ -492,7 +495,7 @@ def success_policy(layout: Layout) -> dict[str, Any]:
 
 
 def _places(layout: Layout) -> dict[str, Address]:
-    """Where members listen: member -> its host at the headless Service. The one that stands for all of its
+    """Addresses of members: member -> its host at the headless Service. The one that stands for all of its
     role is among them.
     """
     any_one = [f"{group.role}-{_INDEX}" for group in layout.groups]
@@ -501,8 +504,8 @@ def _places(layout: Layout) -> dict[str, Address]:
 
 
 def symbolic_environment(layout: Layout, role: str, place: Place) -> dict[str, str]:
-    """What the operator of the framework injects into the members of a role, with ``$(ALLABOARD_INDEX)`` and
-    ``$(ALLABOARD_RANK)`` where they differ.
+    """Variables that the operator of the framework injects into the members of a role, with
+    ``$(ALLABOARD_INDEX)`` and ``$(ALLABOARD_RANK)`` where they differ.
     """
     from allaboard.engines import BY_FRAMEWORK
     from allaboard.runs.layout import Member

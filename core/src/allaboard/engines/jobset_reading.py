@@ -1,5 +1,5 @@
-"""What JobSets and their pods say: members, conditions and the end. The last part is what their controller
-writes, for a job that is played on one machine.
+"""Reading of JobSets and their pods: members, conditions and the end. The last part is the status that their
+controller writes, for a job that is simulated on one machine.
 
 Read from JobSet 0.12.0: api/jobset/v1alpha2, pkg/controllers.
 """
@@ -48,25 +48,25 @@ REASONS: Mapping[str, str] = {
 
 
 def needed(job: Json, total: int) -> int:
-    """How many members start together: all, unless the job object says a number."""
-    told = str(((job.get("metadata") or {}).get("annotations") or {}).get(NEEDED, ""))
-    return int(told) if told.isdecimal() else total
+    """Number of members that start together: all, unless the job object says a number."""
+    number = str(((job.get("metadata") or {}).get("annotations") or {}).get(NEEDED, ""))
+    return int(number) if number.isdecimal() else total
 
 
 def told_groups(metadata: Json) -> dict[str, int] | None:
     """The groups that an object of ours names, in rank order."""
-    told = str((metadata.get("annotations") or {}).get(MEMBERS, ""))
-    pairs = [pair.partition(":")[::2] for pair in told.split(",")]
+    text = str((metadata.get("annotations") or {}).get(MEMBERS, ""))
+    pairs = [pair.partition(":")[::2] for pair in text.split(",")]
     return (
-        {role: int(count) for role, count in pairs} if told and all(c.isdecimal() for _, c in pairs) else None
+        {role: int(count) for role, count in pairs} if text and all(c.isdecimal() for _, c in pairs) else None
     )
 
 
 def ranked_templates(job: Json) -> list[tuple[str, int, Json]]:
-    """What `templates_of` says of a JobSet, in the order of ranks where it is told."""
+    """Templates of a JobSet (`templates_of`), in the order of ranks where the object names it."""
     order = [*(told_groups(job.get("metadata") or {}) or ())]
     every = [*templates_of(job.get("spec") or {})]
-    return sorted(every, key=lambda one: order.index(one[0]) if one[0] in order else len(order))
+    return sorted(every, key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order))
 
 
 def templates_of(spec: Json) -> Iterator[tuple[str, int, Json]]:
@@ -99,8 +99,8 @@ def member_of(pod: Json) -> tuple[str, int] | None:
 def completion_index(pod: Json) -> int | None:
     """The index of a pod of an Indexed Job."""
     metadata = pod.get("metadata") or {}
-    for told in (metadata.get("labels") or {}, metadata.get("annotations") or {}):
-        index = str(told.get(COMPLETION_INDEX, ""))
+    for marks in (metadata.get("labels") or {}, metadata.get("annotations") or {}):
+        index = str(marks.get(COMPLETION_INDEX, ""))
         if index.isdecimal():
             return int(index)
     return None
@@ -119,9 +119,9 @@ def seen_job(
     suspended: bool,
     role_of: RoleOf,
 ) -> JobSeen:
-    """What a job object of JobSet's shape and its pods say. ``replicas``: role -> members that its spec asks
-    for, in rank order; ``role_of``: the role and index of a pod. Nobody writes there that members run: that
-    is told by their pods.
+    """Read a job object of JobSet's shape and its pods. ``replicas``: role -> members that its spec asks for,
+    in rank order; ``role_of``: the role and index of a pod. The status does not say that members run: their
+    pods do.
     """
     conditions = [replace(c, type=_WORDS.get(c.type, c.type)) for c in read_conditions(status)]
     end = next((c for c in conditions if c.type in ("Succeeded", "Failed") and c.status == "True"), None)
@@ -139,14 +139,14 @@ def seen_job(
     if end is None and not suspended and any(m.phase in begun for m in members):
         conditions.append(_running(min((m.started for m in members if m.started), default=None)))
     counts = {
-        str(one.get("name") or ""): Counts(
-            replicas.get(str(one.get("name") or ""), 0),
-            int(one.get("active") or 0),
-            int(one.get("succeeded") or 0),
-            int(one.get("failed") or 0),
+        str(group_status.get("name") or ""): Counts(
+            replicas.get(str(group_status.get("name") or ""), 0),
+            int(group_status.get("active") or 0),
+            int(group_status.get("succeeded") or 0),
+            int(group_status.get("failed") or 0),
         )
-        for one in status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
-        if one.get("name") in replicas  # the Jobs of a role; nodes of one Job are not counted there
+        for group_status in status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
+        if group_status.get("name") in replicas  # the Jobs of a role; nodes of one Job are not counted there
     }
     return JobSeen(
         conditions=tuple(conditions),
@@ -161,16 +161,16 @@ def seen_job(
 
 
 def _scope(job: Json | None) -> Scope:
-    """What a restart is of: jobs of ours that are elastic, or of MPI, have members that restart alone."""
+    """Scope of a restart: members of allaboard's elastic jobs and of MPI jobs restart alone."""
     metadata = (job or {}).get("metadata") or {}
     alone = NEEDED in (metadata.get("annotations") or {}) or mpi.LAUNCHER in (told_groups(metadata) or {})
     return "member" if alone else "gang"
 
 
 def _gang_restarts(pod: Json | None) -> int:
-    """How often JobSet had restarted the gang when it made this pod."""
-    told = str((((pod or {}).get("metadata") or {}).get("labels") or {}).get(RESTARTS_LABEL, ""))
-    return int(told) if told.isdecimal() else 0
+    """Number of restarts of the gang when JobSet made this pod."""
+    restarts = str((((pod or {}).get("metadata") or {}).get("labels") or {}).get(RESTARTS_LABEL, ""))
+    return int(restarts) if restarts.isdecimal() else 0
 
 
 def _running(since: float | None) -> Condition:

@@ -1,4 +1,4 @@
-"""What a job says of the Jobs of which its members are made, and what JobSet makes of its words.
+"""Fields of a job for the Jobs of which its members are made, as JobSet applies them.
 
 ``engine_spec.replicatedJobs`` has the shape of a JobSet's: each entry names a group and holds those fields of
 its Jobs that no field of a job says. They are merged over what is written from the job.
@@ -38,15 +38,15 @@ _LONGEST_LABEL = 63
 
 def own_jobs(engine_spec: Json) -> dict[str, Json]:
     """Group -> what a sound job says of its Jobs."""
-    return {one["name"]: one for one in engine_spec.get(FIELD) or ()}
+    return {entry["name"]: entry for entry in engine_spec.get(FIELD) or ()}
 
 
 def with_own(written: Json, own: Json | None) -> dict[str, Any]:
     """A replicated job with what the job says of it."""
     if own is None:
         return dict(written)
-    template, said = dict(written["template"]), own.get("template") or {}
-    for name, fields in said.items():
+    template, job_template = dict(written["template"]), own.get("template") or {}
+    for name, fields in job_template.items():
         there = template.get(name) or {}
         if name == "metadata":
             fields = {kind: {**there.get(kind, {}), **values} for kind, values in fields.items()}
@@ -55,8 +55,8 @@ def with_own(written: Json, own: Json | None) -> dict[str, Any]:
 
 
 def template_objections(entries: Any, groups: Collection[str], *, one_by_one: bool) -> Iterator[Problem]:
-    """What ``engine_spec.replicatedJobs`` of a job of these groups cannot mean. ``one_by_one``: its members
-    are restarted by their nodes.
+    """Problems of ``engine_spec.replicatedJobs`` in a job of these groups. ``one_by_one``: its members are
+    restarted by their nodes.
     """
     seen, at = set(), f"engine_spec.{FIELD}"
     if not isinstance(entries, Sequence) or isinstance(entries, str):
@@ -65,11 +65,13 @@ def template_objections(entries: Any, groups: Collection[str], *, one_by_one: bo
     for n, entry in enumerate(entries):
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if not isinstance(entry, Mapping) or not isinstance(name, str) or name not in groups:
-            words = f"expected the name of a group: {one_of(groups)}"
-            yield Problem(f"{at}[{n}].name", words, nearest(name, groups) if isinstance(name, str) else None)
+            message = f"expected the name of a group: {one_of(groups)}"
+            yield Problem(
+                f"{at}[{n}].name", message, nearest(name, groups) if isinstance(name, str) else None
+            )
             continue
         if name in seen:
-            yield Problem(f"{at}[{n}].name", "stands twice; say both in one entry")
+            yield Problem(f"{at}[{n}].name", "appears twice; give both in one entry")
         seen.add(name)
         yield from _entry_objections(entry, f"{at}[{n}]", one_by_one)
 
@@ -91,11 +93,11 @@ def _entry_objections(entry: Json, at: str, one_by_one: bool) -> Iterator[Proble
             if kind in known and not isinstance(values, Mapping):
                 yield Problem(f"{at}.template.metadata.{kind}", "expected names and their values")
     if one_by_one and isinstance(parts.get("spec"), Mapping) and "podFailurePolicy" in parts["spec"]:
-        words = (
+        message = (
             "members of MPI and of elastic gangs are restarted by their nodes, and Kubernetes takes no pod "
             "failure policy for such pods; leave it out, or say policy.restart: never"
         )
-        yield Problem(f"{at}.template.spec.podFailurePolicy", words)
+        yield Problem(f"{at}.template.spec.podFailurePolicy", message)
 
 
 def _unknown(fields: Json, known: frozenset[str] | set[str], at: str) -> Iterator[Problem]:
@@ -103,8 +105,8 @@ def _unknown(fields: Json, known: frozenset[str] | set[str], at: str) -> Iterato
         if name in known:
             continue
         if name in _WRITTEN | {"replicas", "dependsOn"}:
-            words = "is written from the other fields of the job; say it with them and take it out here"
-            yield Problem(f"{at}.{name}", words)
+            message = "comes from other fields of the job; set those and take it out here"
+            yield Problem(f"{at}.{name}", message)
         else:
             yield Problem(f"{at}.{name}", f"expected {one_of(sorted(known))}", nearest(str(name), known))
 

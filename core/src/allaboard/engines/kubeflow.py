@@ -1,5 +1,5 @@
-"""What all kinds of kubeflow.org/v1 share: the run policy going down; conditions, replica counts and members
-coming up. Values in, values out.
+"""Code of all kinds of kubeflow.org/v1: the run policy is written; conditions, replica counts and members are
+read. Values in, values out.
 
 Read from the Training Operator 1.9.4: pkg/apis/kubeflow.org/v1/common_types.go, pkg/controller.v1/common. A
 status may be absent, and so may every field of it; a zero counter is left out. Pods are identified by the
@@ -69,19 +69,19 @@ class KubeflowEngine:
     MAY_LACK: Mapping[str, Mapping[str, Any]] = {}
     PROPAGATION = "Foreground"
     LOST_POD_FAILS = False
-    """Whether a lost pod that its kubelet would restart fails the job."""
+    """True if a lost pod that its kubelet would restart fails the job."""
     NAMES_NAMESPACE: bool | None = None
-    """Whether the operator names the namespace in Running and Succeeded; None: if there is no master."""
+    """True if the operator names the namespace in Running and Succeeded; None: if there is no master."""
     API_VERSION = "kubeflow.org/v1"
     DEFAULT_BACKOFF: int | None = None
-    """What an absent backoffLimit means; None: no limit."""
+    """Meaning of an absent backoffLimit; None: no limit."""
     PREFERENCE = V1
     ALIASES: frozenset[str] = frozenset()
     JOB_LABEL = JOB_LABEL
     RANDOM_NAMES = False
     OPERATOR = OPERATOR
     NATIVELY = frozenset({"coscheduling", "volcano"})
-    """What --gang-scheduler-name makes PodGroups for."""
+    """Gang schedulers for which --gang-scheduler-name makes PodGroups."""
     REFUSES: Mapping[str, str] = {}
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class KubeflowEngine:
         return self.IDLE
 
     def is_elastic(self, framework: str) -> bool:
-        """Whether its operator tells members of others that come and go."""
+        """True if the operator tells members about others that come and go."""
         return self.ELASTIC
 
     def default_restart(self, framework: str) -> str:
@@ -142,7 +142,7 @@ class KubeflowEngine:
         return 1
 
     def name_max(self, groups: Mapping[str, int], engine_spec: Mapping[str, Any]) -> int:
-        """What leaves room for every member's name, which is its Service's, too."""
+        """Longest name that leaves room for every member's name, which is its Service's, too."""
         return OBJECT_NAME_MAX
 
     def groups_of(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -154,18 +154,18 @@ class KubeflowEngine:
         return {"worker": workers}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as they are written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         if "processes_per_member" in job:
-            words = (
+            message = (
                 f"{self.KIND} starts one process for each member; take it out, or start more in the command"
             )
-            yield Problem("processes_per_member", words)
+            yield Problem("processes_per_member", message)
         if self.LOST_POD_FAILS and (job.get("policy") or {}).get("restart") in ("on_failure", "always"):
-            words = (
+            message = (
                 "a pod that is lost with its node fails the whole job, because this operator starts such "
                 "pods again with exit_code alone"
             )
-            yield Problem("policy.restart", words, severity="warning")
+            yield Problem("policy.restart", message, severity="warning")
         yield from overridden(job, self.INJECTED)
 
     def render(
@@ -228,11 +228,11 @@ class KubeflowEngine:
     # Up.
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         return read_job(job, pods, specs=self.SPECS, roles=tuple(self.ROLES), container=self.CONTAINER)
 
     def needed(self, job: Mapping[str, Any]) -> int:
-        """How many members start together: what the operator's gang was made of, else all."""
+        """Number of members that start together: that of the operator's gang, else all."""
         policy = ((job.get("spec") or {}).get("runPolicy") or {}).get("schedulingPolicy") or {}
         return int(policy["minAvailable"]) if policy.get("minAvailable") else self.read(job, ()).total
 
@@ -303,8 +303,8 @@ def overridden(job: Mapping[str, Any], injected: Collection[str]) -> Iterator[Pr
     for at, variables in written:
         for name in variables or {}:
             if name in injected:
-                words = "the operator sets it, and its value wins; take it out"
-                yield Problem(f"{at}.{name}", words, severity="warning")
+                message = "the operator sets it, and its value wins; take it out"
+                yield Problem(f"{at}.{name}", message, severity="warning")
 
 
 def run_policy(layout: Layout, gang: GangPlan) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def run_policy(layout: Layout, gang: GangPlan) -> dict[str, Any]:
     """
     policy = layout.policy
     written: dict[str, Any] = {"cleanPodPolicy": CLEAN[policy.clean_pods], "suspend": policy.suspend}
-    # An absent limit is none.
+    # An absent limit means no limit.
     if policy.backoff_limit < UNLIMITED:
         written = {"backoffLimit": policy.backoff_limit, **written}
     if policy.deadline is not None:
@@ -387,16 +387,16 @@ def read_job(
     default_replicas: Mapping[str, int] | None = None,
     role_of: RoleOf | None = None,
 ) -> JobSeen:
-    """What a job object and its pods say. ``specs``: the field of its replica map; ``roles`` in rank order;
+    """Read a job object and its pods. ``specs``: the field of its replica map; ``roles`` in rank order;
     ``container``: the one that trains; ``default_replicas``: of roles that do not say how many, where that is
     not 1; ``role_of``: the role and the index of a pod, where the labels alone do not tell. A job that is
     gone is None: its pods are read all the same.
     """
     spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
     replicas = {
-        role.lower(): _replicas(role, one, default_replicas or {})
-        for role, one in (spec.get(specs) or {}).items()
-        if isinstance(one, Mapping)
+        role.lower(): _replicas(role, replica_spec, default_replicas or {})
+        for role, replica_spec in (spec.get(specs) or {}).items()
+        if isinstance(replica_spec, Mapping)
     }
     conditions = tuple(read_conditions(status))
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
@@ -411,11 +411,11 @@ def read_job(
         counts={
             role.lower(): Counts(
                 replicas.get(role.lower(), 0),
-                int(one.get("active") or 0),
-                int(one.get("succeeded") or 0),
-                int(one.get("failed") or 0),
+                int(counts.get("active") or 0),
+                int(counts.get("succeeded") or 0),
+                int(counts.get("failed") or 0),
             )
-            for role, one in (status.get("replicaStatuses") or {}).items()
+            for role, counts in (status.get("replicaStatuses") or {}).items()
         },
         total=sum(replicas.values()),
         started=from_rfc3339(status.get("startTime")),
@@ -444,7 +444,7 @@ def read_conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
 
 
 def _failed_at(conditions: tuple[Condition, ...]) -> float | None:
-    """When it ended, where the operator forgets completionTime: a permanent exit code under ExitCode."""
+    """Time of the end if the operator forgets completionTime: a permanent exit code under ExitCode."""
     final = (c for c in conditions if c.type in ("Failed", "Succeeded") and c.status == "True")
     return next((c.since for c in final), None)
 
@@ -534,7 +534,7 @@ def _seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, conta
 
 
 def _end_reason(status: Mapping[str, Any], over: Mapping[str, Any]) -> str | None:
-    """How its last try ended, or who took it away; None: neither is known."""
+    """Reason of the end of its last try, or of its removal; None: neither is known."""
     taken = next(
         (
             c.get("reason")
@@ -554,7 +554,7 @@ def _image_digest(status: Mapping[str, Any]) -> str | None:
 
 
 def _failed_before(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How the init container ended for which a pod has failed."""
+    """End of the init container that made the pod fail."""
     if status.get("phase") != "Failed":
         return {}
     ends = ((c.get("state") or {}).get("terminated") or {} for c in status.get("initContainerStatuses") or ())
@@ -593,11 +593,11 @@ def _phase(status: Mapping[str, Any]) -> str:
 def _reason(
     status: Mapping[str, Any], every: Sequence[Mapping[str, Any]], main: Mapping[str, Any]
 ) -> str | None:
-    """What is wrong with a pod, in the cluster's word: the pod's own (Evicted), what a container waits for
-    (ImagePullBackOff, CrashLoopBackOff), how it ended (OOMKilled, StartError).
+    """Reason of a pod's trouble in the cluster's word: the pod's own (Evicted), that of a waiting container
+    (ImagePullBackOff, CrashLoopBackOff), or that of its end (OOMKilled, StartError).
     """
-    words = [status.get("reason")]
-    words += [((c.get("state") or {}).get("waiting") or {}).get("reason") for c in every]
-    words.append(((main.get("state") or {}).get("terminated") or {}).get("reason"))
-    words.append(((main.get("lastState") or {}).get("terminated") or {}).get("reason"))
-    return next((str(word) for word in words if word and word not in _QUIET), None)
+    reasons = [status.get("reason")]
+    reasons += [((c.get("state") or {}).get("waiting") or {}).get("reason") for c in every]
+    reasons.append(((main.get("state") or {}).get("terminated") or {}).get("reason"))
+    reasons.append(((main.get("lastState") or {}).get("terminated") or {}).get("reason"))
+    return next((str(word) for word in reasons if word and word not in _QUIET), None)

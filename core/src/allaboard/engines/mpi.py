@@ -43,28 +43,30 @@ _PRRTE = {
 
 
 def objections(job: Json, usual: Iterable[Problem], kind: str) -> Iterator[Problem]:
-    """What a job of any framework says that has no meaning here. ``usual``: the objections of the engine of
-    its framework's own operator, of which some are not those of this kind.
+    """Problems of fields that have no meaning here, in a job of any framework. ``usual``: the objections of
+    the engine of its framework's own operator, of which some are not those of this kind.
     """
     own, framework = job.get("engine_spec") or {}, job.get("framework", "pytorch")
     if framework != FRAMEWORK:
         yield from usual
         for name in sorted(FIELDS & {*own}):
-            words = f"{kind} has no such field, and the framework {framework!r} no such setting; take it out"
-            yield Problem(f"engine_spec.{name}", words)
+            message = (
+                f"{kind} has no such field, and the framework {framework!r} no such setting; take it out"
+            )
+            yield Problem(f"engine_spec.{name}", message)
         return
     yield from (p for p in usual if p.path not in ("policy.ttl", "engine_spec.launcherCreationPolicy"))
     if "launcherCreationPolicy" in own:
-        words = f"the launcher of a {kind} waits for its workers, unless they are a gang; take it out"
-        yield Problem("engine_spec.launcherCreationPolicy", words)
+        message = f"the launcher of a {kind} waits for its workers, unless they are a gang; take it out"
+        yield Problem("engine_spec.launcherCreationPolicy", message)
 
 
 def only_open_mpi(job: Json, kind: str) -> Iterator[Problem]:
     """Trainer prepares members for no other implementation."""
     name = (job.get("engine_spec") or {}).get("mpiImplementation", "OpenMPI")
     if job.get("framework") == FRAMEWORK and name != "OpenMPI":
-        words = f"{kind} knows OpenMPI alone; say engine: jobset or mpijob"
-        yield Problem("engine_spec.mpiImplementation", words)
+        message = f"{kind} knows OpenMPI alone; say engine: jobset or mpijob"
+        yield Problem("engine_spec.mpiImplementation", message)
 
 
 def secret_name(job: str) -> str:
@@ -72,9 +74,9 @@ def secret_name(job: str) -> str:
     return f"{job}-mpi-ssh-auth"
 
 
-def is_key_pair(thing: Json) -> bool:
-    """Whether this object is a Secret that a launch fills."""
-    return thing.get("kind") == "Secret" and thing.get("type") == KEY_PAIR
+def is_key_pair(obj: Json) -> bool:
+    """True if this object is a Secret that a launch fills."""
+    return obj.get("kind") == "Secret" and obj.get("type") == KEY_PAIR
 
 
 def hostfile_name(job: str) -> str:

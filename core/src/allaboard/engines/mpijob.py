@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 JOB_ROLE_LABEL = "training.kubeflow.org/job-role"
 CONFIG = "/etc/mpi"
-"""Where launchers find the hostfile."""
+"""Path at which launchers find the hostfile."""
 HOSTFILE = f"{CONFIG}/hostfile"
 NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
 _STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "horovodrun", "srun", "deepspeed", "ompirun")
@@ -57,7 +57,7 @@ _ENDING = re.compile(r"-(\d+)\Z")
 
 
 class MPIEngine(KubeflowEngine):
-    """What both versions of MPIJob share."""
+    """Code of both versions of MPIJob."""
 
     KIND = "MPIJob"
     FRAMEWORKS = ("mpi",)
@@ -81,23 +81,23 @@ class MPIEngine(KubeflowEngine):
         return written
 
     def launcher_works(self, engine_spec: Mapping[str, Any]) -> bool:
-        """Whether ranks run on the launcher, too."""
+        """True if ranks run on the launcher, too."""
         return False
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         groups = job.get("groups")
         if groups and "launcher" not in groups:
-            words = f"{self.KIND} needs a launcher, which runs mpirun; add launcher: 1"
-            yield Problem("groups", words)
+            message = f"{self.KIND} needs a launcher, which runs mpirun; add launcher: 1"
+            yield Problem("groups", message)
         policy = job.get("policy") or {}
         if policy.get("restart") in ("always", "exit_code"):
-            words = "members of MPI know never and on_failure alone; give one of them"
-            yield Problem("policy.restart", words)
+            message = "members of MPI know never and on_failure alone; give one of them"
+            yield Problem("policy.restart", message)
         processes = str(job.get("processes_per_member", "auto"))
         if processes != "auto" and not processes.isdecimal():
-            words = f"{processes} says no number of slots; give a number, or auto: a worker's GPUs, else 1"
-            yield Problem("processes_per_member", words)
+            message = f"{processes} is not a number of slots; give a number, or auto: a worker's GPUs, else 1"
+            yield Problem("processes_per_member", message)
         yield from self._command_problems(job)
         yield from overridden(job, self.INJECTED)
 
@@ -108,17 +108,17 @@ class MPIEngine(KubeflowEngine):
         at = "groups.launcher.command" if own else "command"
         text = " ".join(command)
         if command and not any(word in text for word in (*_STARTERS, ".sh")):
-            words = "the launcher runs this once, and it starts no ranks; write [mpirun, python, train.py]"
-            yield Problem(at, words, severity="warning")
+            message = "the launcher runs this once, and it starts no ranks; write [mpirun, python, train.py]"
+            yield Problem(at, message, severity="warning")
         if "mpirun" in text and "-x" not in text.split() and self.needs_handing_on(job):
-            words = (
+            message = (
                 "ranks on other hosts get only those of the launcher's variables that mpirun of Open MPI is "
-                "told to hand on; say -x ALLABOARD_RUN -x ALLABOARD_CHECKPOINTS, and so on for each"
+                "told to pass on; give -x ALLABOARD_RUN -x ALLABOARD_CHECKPOINTS, and so on for each"
             )
-            yield Problem(at, words, severity="warning")
+            yield Problem(at, message, severity="warning")
 
     def needs_handing_on(self, job: Mapping[str, Any]) -> bool:
-        """Whether ranks read variables that they do not get by themselves."""
+        """True if ranks read variables that mpirun does not pass on by itself."""
         return False
 
     def render(
@@ -144,7 +144,7 @@ class MPIEngine(KubeflowEngine):
         return None if who is None else f"{who[0]}-{who[1]}"
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         return read_job(
             job,
             pods,
@@ -195,9 +195,9 @@ def _fields(group: int | Mapping[str, Any]) -> dict[str, Any]:
 
 def slots_of(layout: Layout) -> int:
     """Ranks for each worker: the number that the job says, else a worker's GPUs, else 1."""
-    words, worker = layout.processes_per_member or "auto", layout.group("worker")
-    if words.isdecimal():
-        return int(words)
+    processes, worker = layout.processes_per_member or "auto", layout.group("worker")
+    if processes.isdecimal():
+        return int(processes)
     return max(1, worker.needs.gpu) if worker is not None else 1
 
 
@@ -221,12 +221,12 @@ def slots_of_hosts(layout: Layout, hosts: Mapping[str, str], *, launcher: bool) 
     """Host -> slots, in rank order. Members on one host add theirs: mpirun wants it on one line.
     ``launcher``: whether it has slots, too.
     """
-    found: dict[str, int] = {}
+    slots: dict[str, int] = {}
     for member in layout.members:
         if launcher or member.group == "worker":
             host = hosts[member.name]
-            found[host] = found.get(host, 0) + slots_of(layout)
-    return found
+            slots[host] = slots.get(host, 0) + slots_of(layout)
+    return slots
 
 
 _IMPLEMENTATIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -318,8 +318,10 @@ class MPIJob(MPIEngine):
         launcher = (job.get("groups") or {}).get("launcher")
         own = launcher.get("restart") if isinstance(launcher, Mapping) else None
         if (own or policy.get("restart")) == "never" and policy.get("backoff_limit") != 0:
-            why = "a launcher that is never restarted has no new pod either; say OnFailure for several tries"
-            reading.change("spec.runPolicy.backoffLimit", policy.get("backoff_limit"), 0, why)
+            reason = (
+                "a launcher that is never restarted has no new pod either; say OnFailure for several tries"
+            )
+            reading.change("spec.runPolicy.backoffLimit", policy.get("backoff_limit"), 0, reason)
             job["policy"] = {**policy, "backoff_limit": 0}
 
     def launcher_works(self, engine_spec: Mapping[str, Any]) -> bool:
@@ -333,33 +335,35 @@ class MPIJob(MPIEngine):
         return any(job.get(name) for name in ("checkpoints", "data", "environment", "secrets"))
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         yield from super().objections(job)
         worker = (job.get("groups") or {}).get("worker")
         if isinstance(worker, Mapping) and "command" in worker:
-            words = "workers run this in the place of sshd, by which mpirun reaches them"
-            yield Problem("groups.worker.command", words, severity="warning")
+            message = "workers run this in the place of sshd, by which mpirun reaches them"
+            yield Problem("groups.worker.command", message, severity="warning")
         if (job.get("policy") or {}).get("ttl") is not None:
-            words = (
+            message = (
                 "the operator takes away the launcher and its log then; the MPIJob stays until it is deleted"
             )
-            yield Problem("policy.ttl", words, severity="warning")
+            yield Problem("policy.ttl", message, severity="warning")
         own = job.get("engine_spec") or {}
         for name, choices in _CHOICES.items():
             if name in own and own[name] not in choices:
                 hint = nearest(str(own[name]), choices)
-                yield Problem(f"engine_spec.{name}", f"{own[name]!r} is none; give {one_of(choices)}", hint)
+                yield Problem(
+                    f"engine_spec.{name}", f"{own[name]!r} is not valid; give {one_of(choices)}", hint
+                )
         for name, kind in (("runLauncherAsWorker", bool), ("sshAuthMountPath", str)):
             if name in own and not isinstance(own[name], kind):
-                what = "true or false" if kind is bool else "a path"
-                yield Problem(f"engine_spec.{name}", f"{own[name]!r} is none; give {what}")
+                expected = "true or false" if kind is bool else "a path"
+                yield Problem(f"engine_spec.{name}", f"{own[name]!r} is not valid; give {expected}")
         waits = own.get("launcherCreationPolicy") == "WaitForWorkersReady"
         if waits and (job.get("gang") or {}).get("scheduler") != "none":
-            words = (
+            message = (
                 "a gang starts with its launcher, and the launcher would wait for the gang; take it out, or "
                 "say gang: {scheduler: none}"
             )
-            yield Problem("engine_spec.launcherCreationPolicy", words)
+            yield Problem("engine_spec.launcherCreationPolicy", message)
 
     def render(
         self,
@@ -386,8 +390,8 @@ class MPIJob(MPIEngine):
     # Up.
 
     def read(self, job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> JobSeen:
-        """What the job object and its pods say. Of an evicted worker the operator says Failed, without a time
-        of the end, and goes on: the launcher ends the job. That Failed counts for nothing yet.
+        """Read the job object and its pods. For an evicted worker the operator says Failed, without a time of
+        the end, and goes on: the launcher ends the job. That Failed is ignored.
         """
         seen = super().read(job, pods)
         if ((job or {}).get("status") or {}).get("completionTime"):
@@ -427,7 +431,7 @@ class MPIJob(MPIEngine):
         name = implementation_of(layout)
         slots = {_SLOTS[name]: str(slots_of(layout))} if name in _SLOTS else {}
         if name == "Intel":  # it asks for each host, and on one machine, where none listens, that is one
-            hosts = {one.name: place[one.name].host if place else "" for one in layout.members}
+            hosts = {peer.name: place[peer.name].host if place else "" for peer in layout.members}
             shared = slots_of_hosts(layout, hosts, launcher=self.launcher_works(layout.engine_spec))
             slots = {_SLOTS[name]: str(max(shared.values(), default=slots_of(layout)))}
         without = {} if self.launcher_works(layout.engine_spec) else NO_GPUS

@@ -46,12 +46,12 @@ class MPIJobV1(MPIEngine):
         self.NAME = "mpijob-v1"
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         yield from super().objections(job)
         spec = (job.get("pod") or {}).get("spec")
         if isinstance(spec, Mapping) and spec.get("serviceAccountName"):
-            words = "the launcher starts ranks by kubectl exec; this account must be allowed to (pods/exec)"
-            yield Problem("pod.spec.serviceAccountName", words, severity="warning")
+            message = "the launcher starts ranks by kubectl exec; this account must be allowed to (pods/exec)"
+            yield Problem("pod.spec.serviceAccountName", message, severity="warning")
 
     def added(self, job: Mapping[str, Any], role: str) -> tuple[AddedContainer, ...]:
         """The launcher gets kubectl."""

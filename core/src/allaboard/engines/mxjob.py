@@ -75,20 +75,22 @@ class MXJob(KubeflowEngine):
         return {"worker": workers, "server": 1, "scheduler": 1} if workers > 1 else {"worker": 1}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
-        words = f"{self.KIND} is known to the Training Operator up to 1.8 alone; 1.9 and later have none"
-        yield Problem("framework", words, severity="warning")
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
+        message = f"{self.KIND} is known to the Training Operator up to 1.8 alone; 1.9 and later have none"
+        yield Problem("framework", message, severity="warning")
         groups = job.get("groups") or {}
         trains, tunes = {*groups} - _TUNERS, {*groups} & _TUNERS
         if trains and tunes:
-            words = "servers, schedulers and workers train, tuners tune; a job does one of both"
-            yield Problem("groups", words)
+            message = "servers, schedulers and workers train, tuners tune; a job does one of both"
+            yield Problem("groups", message)
         elif tunes:
-            words = f"an {self.KIND} that tunes never succeeds by itself; say policy.deadline, or stop it"
-            yield Problem("groups", words, severity="warning")
+            message = f"an {self.KIND} that tunes never succeeds by itself; say policy.deadline, or stop it"
+            yield Problem("groups", message, severity="warning")
         elif trains and "scheduler" not in groups and not _is_alone(groups):
-            words = f"an {self.KIND} of several members never succeeds without a scheduler; add scheduler: 1"
-            yield Problem("groups", words)
+            message = (
+                f"an {self.KIND} of several members never succeeds without a scheduler; add scheduler: 1"
+            )
+            yield Problem("groups", message)
         yield from super().objections(job)
 
     def render(
@@ -150,12 +152,12 @@ class MXJob(KubeflowEngine):
 
     def message(self, condition: str, job: str, *, master: bool, role: str = "", count: int = 0) -> str:
         """The operator's own words for a condition; it writes its kind small when members fail."""
-        words = super().message(condition, job, master=master, role=role, count=count)
-        return words.replace(self.KIND, self.NAME, 1) if condition in ("Failed", "Restarting") else words
+        text = super().message(condition, job, master=master, role=role, count=count)
+        return text.replace(self.KIND, self.NAME, 1) if condition in ("Failed", "Restarting") else text
 
 
 def _is_alone(groups: Mapping[str, Any]) -> bool:
-    """Whether a worker trains by itself: one, without servers and a scheduler."""
+    """True if a worker trains by itself: one, without servers and a scheduler."""
     worker = groups.get("worker", 0)
     number = worker.get("replicas", 1) if isinstance(worker, Mapping) else worker
     return bool(number == 1) and not {"server", "scheduler"} & {*groups}

@@ -50,7 +50,7 @@ class PyTorchJob(KubeflowEngine):
         return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         groups = job.get("groups")
         if groups and "master" not in groups and job.get("elastic") is None:
             yield Problem(
@@ -101,7 +101,7 @@ class PyTorchJob(KubeflowEngine):
             _take_elastic(reading, policy, job, groups)
 
     def needed(self, job: Mapping[str, Any]) -> int:
-        """How many members start together: what the gang was made of, else the elastic minimum, else all."""
+        """Number of members that start together: that of the gang, else the elastic minimum, else all."""
         spec = job.get("spec") or {}
         minimum = (spec.get("elasticPolicy") or {}).get("minReplicas")
         policy = (spec.get("runPolicy") or {}).get("schedulingPolicy") or {}
@@ -201,8 +201,8 @@ def _take_processes(
     elif word in ("cpu", "gpu") or (word in (None, "auto") and not _asks_for_gpus(job)):
         job["processes_per_member"] = word or "auto"
         if word is None:
-            why = "the operator says auto where nothing is written; a job's own is 1 without GPUs"
-            reading.change(at, None, "auto", why)
+            reason = "the operator says auto where nothing is written; a job's own is 1 without GPUs"
+            reading.change(at, None, "auto", reason)
     elif word not in (None, "auto"):
         reading.wrong(at, "expected auto, cpu, gpu or a number")
 
@@ -210,7 +210,7 @@ def _take_processes(
 def _asks_for_gpus(job: Mapping[str, Any]) -> bool:
     groups = [group for group in job.get("groups", {}).values() if isinstance(group, Mapping)]
     needs = [job.get("resources") or {}, *(group.get("resources") or {} for group in groups)]
-    return any("gpu" in one or "mig" in one for one in needs)
+    return any("gpu" in resources or "mig" in resources for resources in needs)
 
 
 def _take_elastic(
@@ -228,8 +228,8 @@ def _take_elastic(
     workers, total = groups.get("worker", 0), sum(groups.values())
     least, most = least or most or workers, most or least or workers
     if not workers or not least <= total <= most or backend not in (None, "c10d", "etcd", "etcd-v2"):
-        why = "elastic on a cluster alone: its members or its rendezvous are none that a job knows"
-        reading.change(_ELASTIC, whole, {"engine_spec": {"elasticPolicy": whole}}, why)
+        reason = "elastic on a cluster alone: a job cannot express its members or its rendezvous"
+        reading.change(_ELASTIC, whole, {"engine_spec": {"elasticPolicy": whole}}, reason)
         job["engine_spec"]["elasticPolicy"] = whole
         return
     reading.paths["elastic"] = _ELASTIC
@@ -251,7 +251,7 @@ def _own(fields: Mapping[str, Any]) -> Any:
 
 
 def _rendezvous_conf(reading: Reading, policy: dict[str, Any]) -> dict[str, str]:
-    """``rdzvConf``: of a key that stands twice the last value counts (torchrun reads them into a mapping)."""
+    """``rdzvConf``: the last value of a key that appears twice counts (torchrun reads a mapping)."""
     at = f"{_ELASTIC}.rdzvConf"
     if policy.get("rdzvConf") == []:
         reading.change(at, [], None, "the operator takes no empty list")

@@ -37,7 +37,7 @@ class TFJob(KubeflowEngine):
     INJECTED = frozenset({"TF_CONFIG"})
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         groups = job.get("groups") or {}
         if "chief" in groups and "master" in groups:
             yield Problem(
@@ -48,8 +48,8 @@ class TFJob(KubeflowEngine):
                 "groups", f"a {self.KIND} without a chief, a master and workers never succeeds; add one"
             )
         if groups and member_count(job) == 1:
-            words = "the operator gives no TF_CONFIG to a job of one member"
-            yield Problem("groups", words, severity="warning")
+            message = "the operator sets no TF_CONFIG in a job of one member"
+            yield Problem("groups", message, severity="warning")
         yield from super().objections(job)
 
     def listeners(self, layout: Layout) -> list[tuple[str, ...]]:
@@ -96,7 +96,7 @@ def _servers(layout: Layout, place: Place) -> dict[str, list[str]]:
 
 
 def _own_view(layout: Layout, member: Member, place: Place) -> dict[str, Any]:
-    """What a member of a gang whose workers come and go knows: itself and, as a worker, all servers."""
+    """Cluster spec of a member of a gang whose workers come and go: itself and, for a worker, all servers."""
     own = str(place[member.name])
     if member.group == "worker":
         return {"worker": {str(member.index): own}, "ps": _servers(layout, place).get("ps", [])}

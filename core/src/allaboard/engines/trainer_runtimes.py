@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 NODE = "node"
 MANAGER = "allaboard.io/job"
-"""Who patches a runtime on behalf of a job."""
+"""Name of the manager that patches a runtime on behalf of a job."""
 INJECTED = frozenset(
     {"PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE"}
     | {"JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"}
@@ -34,7 +34,7 @@ INJECTED = frozenset(
     | {"OMPI_MCA_orte_default_hostfile", "OMPI_MCA_orte_keep_fqdn_hostnames"}
     | {"OMPI_MCA_orte_set_default_slots", "OMPI_MCA_plm_rsh_args"}
 )
-"""What Trainer's policies inject; a TrainJob that says one of them itself is refused."""
+"""Variables that Trainer's policies inject; a TrainJob that says one of them itself is refused."""
 CHANGES = frozenset({"podTemplateOverrides", "runtimePatches"})
 """Fields by which a TrainJob changes its runtime; a release of Trainer has one of them at most."""
 GRACE = "terminationGracePeriodSeconds"
@@ -45,9 +45,9 @@ PATCHABLE = frozenset(
 """Fields of a pod that a TrainJob may change in its runtime."""
 PATCHABLE_OF_CONTAINERS = frozenset({"env", "name", "securityContext", "volumeMounts"})
 _NOT_IN_OVERRIDES = frozenset({"securityContext", GRACE})
-"""What podTemplateOverrides lack of both."""
+"""Fields of both that podTemplateOverrides lack."""
 _BY_TRAINER = frozenset({"args", "command", "image", "resources"})
-"""What a TrainJob says of the container that trains beside what it may change in any."""
+"""Fields of the container that trains in a TrainJob, beside those that it may change in any."""
 _BY_RUNTIME = "the runtime says it, and this job names one of the cluster; take it out"
 SHM = "/dev/shm"
 _SETTINGS = mpi.FIELDS - {"runLauncherAsWorker"}
@@ -62,7 +62,9 @@ def runtime_of_cluster(engine_spec: Json) -> Json | None:
 
 def patch_of(templates: Mapping[str, Json]) -> dict[str, Any]:
     """The change of a runtime. ``templates``: replicated job -> what is said of its pods."""
-    jobs = [{"name": name, "template": {"spec": {"template": one}}} for name, one in templates.items()]
+    jobs = [
+        {"name": name, "template": {"spec": {"template": template}}} for name, template in templates.items()
+    ]
     return {
         "manager": MANAGER,
         "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}},
@@ -70,7 +72,7 @@ def patch_of(templates: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def _with_overrides(engine_spec: Json, lacking: Collection[str]) -> bool:
-    """Whether a TrainJob changes its runtime with podTemplateOverrides."""
+    """True if a TrainJob changes its runtime with podTemplateOverrides."""
     return "podTemplateOverrides" in engine_spec or "runtimePatches" in lacking
 
 
@@ -84,11 +86,11 @@ def _unknown(engine_spec: Json, lacking: Collection[str]) -> frozenset[str]:
 
 
 def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
-    """What a job says that no TrainJob can change in a runtime of the cluster."""
+    """Problems of fields that no TrainJob can change in a runtime of the cluster."""
     own = job.get("engine_spec") or {}
     if {*lacking} >= CHANGES:
-        words = "this Trainer (2.0) cannot label the pods of a runtime, by which a run is followed; "
-        yield Problem("engine_spec.runtimeRef", f"{words}leave it out, or update Trainer")
+        message = "this Trainer (2.0) cannot label the pods of a runtime, by which a run is followed; "
+        yield Problem("engine_spec.runtimeRef", f"{message}leave it out, or update Trainer")
     for name in sorted(CHANGES & {*lacking} & {*own}):
         yield Problem(f"engine_spec.{name}", "this release of Trainer has no such field")
     unknown = _unknown(own, lacking)
@@ -108,8 +110,8 @@ def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
         yield Problem("resources.device_class", _BY_RUNTIME)
     for n, secret in enumerate(job.get("secrets") or ()):
         if isinstance(secret, Mapping) and secret.get("env"):
-            words = "a TrainJob cannot say envFrom; mount it, or have the runtime say it"
-            yield Problem(f"secrets[{n}].env", words)
+            message = "a TrainJob cannot say envFrom; mount it, or have the runtime say it"
+            yield Problem(f"secrets[{n}].env", message)
     for name in ("scheduler", "priority"):
         if (job.get("gang") or {}).get(name) not in (None, "auto", "none"):
             yield Problem(f"gang.{name}", _BY_RUNTIME)
@@ -122,7 +124,7 @@ def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
 
 
 def _of_mpi(job: Json, unknown: Collection[str]) -> Iterator[Problem]:
-    """What is said of a launcher and its workers."""
+    """Problems of a launcher and its workers."""
     own, groups = job.get("engine_spec") or {}, job.get("groups") or {}
     for name in sorted(_SETTINGS & {*own}):
         yield Problem(f"engine_spec.{name}", _BY_RUNTIME)
@@ -130,30 +132,30 @@ def _of_mpi(job: Json, unknown: Collection[str]) -> Iterator[Problem]:
     if groups and mpi.WORKER not in groups:
         yield Problem("groups", "Trainer makes one worker at least of a runtime of MPI; add worker: 1")
     if job.get("image"):
-        words = "a TrainJob changes the launcher's image alone; workers have that of the runtime"
-        yield Problem("image", words, severity="warning")
+        message = "a TrainJob changes the launcher's image alone; workers have that of the runtime"
+        yield Problem("image", message, severity="warning")
     if job.get("resources") and not launcher_works:
-        words = (
+        message = (
             "a TrainJob says them of the launcher alone, unless that is a node, too; where the runtime has "
             "runLauncherAsNode say engine_spec.runLauncherAsWorker: true, else groups.launcher.resources"
         )
-        yield Problem("resources", words)
+        yield Problem("resources", message)
     of_launcher = {"replicas", "pod", "image", "command", "args"} | (
         set() if launcher_works else {"environment", "resources"}
     )
     for role, may in ((mpi.LAUNCHER, of_launcher), (mpi.WORKER, {"replicas", "pod"})):
         group = groups.get(role)
         for name in sorted({*group} - may) if isinstance(group, Mapping) else ():
-            words = "a TrainJob cannot say it of these members alone; say it of the whole job, or have the "
-            yield Problem(f"groups.{role}.{name}", f"{words}runtime say it")
+            message = "a TrainJob cannot say it of these members alone; say it of the whole job, or have the "
+            yield Problem(f"groups.{role}.{name}", f"{message}runtime say it")
         if isinstance(group, Mapping):
             at = f"groups.{role}.pod"
             yield from _of_pod(group.get("pod"), at, unknown, trains=role == mpi.LAUNCHER)
 
 
 def _of_pod(pod: Any, at: str, unknown: Collection[str], *, trains: bool = True) -> Iterator[Problem]:
-    """What `pod` says that no TrainJob can. ``unknown``: what its release does not know; ``trains``: whether
-    the TrainJob says of these members what they run.
+    """Problems of fields in `pod` that no TrainJob has. ``unknown``: fields that its release does not know;
+    ``trains``: the TrainJob has the command of these members.
     """
     spec = pod.get("spec") if isinstance(pod, Mapping) else None
     for name in spec if isinstance(spec, Mapping) else ():
@@ -167,8 +169,12 @@ def _of_pod(pod: Any, at: str, unknown: Collection[str], *, trains: bool = True)
             main = kind == "containers" and container.get("name") in {CONTAINER, *FRAMEWORKS}
             may = PATCHABLE_OF_CONTAINERS | (_BY_TRAINER if main and trains else set())
             for name in sorted({*container} - may):
-                words = "a TrainJob changes env, securityContext and volumeMounts of a runtime's container, "
-                yield Problem(f"{at}.spec.{kind}[{n}].{name}", f"{words}and no more; have the runtime say it")
+                message = (
+                    "a TrainJob changes env, securityContext and volumeMounts of a runtime's container, "
+                )
+                yield Problem(
+                    f"{at}.spec.{kind}[{n}].{name}", f"{message}and no more; have the runtime say it"
+                )
             if "securityContext" in {*container} & {*unknown}:
                 yield Problem(f"{at}.spec.{kind}[{n}].securityContext", _BY_RUNTIME)
 
@@ -211,11 +217,11 @@ def patching_spec(
         templates = {name: _without_shm(template) for name, template in templates.items()}
     changed = {name: _patched(template, known) for name, template in templates.items()}
     if _with_overrides(layout.engine_spec, lacking):
-        said = layout.engine_spec.get("podTemplateOverrides") or ()
-        own = [{"targetJobs": [{"name": name}], **one} for name, one in changed.items()]
-        return {"trainer": trainer, "podTemplateOverrides": [*said, *own]}
-    said = layout.engine_spec.get("runtimePatches") or ()
-    return {"trainer": trainer, "runtimePatches": [*said, patch_of(changed)]}
+        patches = layout.engine_spec.get("podTemplateOverrides") or ()
+        own = [{"targetJobs": [{"name": name}], **change} for name, change in changed.items()]
+        return {"trainer": trainer, "podTemplateOverrides": [*patches, *own]}
+    patches = layout.engine_spec.get("runtimePatches") or ()
+    return {"trainer": trainer, "runtimePatches": [*patches, patch_of(changed)]}
 
 
 def _mounted(value: Any) -> Iterator[str]:
@@ -224,8 +230,8 @@ def _mounted(value: Any) -> Iterator[str]:
         if isinstance(path := value.get("mountPath"), str):
             yield path.rstrip("/")
         value = list(value.values())
-    for one in value if isinstance(value, list) else ():
-        yield from _mounted(one)
+    for item in value if isinstance(value, list) else ():
+        yield from _mounted(item)
 
 
 def _without_shm(template: Json) -> dict[str, Any]:
@@ -239,7 +245,7 @@ def _without_shm(template: Json) -> dict[str, Any]:
 
 
 def _patched(template: Json, known: Collection[str]) -> dict[str, Any]:
-    """What a template says beside what the trainer says."""
+    """Part of a template that the trainer does not say."""
     main, pod = main_container(template), {n: v for n, v in template["spec"].items() if n in known}
     kept = {name: main[name] for name in ("volumeMounts", "securityContext") if main.get(name)}
     if "securityContext" not in known:
@@ -272,11 +278,11 @@ def known_templates(trainer: Json, groups: Mapping[str, int]) -> Iterator[tuple[
 
 def as_trained(template: Json, trainer: Json) -> dict[str, Any]:
     """The template of a node as Trainer makes it of the runtime and the TrainJob."""
-    said = {name: trainer[name] for name in ("image", "command", "args") if trainer.get(name)}
+    settings = {name: trainer[name] for name in ("image", "command", "args") if trainer.get(name)}
     if trainer.get("resourcesPerNode"):
-        said["resources"] = trainer["resourcesPerNode"]
+        settings["resources"] = trainer["resourcesPerNode"]
     containers = [
-        {**c, **said, "env": [*(c.get("env") or ()), *(trainer.get("env") or ())]}
+        {**c, **settings, "env": [*(c.get("env") or ()), *(trainer.get("env") or ())]}
         if c["name"] == CONTAINER
         else c
         for c in template["spec"]["containers"]

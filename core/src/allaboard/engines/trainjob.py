@@ -134,29 +134,31 @@ class TrainJob(JobSet):
     # Down.
 
     def brings_scheduler(self, layout: Layout) -> bool:
-        """Whether a runtime of the cluster says it."""
+        """True if a runtime of the cluster chooses the scheduler."""
         return runtime_of_cluster(layout.engine_spec) is not None
 
     def brings_image(self, layout: Layout) -> bool:
-        """Whether members have an image although the job names none: that of a runtime of the cluster."""
+        """True if members have an image although the job names none: that of a runtime of the cluster."""
         return runtime_of_cluster(layout.engine_spec) is not None
 
     def objections(self, job: Json) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         own = job.get("engine_spec") or {}
         if runtime_of_cluster(own) is not None:
             yield from trainer_runtimes.objections(job, self.lacking)
         elif "initializer" in own:
-            words = "the runtime has its jobs, and this job names none; say engine_spec.runtimeRef.name, too"
-            yield Problem("engine_spec.initializer", words)
+            message = (
+                "the runtime has its jobs, and this job names none; say engine_spec.runtimeRef.name, too"
+            )
+            yield Problem("engine_spec.initializer", message)
         if DEADLINE in self.lacking and (job.get("policy") or {}).get("deadline") is not None:
-            words = "the TrainJobs of this cluster have none; update Trainer to 2.2, or take it out"
-            yield Problem("policy.deadline", words)
+            message = "the TrainJobs of this cluster have none; update Trainer to 2.2, or take it out"
+            yield Problem("policy.deadline", message)
         yield from mpi.only_open_mpi(job, self.KIND)
         if "ttl" in (job.get("policy") or {}):
             # A JobSet that its own ttl removes is made anew, and trains again (kubeflow/trainer#2981, #3737).
-            words = "a TrainJob stays until somebody deletes it (allaboard delete); take it out"
-            yield Problem("policy.ttl", words, severity="warning")
+            message = "a TrainJob stays until somebody deletes it (allaboard delete); take it out"
+            yield Problem("policy.ttl", message, severity="warning")
         yield from super().objections(job)
 
     def render(
@@ -185,15 +187,17 @@ class TrainJob(JobSet):
             return []
         # The deadline is the TrainJob's own, which has a timer.
         layout = replace(layout, policy=replace(layout.policy, deadline=None))
-        told = {role: {**t, "metadata": with_members(t["metadata"], layout)} for role, t in templates.items()}
-        node = _node_template(layout, told, self.lacking)
+        marked = {
+            role: {**t, "metadata": with_members(t["metadata"], layout)} for role, t in templates.items()
+        }
+        node = _node_template(layout, marked, self.lacking)
         policy: dict[str, Any] = {"numNodes": layout.total}
         if layout.framework == mpi.FRAMEWORK:
-            policy, spec = _mpi_policy(layout), _mpi_jobset(layout, told, gang)
+            policy, spec = _mpi_policy(layout), _mpi_jobset(layout, marked, gang)
         elif node is not None:
             policy, spec = {**policy, POLICIES[layout.framework]: {}}, _node_jobset(layout, node)
         else:
-            spec = spec_of(layout, told, gang)
+            spec = spec_of(layout, marked, gang)
         body = {"mlPolicy": policy, "template": {"spec": spec}}
         own = {"name": metadata["name"], "namespace": metadata["namespace"]}
         return [{"apiVersion": self.API_VERSION, "kind": RUNTIME, "metadata": own, "spec": body}]
@@ -203,15 +207,15 @@ class TrainJob(JobSet):
         trainer = (job.get("spec") or {}).get("trainer") or {}
         runtime = next((extra for extra in extras if extra.get("kind") == RUNTIME), {})
         spec = ((runtime.get("spec") or {}).get("template") or {}).get("spec") or {}
-        told = told_groups(job.get("metadata") or {})
+        counts = told_groups(job.get("metadata") or {})
         if not spec:  # of a runtime of the cluster is known what the job says of its nodes
-            yield from known_templates(trainer, told or {NODE: int(trainer.get("numNodes") or 1)})
+            yield from known_templates(trainer, counts or {NODE: int(trainer.get("numNodes") or 1)})
         for role, count, template in templates_of(spec):
             if role != NODE:
                 yield role, count, template
                 continue
             nodes = int(trainer.get("numNodes") or count)
-            for group, number in _of_nodes(told or {NODE: nodes}).items():
+            for group, number in _of_nodes(counts or {NODE: nodes}).items():
                 yield group, number, as_trained(template, trainer)
 
     def to_job(self, obj: Json, others: Sequence[Json]) -> Conversion:
@@ -223,7 +227,7 @@ class TrainJob(JobSet):
     # Up.
 
     def read(self, job: Json | None, pods: Sequence[Json]) -> JobSeen:
-        """What the job object and its pods say."""
+        """Read the job object and its pods."""
         spec, status = (job or {}).get("spec") or {}, (job or {}).get("status") or {}
         groups = told_groups((job or {}).get("metadata") or {})
         if groups is None:  # of others: a runtime may say the number, and it is not read here
@@ -270,14 +274,17 @@ def _nodes_of_runtime(
     """Replicated job of a runtime of the cluster -> what the job says of its pods, the one that trains first;
     and the numbers of ``spec.trainer``.
     """
-    told = {role: without_identity(template) for role, template in templates.items()}
-    told = {role: {**one, "metadata": with_members(one["metadata"], layout)} for role, one in told.items()}
-    words = layout.processes_per_member or ""
-    slots = {"numProcPerNode": int(words)} if words.isdecimal() else {}
+    own = {role: without_identity(template) for role, template in templates.items()}
+    own = {
+        role: {**template, "metadata": with_members(template["metadata"], layout)}
+        for role, template in own.items()
+    }
+    processes = layout.processes_per_member or ""
+    slots = {"numProcPerNode": int(processes)} if processes.isdecimal() else {}
     if layout.framework == mpi.FRAMEWORK:
         names = {mpi.LAUNCHER: mpi.LAUNCHER, NODE: mpi.WORKER}
-        return {name: told[role] for name, role in names.items()}, {**_mpi_numbers(layout), **slots}
-    node = with_environment(told[layout.groups[0].role], _node_environment(layout), _RANK, always=True)
+        return {name: own[role] for name, role in names.items()}, {**_mpi_numbers(layout), **slots}
+    node = with_environment(own[layout.groups[0].role], _node_environment(layout), _RANK, always=True)
     return {NODE: node}, {"numNodes": layout.total, **slots}
 
 
@@ -291,11 +298,11 @@ def _node_template(
     if policy is None or policy in lacking or layout.elastic is not None:
         return None
     plain = [without_identity(templates[group.role]) for group in layout.groups]
-    return plain[0] if all(one == plain[0] for one in plain) else None
+    return plain[0] if all(template == plain[0] for template in plain) else None
 
 
 def _node_environment(layout: Layout) -> dict[str, str]:
-    """What the framework's v1 operator would inject into each node, and Trainer does not."""
+    """Variables that the framework's v1 operator injects into each node, and Trainer does not."""
     hosts = {member.name: f"{layout.name}-{NODE}-0-{member.rank}" for member in layout.members}
     place = {name: Address(f"{host}.{layout.name}", PORT) for name, host in hosts.items()}
     return {
@@ -334,8 +341,8 @@ def _mpi_policy(layout: Layout) -> dict[str, Any]:
 
 
 _UNUSED = "/etc/mpi-ssh"
-"""Where Trainer mounts the key pair. With its mode, 0640, root's ssh refuses the key: members have a mount of
-ours, too.
+"""Folder in which Trainer mounts the key pair. With its mode, 0640, root's ssh refuses the key: members have
+a mount of allaboard's, too.
 """
 
 
@@ -397,9 +404,9 @@ def _processes(layout: Layout) -> int | None:
     """Processes of each node; None: one for each GPU. Of a node without a GPU Trainer would start one for
     each core.
     """
-    said = layout.processes_per_member or "auto"
-    if said.isdecimal():
-        return int(said)
+    processes = layout.processes_per_member or "auto"
+    if processes.isdecimal():
+        return int(processes)
     if claimed := [group.needs.gpus for group in layout.groups if group.needs.device_class]:
         return max(claimed)  # which Trainer does not see
     return None if any(group.needs.gpus for group in layout.groups) else 1

@@ -47,7 +47,7 @@ class XGBoostJob(KubeflowEngine):
         return {"master": 1, "worker": workers - 1} if workers > 1 else {"master": 1}
 
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """What about a job's sound fields this engine cannot do as it is written."""
+        """Problems of a valid job's fields that this engine cannot do as they are written."""
         if job.get("groups") and "master" not in job["groups"]:
             yield Problem("groups", f"{self.KIND} needs a master, which leads the others; add master: 1")
         yield from super().objections(job)

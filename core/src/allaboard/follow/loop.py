@@ -52,7 +52,7 @@ class Wait:
 class Enforce:
     """Enforce a limit that has passed. Only the owner of the run acts; the answer is None."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Launch:
     """
 
     attempt: int
-    why: str
+    reason: str
     interrupted: bool = False
 
 
@@ -72,7 +72,7 @@ Answer = Observation | AllaboardError | None
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended, and why.
+    """End of a run, and its reason.
 
     ``seen``: the last observation; ``diagnoses``: the causes of a failure, the first one first, empty for a
     success; ``note``: a sentence about the end, such as why no further attempt was started.
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the run succeeded."""
+        """True if the run succeeded."""
         return self.state is State.SUCCEEDED
 
     @property
@@ -118,16 +118,16 @@ class Outcome:
         took = None
         if self.seen.finished is not None and self.seen.started is not None:
             took = self.seen.finished - self.seen.started
-        words = f"run {self.run} {_ENDINGS.get(self.state, str(self.state))}"
-        words += f" after {show_seconds(took)}" if took is not None else ""
+        text = f"run {self.run} {_ENDINGS.get(self.state, str(self.state))}"
+        text += f" after {show_seconds(took)}" if took is not None else ""
         stop = self.seen.stop
         if self.state is State.STOPPED and stop is not None:
-            words += f" by {stop.by}: {stop.reason}"
+            text += f" by {stop.by}: {stop.reason}"
         elif self.state is State.STOPPED and self.seen.notes:
-            words += f": {self.seen.notes[-1]}"
+            text += f": {self.seen.notes[-1]}"
         elif not self.ok and self.diagnoses:
-            words += f": {self.diagnoses[0].summary}"
-        return words + (f" ({self.note})" if self.note else "")
+            text += f": {self.diagnoses[0].summary}"
+        return text + (f" ({self.note})" if self.note else "")
 
 
 _ENDINGS = {
@@ -184,8 +184,8 @@ def follow(policy: FollowPolicy) -> Generator[Effect, Answer, Outcome]:
                 else ""
             )
             return Outcome(last, diagnoses, note)
-        why = f"{diagnoses[0].summary if diagnoses else 'lost'} ({decision.reason})"
-        refused = yield Launch(decision.attempt, why, decision.interrupted)
+        reason = f"{diagnoses[0].summary if diagnoses else 'lost'} ({decision.reason})"
+        refused = yield Launch(decision.attempt, reason, decision.interrupted)
         if isinstance(refused, AllaboardError):
             # The run ended as its last attempt did; this note says why no further attempt starts.
             return Outcome(last, diagnoses, f"attempt {decision.attempt} could not start: {refused}")

@@ -1,4 +1,4 @@
-"""When a log says again why a run is held: one decision for the command line, KFP steps and Airflow tasks.
+"""Decision to say again in a log why a run is held: one for the command line, KFP steps and Airflow tasks.
 
 A state is said at once. Within a state a reason is said at once, unless the log has it from the last minute,
 and a reason whose numbers alone change (a place in a queue, an amount, who holds the slots) once a minute.
@@ -25,17 +25,17 @@ _WHOM = re.compile(r"it would delay (that one|those)")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a log has said of a run's state. ``reasons``: when each kind of reason was said last."""
+    """State of a run as a log has said it last. ``reasons``: when each kind of reason was said last."""
 
     state: str | None = None
     kind: str | None = None
-    why: str | None = None
+    reason: str | None = None
     at: float = 0.0
     reasons: Mapping[str, float] = field(default_factory=dict)
 
 
-def news(said: Said, state: str, kind: str | None, why: str | None, now: float) -> Said | None:
-    """What a log has said after it says this; None: it is not said now. ``kind``: of `kind_of_reason`;
+def news(before: Said, state: str, kind: str | None, sentence: str | None, now: float) -> Said | None:
+    """Return what a log has said after it says this; None: it is not said now. ``kind``: of `kind_of_reason`;
     ``now``: seconds of one clock, whichever.
     """
 
@@ -43,20 +43,20 @@ def news(said: Said, state: str, kind: str | None, why: str | None, now: float) 
         # A clock that was set back must not silence a log.
         return at is not None and abs(now - at) < EVERY
 
-    recent = {reason: at for reason, at in said.reasons.items() if is_recent(at)}
-    if state != said.state:
+    recent = {reason: at for reason, at in before.reasons.items() if is_recent(at)}
+    if state != before.state:
         recent = {}
-    elif kind != said.kind:
+    elif kind != before.kind:
         # That nothing holds it any more is said at once.
         if kind is not None and (kind in recent or len(recent) >= MOST_REASONS):
             return None
-    elif why == said.why or is_recent(said.at):
+    elif sentence == before.reason or is_recent(before.at):
         return None
     return replace(
-        said,
+        before,
         state=state,
         kind=kind,
-        why=why,
+        reason=sentence,
         at=now,
         reasons=recent if kind is None else {**recent, kind: now},
     )

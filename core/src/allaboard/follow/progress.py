@@ -98,7 +98,7 @@ def flags_of(report: Report, before: Progress = Progress(), own: str | None = No
     if report.kind == "checkpoint" and own is not None and isinstance(uri, str) and not is_below(uri, own):
         flags["checkpoint_elsewhere"] = (
             f"a checkpoint was reported at {_shorten(uri)}, which is not below the run's own folder {own}; "
-            "it is not taken"
+            "it is ignored"
         )
     if report.kind == "progress":
         more = _read_numbers(report.fields)
@@ -116,7 +116,7 @@ def add_flags(known: Mapping[str, str], more: Mapping[str, str]) -> dict[str, st
 
 
 def is_below(uri: str, folder: str) -> bool:
-    """Whether a checkpoint lies in a run's folder of checkpoints, by comparing the uris. The member makes a
+    """True if a checkpoint lies in a run's folder of checkpoints, by comparing the uris. The member makes a
     relative folder (or one below ``~``) absolute; then the end of the path decides.
     """
     place, own = place_of(uri), place_of(folder, trusted=True)
@@ -186,9 +186,9 @@ def _as_seconds(value: Any) -> float:
 
 
 def progress_of_trainer(status: Any) -> Progress | None:
-    """What the ``trainerStatus`` of a TrainJob says, which a process of the job has written (KEP-2779): its
-    percentage as steps of 100, the time that it expects to need as their pace, its metrics, when it was
-    written. None: nothing was written.
+    """Progress from the ``trainerStatus`` of a TrainJob, which a process of the job writes (KEP-2779): its
+    percentage as steps of 100, its remaining time as their pace, its metrics, the time of writing. None:
+    nothing was written.
     """
     if not isinstance(status, Mapping) or not status:
         return None
@@ -216,7 +216,7 @@ def _as_time(text: Any) -> float | None:
 
 
 def _as_number(text: Any) -> float | None:
-    """A metric's text; None where it is none that JSON has."""
+    """A metric's text; None if JSON has no such number."""
     try:
         value = float(text) if isinstance(text, str) and len(text) <= 40 else math.nan
     except ValueError:
@@ -236,7 +236,7 @@ def _with_metrics(
 
 
 def _with_inputs(known: Mapping[str, str], more: Mapping[Any, Any]) -> dict[str, str]:
-    """What a run trains with, with newer values; new names are left out once there are too many."""
+    """Inputs of a run with newer values; new names are left out once there are too many."""
     inputs = dict(known)
     for name, value in more.items():
         if isinstance(name, str) and isinstance(value, str) and (name in inputs or len(inputs) < MOST_INPUTS):

@@ -1,5 +1,4 @@
-"""Whether the whole job is tried again, as another attempt that resumes. The engine restarts
-single members.
+"""Decision to try the whole job again, as another attempt that resumes. The engine restarts single members.
 
 An attempt that was interrupted (a preemption, an eviction, a drain, a node that is gone) is none of the
 job's: another one follows and does not count. Only `INTERRUPTIONS` bounds them, for a place that never lets
@@ -17,7 +16,7 @@ from allaboard.runs.observation import State
 from allaboard.text.units import counted
 
 INTERRUPTIONS = 20
-"""How often a run in one generation starts again without a count. Then interruptions count as attempts."""
+"""Number of interruptions of one generation that do not count. Later ones count as attempts."""
 REPEATS = "another attempt would repeat it"
 UNKNOWN = "the cause is not known, so another attempt would probably repeat it"
 FREE = "it was interrupted, which does not count as an attempt"

@@ -36,7 +36,7 @@ def keep_seconds(environ: Mapping[str, str]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an attempt ended. ``why``: the reason in words, if no other data says it."""
+    """End of an attempt. ``why``: the reason in words, if no other data says it."""
 
     state: str
     at: float
@@ -47,8 +47,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What an attempt trains on: the uri of a data set, and what identifies its samples and their order; None
-    where who launched could not read it. ``fixed``: the uri names a version, which never changes.
+    """Data of an attempt: the uri of a data set, and the identity of its samples and their order; None if the
+    launching client could not read it. ``fixed``: the uri names a version, which never changes.
     """
 
     uri: str
@@ -64,8 +64,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a run has come on another machine, whose records this one does not have: the last attempt
-    there, and what that trained on.
+    """Progress of a run on another machine, whose records this one does not have: the last attempt there, and
+    its data.
     """
 
     generation: int
@@ -124,11 +124,11 @@ class RunRecord:
             rest.pop("version", None)
         return replace(record, unknown=rest)
 
-    def ended(self, state: State, at: float, why: str = "") -> RunRecord:
+    def ended(self, state: State, at: float, reason: str = "") -> RunRecord:
         """The record with the end of its attempt. An outcome that is already recorded stays."""
         if self.outcome is not None:
             return self
-        ended = Ended(state.value, at, self.attempt, self.generation, why)
+        ended = Ended(state.value, at, self.attempt, self.generation, reason)
         return replace(self, outcome=ended, history=(*self.history, ended))
 
     def next_attempt(
@@ -194,11 +194,11 @@ class Adopt:
 @dataclass(frozen=True, slots=True)
 class StopFirst:
     """The run is live, but a person asked for a new one, or its data has changed: stop it, wait until its
-    members are gone, then start a new attempt. ``why``: a sentence about the data, if that has changed.
+    members are gone, then start a new attempt. ``reason``: a sentence about the data, if that has changed.
     """
 
     changes: tuple[str, ...]
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +219,12 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class NewGeneration:
-    """Train again from scratch. ``why``: a sentence about the data, if that has changed; else the run
+    """Train again from scratch. ``reason``: a sentence about the data, if that has changed; else the run
     succeeded and its result was taken.
     """
 
     changes: tuple[str, ...]
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,31 +244,31 @@ def decide(
     spec: Mapping[str, Any],
     data: Data | None = None,
 ) -> Decision:
-    """What a launch under this key does. ``state``: of the recorded attempt, as observed now; ``owner``: the
-    launching client; ``data``: what it would train on, None: unknown.
+    """Decide what a launch under this key does. ``state``: of the recorded attempt, as observed now;
+    ``owner``: the launching client; ``data``: that of the new attempt, None: unknown.
     """
     if record is None:
         return Start()
     changes = spec_changes(record, spec, data)
-    why = why_from_scratch(record.data, data)
+    reason = why_from_scratch(record.data, data)
     if not state.is_final:
         is_own = record.owner.id == owner.id
-        if why or (record.owner.phase == "deferred" and not is_own):
-            return StopFirst(changes, why)
+        if reason or (record.owner.phase == "deferred" and not is_own):
+            return StopFirst(changes, reason)
         return Refuse(changes) if changes else Adopt()
     succeeded = state is State.SUCCEEDED
     if succeeded and names_one_step(record.key):
         return HandOver()
-    if why:
-        return NewGeneration(changes, why)
+    if reason:
+        return NewGeneration(changes, reason)
     if not succeeded:
         return NewAttempt(changes)
     return NewGeneration(changes) if record.handed_over else HandOver()
 
 
 def spec_changes(record: RunRecord, spec: Mapping[str, Any], data: Data | None) -> tuple[str, ...]:
-    """How the spec differs from that of the record. Where the data of both is known it is compared as such
-    (`why_from_scratch`): the same data may have another name, that of its version.
+    """Differences between the spec and that of the record. If the data of both is known it is compared as
+    such (`why_from_scratch`): the same data may have another name, that of its version.
     """
     if same_spec(record.spec_hash, spec):
         return ()
@@ -288,20 +288,20 @@ def _without_shards(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_from_scratch(old: Data | None, new: Data | None) -> str:
-    """Why a run cannot go on from its checkpoints: its data has changed. Empty where that is the same, or not
-    known of both.
+    """Return why a run cannot go on from its checkpoints: its data has changed. Empty if it is the same, or
+    not known of both.
     """
     if old is None or new is None or not _differ(old, new):
         return ""
     return (
-        f"its data has changed ({old.short} -> {new.short}), and its checkpoints belong to the data of "
-        "before: it trains from scratch"
+        f"its data has changed ({old.short} -> {new.short}), and its checkpoints belong to the old "
+        "data: it trains from scratch"
     )
 
 
 def begun_with(record: RunRecord | None, state: State, after: Reached | None = None) -> Data | None:
-    """What a next attempt would go on with. ``after``: how far the run has come on another machine. None:
-    nothing is known, or its result was taken, so that it begins anew.
+    """Data of the next attempt. ``after``: progress of the run on another machine. None: nothing is known, or
+    its result was taken, so that it begins anew.
     """
     if after is not None and (record is None or after.is_as_far_as(record)):
         return after.data

@@ -1,4 +1,4 @@
-"""When a run that trains makes no progress: it is silent for longer than its policy, or its own history,
+"""Detection of a run that makes no progress: it is silent for longer than its policy, or its own history,
 allows.
 
 A fold over moments: `Movement.moved` when a line, a step or a checkpoint came, `is_overdue` asks. Progress
@@ -62,23 +62,23 @@ def is_overdue(after: float | None, movement: Movement, now: float) -> bool:
 
 
 def stall_of(looks: Sequence[ProcessLook], since: float, *, sure: bool) -> Stall | None:
-    """What a silent run waits for, by the stacks of its ranks. ``since``: when it last moved, epoch seconds;
-    ``sure``: its policy says how long it may be silent. None: not sure, and every rank computes.
+    """Return what a silent run waits for, by the stacks of its ranks. ``since``: when it last moved, epoch
+    seconds; ``sure``: its policy says how long it may be silent. None: not sure, and every rank computes.
     """
-    found, silent = cause_of_hang(looks), f"nothing was written since {rfc3339(since)}"
-    if found is None:
-        words = "none of its processes tells its stacks (those of Python do, on Linux)"
-        return Stall("rank_stalled", f"{silent}, and {words}", since)
-    if not (sure or found.blame or found.mismatch) and _all_compute(looks):
+    cause, silent = cause_of_hang(looks), f"nothing was written since {rfc3339(since)}"
+    if cause is None:
+        sentence = "no process of it reports stacks (Python on Linux does)"
+        return Stall("rank_stalled", f"{silent}, and {sentence}", since)
+    if not (sure or cause.blame or cause.mismatch) and _all_compute(looks):
         return None
-    first = found.blame[0] if found.blame else None
+    first = cause.blame[0] if cause.blame else None
     member = next((p.look.member for p in positions(looks) if p.rank == first), None)
     blame = f"rank {first}" if first is not None else None
-    return Stall(code_of(found), f"{found.summary}; {silent}", since, blame, member or None)
+    return Stall(code_of(cause), f"{cause.summary}; {silent}", since, blame, member or None)
 
 
 def stall_of_silence(last: Mapping[int, float], why_no_stacks: str) -> Stall:
-    """What is said of a silent run whose stacks cannot be had. ``last``: rank -> when it wrote last."""
+    """Stall of a silent run whose stacks cannot be read. ``last``: rank -> time of its last line."""
     since = max(last.values())
     order = sorted(last, key=lambda rank: (last[rank], rank))
     ranks = ", ".join(f"rank {rank} since {rfc3339(last[rank])}" for rank in order[:4])
@@ -87,8 +87,8 @@ def stall_of_silence(last: Mapping[int, float], why_no_stacks: str) -> Stall:
     return Stall("rank_stalled", text, since)
 
 
-def code_of(found: HangCause) -> str:
-    return "collective_mismatch" if found.mismatch else "rank_stalled"
+def code_of(cause: HangCause) -> str:
+    return "collective_mismatch" if cause.mismatch else "rank_stalled"
 
 
 def _all_compute(looks: Sequence[ProcessLook]) -> bool:

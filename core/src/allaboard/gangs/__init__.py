@@ -16,11 +16,11 @@ from allaboard.gangs.base import GangPlan, GangView
 
 
 class Gang(Protocol):
-    """What every module of a gang scheduler has."""
+    """Interface of every module of a gang scheduler."""
 
     NAME: str
     TITLE: str
-    """What people call it, for sentences."""
+    """Title in sentences."""
 
     KINDS: tuple[str, ...]
     """``group/version/Kind`` of the object that makes a gang of pods, the preferred one first; empty: there
@@ -50,7 +50,7 @@ class Gang(Protocol):
     """A field of a pod's spec that its marks write and older definitions of job objects lack."""
 
     UNDERSTANDS: frozenset[str]
-    """Which of timeout, queue and topology of a job's `gang` mean something to it; the topology in words that
+    """Fields of a job's `gang` (timeout, queue, topology) that it understands; the topology in words that
     are no node labels: of these the pods' affinity takes care (`allaboard.gangs.topology`).
     """
 
@@ -58,16 +58,18 @@ class Gang(Protocol):
     """Engines that it cannot serve -> why. The engine's own refusals are in its file."""
 
     REFUSES_DOMAIN: str | None
-    """Why no domain may be required of it; None: one may."""
+    """Reason for which no domain may be required of it; None: one may."""
 
     def marks(self, plan: GangPlan, role: str) -> Mapping[str, Any]:
-        """What every pod of a role carries: a pod template to merge."""
+        """Labels, annotations and spec of every pod of a role: a pod template to merge."""
 
     def objects(self, plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
         """The extra objects, in the order of their creation, without labels and annotations."""
 
     def read(self, view: GangView) -> str | None:
-        """Why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is known."""
+        """Return why the gang is not placed yet, in one sentence; None: nothing holds it, or nothing is
+        known.
+        """
 
 
 def _gangs() -> Iterator[Gang]:
@@ -81,5 +83,5 @@ GANGS: Mapping[str, Gang] = {gang.NAME: gang for gang in _gangs()}
 
 
 def is_gang_scheduler(gang: Gang) -> bool:
-    """Whether it starts members together: by an object, or by what its own scheduler reads from pods."""
+    """True if it starts members together: by an object, or by marks of pods that its own scheduler reads."""
     return bool(gang.KINDS) or gang.SCHEDULER is not None

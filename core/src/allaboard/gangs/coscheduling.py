@@ -58,12 +58,12 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 def read(view: GangView) -> str | None:
     at = placement.gang_places(view)
-    if words := placement.cannot_rejoin_reason(view, at, "coscheduling"):
-        return words
+    if sentence := placement.cannot_rejoin_reason(view, at, "coscheduling"):
+        return sentence
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
-        return words
+    if sentence := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
+        return sentence
     if not at.waiting:
         return None
     reason = placement.scheduler_message(view) or "no node fits"
@@ -80,5 +80,5 @@ def read(view: GangView) -> str | None:
 def _quantities(printed: str) -> str:
     """``map[cpu:{{5 0} {<nil>}  DecimalSI}]``, a Go map as it prints itself -> ``5 cpu``."""
     amounts = [(name, int(value) * 10.0 ** int(scale)) for name, value, scale in _QUANTITY.findall(printed)]
-    words = [f"{show_bytes(n) if name in _BYTES else f'{n:g}'} {name}" for name, n in amounts]
-    return ", ".join(words) or printed
+    quantities = [f"{show_bytes(n) if name in _BYTES else f'{n:g}'} {name}" for name, n in amounts]
+    return ", ".join(quantities) or printed

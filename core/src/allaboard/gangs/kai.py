@@ -61,10 +61,10 @@ _LONGEST = 300
 _ABOUT = re.compile(
     r"PodSchedulingErrors: |Resources were not found for pod \S+ due to: |(?<=satisfied) for job <[^>]*>"
 )
-"""What a message says of whom it is about, who is told already."""
+"""Part of a message that names its subject, which the sentence names already."""
 _NO_REASON = "Unable to schedule pod"
 _BY_WHOM = re.compile(r"was preempted by (?:higher priority )?workload (?:\S+/)?pg-(\S+?)-[0-9a-f-]{36}\b")
-_STARTED, _EVICTED = (f"kai.scheduler/last-{what}-timestamp" for what in ("start", "eviction"))
+_STARTED, _EVICTED = (f"kai.scheduler/last-{event}-timestamp" for event in ("start", "eviction"))
 """Annotations of a PodGroup."""
 
 
@@ -99,12 +99,12 @@ def topology_request(
 
 def read(view: GangView) -> str | None:
     at = placement.gang_places(view)
-    if words := placement.cannot_rejoin_reason(view, at, TITLE):
-        return words
+    if reason := placement.cannot_rejoin_reason(view, at, TITLE):
+        return reason
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at) or _by_queue(view):
-        return words
+    if reason := placement.gated_reason(view, at) or _by_queue(view):
+        return reason
     if at.silent and not at.waiting and not at.placed:
         return placement.unnoticed_reason(view, at)
     if not at.waiting:
@@ -115,10 +115,12 @@ def read(view: GangView) -> str | None:
 
 
 def _reason(view: GangView) -> str:
-    """What it says of the nodes. Of a gang that it has not looked at it says nothing."""
-    said = " ".join(_ABOUT.sub("", placement.scheduler_message(view) or "no node fits").split()).rstrip(".")
-    if said != _NO_REASON:
-        return said
+    """Message of KAI Scheduler about the nodes. It says nothing about a gang that it has not looked at."""
+    message = " ".join(_ABOUT.sub("", placement.scheduler_message(view) or "no node fits").split()).rstrip(
+        "."
+    )
+    if message != _NO_REASON:
+        return message
     asks = f"; has queue {_queue(view)} others below it? such a queue takes no jobs" if view.groups else ""
     return f"it gives no reason{asks}"
 
@@ -130,7 +132,7 @@ def _preempted(view: GangView) -> str:
     if evicted is None or (started is not None and started > evicted):
         return ""
     messages = (str(e.get("message") or "") for e in reversed(view.events) if e.get("reason") == "Evict")
-    by = next((found[1] for message in messages if (found := _BY_WHOM.search(message))), None)
+    by = next((match[1] for message in messages if (match := _BY_WHOM.search(message))), None)
     return f" (it was preempted by {show(by, quote=False)})" if by else " (it was preempted)"
 
 
@@ -143,21 +145,21 @@ def _time(text: Any) -> float | None:
 
 
 def _by_queue(view: GangView) -> str | None:
-    """Why its queue does not let it in, by the condition of its PodGroup."""
+    """Return why the queue does not admit the gang, by the condition of its PodGroup."""
     status = (view.groups[0].get("status") or {}) if view.groups else {}
-    said = [
+    conditions = [
         reason
         for condition in status.get("schedulingConditions") or ()
         if condition.get("status") != "False"
         for reason in condition.get("reasons") or ()
         if reason.get("reason") in _OF_QUEUE
     ]
-    if not said:
+    if not conditions:
         return None
-    if said[0]["reason"] == "QueueDoesNotExist":
+    if conditions[0]["reason"] == "QueueDoesNotExist":
         return f"KAI Scheduler does not let the gang in: there is no queue {_queue(view)}"
-    words = " ".join(str(said[0].get("message") or said[0]["reason"]).split()).rstrip(".")
-    return f"KAI Scheduler does not let the gang into queue {_queue(view)}: {words[:_LONGEST]}"
+    message = " ".join(str(conditions[0].get("message") or conditions[0]["reason"]).split()).rstrip(".")
+    return f"KAI Scheduler does not let the gang into queue {_queue(view)}: {message[:_LONGEST]}"
 
 
 def _queue(view: GangView) -> str:

@@ -38,12 +38,12 @@ their own priority.
 MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 """Annotation of a Job of batch/v1, the one kind of which Kueue admits a part."""
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
-"""Whom a job names as its manager that Kueue sends to another cluster: the operator here leaves it alone. Its
+"""Manager of a job that Kueue sends to another cluster: the operator here leaves it alone. Its
 webhook writes that into every job whose ClusterQueue has an admission check of this controller
 (jobframework.ApplyDefaultForManagedBy).
 """
 QUEUES = ("kueue.x-k8s.io/v1beta2/LocalQueue", "kueue.x-k8s.io/v1beta1/LocalQueue")
-"""What a queue of a namespace is: Kueue is there where one of them is served."""
+"""Kinds of a namespace's queue: Kueue is installed if one of them is served."""
 ADMITS: Mapping[str, str] = {
     "mpijob": "kubeflow.org/mpijob",
     "jobset": "jobset.x-k8s.io/jobset",
@@ -103,7 +103,7 @@ _NO_DOMAIN = re.compile(r'topology "([\w.-]+)" (?:allows to fit only|doesn\'t al
 _EXCLUDED = re.compile(r"Total nodes: (\d+); excluded: ([^.;]*)")
 _ABSENT = re.compile(r"(LocalQueue|ClusterQueue) (\S+) (doesn't exist|not found|is inactive|is stopped)")
 _CHECKS = re.compile(r"AdmissionChecks? in \w+ state: (.+)")
-"""What the checks said by which Kueue evicted or deactivated it (workload_controller.go)."""
+"""Messages of the checks by which Kueue evicted or deactivated it (workload_controller.go)."""
 _EVICTED: Mapping[str, str] = {
     "Preempted": "it was preempted",
     "PodsReadyTimeout": "its members did not become ready in time",
@@ -122,7 +122,7 @@ _GIVEN_UP: Mapping[str, str] = {
     "RequeuingLimitExceeded": NOT_READY,
     "MaximumExecutionTimeExceeded": OVERTIME,
 }
-"""What Kueue deactivated it for -> code."""
+"""Reason of a deactivation by Kueue -> code."""
 _PREEMPTED: Mapping[str, str] = {
     "InClusterQueue": "by one of higher priority in the same queue",
     "InCohortReclamation": "by a queue that took back what it had lent",
@@ -142,14 +142,15 @@ class WorkloadSeen:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its quota."""
+        """True if it waits for its quota."""
         return self.body is not None and condition_of(self.body, "QuotaReserved").get("status") != "True"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why a queue holds a job back: the code of a cause (core/docs/causes.md), and a sentence; ``never``:
-    waiting does not help it. The sentence is the same as long as nothing happens: it counts no seconds.
+    """Reason for which a queue holds a job back: the code of a cause (core/docs/causes.md), and a sentence;
+    ``never``: waiting does not help. The sentence is the same as long as nothing happens: it counts no
+    seconds.
     """
 
     code: str
@@ -158,7 +159,7 @@ class Held:
 
 
 def why_not_admitted(engine: str) -> str | None:
-    """Why Kueue admits no job of this engine; None: it does, where its configuration says so."""
+    """Return why Kueue admits no job of this engine; None: it does, if its configuration says so."""
     return None if engine in ADMITS else f"Kueue manages no job of {engine}: it would start at once"
 
 
@@ -177,14 +178,15 @@ def topology_request(
 
 
 def why_held(queue: str, workload: Json | None, age: float, now: float, position: int | None = None) -> Held:
-    """Why a job in this queue does not run. ``workload``: None where there is none, or it may not be read;
-    ``age``: seconds since the job was made; ``position``: in its ClusterQueue, 0 is next; None: not known.
+    """Return why a job in this queue does not run. ``workload``: None if there is none, or it may not be
+    read; ``age``: seconds since the job was made; ``position``: in its ClusterQueue, 0 is next; None: not
+    known.
     """
     if workload is None:
         if age < SILENT:
             return Held(PENDING, f"Kueue has not looked at it yet (queue {queue})")
-        words = "Kueue has made no Workload of it for more than a minute: does it manage this kind of job?"
-        return Held(MISCONFIGURED, f"{words} (queue {queue})")
+        text = "Kueue has made no Workload of it for more than a minute: does it manage this kind of job?"
+        return Held(MISCONFIGURED, f"{text} (queue {queue})")
     conditions = {str(c.get("type")): c for c in (workload.get("status") or {}).get("conditions") or ()}
     evicted = _evicted(conditions)
     if (workload.get("spec") or {}).get("active") is False:
@@ -205,11 +207,11 @@ def why_held(queue: str, workload: Json | None, age: float, now: float, position
         # What it lacks now is not looked at yet.
         code = NOT_READY if late else PENDING
         return Held(code, f"Kueue has taken it back into queue {queue}{place_in_line(position)}: {after}")
-    code, why, never = _why_no_quota(reason, message)
+    code, explanation, never = _why_no_quota(reason, message)
     if late and code == PENDING:
         code = NOT_READY
     place = "" if never else place_in_line(position)
-    return Held(code, f"Kueue holds it back in queue {queue}{place}: {why}{more}", never)
+    return Held(code, f"Kueue holds it back in queue {queue}{place}: {explanation}{more}", never)
 
 
 def _given_up(queue: str, conditions: Mapping[str, Json], evicted: str) -> Held:
@@ -228,7 +230,7 @@ def _given_up(queue: str, conditions: Mapping[str, Json], evicted: str) -> Held:
 
 
 def _not_admitted(workload: Json) -> str:
-    """What one that has its quota waits for."""
+    """Return what a Workload that has its quota waits for."""
     status = workload.get("status") or {}
     asked = [_cut(name) for name in status.get("nominatedClusterNames") or ()]
     checks = ", ".join(_open_checks(workload))
@@ -248,7 +250,7 @@ def cluster_of(workload: Json) -> str | None:
 
 
 def sent_away(workload: Json | None) -> str:
-    """Where to look for what is not here, of a job that runs on another cluster."""
+    """Hint for a job that runs on another cluster: the place to look at."""
     cluster = None if workload is None else cluster_of(workload)
     where = f"cluster {cluster}" if cluster is not None else "another cluster"
     return f"Kueue has sent it to {where}: its members, their logs and what they report are there"
@@ -263,16 +265,16 @@ def waited_since(workload: Json) -> float | None:
 
 
 def boost_of(workload: Json) -> int | None:
-    """What is added to the priority of a Workload, where its Kueue has that gate on; None: nothing, or no
-    number that it takes.
+    """Number that is added to the priority of a Workload, if its Kueue has that gate on; None: there is none,
+    or no number that it takes.
     """
     value = str(((workload.get("metadata") or {}).get("annotations") or {}).get(BOOST, ""))
     return int(value) if re.fullmatch(r"[+-]?[0-9]{1,10}", value) else None
 
 
-def condition_of(thing: Json, kind: str) -> Json:
+def condition_of(obj: Json, kind: str) -> Json:
     """A condition of an object of Kueue by its type; empty: it has none."""
-    conditions = (thing.get("status") or {}).get("conditions") or ()
+    conditions = (obj.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == kind), {})
 
 
@@ -296,19 +298,19 @@ def _why_no_quota(reason: str, message: str) -> tuple[str, str, bool]:
         # How many would fit is said of one role, and means little where two share a domain.
         left = _EXCLUDED.search(message)
         nodes = f" (of {left[1]} nodes it leaves out, by {left[2].strip()})" if left else ""
-        words = f"no domain of topology {topology[1]} has room for all of its members{nodes}"
-        return PENDING, words, False
+        text = f"no domain of topology {topology[1]} has room for all of its members{nodes}"
+        return PENDING, text, False
     return code, _cut(message) or "it has not said why yet", False
 
 
 def _is_hopeless(of_pod_set: str) -> bool:
-    """Whether what is said of one pod set leaves no flavor to wait for."""
+    """True if the message about one pod set leaves no flavor to wait for."""
     hopeless = any(pattern.search(of_pod_set) for pattern in (_NEVER, _UNCOVERED, _NO_MATCH))
     return hopeless and not (_SHORT.search(of_pod_set) or _NO_DOMAIN.search(of_pod_set))
 
 
 def _why_never(message: str) -> str:
-    if too_much := [_too_much(*one) for one in _found(_NEVER, message)]:
+    if too_much := [_too_much(*excess) for excess in _found(_NEVER, message)]:
         return f"it asks for more than its queue can ever have of {', '.join(too_much)}"
     if uncovered := [name for (name,) in _found(_UNCOVERED, message)]:
         return f"its queue has no quota of {', '.join(uncovered)}"
@@ -321,25 +323,25 @@ def _too_much(resource: str, flavor: str, before: str, own: str, most: str) -> s
 
 
 def _found(pattern: re.Pattern[str], message: str) -> Iterator[tuple[str, ...]]:
-    """What a pattern finds, each once."""
+    """Matches of a pattern, each once."""
     yield from dict.fromkeys(match.groups() for match in pattern.finditer(message))
 
 
 def _evicted(conditions: Mapping[str, Json]) -> str:
-    """Why it runs no more, if it did; empty: it did not."""
+    """Return why an evicted Workload runs no more; empty: it was not evicted."""
     if not _holds(conditions, "Evicted"):
         return ""
-    reason, said = _reason(conditions, "Evicted"), _message(conditions, "Evicted")
-    words = _EVICTED.get(reason) or _cut(said) or "it was evicted"
+    reason, message = _reason(conditions, "Evicted"), _message(conditions, "Evicted")
+    text = _EVICTED.get(reason) or _cut(message) or "it was evicted"
     if reason == "Preempted" and (by := _PREEMPTED.get(_reason(conditions, "Preempted"))):
-        return f"{words} {by}"
-    checks = _CHECKS.search(said) if reason.endswith("AdmissionCheck") else None
-    return f"{words}: {_cut(checks[1])}" if checks else words
+        return f"{text} {by}"
+    checks = _CHECKS.search(message) if reason.endswith("AdmissionCheck") else None
+    return f"{text}: {_cut(checks[1])}" if checks else text
 
 
 def _put_off(workload: Json, now: float) -> Iterator[str]:
-    """When it is tried again, of one that Kueue has put off, by the clock: a sentence that counts down would
-    be another one at every look.
+    """Time at which Kueue tries again a Workload that it has put off, by the clock: a sentence that counts
+    down would differ at every look.
     """
     state = (workload.get("status") or {}).get("requeueState") or {}
     due = from_rfc3339(state.get("requeueAt"))
@@ -352,8 +354,8 @@ def _open_checks(workload: Json) -> Iterable[str]:
     """The admission checks that are not ready, with what they say."""
     for check in (workload.get("status") or {}).get("admissionChecks") or ():
         if check.get("state") != "Ready":
-            said = ": ".join(filter(None, [str(check.get("state")), _cut(check.get("message"))]))
-            yield f"admission check {check.get('name')} ({said})"
+            state = ": ".join(filter(None, [str(check.get("state")), _cut(check.get("message"))]))
+            yield f"admission check {check.get('name')} ({state})"
 
 
 def _holds(conditions: Mapping[str, Json], name: str) -> bool:
@@ -369,6 +371,6 @@ def _message(conditions: Mapping[str, Json], name: str) -> str:
 
 
 def _cut(message: Any, longest: int = LONGEST) -> str:
-    """What another wrote, on one line and of bounded length."""
-    words = " ".join(str(message or "").split()).rstrip(".")
-    return words if len(words) <= longest else f"{words[:longest]}..."
+    """Text of somebody else, on one line and of bounded length."""
+    text = " ".join(str(message or "").split()).rstrip(".")
+    return text if len(text) <= longest else f"{text[:longest]}..."

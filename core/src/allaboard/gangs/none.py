@@ -35,12 +35,12 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 
 def read(view: GangView) -> str | None:
-    """Why members have no place. A gang that started in part is reported as such."""
+    """Return why members have no place. A gang that started in part is reported as such."""
     at = placement.gang_places(view)
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
-        return words
+    if sentence := placement.gated_reason(view, at) or placement.unnoticed_reason(view, at):
+        return sentence
     reason = placement.scheduler_message(view)
     if not at.waiting:
         return None

@@ -1,4 +1,4 @@
-"""Which members have a place, and what schedulers say about the others. Values in, values out.
+"""Members with a place, and messages of schedulers about the others. Values in, values out.
 
 Schedulers explain themselves in the condition PodScheduled of a pod, which is not cut as the event
 FailedScheduling is:
@@ -57,7 +57,7 @@ class Places:
 
 
 def gang_places(view: GangView) -> Places:
-    """Where the members stand."""
+    """Places of the members."""
     those: dict[str, list[str]] = {}
     for name, pod in view.pods.items():
         those.setdefault(_has_place(pod), []).append(name)
@@ -100,8 +100,8 @@ def scheduler_message(view: GangView) -> str | None:
 
 
 def are_only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether all that the conditions of these pods say is that they were turned away with each other: a pod
-    that did not fit was tried again, and turned away with the next. Why is in the events of the pods, then.
+    """True if the conditions of these pods say only that they were turned away with each other: a pod that
+    did not fit was tried again, and turned away with the next. The reason is in the events of the pods, then.
     """
     messages = [*_messages(pods)]
     return bool(messages) and all(_ECHO.search(text) for text in messages)
@@ -176,21 +176,21 @@ def gated_reason(view: GangView, at: Places) -> str | None:
 
 
 def unknown_scheduler_reason(view: GangView, scheduler: str) -> str | None:
-    """Why a gang waits whose scheduler has no file here (an operator was started with it), by its pods
+    """Return why a gang waits whose scheduler has no file here (an operator was started with it), by its pods
     alone.
     """
     at = gang_places(view)
     if at.placed >= view.needed:
         return None
-    if words := gated_reason(view, at) or unnoticed_reason(view, at):
-        return words
+    if reason := gated_reason(view, at) or unnoticed_reason(view, at):
+        return reason
     if not view.pods:
         return f"no member exists yet: {scheduler} has to let the gang in first"
     if not at.waiting:
         return None
     half = f"; {len(at.held)} hold places already" if at.held else ""
-    why = scheduler_message(view) or "no node fits"
-    return f"{scheduler} finds no {view.needed} places together: {why}{half}"
+    message = scheduler_message(view) or "no node fits"
+    return f"{scheduler} finds no {view.needed} places together: {message}{half}"
 
 
 def cannot_rejoin_reason(view: GangView, at: Places, scheduler: str) -> str | None:
@@ -208,7 +208,7 @@ def cannot_rejoin_reason(view: GangView, at: Places, scheduler: str) -> str | No
 
 
 def has_too_few_members(view: GangView) -> bool:
-    """Whether a scheduler has not seen all members yet."""
+    """True if a scheduler has not seen all members yet."""
     return "sibling pods" in (scheduler_message(view) or "")
 
 
@@ -225,7 +225,7 @@ def stuck_rivals(view: GangView) -> list[str]:
 
 
 def has_half_started(view: GangView) -> bool:
-    """Whether it has been started in part for so long that it is no passing state: some members hold places,
+    """True if it has been started in part for so long that it is no passing state: some members hold places,
     too few to train, and nothing has moved for a while.
     """
     at = gang_places(view)

@@ -1,4 +1,4 @@
-"""What a pod asks of its node, as Kubernetes counts it. Values in, values out."""
+"""Resources that a pod requests of its node, as Kubernetes counts them. Values in, values out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def quantity(value: Decimal) -> str:
 
 
 def requested(spec: Mapping[str, Any], which: str = "requests") -> dict[str, Decimal]:
-    """What one pod asks for: all containers together, sidecars included, or the largest init container beside
+    """Requests of one pod: all containers together, sidecars included, or the largest init container beside
     the sidecars that were started before it; and the overhead of its runtime. ``which``: requests (limits
     where a container has none of that name) or limits.
     """

@@ -1,5 +1,5 @@
-"""How close together the members of a gang are placed, where their scheduler has no word of its own for it:
-by affinity between the pods, which every scheduler of pods knows.
+"""Placement of a gang's members close together, if their scheduler has no field of its own for it: by
+affinity between the pods, which every scheduler knows.
 
 The first member that is placed chooses the domain, which may have too few free places for all. A gang
 scheduler takes the places back then and tries again; without one the rest waits.

@@ -91,12 +91,12 @@ def objects(plan: GangPlan) -> tuple[Mapping[str, Any], ...]:
 
 def read(view: GangView) -> str | None:
     at = placement.gang_places(view)
-    if words := placement.cannot_rejoin_reason(view, at, TITLE):
-        return words
+    if sentence := placement.cannot_rejoin_reason(view, at, TITLE):
+        return sentence
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at) or _not_let_in(view) or _unseen(view, at):
-        return words
+    if sentence := placement.gated_reason(view, at) or _not_let_in(view) or _unseen(view, at):
+        return sentence
     if not at.waiting:
         return None
     half = f"; {len(at.held)} hold places already" if at.held else ""
@@ -121,11 +121,11 @@ def _share(view: GangView) -> str:
     spec, status = (((view.queue or {}).get(name) or {}) for name in ("spec", "status"))
     limits = spec.get("capability") or spec.get("deserved") or {}
     used = status.get("allocated") or {}
-    words = [
+    amounts = [
         f"{_amount(name, used.get(name, 0))} of {_amount(name, most)} {show(name, quote=False)}"
         for name, most in sorted(limits.items())[:_MOST]
     ]
-    return f" (it has {', '.join(words)} in use)" if words else ""
+    return f" (it has {', '.join(amounts)} in use)" if amounts else ""
 
 
 def _amount(resource: str, quantity: Any) -> str:
@@ -142,7 +142,7 @@ def _phase(view: GangView) -> str:
 
 
 def _not_let_in(view: GangView) -> str | None:
-    """Why a PodGroup is not let in yet, by its newest event."""
+    """Return why a PodGroup is not admitted yet, by its newest event."""
     if not view.groups or _phase(view) not in ("", "Pending"):
         return None
     queue = _spec_of_group(view).get("queue") or DEFAULT_QUEUE
@@ -151,8 +151,8 @@ def _not_let_in(view: GangView) -> str | None:
         if message.startswith("resource in cluster is overused"):
             return f"Volcano does not let the gang in: the cluster is short of {lacks}"
         if message.startswith("queue resource quota insufficient"):
-            words = f"Volcano does not let the gang in: queue {queue} is short of {lacks}"
-            return f"{words}{_share(view)}"
+            sentence = f"Volcano does not let the gang in: queue {queue} is short of {lacks}"
+            return f"{sentence}{_share(view)}"
         if message.startswith(_QUOTA):
             return f"Volcano does not let the gang in: the quota of the namespace is used up ({message})"
     if _phase(view) == "Pending" and not view.pods:
@@ -161,7 +161,7 @@ def _not_let_in(view: GangView) -> str | None:
 
 
 def _of_group(view: GangView) -> Iterator[str]:
-    """What was said of the PodGroup, the latest first."""
+    """Messages about the PodGroup, the latest first."""
     for event in reversed(view.events):
         about = event.get("involvedObject") or {}
         if about.get("kind") == "PodGroup" and event.get("message"):
@@ -184,10 +184,10 @@ def _unseen(view: GangView, at: placement.Places) -> str | None:
 
 
 def _scheduler_reason(view: GangView) -> str | None:
-    """What the pods say; where they only say that they wait for each other, what their PodGroup says."""
-    said = placement.scheduler_message(view)
-    if said is not None and not placement.are_only_echoes(view.pods.values()):
-        return said
+    """Message of the pods; if they only say that they wait for each other, that of their PodGroup."""
+    message = placement.scheduler_message(view)
+    if message is not None and not placement.are_only_echoes(view.pods.values()):
+        return message
     status = (view.groups[0].get("status") or {}) if view.groups else {}
     conditions = [c for c in status.get("conditions") or () if c.get("status") == "True"]
     newest: Mapping[str, Any] = max(
@@ -196,4 +196,4 @@ def _scheduler_reason(view: GangView) -> str | None:
     origin = (
         _ORIGIN.search(str(newest.get("message") or "")) if newest.get("type") == "Unschedulable" else None
     )
-    return placement.shortened(origin[1]) if origin else said
+    return placement.shortened(origin[1]) if origin else message

@@ -125,12 +125,12 @@ def _constraints(plan: GangPlan) -> dict[str, Any]:
 
 def read(view: GangView) -> str | None:
     at = placement.gang_places(view)
-    if words := placement.cannot_rejoin_reason(view, at, "kube-scheduler"):
-        return words
+    if sentence := placement.cannot_rejoin_reason(view, at, "kube-scheduler"):
+        return sentence
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at):
-        return words
+    if sentence := placement.gated_reason(view, at):
+        return sentence
     if at.silent and not at.waiting and not at.placed:
         return _silent_reason(view) or placement.unnoticed_reason(view, at)
     if not at.waiting:
@@ -141,7 +141,7 @@ def read(view: GangView) -> str | None:
 
 
 def _silent_reason(view: GangView) -> str | None:
-    """Why the scheduler has not begun: it says nothing about that itself."""
+    """Return why the scheduler has not begun: it says nothing about that itself."""
     if not view.groups:
         return "the PodGroup of this gang is not there, and kube-scheduler waits for it; was it deleted?"
     if len(view.pods) < view.needed:

@@ -77,8 +77,8 @@ def read(view: GangView) -> str | None:
     at = placement.gang_places(view)
     if at.placed >= view.needed:
         return None
-    if words := placement.gated_reason(view, at):
-        return words
+    if sentence := placement.gated_reason(view, at):
+        return sentence
     if not at.waiting:
         quiet = [placement.pod_age(view.pods[name], view.now) for name in at.silent]
         if at.placed or max(quiet, default=0.0) < placement.SILENT:

@@ -208,15 +208,15 @@ class Checkpointer:
         if self._hot is None:
             return
         complete = [item.step for item in scan(self._store) if isinstance(item, Checkpoint)]
-        found = self._hot.newer_than(max(complete, default=0), self._writer.is_left_behind)
-        if found is None:
+        copy = self._hot.newer_than(max(complete, default=0), self._writer.is_left_behind)
+        if copy is None:
             return
-        self._writer.begin(found.step)
-        manifest, parts = found.checkpoint.manifest, {name: found.path(name) for name in found.parts}
-        with self._explain_errors(f"saving step {found.step}", folder_name(found.step)):
+        self._writer.begin(copy.step)
+        manifest, parts = copy.checkpoint.manifest, {name: copy.path(name) for name in copy.parts}
+        with self._explain_errors(f"saving step {copy.step}", folder_name(copy.step)):
             self._write(manifest, parts)
         print(
-            f"allaboard: step {found.step} is taken over from the hot copy {found.uri}",
+            f"allaboard: step {copy.step} is taken over from the hot copy {copy.uri}",
             file=sys.stderr,
             flush=True,
         )
@@ -246,18 +246,18 @@ class Checkpointer:
                 )
         sweep_staging(root)
 
-    def _warn_damaged(self, uri: str, why: str) -> None:
-        text = f"checkpoint {uri} is damaged and was passed over for the one before: {why}"
+    def _warn_damaged(self, uri: str, reason: str) -> None:
+        text = f"checkpoint {uri} is damaged and was passed over for the one before: {reason}"
         self._warn("checkpoint_corrupt", text)
 
-    def _set_aside(self, item: Checkpoint, why: str) -> None:
+    def _set_aside(self, item: Checkpoint, reason: str) -> None:
         """Retire a damaged checkpoint: retention would otherwise keep it as the newest and retire the
         complete one before.
         """
         if ranks()[0] != 0:
             return
         try:
-            retire(self._store, item.step, [part.name for part in item.manifest.parts], time.time(), why)
+            retire(self._store, item.step, [part.name for part in item.manifest.parts], time.time(), reason)
         except StorageError as error:
             self._warn(
                 "checkpoint_retention",
@@ -397,7 +397,7 @@ class Checkpointer:
             raise
 
     def _free_space(self, step: int) -> bool:
-        """What waits for its hour is worth less than the state of now."""
+        """Remove old checkpoints that wait for their hour: they are worth less than the state of now."""
         with suppress(StorageError):
             return self._store.local_path() is not None and self._prune(step, parts_after=0.0) > 0
         return False

@@ -39,12 +39,12 @@ class Context:
 
     @property
     def inside(self) -> bool:
-        """Whether allaboard started this process."""
+        """True if allaboard started this process."""
         return self.run is not None
 
     @property
     def resumes(self) -> bool:
-        """Whether an earlier attempt, or an earlier start of this one, may have left a checkpoint to continue
+        """True if an earlier attempt, or an earlier start of this one, may have left a checkpoint to continue
         from.
         """
         return (self.attempt or 1) > 1 or self.restart > 0
@@ -102,7 +102,7 @@ def ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
 
 
 _MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
-"""How mpirun tells its processes their rank and number: Open MPI; MPICH and Intel MPI."""
+"""Variables of rank and number of processes under mpirun: Open MPI; MPICH and Intel MPI."""
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 

@@ -35,7 +35,7 @@ class Every:
         return every
 
     def due(self, step: int, last_step: int, now: float, last_time: float) -> bool:
-        """Whether a boundary was crossed since the last save (or the start)."""
+        """True if a boundary was crossed since the last save (or the start)."""
         if step <= last_step:
             return False
         if self.steps is not None:

@@ -52,8 +52,8 @@ class HotCopy:
             for item in reversed(scan(self.store)):
                 if not isinstance(item, Checkpoint) or item.step <= step or but(item.manifest):
                     continue
-                found = ResumedCheckpoint(self.store, item)
+                copy = ResumedCheckpoint(self.store, item)
                 with suppress(Corrupt):
-                    found.fetch()
-                    return found
+                    copy.fetch()
+                    return copy
         return None

@@ -143,7 +143,7 @@ class ShardReader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all ranks are after the batch that was given out last. The same on every rank; numbers and
+        """Position of all ranks after the batch that was given out last. The same on every rank; numbers and
         strings only.
         """
         return {
@@ -236,7 +236,7 @@ class _OpenShards:
                     f"{where} is gone: the data set was removed, or prepared again in its place, while it "
                     "was read; prepare it again and train again"
                 ) from error
-            raise Corrupt(f"{where} is in the index and not there; prepare the data set again") from error
+            raise Corrupt(f"{where} is in the index but missing; prepare the data set again") from error
 
     def _is_replaced(self) -> bool:
         try:
@@ -327,7 +327,7 @@ def _read_state(state: Mapping[str, Any], index: Index) -> tuple[int, int, bool]
         version, position, seed, shuffle, data = (state[name] for name in names)
     except (KeyError, TypeError) as error:
         raise BadInput(
-            f"this is no state of a ShardReader ({error}); give what state_dict() returned"
+            f"this is not a state of a ShardReader ({error}); give what state_dict() returned"
         ) from error
     if version != STATE_VERSION:
         raise BadInput(

@@ -56,17 +56,17 @@ def loaded_versions() -> dict[str, str]:
     ``import``: what has a ``__version__``, `MOST_VERSIONS` at most, frameworks first. Nothing is imported for
     it.
     """
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in [*(name for name in _FRAMEWORKS if name in sys.modules), *sorted(sys.modules)]:
         module = sys.modules.get(name)
         if "." in name or name.startswith("_") or name in sys.stdlib_module_names:
             continue
-        if len(found) >= MOST_VERSIONS:
+        if len(versions) >= MOST_VERSIONS:
             break
         version = vars(module).get("__version__") if isinstance(module, ModuleType) else None
         if isinstance(version, str) and 0 < len(version) <= 60:
-            found[name] = str(version)  # torch's is a str of its own
-    return found
+            versions[name] = str(version)  # torch's is a str of its own
+    return versions
 
 
 def result(**metrics: Any) -> None:

@@ -63,8 +63,8 @@ class ResumedCheckpoint:
         return [part.called for part in self.checkpoint.manifest.parts]
 
     def load(self) -> Any:
-        """What was saved: the state that torch saved (on the CPU, weights only), the bytes, or the parts'
-        bytes by name.
+        """Load the saved state: that of torch (on the CPU, weights only), the bytes, or the parts' bytes by
+        name.
 
         Every byte is checked first. On a local disk tensors lie in the checkpoint's file until they are
         written to, which leaves the file as it is. Raises `Corrupt` when the bytes are not those of the
@@ -137,10 +137,11 @@ class ResumedCheckpoint:
             # The bytes have just been read to be verified: mapped, they are not copied once more.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_may_be_mapped(path))
         except pickle.UnpicklingError as error:
-            why = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             raise BadInput(
-                f"{self.uri}: the state holds more than tensors and plain values; torch runs no foreign code "
-                f"unasked ({why}); if you trust it: torch.load(checkpoint.path(), weights_only=False)"
+                f"{self.uri}: the state holds more than tensors and plain values; torch does not run "
+                f"foreign code by default ({reason}); if you trust it: "
+                "torch.load(checkpoint.path(), weights_only=False)"
             ) from error
         finally:
             self._remove_copy(path)
@@ -154,7 +155,7 @@ class ResumedCheckpoint:
 
 
 def _may_be_mapped(path: Path) -> bool:
-    """Whether tensors may lie in the file itself: one of torch's archives, on a disk of this machine. A file
+    """True if tensors may lie in the file itself: one of torch's archives, on a disk of this machine. A file
     that another machine deletes on a file server would take the process with it (SIGBUS).
     """
     with path.open("rb") as file:

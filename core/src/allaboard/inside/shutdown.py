@@ -32,7 +32,7 @@ ALONE_AFTER = 5.0
 
 
 class Shutdown:
-    """Whether this process got SIGTERM. One instance per process: `shutdown`."""
+    """Flag that is set once this process gets SIGTERM. One instance per process: `shutdown`."""
 
     def __init__(self) -> None:
         self.requested = False

@@ -86,10 +86,10 @@ def _own_provider() -> Any:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         return None
-    found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=exporter)), None)
-    if found is None:
+    entry_point = next(iter(entry_points(group="opentelemetry_traces_exporter", name=exporter)), None)
+    if entry_point is None:
         return None
     # It flushes what is left when the process ends.
     provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(found.load()()))
+    provider.add_span_processor(BatchSpanProcessor(entry_point.load()()))
     return provider

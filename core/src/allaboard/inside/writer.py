@@ -32,7 +32,7 @@ def writer_of(store: Store) -> FolderWriter:
 
 
 def attempt_id() -> str | None:
-    """What identifies the attempt that this process belongs to; None outside of a run."""
+    """Identity of the attempt that this process belongs to; None outside of a run."""
     known = os.environ.get("ALLABOARD_MARK")
     if known:
         return known
@@ -90,7 +90,7 @@ class FolderWriter:
             check_writer(self._store, self._writer.number)
 
     def is_left_behind(self, manifest: Manifest) -> bool:
-        """Whether this copy of a state belongs to a history that a later writer has left."""
+        """True if this copy of a state belongs to a history that a later writer has left."""
         return is_superseded(manifest, newest_writer(self._store))
 
     def _begins_after(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What a field of a job means, from the vocabulary that `check` and `schema` read. Values in, values out.
+"""Explanations of a job's fields, from the vocabulary that `check` and `schema` read. Values in, values out.
 
 A path is written with dots, as in messages: ``policy.backoff_limit``, ``storage.mount``,
 ``groups.worker.resources.gpu``.

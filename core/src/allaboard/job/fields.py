@@ -41,12 +41,12 @@ VOLUME_SOURCES = (
     "fc", "flexVolume", "gcePersistentDisk", "glusterfs", "image", "iscsi", "nfs", "photonPersistentDisk",
     "portworxVolume", "projected", "quobyte", "rbd", "scaleIO", "secret", "storageos", "vsphereVolume",
 )  # fmt: skip
-"""What a volume may come from (core/v1, VolumeSource), without what has a field of its own."""
+"""Sources of a volume (core/v1, VolumeSource), without those that have a field of their own."""
 MEMBERS_MAX = 10_000
 """Members of one job. Each is a process here and a pod with its records there."""
 GPUS_MAX = 1_000
 COUNT_MAX = 2**31 - 1
-"""What Kubernetes keeps in its counters (int32)."""
+"""Largest number in a counter of Kubernetes (int32)."""
 EXPRESSION_LIMIT = 10 * 1024
 """Bytes of a CEL expression (resource.k8s.io/v1: CELSelectorExpressionMaxLength)."""
 LONGEST_TEXT = 4_096
@@ -75,7 +75,7 @@ def example_of(hint: Any) -> Any:
 
 
 def default_of(hint: Any) -> str:
-    """What an absent field means, in words; empty where that is: nothing."""
+    """Description of a field's default; empty if an absent field means nothing."""
     return str((*get_args(hint)[4:], "")[0])
 
 
@@ -164,8 +164,8 @@ class Reader:
     def choice(self, allowed: tuple[str, ...], value: Any, path: str) -> Any:
         # YAML 1.1 reads a bare `none`, `on` or `off` as text or truth; `never` and `none` must survive.
         if value not in allowed:
-            words = f"{_show_value(value)} is not known; known: {one_of(allowed)}"
-            self.wrong(path, words, meant=(value, allowed))
+            message = f"{_show_value(value)} is not known; known: {one_of(allowed)}"
+            self.wrong(path, message, meant=(value, allowed))
         return value
 
     def groups(self, base: Any, value: Any, path: str) -> dict[str, Any]:
@@ -201,8 +201,8 @@ class Reader:
         """A folder, a file or a uri."""
         before = len(self.problems)
         self._text(value, path)
-        if len(self.problems) == before and (why := _why_not_a_place(value)):
-            self.wrong(path, why)
+        if len(self.problems) == before and (reason := _why_not_a_place(value)):
+            self.wrong(path, reason)
         return value
 
     def _path(self, value: Any, path: str) -> Any:
@@ -258,8 +258,8 @@ class Reader:
     def _devices(self, value: Any, path: str) -> Any:
         """Numbers of devices by the names under which nodes offer them."""
         if not isinstance(value, Mapping):
-            words = "expected numbers by name, like {rdma/hca_shared_devices_a: 1}"
-            self.wrong(path, f"{words}, not {_show_value(value)}")
+            message = "expected numbers by name, like {rdma/hca_shared_devices_a: 1}"
+            self.wrong(path, f"{message}, not {_show_value(value)}")
             return {}
         read = {}
         for name, number in value.items():
@@ -267,8 +267,8 @@ class Reader:
                 self.wrong(path, f"the field's name {_show_value(name)} is not text; quote it")
                 continue
             at = _at(path, name)
-            if why := gpus.why_not_a_device(name):
-                self.wrong(at, why)
+            if reason := gpus.why_not_a_device(name):
+                self.wrong(at, reason)
             read[name] = self._count(number, at, 1, GPUS_MAX)
         return read
 
@@ -312,12 +312,12 @@ class Reader:
             at = _at(path, name)
             if name.startswith("allaboard.io/"):
                 self.wrong(at, "allaboard finds its objects by this; take it out")
-            elif why := why_not_a_qualified_name(name):
-                self.wrong(at, why)
+            elif reason := why_not_a_qualified_name(name):
+                self.wrong(at, reason)
             elif not isinstance(text, str):
                 self.wrong(at, f"expected text, not {_show_value(text)}{_quoted(text)}")
-            elif why := rule(text):
-                self.wrong(at, why)
+            elif reason := rule(text):
+                self.wrong(at, reason)
             read[name] = text
         return read
 
@@ -485,8 +485,8 @@ class Reader:
         """A volume's source as Kubernetes has it: one kind with its fields."""
         like = "like {nfs: {server: nas, path: /sets}}"
         if not isinstance(value, Mapping) or len(value) != 1:
-            what = _show_value(value) if not isinstance(value, Mapping) else f"{len(value)} of them"
-            self.wrong(path, f"expected one kind of volume, {like}, not {what}")
+            given = _show_value(value) if not isinstance(value, Mapping) else f"{len(value)} of them"
+            self.wrong(path, f"expected one kind of volume, {like}, not {given}")
             return {}
         ((kind, inner),) = value.items()
         at = _at(path, str(kind))
@@ -503,7 +503,7 @@ class Reader:
         return self._plain(value, path)
 
     def _plain(self, value: Any, path: str) -> Any:
-        """What goes to the cluster as it is: numbers as numbers, and null where it takes something away."""
+        """A value that goes to the cluster unchanged: numbers stay numbers, and null removes a field."""
         if isinstance(value, Mapping):
             return {str(k): self._plain(v, _at(path, str(k))) for k, v in value.items()}
         if isinstance(value, list):
@@ -530,8 +530,8 @@ def _why_not_a_gpu_type(value: str) -> str | None:
     if sign and why_not_a_qualified_name(label):
         return why_not_a_qualified_name(label)
     if why_not_a_label_value(kind) or not kind:
-        words = "is no label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
-        return f"{show(value)} {words}"
+        message = "is not a label value; write what the node says, like NVIDIA-H100-80GB-HBM3, or label=value"
+        return f"{show(value)} {message}"
     return None
 
 
@@ -685,7 +685,7 @@ def _as_list(text: str) -> str:
     import shlex
 
     try:
-        words = shlex.split(text[:200])
+        arguments = shlex.split(text[:200])
     except ValueError:
-        words = text[:200].split()
-    return "[" + ", ".join(w if re.fullmatch(r"[\w./=-]+", w) else repr(w) for w in words) + "]"
+        arguments = text[:200].split()
+    return "[" + ", ".join(w if re.fullmatch(r"[\w./=-]+", w) else repr(w) for w in arguments) + "]"

@@ -48,16 +48,16 @@ def _card(name: str, product: str, profiles: Mapping[str, int]) -> Card:
     return Card(name, re.compile(rf"(?:{product})(?:-.*)?"), profiles)
 
 
-def _in_sevenths(one: int, two: int, four: int, eight: int) -> dict[str, int]:
-    """The profiles of a card with 7 compute and 8 memory slices. Arguments: GB of so many memory slices."""
+def _in_sevenths(gb_1: int, gb_2: int, gb_4: int, gb_8: int) -> dict[str, int]:
+    """The profiles of a card with 7 compute and 8 memory slices. Arguments: GB for 1, 2, 4, 8 slices."""
     return {
-        f"1g.{one}gb": 7,
-        f"1g.{one}gb+me": 1,
-        f"1g.{two}gb": 4,
-        f"2g.{two}gb": 3,
-        f"3g.{four}gb": 2,
-        f"4g.{four}gb": 1,
-        f"7g.{eight}gb": 1,
+        f"1g.{gb_1}gb": 7,
+        f"1g.{gb_1}gb+me": 1,
+        f"1g.{gb_2}gb": 4,
+        f"2g.{gb_2}gb": 3,
+        f"3g.{gb_4}gb": 2,
+        f"4g.{gb_4}gb": 1,
+        f"7g.{gb_8}gb": 1,
     }
 
 
@@ -113,7 +113,7 @@ def card_of(product: str) -> Card | None:
 
 
 def fits(profile: str, card: Card) -> int:
-    """How many slices of a profile one GPU of this card holds; 0: it has no such profile."""
+    """Number of slices of a profile that one GPU of this card holds; 0: it has no such profile."""
     return card.profiles.get(_slice(profile), 0)
 
 
@@ -123,16 +123,16 @@ def cards_with(profile: str) -> list[str]:
 
 
 def profile_problem(profile: str, path: str) -> Problem | None:
-    """What is wrong with the name of a profile; None: a card has it."""
+    """Return the problem of a profile's name; None: a card has it."""
     if _PROFILE.fullmatch(profile) is None:
-        return Problem(path, f"{show(profile)} is no MIG profile; write one like 1g.10gb or 1g.10gb+me")
+        return Problem(path, f"{show(profile)} is not a MIG profile; write one like 1g.10gb or 1g.10gb+me")
     if cards_with(profile):
         return None
-    words = (
+    message = (
         f"no GPU is known to have the MIG profile {show(profile)}; write one that `nvidia-smi mig -lgip` "
         f"lists, or, of a newer card, ask for {resource_of(profile)} in pod.spec.containers"
     )
-    return Problem(path, words, nearest(profile, PROFILES))
+    return Problem(path, message, nearest(profile, PROFILES))
 
 
 def _slice(profile: str) -> str:
@@ -162,15 +162,15 @@ def why_not_a_device(name: str) -> str | None:
     """None for the name of an extended resource that no other field of a job says (Kubernetes:
     IsExtendedResourceName), else the reason.
     """
-    if why := why_not_a_qualified_name(name):
-        return why
+    if reason := why_not_a_qualified_name(name):
+        return reason
     prefix = name.rpartition("/")[0]
     if not prefix or prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io"):
-        return f"{show(name)} is no device, which has its vendor's name, like rdma/hca_shared_devices_a"
+        return f"{show(name)} is not a device name; write it with its vendor, like rdma/hca_shared_devices_a"
     if prefix.startswith("requests."):
-        return f"{show(name)} is a word of quotas; write {show(name.removeprefix('requests.'))}"
+        return f"{show(name)} is a quota name; write {show(name.removeprefix('requests.'))}"
     if name == "nvidia.com/gpu":
-        return "say gpu for it"
+        return "write gpu instead"
     if (profile := profile_of(name)) is not None:
         return f"say mig: {profile} for it"
     return None

@@ -16,5 +16,5 @@ def expand_home(path: str | os.PathLike[str]) -> Path:
     except RuntimeError:
         user = show(os.fspath(path).partition("/")[0], quote=False)
         raise BadInput(
-            f"{show(os.fspath(path))}: there is no home of {user} here; write the whole path"
+            f"{show(os.fspath(path))}: there is no home folder of {user} here; write the whole path"
         ) from None

@@ -37,8 +37,8 @@ def kfp_key(run_id: str, task: str) -> str:
 
 
 def names_one_step(key: str) -> bool:
-    """Whether a key names one step of one pipeline run, and nothing else ever: Kubeflow's. A person who wants
-    another training starts another pipeline run; who comes under this key is another pod of the same step.
+    """True if a key names one step of one pipeline run of Kubeflow, and nothing else ever. A person who wants
+    another training starts another pipeline run; another launch under this key is a pod of the same step.
     """
     with suppress(ValueError, RecursionError):
         match json.loads(key):
@@ -62,7 +62,7 @@ def spec_hash(spec: Mapping[str, Any]) -> str:
 
 
 def same_spec(recorded: str, spec: Mapping[str, Any]) -> bool:
-    """Whether a recorded hash fits. A hash of an unknown version is never a reason to refuse."""
+    """True if a recorded hash matches the spec. A hash of an unknown version is never a reason to refuse."""
     return not recorded.startswith(f"{HASH_VERSION}:") or recorded == spec_hash(spec)
 
 

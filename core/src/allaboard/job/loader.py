@@ -28,20 +28,20 @@ def load(path: str | Path) -> TrainingJob:
 
 
 def folder_of(path: str | Path) -> str:
-    """Where relative paths of a job in this file start; of one on stdin, here."""
+    """Folder in which relative paths of a job in this file start; for stdin the working directory."""
     if os.fspath(path) in _STREAMS:
         return str(Path.cwd())
     return str(job_folder(path).resolve().parent)
 
 
 def names_a_file(text: str) -> bool:
-    """Whether a text that may be a job is the path of a job file."""
+    """True if a text that may be a job is the path of a job file."""
     text = text.strip()
     return text.endswith(SUFFIXES) and "\n" not in text
 
 
 def display_name(path: str | Path) -> str:
-    """What messages call a file."""
+    """Name of a file in messages."""
     return "stdin" if os.fspath(path) == STDIN else show(os.fspath(path), 200, quote=False)
 
 
@@ -51,12 +51,12 @@ def job_folder(path: str | Path) -> Path:
     """
     text = os.fspath(path)
     if "\0" in text:
-        raise BadInput(f"{show(text)} is no name of a file: it holds a NUL byte")
+        raise BadInput(f"{show(text)} is not a file name: it holds a NUL byte")
     try:
         file = expand_home(path)
         os.fsencode(file)
     except UnicodeEncodeError:
-        raise BadInput(f"{show(text)} is no name of a file") from None
+        raise BadInput(f"{show(text)} is not a file name") from None
     return file
 
 
@@ -151,7 +151,9 @@ def parse(text: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict) and text.startswith("#!"):
         raise BadInput(f"{name} is a script; write a job whose command runs it, like [bash, {name}]")
     if not isinstance(value, dict):
-        raise BadInput(f"{name} holds {kind_in_words(value)}; a job is fields, like `name: digits`")
+        raise BadInput(
+            f"{name} holds {kind_in_words(value)}; a job is a mapping of fields, like `name: digits`"
+        )
     return value
 
 

@@ -11,9 +11,9 @@ from allaboard.text.untrusted import LIMITS, Unreadable, find_flaws, parse_json,
 from allaboard.text.untrusted_yaml import parse_yaml
 
 
-def as_mapping(text: str, what: str, *, instead: str = "") -> Mapping[str, Any]:
+def as_mapping(text: str, subject: str, *, instead: str = "") -> Mapping[str, Any]:
     """The mapping that a text says: JSON, a Python literal (which Jinja writes), or YAML, within the bounds
-    of `allaboard.text.untrusted`. ``what``: the name in messages; ``instead``: what else is allowed
+    of `allaboard.text.untrusted`. ``subject``: the name in messages; ``instead``: what else is allowed
     there. Raises BadInput.
     """
     text = text.strip()
@@ -32,7 +32,7 @@ def as_mapping(text: str, what: str, *, instead: str = "") -> Mapping[str, Any]:
     alternatives = f", or {instead}" if instead else ""
     quotes = '; templates stand within quotes: "{{ params.workers }}"' if "{{" in text or "{%" in text else ""
     raise BadInput(
-        f"{what}: {show(text)} is no mapping ({trouble}); give a mapping, JSON or YAML of one"
+        f"{subject}: {show(text)} is not a mapping ({trouble}); give a mapping, or JSON or YAML of one"
         f"{alternatives}{quotes}"
     )
 
@@ -47,12 +47,12 @@ def _parse_literal(text: str) -> Any:
             if isinstance(node, ast.Dict):
                 names = [ast.dump(key) for key in node.keys if key is not None]
                 if len(set(names)) != len(node.keys):
-                    raise Unreadable("a field stands twice")
+                    raise Unreadable("a field appears twice")
         value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         if isinstance(error, Unreadable):
             raise
-        raise Unreadable("is no Python value") from None
+        raise Unreadable("is not a Python value") from None
     for path, trouble in find_flaws(value):
         raise Unreadable(f"{path}: {trouble}" if path else trouble)
     return value

@@ -1,5 +1,5 @@
-"""What the pods of members say unless their job says otherwise: words of Kubernetes that rendering writes and
-conversion takes for granted. Values only.
+"""Defaults of the members' pods: fields of Kubernetes that rendering writes and conversion takes for granted.
+Values only.
 
 A service mesh keeps its hands off members. They talk to each other with what is no HTTP and bears no proxy
 between, and a proxy beside the container that trains goes on when that has ended, so that the job never does.
@@ -42,5 +42,5 @@ PULL_POLICIES: Mapping[str, str] = {"always": "Always", "if_not_present": "IfNot
 
 
 def is_for_rdma(device: str) -> bool:
-    """Whether a device is for RDMA, by its name: ``rdma/hca_shared_devices_a``."""
+    """True if a device is for RDMA, by its name: ``rdma/hca_shared_devices_a``."""
     return "rdma" in device.lower()

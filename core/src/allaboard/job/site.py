@@ -35,11 +35,11 @@ class Site:
 
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where a pod finds its namespace and its token."""
+"""Folder in which a pod finds its namespace and its token."""
 
 
 def in_pod(environ: Mapping[str, str]) -> bool:
-    """Whether this process runs in a pod: by variables that Kubernetes and KFP set in each container, or else
+    """True if this process runs in a pod: by variables that Kubernetes and KFP set in each container, or else
     by the service account's files.
     """
     import os.path
@@ -130,7 +130,7 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
     problems = [
         Problem(
             f"storage[{n}].mount",
-            f"{volume['mount']} is mapped to nothing here; say mounts: {{{volume['mount']}: ./folder}} "
+            f"{volume['mount']} has no folder here; write mounts: {{{volume['mount']}: ./folder}} "
             f"in the connection, or --mount {volume['mount']}=./folder",
         )
         for n, volume in enumerate(job.get("storage", ()))
@@ -181,9 +181,9 @@ def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
             problems.append(
                 Problem(
                     path,
-                    f"{text} hangs off {store}, which is a folder of this machine and which no member on a "
-                    "cluster can see; say --store s3://bucket/prefix (ALLABOARD_STORE, or the connection's "
-                    "store), or a folder below a mount of the job's storage that is a pvc or a claim",
+                    f"{text} is in {store}, a folder of this machine that no member on a cluster can see; "
+                    "give --store s3://bucket/prefix (ALLABOARD_STORE, or the connection's store), or "
+                    "a folder below a mount of the job's storage that is a pvc or a claim",
                 )
             )
         return f"{store}/{text[len(STORE) :].strip('/')}".rstrip("/")
@@ -217,7 +217,7 @@ def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
             for role, spec in groups.items()
         }
     if problems:
-        raise BadInput(f"job {job.name!r} keeps things where its members cannot find them:", problems)
+        raise BadInput(f"job {job.name!r} uses paths that its members cannot see:", problems)
     return job.with_(**changes)
 
 
@@ -264,6 +264,6 @@ def _expand_home(path: str) -> str:
     if expanded.startswith("~"):
         user = expanded.partition("/")[0]
         raise BadInput(
-            f"{show(path)}: there is no home of {show(user, quote=False)} here; write the whole path"
+            f"{show(path)}: there is no home folder of {show(user, quote=False)} here; write the whole path"
         )
     return expanded

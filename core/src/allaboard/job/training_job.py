@@ -30,7 +30,7 @@ PullWord = Literal["always", "if_not_present", "never"]
 
 
 class Resources(TypedDict, total=False):
-    """What each member needs. Only what is stated counts."""
+    """Resources of each member. Only stated ones count."""
 
     cpu: Annotated[str | int | float, "cores", "cores per member: 2, 0.5 or 500m", 2]
     memory: Annotated[str | int, "size", "memory per member: 512Mi, 32Gi", "32Gi"]
@@ -108,7 +108,7 @@ class Elastic(TypedDict, total=False):
 
 
 class Topology(TypedDict, total=False):
-    """How close together the members are placed."""
+    """Distance at which the members are placed."""
 
     require: Annotated[
         str,
@@ -120,7 +120,7 @@ class Topology(TypedDict, total=False):
 
 
 class Gang(TypedDict, total=False):
-    """Who starts all of it or nothing, on a cluster."""
+    """Scheduler that starts all members of a job or none, on a cluster."""
 
     scheduler: Annotated[
         str,
@@ -164,9 +164,7 @@ class Clocks(TypedDict, total=False):
 
 
 class Hang(TypedDict, total=False):
-    """What happens to a run that makes no progress: no step is reported, no member writes a line, and no
-    checkpoint is written.
-    """
+    """Treatment of a run without progress: no reported step, no line of a member, no checkpoint."""
 
     after: Annotated[
         str | int | float,
@@ -195,7 +193,7 @@ class Hang(TypedDict, total=False):
 
 
 class Policy(TypedDict, total=False):
-    """What happens when members end, and when the whole job ends."""
+    """Rules for the end of members, and for the end of the whole job."""
 
     restart: Annotated[RestartWord, "choice", "when a member is started again", "on_failure", "on_failure"]
     backoff_limit: Annotated[
@@ -214,7 +212,7 @@ class Policy(TypedDict, total=False):
     attempts: Annotated[
         int,
         "count1",
-        "tries of the whole job when it may be retried; a preemption, an eviction or a lost node is none",
+        "tries of the whole job if it may be retried; preemptions, evictions and lost nodes do not count",
         2,
         "3; 1 under Airflow, whose retries own it, and in a step's own pod of KFP",
     ]
@@ -223,7 +221,7 @@ class Policy(TypedDict, total=False):
 
 
 class Metadata(TypedDict, total=False):
-    """What the job object carries beside allaboard's own; pods have theirs in ``pod``."""
+    """Labels and annotations of the job object beside allaboard's own; pods have theirs in ``pod``."""
 
     labels: Annotated[
         dict[str, str], "labels", "labels of the job object", {"kueue.x-k8s.io/queue-name": "research"}
@@ -291,7 +289,7 @@ class Storage(TypedDict, total=False):
 
 
 class Best(TypedDict, total=False):
-    """Which checkpoint is the best."""
+    """Rule by which a checkpoint is the best."""
 
     metric: Annotated[str, "text", "the metric that decides", "val_loss"]
     mode: Annotated[Literal["min", "max"], "choice", "which end is better", "max", "min"]
@@ -307,7 +305,7 @@ class Hot(TypedDict, total=False):
 
 
 class Checkpoints(TypedDict, total=False):
-    """Where the state is kept, how often, and what a run starts from."""
+    """Place and interval of the saved state, and the checkpoint that a run starts from."""
 
     uri: Annotated[
         str,
@@ -329,7 +327,7 @@ class Checkpoints(TypedDict, total=False):
 
 
 class Data(TypedDict, total=False):
-    """What is trained on."""
+    """Data that the job trains on."""
 
     shards: Annotated[
         str, "place", "where the shards are: a folder, s3:// or store://", "s3://bucket/imagenet-shards"
@@ -443,7 +441,7 @@ SOURCES = ("pvc", "claim", "empty_dir", "ephemeral", "host_path", "volume")
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
 UNLIMITED = 2**31 - 1
-"""What ``unlimited`` restarts are in a layout: all that Kubernetes counts (int32)."""
+"""Number of ``unlimited`` restarts in a layout: the most that Kubernetes counts (int32)."""
 FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)
 
 
@@ -508,8 +506,8 @@ class TrainingJob:
 
     @staticmethod
     def deserialize(data: Mapping[str, Any], version: int) -> TrainingJob:
-        """The inverse of `serialize`. Raises BadInput for what is none, and for one of a newer release that
-        says what this one cannot read.
+        """The inverse of `serialize`. Raises BadInput for a value that is not a serialized job, or is one of
+        a newer release that this one cannot read.
         """
         fields, folder = (data.get(name) for name in ("fields", "folder"))
         if version > TrainingJob.__version__ or not isinstance(fields, Mapping):
@@ -569,11 +567,11 @@ def member_count(job: Mapping[str, Any]) -> int:
 
 
 def is_shared(job: TrainingJob, path: str) -> bool:
-    """Whether a path of a cluster's members lies in a volume that all of them see and that outlives them."""
+    """True if a path lies in a volume that all members on a cluster see and that outlives them."""
     shared = [s["mount"] for s in job.get("storage", ()) if {"pvc", "claim", "volume"} & {*s}]
     return any(is_below(path, mount) for mount in shared)
 
 
 def is_below(path: str, mount: str) -> bool:
-    """Whether a path is a mount, or lies within it."""
+    """True if a path is a mount, or lies within it."""
     return path == mount.rstrip("/") or path.startswith(f"{mount.rstrip('/')}/")

@@ -1,5 +1,5 @@
-"""What experts say of a job or of a manifest that is correct and will still disappoint: each finding with a
-stable code, the path of the field, why, and what to do. Values in, values out.
+"""Advice of experts on a job or a manifest that is correct and will still disappoint: each finding has a
+stable code, the path of the field, the reason, and what to do. Values in, values out.
 
 A rule is a small function of a `allaboard.lint.view.View`, one view of a job and of every kind of job object.
 Rules stand in the modules of `allaboard.lint.rules` and are found by being there.
@@ -45,7 +45,7 @@ class Finding:
     severity: str
     path: str
     summary: str
-    why: str
+    reason: str
     fix: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Finding:
             "severity": self.severity,
             "path": self.path,
             "summary": self.summary,
-            "why": self.why,
+            "why": self.reason,
             "fix": self.fix,
         }
 
@@ -74,7 +74,7 @@ def lint_object(obj: Mapping[str, Any]) -> list[Finding] | None:
 
 
 def _findings(view: View) -> list[Finding]:
-    found: dict[tuple[str, str], Finding] = {}
+    findings: dict[tuple[str, str], Finding] = {}
     for rule in RULES.values():
         if view.origin not in rule.reads:
             continue
@@ -82,15 +82,15 @@ def _findings(view: View) -> list[Finding]:
             path = visible(redact_text(show(hit.path, 300, quote=False)), tabs=True)
             # Groups that share a field of a job have it once.
             detail = f": {visible(redact_text(hit.detail), tabs=True)}" if hit.detail else ""
-            found.setdefault(
+            findings.setdefault(
                 (rule.code, path),
                 Finding(
                     code=rule.code,
                     severity=rule.severity,
                     path=path,
                     summary=rule.summary + detail,
-                    why=rule.why,
+                    reason=rule.reason,
                     fix=rule.fix_of(view, hit, path),
                 ),
             )
-    return sorted(found.values(), key=lambda f: SEVERITIES.index(f.severity))
+    return sorted(findings.values(), key=lambda f: SEVERITIES.index(f.severity))

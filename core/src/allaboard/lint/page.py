@@ -41,7 +41,7 @@ def _section(rule: Rule) -> Iterator[str]:
     yield ""
     yield f"## {rule.code}"
     yield ""
-    yield f"{_sentence(rule.summary)} {rule.why}"
+    yield f"{_sentence(rule.summary)} {rule.reason}"
     yield ""
     yield f"**Fix:** {_sentence(rule.fix)}"
     if rule.job_fix != rule.fix and JOB in rule.reads:

@@ -1,4 +1,4 @@
-"""What a rule is. Values in, values out."""
+"""Rules of lint. Values in, values out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEVERITIES = ("error", "warning", "advice")
 
 
 class Hit(NamedTuple):
-    """Where a rule applies: the path of the field, and what was found there, in words."""
+    """Place to which a rule applies: the path of the field, and a text about its value."""
 
     path: str
     detail: str = ""
@@ -30,14 +30,14 @@ class Rule:
     severity: str
     reads: tuple[str, ...]
     summary: str
-    why: str
+    reason: str
     fix: str
     job_fix: str
     source: str
     find: Callable[[View], Iterator[Hit]]
 
     def fix_of(self, view: View, hit: Hit, path: str) -> str:
-        """What to do, beginning with the path of the field."""
+        """Advice on what to do; it begins with the path of the field."""
         return f"{path}: {self.job_fix if view.origin == JOB else self.fix}"
 
 
@@ -45,7 +45,7 @@ def rule(
     code: str,
     severity: str,
     summary: str,
-    why: str,
+    reason: str,
     fix: str,
     *,
     job_fix: str | None = None,
@@ -55,6 +55,6 @@ def rule(
 
     def made(find: Callable[[View], Iterator[Hit]]) -> Rule:
         source = " ".join((find.__doc__ or "").split())
-        return Rule(code, severity, reads, summary, why, fix, job_fix or fix, source, find)
+        return Rule(code, severity, reads, summary, reason, fix, job_fix or fix, source, find)
 
     return made

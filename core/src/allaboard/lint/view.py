@@ -36,7 +36,7 @@ def items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def words(value: Any) -> tuple[str, ...]:
+def texts(value: Any) -> tuple[str, ...]:
     """The texts of a list."""
     return tuple(str(item) for item in items(value) if isinstance(item, (str, int, float)))
 
@@ -59,22 +59,22 @@ class Container:
     @property
     def line(self) -> tuple[str, ...]:
         """The command and its arguments."""
-        return (*words(self.fields.get("command")), *words(self.fields.get("args")))
+        return (*texts(self.fields.get("command")), *texts(self.fields.get("args")))
 
     @property
     def environment(self) -> Iterator[tuple[int, str, Any]]:
         """(place, name, literal value or None) of each variable."""
-        for n, one in enumerate(items(self.fields.get("env"))):
-            if isinstance(mapping(one).get("name"), str):
-                yield n, one["name"], one.get("value")
+        for n, entry in enumerate(items(self.fields.get("env"))):
+            if isinstance(mapping(entry).get("name"), str):
+                yield n, entry["name"], entry.get("value")
 
     def variable(self, name: str) -> Any:
         """The literal value of a variable; ``""`` for one that comes from elsewhere, None: there is none."""
-        found = [value for _, its, value in self.environment if its == name]
-        return None if not found else found[-1] if found[-1] is not None else ""
+        values = [value for _, its, value in self.environment if its == name]
+        return None if not values else values[-1] if values[-1] is not None else ""
 
     def amount(self, kind: str, resource: str) -> str | None:
-        """What ``requests`` or ``limits`` say of a resource, as it is written."""
+        """Amount of a resource in ``requests`` or ``limits``, as it is written."""
         value = mapping(mapping(self.fields.get("resources")).get(kind)).get(resource)
         return None if value is None else str(value)
 
@@ -129,17 +129,17 @@ class View:
 
     @property
     def is_v1(self) -> bool:
-        """Whether it is of the Training Operator."""
+        """True if it is of the Training Operator."""
         return self.engine.API_VERSION == "kubeflow.org/v1"
 
     @property
     def is_runtime(self) -> bool:
-        """Whether it is the template of jobs, each of which says some fields itself."""
+        """True if it is the template of jobs, each of which says some fields itself."""
         return self.origin == MANIFEST and "template" in self.spec
 
     @property
     def in_run_policy(self) -> bool:
-        """Whether its kind has a runPolicy with a cleanPodPolicy."""
+        """True if its kind has a runPolicy with a cleanPodPolicy."""
         return self.engine.API_VERSION.startswith("kubeflow.org/")
 
     @property
@@ -150,7 +150,7 @@ class View:
     @property
     def trainers(self) -> Iterator[tuple[Group, Container]]:
         """The containers that train, those of servers and evaluators left out."""
-        return ((group, one) for group in self.groups if not group.helps for one in group.trainers)
+        return ((group, trainer) for group in self.groups if not group.helps for trainer in group.trainers)
 
     @property
     def containers(self) -> Iterator[tuple[Group, Container]]:
@@ -181,8 +181,8 @@ class View:
         """The path of a field of a pod's spec."""
         if self.origin == MANIFEST:
             return f"{group.template_at}.spec.{field}"
-        found = [at for at, pod in self._pods(group) if _first(field) in mapping(pod.get("spec"))]
-        return f"{found[0] if found else 'pod'}.spec.{field}"
+        paths = [at for at, pod in self._pods(group) if _first(field) in mapping(pod.get("spec"))]
+        return f"{paths[0] if paths else 'pod'}.spec.{field}"
 
     def volume(self, group: Group, n: int, volume: Mapping[str, Any]) -> str:
         """The path of a volume, by its place."""
@@ -199,8 +199,8 @@ class View:
         """The path of a label or an annotation of a pod."""
         if self.origin == MANIFEST:
             return f"{group.template_at}.metadata.{kind}.{name}"
-        found = [at for at, p in self._pods(group) if name in mapping(mapping(p.get("metadata")).get(kind))]
-        return f"{found[0] if found else 'pod'}.metadata.{kind}.{name}"
+        paths = [at for at, p in self._pods(group) if name in mapping(mapping(p.get("metadata")).get(kind))]
+        return f"{paths[0] if paths else 'pod'}.metadata.{kind}.{name}"
 
     def in_policy(self, field: str) -> str:
         """The path of a field of the run policy."""
@@ -220,11 +220,13 @@ class View:
         return self.groups[0].at.rpartition(".")[0].partition("[")[0] if self.groups else "spec"
 
     def _said(self, group: Group) -> Mapping[str, Any]:
-        """What a job says of a group alone."""
+        """Fields of a job for a group alone."""
         return mapping(mapping(self.fields.get("groups")).get(group.role))
 
     def _pods(self, group: Group) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """What a job merges over the pods of a group, and its path; first the group's own, which win."""
+        """Templates that a job merges over the pods of a group, and their paths; first the group's own, which
+        win.
+        """
         yield f"groups.{group.role}.pod", mapping(self._said(group).get("pod"))
         yield "pod", mapping(self.fields.get("pod"))
 
@@ -232,8 +234,8 @@ class View:
         """The path of a container in what a job merges over its pods, where that says the field."""
         for at, pod in self._pods(group):
             for part in ("containers", "initContainers"):
-                for n, one in enumerate(items(mapping(pod.get("spec")).get(part))):
-                    if mapping(one).get("name") == container.name and (field is None or field in one):
+                for n, item in enumerate(items(mapping(pod.get("spec")).get(part))):
+                    if mapping(item).get("name") == container.name and (field is None or field in item):
                         return f"{at}.spec.{part}[{n}]"
         return None
 
@@ -242,10 +244,10 @@ class View:
         own = _CONTAINER.get(_first(field))
         if own is None:
             return f"pod.spec.containers.{field}"
-        said = self._said(group)
-        if own == "args" and own not in said and own not in self.fields:
+        own_fields = self._said(group)
+        if own == "args" and own not in own_fields and own not in self.fields:
             own = "command"
-        there = said.get(own)
+        there = own_fields.get(own)
         return f"groups.{group.role}.{own}" if there is not None and name in (None, *mapping(there)) else own
 
 
@@ -341,7 +343,7 @@ def _group(
 
 
 def _helps(engine: Engine, role: str) -> bool:
-    """Whether a role trains in none of the engine's frameworks that have it."""
+    """True if a role trains in none of the engine's frameworks that have it."""
     known = [name for name in engine.FRAMEWORKS if role in engine.roles(name)]
     return bool(known) and all(role in engine.helpers(name) for name in known)
 
@@ -356,13 +358,13 @@ def _replicas(fields: Mapping[str, Any]) -> Any:
 
 
 def _containers(engine: Engine, pod: Mapping[str, Any], at: str) -> Iterator[Container]:
-    every = [mapping(one) for one in items(pod.get("containers"))]
-    names = [one.get("name") for one in every]
+    every = [mapping(container) for container in items(pod.get("containers"))]
+    names = [fields.get("name") for fields in every]
     trains = names.index(engine.CONTAINER) if engine.CONTAINER in names else 0
-    for n, one in enumerate(every):
-        yield Container(one, f"{at}.containers[{n}]", n == trains)
-    for n, one in enumerate(items(pod.get("initContainers"))):
-        yield Container(mapping(one), f"{at}.initContainers[{n}]", trains=False, begins=True)
+    for n, fields in enumerate(every):
+        yield Container(fields, f"{at}.containers[{n}]", n == trains)
+    for n, fields in enumerate(items(pod.get("initContainers"))):
+        yield Container(mapping(fields), f"{at}.initContainers[{n}]", trains=False, begins=True)
 
 
 # From a job.

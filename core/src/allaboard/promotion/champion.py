@@ -93,8 +93,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What came of it: ``promotion`` is the new record, None when the gate stayed shut; ``champion`` is the
-    one in place now.
+    """Result of a promotion: ``promotion`` is the new record, None if the gate stayed shut; ``champion`` is
+    the one in place now.
 
     ``lost`` counts the races that were lost to other promoters on the way, ``problems`` names files that
     were not obeyed. ``standing``: it was the champion already, and nothing has changed.
@@ -143,12 +143,12 @@ def from_champion(
     saving = job.get("checkpoints") or {}
     promotion = champion(open_store(where, environ=environ))
     start = "none" if promotion is None else promotion.checkpoint
-    words = (
+    note = (
         f"starts from scratch: there is no champion in {where} yet"
         if promotion is None
         else f"starts from the champion, {start}"
     )
-    return job.with_(checkpoints={**saving, "start_from": start}), (words,)
+    return job.with_(checkpoints={**saving, "start_from": start}), (note,)
 
 
 def promote(
@@ -313,12 +313,12 @@ def _read_promotions(store: Store, all_of_them: bool) -> History:
         if match and int(match.group(1)):
             numbers[int(match.group(1))] = entry.key
         else:
-            problems.append(f"{join(store.uri, entry.key)}: not a promotion by its name; it is not obeyed")
+            problems.append(f"{join(store.uri, entry.key)}: not a promotion by its name; it is ignored")
     for number in sorted(numbers, reverse=True):
         try:
             promotions.append(_decode(read_small(store, numbers[number]), number))
         except (ValueError, StorageMissing) as error:
-            problems.append(f"{join(store.uri, numbers[number])}: {error}; it is not obeyed")
+            problems.append(f"{join(store.uri, numbers[number])}: {error}; it is ignored")
             continue
         if not all_of_them:
             break

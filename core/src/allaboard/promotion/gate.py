@@ -55,8 +55,8 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a model must reach. ``metric`` is compared with the champion's (None: no comparison),
-    ``mode`` is min or max.
+    """Requirements of a model. ``metric`` is compared with the champion's (None: no comparison), ``mode`` is
+    min or max.
     """
 
     metric: str | None = None
@@ -82,7 +82,7 @@ class Gate:
         if least < 0:
             raise BadInput(f"better_by {better_by!r} is negative; give 0 or how much better it must be")
         if least and not metric:
-            raise BadInput("better_by: better in what? name the metric")
+            raise BadInput("better_by needs a metric; name it")
         return cls(metric or None, check_mode(mode), least, _thresholds(thresholds))
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether all checks passed, and each of them."""
+    """Results of all checks: whether all passed, and each of them."""
 
     passed: bool
     checks: tuple[Check, ...] = ()
@@ -123,7 +123,7 @@ class Verdict:
     def reason(self) -> str:
         """One sentence: what failed, or what held."""
         if not self.checks:
-            return "nothing was asked of it"
+            return "the gate has no condition"
         return "; ".join(check.reason for check in self.checks if check.passed == self.passed)
 
     def to_dict(self) -> dict[str, Any]:

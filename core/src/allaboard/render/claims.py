@@ -21,7 +21,7 @@ MODES = {"many": "ReadWriteMany", "once": "ReadWriteOnce", "once_pod": "ReadWrit
 
 
 def name_of(claim: Mapping[str, Any], mount: str, layout: Layout) -> str:
-    """What the claim of a volume is called."""
+    """Name of a volume's claim."""
     return labels.claim_name(layout.job if _is_kept(claim) else layout.run, mount)
 
 
@@ -56,9 +56,9 @@ def ephemeral(volume: Mapping[str, Any]) -> dict[str, Any]:
     return {"ephemeral": {"volumeClaimTemplate": {"spec": _spec(volume, MODES["once"])}}}
 
 
-def _spec(said: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    named = {"storageClassName": said["storage_class"]} if "storage_class" in said else {}
-    size = units.quantity(units.size(said["size"]))
+def _spec(claim: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    named = {"storageClassName": claim["storage_class"]} if "storage_class" in claim else {}
+    size = units.quantity(units.size(claim["size"]))
     return {"accessModes": [mode], **named, "resources": {"requests": {"storage": size}}}
 
 

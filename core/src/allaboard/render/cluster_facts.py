@@ -1,4 +1,4 @@
-"""What is known of the cluster, or assumed of it, when a job is rendered. Values only.
+"""Known or assumed facts about the cluster when a job is rendered. Values only.
 
 A backend asks its cluster; without one, `ASSUMED` stands in and the command line says so. As JSON they go
 from one place to another (``allaboard cluster --facts``, ``allaboard render --cluster-facts``): the fields of
@@ -61,7 +61,7 @@ class ClusterFacts:
     secrets: tuple[str, ...] = ()
 
     def serves(self, kind: str) -> bool | None:
-        """Whether ``group/version/Kind`` is served; None: not known."""
+        """True if ``group/version/Kind`` is served; None: not known."""
         return None if self.kinds is None else kind in self.kinds
 
 
@@ -69,11 +69,11 @@ ASSUMED = ClusterFacts()
 
 
 def assumed_facts(environ: Mapping[str, str], namespace: str | None = None) -> ClusterFacts:
-    """What the settings of a place say: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
-    none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``; ``ALLABOARD_GANG`` and
-    ``ALLABOARD_ENGINE`` (of jobs that leave them to ``auto``); ``ALLABOARD_SECRETS`` (``store-keys,proxy``:
-    Secrets whose keys become variables of every member, which is how a job that names no place finds the
-    store's). The cluster is not asked.
+    """Facts from the settings of a place: ``ALLABOARD_NAMESPACE``, ``ALLABOARD_IMAGE`` (of jobs that name
+    none), ``ALLABOARD_SERVICE_ACCOUNT``, ``ALLABOARD_GPU_LABEL``; ``ALLABOARD_GANG`` and ``ALLABOARD_ENGINE``
+    (of jobs that leave them to ``auto``); ``ALLABOARD_SECRETS`` (``store-keys,proxy``: Secrets whose keys
+    become variables of every member, which is how a job that names no place finds the store's). The cluster
+    is not asked.
     """
     secrets = (name.strip() for name in environ.get("ALLABOARD_SECRETS", "").split(","))
     return ClusterFacts(
@@ -99,7 +99,7 @@ def facts_to_dict(facts: ClusterFacts) -> dict[str, Any]:
         known = getattr(facts, name)
         lists[name] = None if known is None else sorted(known)
     for name in ("lacking", "kai_topologies"):
-        lists[name] = {one: list(names) for one, names in sorted(getattr(facts, name).items())}
+        lists[name] = {group: list(names) for group, names in sorted(getattr(facts, name).items())}
     return {"version": VERSION, **asdict(facts), **lists}
 
 
@@ -108,7 +108,9 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
     ``base``. Raises BadInput with all problems.
     """
     if not isinstance(data, Mapping):
-        raise BadInput("facts of a cluster are fields, as `allaboard cluster --facts` prints them")
+        raise BadInput(
+            "facts of a cluster are a mapping of fields, as `allaboard cluster --facts` prints them"
+        )
     known = [f.name for f in fields(ClusterFacts)]
     problems = [
         Problem(show(name, quote=False), f"no such fact; known: {one_of(known)}", nearest(name, known))
@@ -116,16 +118,18 @@ def facts_from_dict(data: Any, base: ClusterFacts = ASSUMED) -> ClusterFacts:
         if name not in known and name != "version"
     ]
     if data.get("version", VERSION) != VERSION:
-        words = f"this allaboard reads version {VERSION}; write the facts anew (`allaboard cluster --facts`)"
-        problems.append(Problem("version", words))
-    said = {name: data[name] for name in known if name in data}
-    problems += [p for name, value in said.items() for p in _wrong(name, value)]
+        message = (
+            f"this allaboard reads version {VERSION}; write the facts again (`allaboard cluster --facts`)"
+        )
+        problems.append(Problem("version", message))
+    given = {name: data[name] for name in known if name in data}
+    problems += [p for name, value in given.items() for p in _wrong(name, value)]
     if problems:
         raise BadInput("these facts of a cluster cannot be read:", problems)
     shaped: dict[str, Any] = {"kinds": _names, "silent": frozenset, "secrets": tuple}
     shaped |= {"topology_levels": frozenset, "priorities": _names, "queue_priorities": _names}
     shaped |= {"lacking": _tuples, "kai_topologies": _tuples}
-    return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in said.items()})
+    return replace(base, **{n: shaped[n](v) if n in shaped else v for n, v in given.items()})
 
 
 def _tuples(value: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -137,7 +141,7 @@ def _names(value: Any) -> frozenset[str] | None:
 
 
 def _wrong(name: str, value: Any) -> Iterator[Problem]:
-    """What is wrong with the value of a fact."""
+    """Problems of a fact's value."""
     is_right, allowed = _SHAPES.get(name, (_is_text_or_nothing, "text or null"))
     if not is_right(value):
         yield Problem(name, f"expected {allowed}")

@@ -1,4 +1,4 @@
-"""Which engine goes with which gang scheduler, and which one a job gets. Values in, values out.
+"""Compatibility of engines and gang schedulers, and the choice of both for a job. Values in, values out.
 
 The matrix is derived from what each file says of itself, so that a new engine or gang scheduler has its row
 or column by being there:
@@ -52,7 +52,7 @@ class Pair:
 
 
 def pair_engine_and_gang(engine: Engine, gang: Gang, facts: ClusterFacts = ASSUMED) -> Pair:
-    """How this engine's jobs are started together by this gang scheduler, on this cluster."""
+    """Pairing of this engine with this gang scheduler, on this cluster."""
     reason = engine.REFUSES.get(gang.NAME) or gang.REFUSES.get(engine.NAME)
     if reason:
         return Pair("refused", reason)
@@ -99,7 +99,7 @@ def _kind_of_job(gang: Gang, layout: Layout, facts: ClusterFacts) -> str:
 
 
 def _has_composites(gang: Gang, facts: ClusterFacts) -> bool:
-    """Whether the cluster is known to serve its gangs of gangs, and their members as they are written."""
+    """True if the cluster is known to serve its gangs of gangs, and their members as they are written."""
     needed = (*gang.COMPOSITE, *gang.KINDS[:1])
     return bool(gang.COMPOSITE) and all(facts.serves(kind) for kind in needed)
 
@@ -146,7 +146,7 @@ def named_schedulers(job: TrainingJob, layout: Layout) -> frozenset[str]:
 
 
 def _known_gang(gang: Gang, facts: ClusterFacts) -> bool:
-    """Whether it is known to be there; nothing is taken on trust by itself."""
+    """True if it is known to be installed; nothing is assumed."""
     return any(facts.serves(kind) for kind in gang.KINDS)
 
 
@@ -168,22 +168,22 @@ def plan_gang(
     pairing = pair_engine_and_gang(engine, gang, facts)
     problems = [*_topology_problems(written, gang, pairing.how)]
     if pairing.how == "refused":
-        what = f"{engine.NAME} with {name}: {pairing.reason}"
-        problems.append(Problem("gang.scheduler" if asked == own else "ALLABOARD_GANG", what))
+        message = f"{engine.NAME} with {name}: {pairing.reason}"
+        problems.append(Problem("gang.scheduler" if asked == own else "ALLABOARD_GANG", message))
     elif written.get("require") and pairing.how == "none" and layout.total > 1:
-        words = "nothing here starts its members together; install a gang scheduler, or take it out"
-        problems.append(Problem("gang.require", words))
+        message = "nothing here starts its members together; install a gang scheduler, or take it out"
+        problems.append(Problem("gang.require", message))
     if in_order is not None and pairing.how in ("marks", "natively"):
-        words = (
+        message = (
             f"{gang.TITLE} starts all members together, and by this some are made when others are ready: "
             "they would wait for each other for ever; take it out, or say gang: {scheduler: none}"
         )
-        problems.append(Problem(in_order, words))
+        problems.append(Problem(in_order, message))
     queue = written.get("queue")
     by_kueue = "queue" not in gang.UNDERSTANDS and any(facts.serves(kind) for kind in kueue.QUEUES)
     local_queue = queue if by_kueue else None
-    if local_queue is not None and (why := kueue.why_not_admitted(engine.NAME)) is not None:
-        problems.append(Problem("gang.queue", f"{why}; take it out, or take another engine"))
+    if local_queue is not None and (reason := kueue.why_not_admitted(engine.NAME)) is not None:
+        problems.append(Problem("gang.queue", f"{reason}; take it out, or take another engine"))
     priority = priority_of(job)
     by_pods, by_queue = _priority_meant(priority, facts) if local_queue is not None else (True, False)
     if not by_pods and not by_queue:
@@ -220,12 +220,14 @@ def plan_gang(
     notes = [*_notes(written, plan, facts, engine)]
     if in_order is not None and own == AUTO:
         notes.append(f"members start one after the other, as {in_order} says, and in no gang")
-    if asked == AUTO and (why := _why_alone(plan, facts, schedulers)) is not None:
-        plan = replace(plan, alone=why)
-        notes.append(why)
+    if asked == AUTO and (reason := _why_alone(plan, facts, schedulers)) is not None:
+        plan = replace(plan, alone=reason)
+        notes.append(reason)
     if elsewhere and layout.total > 1:
-        words = f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
-        notes.append(words)
+        message = (
+            f"its runtime says who starts its members together: no {engine.KIND} changes their scheduler"
+        )
+        notes.append(message)
     return plan, tuple(notes)
 
 
@@ -236,8 +238,8 @@ def priority_of(job: TrainingJob) -> str | None:
 
 
 def _priority_meant(name: str | None, facts: ClusterFacts) -> tuple[bool, bool]:
-    """Whether a job in a queue of Kueue means a PriorityClass by this name, whether a WorkloadPriorityClass:
-    what there is of them. Where the latter are not known it is the former, as for every job.
+    """Tell if a job in a queue of Kueue means a PriorityClass by this name, and if a WorkloadPriorityClass:
+    the ones that exist. If the latter are not known it is the former, as for every job.
     """
     by_queue = name is not None and name in (facts.queue_priorities or ())
     if facts.priorities is None:
@@ -249,9 +251,9 @@ def _priority_meant(name: str | None, facts: ClusterFacts) -> tuple[bool, bool]:
 def _unknown_priority(name: str, facts: ClusterFacts) -> Problem:
     """Pods of a PriorityClass that is not there are refused, and Kueue admits no such job."""
     own, queues = sorted(facts.priorities or ()), sorted(facts.queue_priorities or ())
-    words = f"there is no PriorityClass and no WorkloadPriorityClass {show(name)} here"
+    message = f"there is no PriorityClass and no WorkloadPriorityClass {show(name)} here"
     there = f"PriorityClasses: {_some(own)}; WorkloadPriorityClasses: {_some(queues)}"
-    return Problem("gang.priority", f"{words}; {there}", nearest(name, [*queues, *own]))
+    return Problem("gang.priority", f"{message}; {there}", nearest(name, [*queues, *own]))
 
 
 def _some(names: list[str]) -> str:
@@ -261,8 +263,8 @@ def _some(names: list[str]) -> str:
 def _topology_request(
     topology: Mapping[str, str], groups: Mapping[str, int], facts: ClusterFacts
 ) -> Mapping[str, str]:
-    """What tells Kueue to place all members close together; empty where it knows no such domain, or cannot
-    say it of these roles: then it is left to the affinity between the members.
+    """Annotations that tell Kueue to place all members close together; empty if it knows no such domain, or
+    has no word for these roles: then the affinity between the members does it.
     """
     labels_of = {name: label_of(domain) for name, domain in topology.items()}
     if not labels_of or not facts.topology_levels.issuperset(filter(None, labels_of.values())):
@@ -304,8 +306,8 @@ def _notes(written: Mapping[str, Any], plan: GangPlan, facts: ClusterFacts, engi
 
 
 def _why_alone(plan: GangPlan, facts: ClusterFacts, schedulers: Collection[str]) -> str | None:
-    """Why nobody starts the members of a job together that left it open; None: somebody does, or the cluster
-    is not known.
+    """Return why nothing starts the members together of a job that leaves the gang scheduler open; None: one
+    does, or the cluster is not known.
     """
     if plan.gang != "none" or plan.total == 1:
         return None
@@ -315,8 +317,8 @@ def _why_alone(plan: GangPlan, facts: ClusterFacts, schedulers: Collection[str])
             "no gang scheduler is known to act so here; say gang.scheduler, or leave the name out"
         )
     if away := _silent_titles(facts):
-        words = "; say gang.scheduler to wait for it" if len(away) == 1 else ""
-        return f"members start one by one: {' and '.join(away)} is installed here and does not answer{words}"
+        advice = "; say gang.scheduler to wait for it" if len(away) == 1 else ""
+        return f"members start one by one: {' and '.join(away)} is installed here and does not answer{advice}"
     if facts.kinds is None:
         return None
     return (
@@ -330,7 +332,7 @@ def _silent_titles(facts: ClusterFacts) -> list[str]:
 
 
 def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
-    """What people should know of Kueue's ways with this job."""
+    """Notes on how Kueue treats this job."""
     if engine.NAME in kueue.OFF_BY_DEFAULT:
         yield (
             f"gang.queue: Kueue 0.19 and later leaves {engine.KIND} alone unless its configuration names "
@@ -353,7 +355,9 @@ def _notes_on_kueue(plan: GangPlan, engine: Engine) -> Iterator[str]:
 
 
 def has_tiers(gang: Gang, how: str) -> bool:
-    """Whether it knows domains by words of its own: an operator that makes its objects hands none on."""
+    """True if it has fields of its own for domains, and gets them: an operator that makes its objects passes
+    none on.
+    """
     return "topology" in gang.UNDERSTANDS and how == "marks"
 
 
@@ -362,21 +366,21 @@ def _topology_problems(written: Mapping[str, Any], gang: Gang, how: str) -> Iter
     own = has_tiers(gang, how)
     topology = written.get("topology") or {}
     if own and len(topology) > 1 and not any("/" in domain for domain in topology.values()):
-        words = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
-        yield Problem("gang.topology.prefer", words)
+        message = f"{gang.TITLE} keeps one tier for a gang, the one that is required; take it out"
+        yield Problem("gang.topology.prefer", message)
     if gang.REFUSES_DOMAIN is not None and "require" in topology:
         yield Problem("gang.topology.require", gang.REFUSES_DOMAIN)
     for name, domain in topology.items():
         if not own and label_of(domain) is None:
-            words = (
+            message = (
                 f"no node label is known for {domain!r}; write the label itself, such as "
                 f"topology.example.com/{domain}, or one of {one_of(LABELS)}"
             )
-            yield Problem(f"gang.topology.{name}", words)
+            yield Problem(f"gang.topology.{name}", message)
 
 
 def name_problems(name: Any, path: str = "gang.scheduler") -> Iterator[Problem]:
-    """What is wrong with a gang scheduler's name."""
+    """Problems of a gang scheduler's name."""
     yield from _unknown(path, name, [AUTO, *GANGS])
 
 
@@ -394,19 +398,23 @@ def check_place(facts: ClusterFacts) -> None:
     problems = [
         *name_problems(facts.gang or AUTO, "ALLABOARD_GANG"),
         *_unknown("ALLABOARD_ENGINE", facts.engine or AUTO, [AUTO, *ENGINES]),
-        *(Problem("ALLABOARD_SECRETS", why) for n in facts.secrets if (why := why_not_an_object_name(n))),
+        *(
+            Problem("ALLABOARD_SECRETS", reason)
+            for n in facts.secrets
+            if (reason := why_not_an_object_name(n))
+        ),
         *_invalid_value("ALLABOARD_IMAGE", facts.image, why_not_an_image),
         *_invalid_value("ALLABOARD_NAMESPACE", facts.namespace, why_not_an_object_name),
         *_invalid_value("ALLABOARD_SERVICE_ACCOUNT", facts.service_account, why_not_an_object_name),
         *_invalid_value("ALLABOARD_GPU_LABEL", facts.gpu_label, why_not_a_qualified_name),
     ]
     if problems:
-        raise BadInput("this place says what cannot be (ALLABOARD_*, or its connection):", problems)
+        raise BadInput("these settings are not valid (ALLABOARD_*, or the connection):", problems)
 
 
 def _invalid_value(name: str, value: str | None, rule: Callable[[str], str | None]) -> Iterator[Problem]:
-    if value is not None and (why := rule(value)):
-        yield Problem(name, why)
+    if value is not None and (reason := rule(value)):
+        yield Problem(name, reason)
 
 
 def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
@@ -423,10 +431,10 @@ def engine_for(job: TrainingJob, facts: ClusterFacts) -> Engine:
     chosen = next((engine for engine in engines if not objections[engine.NAME]), None)
     if chosen is None:
         first = engines[0]
-        words = f"job {job.name!r} cannot run as {first.NAME}{where}:"
+        headline = f"job {job.name!r} cannot run as {first.NAME}{where}:"
         if len(engines) > 1:
-            words = f"job {job.name!r} cannot run as {one_of(objections)}; what {first.NAME} objects to:"
-        raise BadInput(words, objections[first.NAME])
+            headline = f"job {job.name!r} cannot run as {one_of(objections)}; what {first.NAME} objects to:"
+        raise BadInput(headline, objections[first.NAME])
     return chosen
 
 
@@ -464,17 +472,17 @@ def object_kind(engine: Engine) -> str:
 
 
 def engine_notes(job: TrainingJob, engine: Engine, facts: ClusterFacts) -> Iterator[str]:
-    """Why a job that leaves its engine open is given another one than its framework prefers."""
+    """Return why a job that leaves its engine open gets another one than its framework prefers."""
     preferred = BY_FRAMEWORK[job.get("framework", "pytorch")][0]
     if job.get("engine", AUTO) != AUTO or engine is preferred:
         return
     same = engine.KIND == preferred.KIND  # in another version
     if facts.engine == engine.NAME:
-        why = "ALLABOARD_ENGINE says so"
+        reason = "ALLABOARD_ENGINE says so"
     elif facts.serves(object_kind(preferred)) is False:
-        why = f"this cluster has no {object_kind(preferred) if same else preferred.KIND}"
+        reason = f"this cluster has no {object_kind(preferred) if same else preferred.KIND}"
     elif preferred.OPERATOR.id in facts.silent:
-        why = f"the {preferred.OPERATOR.title} does not answer"
+        reason = f"the {preferred.OPERATOR.title} does not answer"
     else:
-        why = f"{preferred.KIND} cannot do what it asks for"
-    yield f"it runs as {object_kind(engine) if same else engine.KIND}: {why}"
+        reason = f"{preferred.KIND} cannot do what it asks for"
+    yield f"it runs as {object_kind(engine) if same else engine.KIND}: {reason}"

@@ -55,28 +55,28 @@ def objects(layout: Layout, namespace: str) -> Iterator[dict[str, Any]]:
 
 
 def of_pod(name: str | None) -> dict[str, Any]:
-    """What the spec of a pod says of its claim."""
+    """Fields of a pod's spec for its claim."""
     return {"resourceClaims": [{"name": CLAIM, "resourceClaimTemplateName": name}]} if name else {}
 
 
 def problems(layout: Layout, facts: ClusterFacts) -> Iterator[Problem]:
     """Claims on a cluster that knows none."""
     if facts.serves(KIND) is False and _requests(layout):
-        words = (
+        message = (
             f"this cluster does not serve {KIND}, which Kubernetes 1.34 and later do; take it out, and gpu "
             "counts what the device plugin offers"
         )
-        yield Problem("resources.device_class", words)
+        yield Problem("resources.device_class", message)
 
 
 def _requests(layout: Layout) -> list[Mapping[str, Any]]:
-    """What is claimed, each once, in the order of the groups."""
-    found: list[Mapping[str, Any]] = []
+    """Requests of the groups, each once, in the order of the groups."""
+    requests: list[Mapping[str, Any]] = []
     for group in layout.groups:
         request = _request(group.needs)
-        if request is not None and request not in found:
-            found.append(request)
-    return found
+        if request is not None and request not in requests:
+            requests.append(request)
+    return requests
 
 
 def _request(needs: Needs) -> dict[str, Any] | None:

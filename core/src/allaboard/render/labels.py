@@ -43,8 +43,8 @@ def launch_uid(key: str, generation: int, attempt: int) -> str:
     """The uid of an attempt: a function of its identity, so that a dry run prints the same bytes
     as a launch.
     """
-    words = f"{generation}\0{attempt}\0{key}"
-    return hashlib.blake2s(words.encode(), digest_size=8).hexdigest()
+    identity = f"{generation}\0{attempt}\0{key}"
+    return hashlib.blake2s(identity.encode(), digest_size=8).hexdigest()
 
 
 def labels(layout: Layout) -> dict[str, str]:
@@ -113,7 +113,7 @@ def annotation_of(obj: Mapping[str, Any], name: str) -> str | None:
 
 
 def is_ours(obj: Mapping[str, Any], uid: str, record_created: str | None = None) -> bool:
-    """Whether an object belongs to the attempt of this uid. ``record_created``: the creationTimestamp of the
+    """True if an object belongs to the attempt of this uid. ``record_created``: the creationTimestamp of the
     run record, which is always made first; an older object is left over from a record that was pruned.
     """
     if annotation_of(obj, LAUNCH) != uid:
@@ -124,7 +124,7 @@ def is_ours(obj: Mapping[str, Any], uid: str, record_created: str | None = None)
 
 
 def owner_reference(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What the extra objects of an attempt carry once its job exists: they are removed with it. Not the
+    """Owner reference of an attempt's extra objects once its job exists: they are removed with it. Not the
     controller: the job's operator is not to take them for its own.
     """
     return {

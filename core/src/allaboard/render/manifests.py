@@ -118,8 +118,8 @@ def render(
     read = {"annotations": dict(plan.job_annotations)}
     own_metadata = pod_template.merged(pod_template.merged(read, job.get("metadata") or {}), queued)
     rendered = engine.render(layout, _with_own(metadata, own_metadata), templates, plan)
-    said = job.get("engine_spec") or {}
-    own_words = {name: value for name, value in said.items() if name not in engine.TAKES_IN}
+    engine_spec = job.get("engine_spec") or {}
+    own_words = {name: value for name, value in engine_spec.items() if name not in engine.TAKES_IN}
     _raise_problems(job, [*_duplicate_problems(rendered["spec"], own_words, "engine_spec")])
     manifests = (*extras, {**rendered, "spec": pod_template.merged(rendered["spec"], own_words)})
     warnings = tuple(str(p) for p in problems)
@@ -143,12 +143,15 @@ def _of_queue(plan: GangPlan) -> Iterator[tuple[str, str]]:
 
 def _with_added(engine: Engine, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The spec of a pod with all init containers that the operator may add."""
-    added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in engine.ADDED]
+    added = [
+        {"name": added_container.name, "resources": {"requests": dict(added_container.requests)}}
+        for added_container in engine.ADDED
+    ]
     return {**spec, "initContainers": [*(spec.get("initContainers") or ()), *added]} if added else dict(spec)
 
 
 def _gang_marks(plan: GangPlan, layout: Layout, role: str) -> Mapping[str, Any]:
-    """What the pods of a role carry so that they start together, and close together."""
+    """Marks of a role's pods by which they start together, and close together."""
     gang = GANGS[plan.gang]
     marks = gang.marks(plan, role) if plan.how == "marks" else {}
     if plan.queue_priority is not None and plan.priority is None:
@@ -176,7 +179,7 @@ def _raise_problems(job: TrainingJob, problems: Sequence[Problem]) -> None:
 def _duplicate_problems(
     spec: Mapping[str, Any], expressed: Mapping[str, Any], path: str
 ) -> Iterator[Problem]:
-    """What `engine_spec` says of fields that are written from the rest of the job: they would differ from
+    """Problems of fields in `engine_spec` that are written from the rest of the job: they would differ from
     what the job means, here and on one machine.
     """
     for name, value in expressed.items():
@@ -184,8 +187,8 @@ def _duplicate_problems(
         if isinstance(there, Mapping) and isinstance(value, Mapping):
             yield from _duplicate_problems(there, value, f"{path}.{name}")
         elif name in spec:
-            words = "is written from the other fields of the job; say it with them and take it out here"
-            yield Problem(f"{path}.{name}", words)
+            message = "comes from other fields of the job; set those and take it out here"
+            yield Problem(f"{path}.{name}", message)
 
 
 def _metadata(layout: Layout, name: str, namespace: str, annotations: Mapping[str, str]) -> dict[str, Any]:
@@ -252,10 +255,10 @@ def _normal_path(code: Mapping[str, bytes]) -> dict[str, bytes]:
 def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
     for path in files:
         if path.startswith("/") or ".." in path.split("/"):
-            words = (
+            message = (
                 f"{path!r} is not below the job's folder; what is shipped keeps its place, so put it there"
             )
-            yield Problem("code", words)
+            yield Problem("code", message)
     total = sum(len(content) for content in files.values())
     if total > CODE_LIMIT:
         largest = sorted(files, key=lambda path: -len(files[path]))[:5]
@@ -276,8 +279,10 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
     saving, data = job.get("checkpoints") or {}, job.get("data") or {}
     hot = (saving.get("hot") or {}).get("folder")
     if hot is not None and not any(is_below(hot, s["mount"]) for s in job.get("storage", ())):
-        words = f"{hot!r} is below no mount of storage: unless pod mounts something there, it ends with its "
-        yield Problem("checkpoints.hot.folder", f"{words}container", severity="warning")
+        message = (
+            f"{hot!r} is below no mount of storage: unless pod mounts something there, it ends with its "
+        )
+        yield Problem("checkpoints.hot.folder", f"{message}container", severity="warning")
     for at, uri in (("checkpoints.uri", saving.get("uri")), ("data.shards", data.get("shards"))):
         if uri is None or "://" in uri:
             continue

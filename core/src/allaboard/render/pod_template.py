@@ -71,7 +71,7 @@ if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
 
 CODE_FOLDER = "/allaboard/code"
 ASKED_FOLDER = "/allaboard/asked"
-"""Where members see what they are asked, of jobs with ``policy.hang.ask: file``."""
+"""Folder in which members of jobs with ``policy.hang.ask: file`` find questions."""
 SHM = "/dev/shm"
 GPU = "nvidia.com/gpu"
 ELASTIC = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -114,7 +114,7 @@ _QUANTITY = re.compile(r"\+?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?\
 
 
 class Shape(Protocol):
-    """What a pod template needs to know of an engine (`allaboard.engines.Engine` has it): the name of the
+    """Part of an engine that a pod template needs (`allaboard.engines.Engine` has it): the name of the
     container that trains, other names by which a job may mean it, and the label that holds a member's index.
     """
 
@@ -145,10 +145,10 @@ def pod_template(
     what the gang scheduler marks pods with, a template to merge.
     """
     volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
-    said = fields_of_group(job, group.role)
+    own_fields = fields_of_group(job, group.role)
     container = {
         "name": engine.CONTAINER,
-        "image": said.get("image") or job.get("image") or facts.image,
+        "image": own_fields.get("image") or job.get("image") or facts.image,
         **_pull_policy(job),
         **({"command": list(group.command)} if group.command else {}),
         **({"args": list(group.args)} if group.args else {}),
@@ -174,7 +174,7 @@ def pod_template(
     restricted = security.is_restricted(job, facts)
     if restricted:
         spec["securityContext"] = RESTRICTED_POD
-    own = (job.get("pod") or {}, said.get("pod") or {})
+    own = (job.get("pod") or {}, own_fields.get("pod") or {})
     template: dict[str, Any] = {"metadata": merged(_usual_marks(job, own), metadata), "spec": spec}
     whole = merged(template, gang or {})
     for pod in own:
@@ -225,7 +225,7 @@ def _without_idle_shm(template: dict[str, Any]) -> dict[str, Any]:
     """Without our memory for /dev/shm where `pod` mounts something else there."""
     spec = template["spec"]
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
-    mounts = [mount for one in containers for mount in _mappings(one.get("volumeMounts"))]
+    mounts = [mount for container in containers for mount in _mappings(container.get("volumeMounts"))]
     if any(mount.get("name") == "shm" for mount in mounts):
         return template
     volumes = [volume for volume in spec.get("volumes") or () if volume.get("name") != "shm"]
@@ -233,7 +233,7 @@ def _without_idle_shm(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def fields_of_group(job: TrainingJob, role: str) -> Mapping[str, Any]:
-    """What a job says of one group alone."""
+    """Fields of a job for one group alone."""
     group = (job.get("groups") or {}).get(role)
     return group if isinstance(group, Mapping) else {}
 
@@ -347,7 +347,7 @@ def _claims(job: TrainingJob) -> dict[str, tuple[int, bool]]:
 
 
 def _source(storage: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
-    """Where a volume comes from that no other mount shows."""
+    """Source of a volume that no other mount shows."""
     from allaboard.render import claims
 
     if "claim" in storage:
@@ -375,7 +375,7 @@ def _shm(needs: Needs) -> dict[str, Any]:
 
 
 def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str, Any]:
-    """Where members may run, and before whom."""
+    """Nodes on which members may run, and their priority."""
     placement: dict[str, Any] = {}
     affinity: dict[str, Any] = {}
     if needs.gpu_type is not None:
@@ -386,14 +386,14 @@ def _placement(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> dict[str,
         rule = {"key": "nvidia.com/gpu.sharing-strategy", "operator": "NotIn", "values": shared}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = terms
-    said = job.get("spot") or {}
-    if preferred := spot.preferences(said):
+    policy = job.get("spot") or {}
+    if preferred := spot.preferences(policy):
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
     if affinity:
         placement["affinity"] = {"nodeAffinity": affinity}
     has_gpus = needs.gpus or any(name.startswith(f"{GPU}.") for name in needs.devices)
     tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if has_gpus else []
-    tolerations += spot.tolerations(said)
+    tolerations += spot.tolerations(policy)
     if tolerations:
         placement["tolerations"] = tolerations
     if priority := (job.get("gang") or {}).get("priority"):
@@ -473,8 +473,8 @@ def _plain(value: Any) -> Any:
 
 
 def pod_problems(pod: Any, container: str, aliases: Collection[str] = ()) -> Iterator[Problem]:
-    """What in a job's `pod` cannot be merged, or contradicts what allaboard needs; ``container``: the
-    engine's; ``aliases``: other names of it.
+    """Problems of a job's `pod`: fields that cannot be merged, or contradict allaboard's own; ``container``:
+    the engine's; ``aliases``: other names of it.
     """
     if not isinstance(pod, Mapping):
         return
@@ -489,8 +489,10 @@ def pod_problems(pod: Any, container: str, aliases: Collection[str] = ()) -> Ite
             return
     yield from _metadata_problems(metadata)
     if "restartPolicy" in spec:
-        words = "never, on_failure, always or exit_code"
-        yield Problem("pod.spec.restartPolicy", f"the engine sets it; say policy: {{restart: ...}} ({words})")
+        values = "never, on_failure, always or exit_code"
+        yield Problem(
+            "pod.spec.restartPolicy", f"the engine sets it; say policy: {{restart: ...}} ({values})"
+        )
     yield from _item_problems(spec, "pod.spec")
     yield from _word_problems(spec)
     containers = spec.get("containers")
@@ -527,14 +529,14 @@ def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[Problem]:
             at = f"pod.metadata.{name}.{show(key, quote=False)}"
             if str(key).startswith("allaboard.io/"):
                 yield Problem(at, "allaboard finds its pods by this; take it out")
-            elif why := why_not_a_qualified_name(key):
-                yield Problem(at, why)
+            elif reason := why_not_a_qualified_name(key):
+                yield Problem(at, reason)
             elif value is None:
                 continue  # takes it away
             elif not isinstance(value, str):
                 yield Problem(at, f"expected text, not {_short(value)}; quote it")
-            elif name == "labels" and (why := why_not_a_label_value(value)):
-                yield Problem(at, why)
+            elif name == "labels" and (reason := why_not_a_label_value(value)):
+                yield Problem(at, reason)
         if (
             name == "annotations"
             and sum(len(f"{k}{v}".encode()) for k, v in values.items()) > ANNOTATIONS_LIMIT
@@ -609,15 +611,15 @@ def _mappings(items: Any) -> list[Mapping[str, Any]]:
 def _by_rule(at: str, value: Any, rule: Callable[[str], str | None]) -> Iterator[Problem]:
     if value is None:
         return
-    why = rule(value) if isinstance(value, str) else f"expected text, not {_short(value)}; quote it"
-    if why:
-        yield Problem(at, why)
+    reason = rule(value) if isinstance(value, str) else f"expected text, not {_short(value)}; quote it"
+    if reason:
+        yield Problem(at, reason)
 
 
 def why_not_a_volume_name(name: str) -> str | None:
     """None for the name of a volume or a container (a DNS label), else the reason."""
-    why = why_not_an_object_name(name, 63)
-    return why or (f"{show(name)} holds a dot, which this name may not" if "." in name else None)
+    reason = why_not_an_object_name(name, 63)
+    return reason or (f"{show(name)} holds a dot, which this name may not" if "." in name else None)
 
 
 def _quantity_problem(at: str, value: Any) -> Iterator[Problem]:
@@ -625,7 +627,7 @@ def _quantity_problem(at: str, value: Any) -> Iterator[Problem]:
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
         return
     if not isinstance(value, str) or len(value) > 40 or not _QUANTITY.fullmatch(value):
-        yield Problem(at, f"{_short(value)} is no quantity of Kubernetes; write 2, 500m, 32Gi or 1e3")
+        yield Problem(at, f"{_short(value)} is not a quantity of Kubernetes; write 2, 500m, 32Gi or 1e3")
 
 
 def _item_problems(fields: Mapping[str, Any], at: str) -> Iterator[Problem]:
@@ -662,23 +664,23 @@ def _unknown_key(key: str) -> str:
 
 
 def problems(job: TrainingJob, layout: Layout, facts: ClusterFacts, engine: Shape) -> Iterator[Problem]:
-    """What a cluster cannot make pods of. The API server takes job objects whose pods it would refuse, so
-    that a wrong name would show as a job without members.
+    """Problems for which a cluster cannot make pods. The API server takes job objects whose pods it would
+    refuse, so that a wrong name would show as a job without members.
     """
     named = job.get("image") or facts.image or _pod_says_the_image(job.get("pod"), engine)
     if not named and not engine.brings_image(layout):
         groups = (fields_of_group(job, group.role) for group in layout.groups)
         if not all(own.get("image") or _pod_says_the_image(own.get("pod"), engine) for own in groups):
-            words = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
-            yield Problem("image", words)
+            message = "is missing; on a cluster members start from an image, like registry.lab/ml/train:v3"
+            yield Problem("image", message)
     yield from _need_problems(job, layout)
     yield from devices.problems(layout, facts)
     if any(security.uses_rdma(group.needs) for group in layout.groups) and not security.may_pin(job, facts):
-        words = (
+        message = (
             "RDMA pins memory, and the Pod Security level forbids IPC_LOCK; it works where the nodes' "
             "container runtime does not limit locked memory (ulimit -l unlimited)"
         )
-        yield Problem("resources.devices", words, severity="warning")
+        yield Problem("resources.devices", message, severity="warning")
 
 
 def _pod_says_the_image(pod: Mapping[str, Any] | None, engine: Shape) -> bool:

@@ -1,4 +1,4 @@
-"""What members may do on their nodes: the Pod Security level that they keep. Values in, values out."""
+"""Rights of members on their nodes: the Pod Security level that they keep. Values in, values out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def is_restricted(job: TrainingJob, facts: ClusterFacts) -> bool:
-    """Whether members keep the level restricted: the job says so, or would have no members without it."""
+    """True if members keep the level restricted: the job says so, or would have no members without it."""
     return job.get("security") == "restricted" or facts.pod_security == "restricted"
 
 
 def uses_rdma(needs: Needs) -> bool:
-    """Whether a device is for RDMA, by its name."""
+    """True if a device is for RDMA, by its name."""
     return any(is_for_rdma(name) for name in needs.devices)
 
 
 def may_pin(job: TrainingJob, facts: ClusterFacts) -> bool:
-    """Whether the capability IPC_LOCK is taken by the namespace."""
+    """True if the namespace takes the capability IPC_LOCK."""
     return not is_restricted(job, facts) and facts.pod_security in (None, "privileged")
 
 
@@ -38,8 +38,11 @@ def of_container(job: TrainingJob, needs: Needs, facts: ClusterFacts) -> Mapping
 def with_others(containers: Sequence[Mapping[str, Any]], trains: str) -> list[dict[str, Any]]:
     """Containers that a job adds, with what the level restricted asks of each and they leave open."""
     return [
-        dict(one)
-        if one.get("name") == trains
-        else {**one, "securityContext": {**RESTRICTED_CONTAINER, **(one.get("securityContext") or {})}}
-        for one in containers
+        dict(container)
+        if container.get("name") == trains
+        else {
+            **container,
+            "securityContext": {**RESTRICTED_CONTAINER, **(container.get("securityContext") or {})},
+        }
+        for container in containers
     ]

@@ -32,12 +32,12 @@ _MOST = 100
 
 
 def may_be_taken(spot: Mapping[str, Any]) -> bool:
-    """Whether members may run on such capacity. ``spot``: the field of a job."""
+    """True if members may run on such capacity. ``spot``: the field of a job."""
     return bool(spot.get("tolerate") or spot.get("prefer"))
 
 
 def tolerates(tolerations: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether tolerations of a pod name the taint of such capacity."""
+    """True if tolerations of a pod name the taint of such capacity."""
     keys = {key for key, _ in TAINTS}
     return any(item.get("key") in keys for item in tolerations)
 

@@ -151,7 +151,7 @@ class AttachedRun(Follower):
 
     def _answer(self, ask: Effect) -> Answer:
         if isinstance(ask, Launch):
-            self.say(f"attempt {ask.attempt} follows: {ask.why}")
+            self.say(f"attempt {ask.attempt} follows: {ask.reason}")
         if not isinstance(ask, Wait):
             return super()._answer(ask)
         assert self._changes is not None

@@ -1,5 +1,5 @@
-"""Whom a queue preempts first: who loses least. The boost of a run that is admitted, from what it has not
-saved. Values in, values out.
+"""Boost of a run that is admitted, from the work that it has not saved: a queue preempts first the run that
+loses least. Values in, values out.
 
 Kueue orders those that it may preempt by priority plus boost, and of equals takes the one that was admitted
 last (0.19.2: pkg/scheduler/preemption/common/ordering.go), whatever it loses. Here the boost grows with the
@@ -65,20 +65,20 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The boost that a run is to have, and why. ``unsaved``: GPU-seconds that count."""
+    """The boost that a run is to have, and the reason. ``unsaved``: GPU-seconds that count."""
 
     boost: int
     unsaved: float
-    why: str
+    reason: str
 
 
 def decide(run: Admitted, now: float, hold: float) -> Wanted:
     """The boost of a run from now on: the one that it has, where it is too early for another."""
-    unsaved, why = unsaved_work(run, now)
+    unsaved, reason = unsaved_work(run, now)
     boost = _scaled(_level(unsaved, _unscaled(run.boost, run.room)), run.room)
     if boost != run.boost and run.changed is not None and now - run.changed < hold:
-        return Wanted(run.boost, unsaved, why)
-    return Wanted(boost, unsaved, why)
+        return Wanted(run.boost, unsaved, reason)
+    return Wanted(boost, unsaved, reason)
 
 
 def unsaved_work(run: Admitted, now: float) -> tuple[float, str]:
@@ -108,7 +108,7 @@ def interval_of(run: Admitted) -> float | None:
 
 
 def room_above(priority: int, others: Iterable[int]) -> int:
-    """How high the boost of this priority may be: below the next higher one of these, `LEVELS` at most."""
+    """Highest boost of this priority: below the next higher one of these, `LEVELS` at most."""
     return min((other - priority - 1 for other in others if other > priority), default=LEVELS)
 
 

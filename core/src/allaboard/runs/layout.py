@@ -25,9 +25,9 @@ one.
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one member states: cores, bytes, GPUs. None and 0 take nothing. The rest means something on a
-    cluster alone: which GPU, which slice of one (MIG), whether it may be shared with other pods, the class of
-    devices of which ``gpu`` are claimed (DRA) and which of them, and other devices by name.
+    """Resources that one member states: cores, bytes, GPUs. None and 0 take nothing. The rest has a meaning
+    on a cluster alone: the type of GPU, the slice of one (MIG), sharing with other pods, the class of devices
+    of which ``gpu`` are claimed (DRA) and their selector, and other devices by name.
     """
 
     cpu: float | None = None
@@ -145,7 +145,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """What this attempt's objects are called."""
+        """Name of this attempt's objects."""
         return attempt_name(self.run, self.attempt, self.generation, self.name_max)
 
     @property
@@ -162,7 +162,7 @@ class Layout:
         return next((g for g in self.groups if g.role == role), None)
 
     def restart_of(self, role: str) -> str:
-        """When a member of this role is started again."""
+        """Rule for starting a member of this role again."""
         group = self.group(role)
         return (group and group.restart) or self.policy.restart
 
@@ -204,7 +204,7 @@ class Layout:
 
 
 class Shape(Protocol):
-    """What a layout needs to know of an engine (`allaboard.engines.Engine` has it)."""
+    """Part of an engine that a layout needs (`allaboard.engines.Engine` has it)."""
 
     NAME: str
 
@@ -271,7 +271,7 @@ def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
 
 
 def _waits(fields: Mapping[str, Any]) -> bool:
-    """Whether the members of an idle role run what their operator has them wait with."""
+    """True if the members of an idle role run the command with which their operator lets them wait."""
     return "command" not in fields and "args" not in fields
 
 
@@ -335,7 +335,7 @@ def _elastic(job: TrainingJob) -> Elastic | None:
 
 
 def saving_of(spec: Mapping[str, Any] | None, run: str, generation: int) -> Saving | None:
-    """Where and how a run saves, by ``checkpoints`` of its job; None: it does not."""
+    """Place and way in which a run saves, by ``checkpoints`` of its job; None: it does not."""
     if spec is None:
         return None
     best, hot, start = spec.get("best") or {}, spec.get("hot") or {}, spec.get("start_from", "none")
@@ -363,7 +363,9 @@ def _text(value: Any) -> str | None:
 
 
 def allaboard_environment(layout: Layout, member: Member) -> dict[str, str]:
-    """What allaboard adds to what the operator injects; read by `allaboard.inside`. Carries a version."""
+    """Variables that allaboard adds to those of the operator; `allaboard.inside` reads them. They carry a
+    version.
+    """
     values: dict[str, str | None] = {
         "ALLABOARD_ENV": "1",
         "ALLABOARD_RUN": layout.run,

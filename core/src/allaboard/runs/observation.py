@@ -34,7 +34,7 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the run has ended: succeeded, failed, stopped, timed out or lost."""
+        """True if the run has ended: succeeded, failed, stopped, timed out or lost."""
         return self in _FINAL
 
 
@@ -94,8 +94,8 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Who stopped the run, why, when. ``timed_out``: because a limit had passed; ``code``: of the obstacle
-    that prevented the start for too long; the run has then failed.
+    """Stop of a run: by whom, the reason, the time. ``timed_out``: because a limit had passed; ``code``: of
+    the obstacle that prevented the start for too long; the run has then failed.
     """
 
     by: str
@@ -209,7 +209,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What prevents the start of a run. ``code``: that of a diagnosis; ``text``: one sentence; ``never``:
+    """Obstacle to the start of a run. ``code``: that of a diagnosis; ``text``: one sentence; ``never``:
     waiting does not help, a person must change something; ``member``: the first affected one; ``object``,
     ``field`` and ``said``: the source, and its message. ``consequence``: mostly caused by another obstacle.
     ``certain``: no node of the cluster can ever hold it, and nothing is there that adds any.
@@ -242,7 +242,7 @@ class Try:
 
     @property
     def failed(self) -> bool:
-        """Whether the try ended with an exit code other than 0."""
+        """True if the try ended with an exit code other than 0."""
         return self.state == "terminated" and self.exit_code not in (None, 0)
 
 
@@ -262,7 +262,7 @@ class ContainerSeen:
     @property
     def ended_try(self) -> Try | None:
         """The newest try that ended without success."""
-        return next((one for one in (self.now, self.last) if one is not None and one.failed), None)
+        return next((end for end in (self.now, self.last) if end is not None and end.failed), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +360,7 @@ class EventSeen:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What an API server answered to a request that it refused."""
+    """Answer of an API server to a request that it refused."""
 
     message: str
     reason: str = ""
@@ -472,13 +472,13 @@ class Observation:
         return next((c for c in self.conditions if c.type == kind), None)
 
     def holds(self, kind: str) -> bool:
-        """Whether the condition is True. Looked up by type: the order of conditions means nothing."""
+        """True if the condition is True. Looked up by type: the order of conditions means nothing."""
         condition = self.condition(kind)
         return condition is not None and condition.status == "True"
 
     @property
     def held_by(self) -> str | None:
-        """Why the run makes no progress, in one sentence; None: no known reason."""
+        """Return why the run makes no progress, in one sentence; None: no known reason."""
         if self.obstacle is not None:
             return self.obstacle.text
         if self.waiting is not None or self.stall is None or self.finished is not None:

@@ -25,7 +25,7 @@ class Amount:
 
     @property
     def free(self) -> float | None:
-        """What is left of the quota; 0 where more is used, as borrowers do."""
+        """Rest of the quota; 0 if more is used, as borrowers do."""
         return None if self.quota is None else max(0.0, self.quota - self.used)
 
     def show(self, value: float) -> str:

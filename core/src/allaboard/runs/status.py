@@ -1,5 +1,4 @@
-"""What an observation means: one state, by ordered early returns. Conditions are read by type, never by
-position.
+"""State of an observation, by ordered early returns. Conditions are read by type, never by position.
 
 Sources: Training Operator pkg/util/status.go (Succeeded and Failed can both be True: Failed decides;
 Restarting can stay beside them; after a resume the last condition is Suspended=False).
@@ -69,7 +68,7 @@ def _time_state(seen: Observation) -> bool:
 
 
 def has_released_slots(seen: Observation) -> bool:
-    """Whether a suspended run has released its slots: the operator reports it suspended, and its members are
+    """True if a suspended run has released its slots: the operator reports it suspended, and its members are
     gone. Pending members of a run that never began hold no slots.
     """
     holding = {"running"} if seen.started is None else {"running", "pending"}
@@ -81,8 +80,8 @@ CLOCK_PATIENCE = 600.0
 
 
 def idle_clock(phases: Mapping[str, float | None], clocks: Mapping[str, float]) -> str | None:
-    """Why the training clock has not begun although its limit has passed: the script reports no steps. The
-    begin of such a training is never guessed. ``clocks``: limits of phases in seconds.
+    """Return why the training clock has not begun although its limit has passed: the script reports no steps.
+    The start of such a training is never guessed. ``clocks``: limits of phases in seconds.
     """
     limit, met, waited = clocks.get("training"), phases.get("rendezvous"), phases.get("first_step")
     if limit is None or phases.get("training") is not None or (met is None and waited is None):

@@ -74,7 +74,7 @@ class Cache:
         try:
             status = os.fstat(fd)
             if not S_ISREG(status.st_mode):
-                raise _corrupt_error(str(path), "it is no file")
+                raise _corrupt_error(str(path), "it is not a file")
             if status.st_size != shard.size:
                 raise _corrupt_error(str(path), f"it has {status.st_size} bytes, the index says {shard.size}")
             state = (

@@ -1,4 +1,4 @@
-"""What `index.json` says: the shards of one prepared data set. Values in, values out; nothing is read here.
+"""Content of `index.json`: the shards of one prepared data set. Values in, values out; nothing is read here.
 
     {"version": 1, "samples": 1797, "shards": [{"name": "shard-000000-0b1c2d3e4f50.tar", "size": 2979840,
      "samples": 1797, "sha256": "0b1c..."}], "created": "2026-11-21T12:00:00.250Z",
@@ -92,7 +92,7 @@ class Index:
         return [f"{uri.rstrip('/')}/{shard.name}" for shard in self.shards]
 
     def version_uri(self, uri: str) -> str:
-        """Where this version is, whatever is prepared later; ``uri``: where the index was read."""
+        """Address of this version, whatever is prepared later; ``uri``: that of the index."""
         return join(uri, self.folder)
 
     def within(self, folder: str) -> Index:
@@ -131,9 +131,13 @@ class Index:
             body = parse_json(data, RECORDS, spelling=False)
             version = _count(body["version"], "version")
         except Unreadable as error:
-            raise Corrupt(f"{where} is no index of shards: it {error}; prepare the data set again") from error
+            raise Corrupt(
+                f"{where} is not an index of shards: it {error}; prepare the data set again"
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(f"{where} is no index of shards ({error}); prepare the data set again") from error
+            raise Corrupt(
+                f"{where} is not an index of shards ({error}); prepare the data set again"
+            ) from error
         try:
             shards = tuple(Shard.from_dict(fields) for fields in _listed(body["shards"]))
             folder = _folder(body.get("folder"), shards)
@@ -166,15 +170,15 @@ def _folder(value: Any, shards: tuple[Shard, ...]) -> str:
     return value if all(shard.name.startswith(f"{value}/") for shard in shards) else ""
 
 
-def _count(value: Any, what: str) -> int:
+def _count(value: Any, kind: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63:
-        raise ValueError(f"{value!r} is no {what}")
+        raise ValueError(f"{value!r} is no {kind}")
     return value
 
 
 def _listed(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("its shards are no list")
+        raise ValueError("its shards are not a list")
     return value
 
 

@@ -52,7 +52,7 @@ def permutation(count: int, *key: object) -> list[int]:
 
 
 def own_slice(position: int, total: int, batch_size: int, rank: int, world_size: int) -> Slice:
-    """What this rank reads of the global batch that starts at ``position``.
+    """Part of the global batch at ``position`` that this rank reads.
 
     Every batch is full, but for the very last one of the stream: that is split as evenly as possible, the
     lower ranks one sample more.

@@ -93,10 +93,10 @@ def prepare(
     if isinstance(samples, Files):
         _refuse_overlap(samples, place)
         samples.refuse_above(limits.size)
-    told = notice or logging.getLogger(__name__).info
-    index = _Preparation(place, samples, limits, progress, told).run()
+    say = notice or logging.getLogger(__name__).info
+    index = _Preparation(place, samples, limits, progress, say).run()
     with suppress(StorageDenied):  # whoever may write and not remove leaves that to others
-        _remove_unused(place, index, unused_for, told)
+        _remove_unused(place, index, unused_for, say)
     return index
 
 
@@ -139,11 +139,11 @@ class _Preparation:
 
     def _complete_versions(self) -> dict[str, Index]:
         """Folder -> its index as it stands in the place; that of an earlier release has none."""
-        found = {"": self._newest} if self._newest is not None and not self._newest.folder else {}
+        complete = {"": self._newest} if self._newest is not None and not self._newest.folder else {}
         for name in self._folders:
             with suppress(StorageMissing, Corrupt):
-                found[name] = load_index(self._place.below(name)).within(name)
-        return found
+                complete[name] = load_index(self._place.below(name)).within(name)
+        return complete
 
     def _learn(self, shards: Iterable[Shard]) -> None:
         self._known |= {shard.name.rpartition("/")[2]: (shard.name, shard) for shard in shards}
@@ -210,12 +210,12 @@ class _Preparation:
 
     def _unfinished(self) -> list[Shard]:
         """The shards of all preparations that did not come to their end."""
-        found = []
+        unfinished = []
         for name in ["", *self._folders]:
             if name not in self._versions or not name:
                 journal = Journal.read(self._place.below(name))
-                found += journal.within(name) if journal else []
-        return found
+                unfinished += journal.within(name) if journal else []
+        return unfinished
 
     def _taken(self, shards: Iterable[Shard]) -> list[Shard]:
         """These shards of the place, in the own version from here on, up to the first that is damaged."""
@@ -333,8 +333,8 @@ class _Preparation:
         absent = _absent(self._own, index.shards)
         if absent:
             raise OwnershipConflict(
-                f"{absent[0]} vanished from {self._own.uri} while the rest was prepared; somebody else "
-                "seems to clean up there: see to it that they do not, and prepare again"
+                f"{absent[0]} vanished from {self._own.uri} while the rest was prepared; another "
+                "process seems to remove files there; stop it, and prepare again"
             )
         if self._newest and self._fingerprint is None:
             self._notice(f"the source changed since {self._newest.created}: it was prepared again")
@@ -394,7 +394,9 @@ class _Meter:
 def _limits(samples: Any, size: Any) -> Limits:
     problems = []
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
-        problems.append(Problem("samples_per_shard", f"{samples!r} is no number of samples; give 1 or more"))
+        problems.append(
+            Problem("samples_per_shard", f"{samples!r} is not a number of samples; give 1 or more")
+        )
     number = None
     try:
         number = None if size is None else as_bytes(size)
@@ -410,7 +412,9 @@ def _limits(samples: Any, size: Any) -> Limits:
 
 
 def _fingerprint(samples: Files | Stream, limits: Limits) -> str | None:
-    """What the shards depend on; None for an iterable, of which nothing is known before it is read."""
+    """Fingerprint of everything that the shards depend on; None for an iterable, of which nothing is known
+    before it is read.
+    """
     if isinstance(samples, Stream):
         return None
     text = f"{samples.fingerprint} samples={limits.samples} size={limits.size}"
@@ -443,7 +447,7 @@ def _absent(store: Store, shards: Iterable[Shard]) -> list[str]:
 
 
 def _is_intact(store: Store, shard: Shard) -> bool:
-    """Whether the shard is there. On a disk its bytes are checked; in a bucket that would be a download."""
+    """True if the shard is there. On a disk its bytes are checked; in a bucket that would be a download."""
     entry = store.stat(shard.name)
     if entry is None or entry.size != shard.size:
         return False

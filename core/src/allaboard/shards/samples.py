@@ -119,7 +119,7 @@ class Stream:
 
     @property
     def total(self) -> int | None:
-        """How many there are, if that is known."""
+        """Number of samples, if it is known."""
         return len(self._items) if isinstance(self._items, Sized) else None
 
     def samples(self, largest: int | None = None) -> Iterator[Sample]:
@@ -218,7 +218,7 @@ def find_samples(source: Source, folder: Path | None = None) -> Files | Stream:
     if callable(source):
         source = _call_function(source)
     if isinstance(source, Mapping) or not isinstance(source, Iterable):
-        raise BadInput(f"a {type(source).__name__} is no source of samples; {_ALLOWED}")
+        raise BadInput(f"a {type(source).__name__} is not a source of samples; {_ALLOWED}")
     return Stream(source)
 
 
@@ -259,7 +259,7 @@ def _file_module(path: Path) -> Any:
     name = f"allaboard_source_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -452,7 +452,7 @@ def encode(item: Any, number: int) -> Sample | list[Problem]:
 
 def _part(key: str, field: Any, value: Any) -> Part | str:
     if not isinstance(field, str) or not field:
-        return f"field {field!r} is no extension; write it like 'png'"
+        return f"field {field!r} is not an extension; write it like 'png'"
     wrong = name_trouble(f"{key}.{field}")
     if wrong:
         return f"cannot be called {key + '.' + field!r}: {wrong}"

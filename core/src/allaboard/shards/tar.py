@@ -39,7 +39,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def name_trouble(name: str) -> str | None:
-    """Why a file in a shard should not be called so, None when it may."""
+    """Return why a file in a shard should not have this name; None: it may."""
     if name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
         return "a key must not begin with '/' nor hold '//', './' or '../'"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
@@ -54,8 +54,8 @@ def name_trouble(name: str) -> str | None:
 
 
 def header(name: str, size: int) -> bytes:
-    """What comes before the bytes of a file. Owner, mode and time are fixed, so that the same samples give
-    the same shard.
+    """Header before the bytes of a file. Owner, mode and time are fixed, so that the same samples give the
+    same shard.
     """
     info = tarfile.TarInfo(name)
     info.size = size
@@ -64,18 +64,18 @@ def header(name: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """What comes after ``size`` bytes of a file."""
+    """Padding after ``size`` bytes of a file."""
     return bytes(-size % BLOCK)
 
 
 def trailer(size: int) -> bytes:
-    """What ends a tar file that is ``size`` bytes long so far."""
+    """End of a tar file that is ``size`` bytes long so far."""
     return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where the samples of one shard lie: ``keys[i]`` has the parts ``parts[i]``, each (extension, first
+    """Places of the samples of one shard: ``keys[i]`` has the parts ``parts[i]``, each (extension, first
     byte, byte behind the last).
     """
 
@@ -84,8 +84,8 @@ class Table:
 
 
 def table(buffer: bytes | mmap, *, checked: bool = False) -> Table:
-    """Read all headers of a tar file. ValueError, with the place, when it is none, is cut short, or is not to
-    be trusted. ``checked``: compare the headers' own checksums too, which takes several times as long.
+    """Read all headers of a tar file. ValueError, with the place, when it is not a tar file, is cut short, or
+    is not to be trusted. ``checked``: compare the headers' own checksums, too; it takes several times longer.
 
     Every rank reads the headers of every shard, so this is written for speed: what most headers are is
     handled in the loop.

@@ -31,17 +31,17 @@ def load_index(at: str | os.PathLike[str] | Store) -> Index:
     try:
         return Index.from_bytes(read_small(store, INDEX, RECORDS.size), f"{store.uri}/{INDEX}")
     except StorageMissing as error:
-        said = "no data set was prepared there, or not to its end"
+        hint = "no data set was prepared there, or not to its end"
         if place_of(store.uri) != store.uri:
-            said = "this version was not prepared to its end, or nobody used it for long and it was removed"
+            hint = "this version was not prepared to its end, or nobody used it for long and it was removed"
         raise StorageMissing(
-            f"{store.uri} holds no {INDEX}: {said}; run `allaboard shards prepare`"
+            f"{store.uri} holds no {INDEX}: {hint}; run `allaboard shards prepare`"
         ) from error
 
 
 def verify(at: str | os.PathLike[str] | Store) -> list[str]:
-    """What is wrong with the data set at this uri or store: a sentence for each shard that is not what the
-    index says, or one for the index. Empty when all is well.
+    """Problems of the data set at this uri or store: a sentence for each shard that differs from the index,
+    or one for the index. Empty: there are none.
 
     Reads every byte. Raises StorageError when the store cannot be read.
     """

@@ -81,14 +81,14 @@ class Hold:
 
 def versions(place: Store) -> dict[str, list[Entry]]:
     """Every version below the place, finished or not, with its files."""
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     for entry in place.entries():
         folder, slash, _ = entry.key.partition("/")
         if slash and VERSION_NAME.fullmatch(folder):
-            found.setdefault(folder, []).append(entry)
+            entries.setdefault(folder, []).append(entry)
         elif folder == HOLDS if slash else SHARD_NAME.fullmatch(folder) or folder == JOURNAL:
-            found.setdefault(_IN_PLACE, []).append(entry)
-    return found
+            entries.setdefault(_IN_PLACE, []).append(entry)
+    return entries
 
 
 def remove_unused(

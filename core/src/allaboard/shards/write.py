@@ -39,7 +39,7 @@ class ShardFile:
         self.samples = 0
 
     def has_room(self, headers: list[bytes], sample: Sample, limits: Limits) -> bool:
-        """Whether the sample may still go in. An empty shard takes any."""
+        """True if the sample may still go in. An empty shard takes any."""
         if self.samples == 0:
             return True
         if limits.samples is not None and self.samples >= limits.samples:

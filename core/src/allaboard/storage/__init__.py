@@ -1,4 +1,4 @@
-"""Where bytes live: a folder or an S3 bucket behind one interface. A folder needs only the standard library.
+"""Storage of bytes: a folder or an S3 bucket behind one interface. A folder needs only the standard library.
 
 store = open_store("s3://bucket/models")  # or a path, or file:///data/models
 store.write("run-1/note.txt", b"all aboard")

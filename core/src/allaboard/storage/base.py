@@ -25,7 +25,7 @@ from allaboard.text.redaction import redact_text, redact_url
 from allaboard.text.untrusted import LIMITS
 
 OWN = filenames.OWN
-"""How the names begin that stores use for themselves."""
+"""Prefix of names that stores use for themselves."""
 
 Progress = Callable[[int], None]
 """Called with the bytes moved since the last call, from any thread. Negative when a piece is sent again;
@@ -52,7 +52,7 @@ class Store(Protocol):
 
     @property
     def uri(self) -> str:
-        """What `open_store` takes to open this store again; no slash at the end."""
+        """Address with which `open_store` opens this store again; no slash at the end."""
         ...
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
@@ -111,12 +111,12 @@ class Store(Protocol):
         ...
 
     def local_path(self, key: str = "") -> Path | None:
-        """Where this lies on this machine's disk; None when the store is no disk."""
+        """Path of the object on this machine's disk; None: the store is not a disk."""
         ...
 
 
 def key_trouble(key: str) -> str | None:
-    """Why ``key`` cannot name an object, None when it can."""
+    """Return why ``key`` cannot name an object; None: it can."""
     parts = key.split("/")
     if not key:
         return "it is empty"

@@ -152,7 +152,7 @@ class DiskStore:
         path = self._root / key
         if path.parts[len(self._root.parts) :] != tuple(key.split("/")):  # 'C:' or a backslash on Windows
             raise BadInput(
-                f"storage key {key!r} is no file below {self._root}; use letters, digits, '-', '_' and '.'"
+                f"storage key {key!r} is not a file below {self._root}; use letters, digits, '-', '_' and '.'"
             )
         return path
 
@@ -277,7 +277,7 @@ def unnamed_file(folder: Path) -> Iterator[Unnamed]:
 
 
 class Unnamed:
-    """What `unnamed_file` gives: ``file`` to write to, and ``path``, where the bytes lie for now."""
+    """Result of `unnamed_file`: ``file`` to write to, and ``path``, where the bytes lie for now."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
@@ -482,7 +482,7 @@ def _open_for_reading(path: Path) -> Iterator[BinaryIO]:
         if _stat.S_ISDIR(mode):
             raise translate_error(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "reading")
         if not _stat.S_ISREG(mode):
-            raise StorageMissing(f"{path}: it is no file but a pipe or a device; put a file there")
+            raise StorageMissing(f"{path}: it is a pipe or a device; put a file there")
         yield file
 
 
@@ -516,10 +516,10 @@ def translate_error(error: OSError, path: Path, doing: str) -> StorageError:
     """The StorageError for ``error``: the place, the system's message, what to do."""
     number = error.errno or 0
     kind, advice = _ADVICE.get(number, (StorageError, "see what the system says about this path"))
-    words = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"
+    cause = f"{os.strerror(number) if number else error} ({errno.errorcode.get(number, 'no number')})"
     if "{free}" in advice:  # only then: to ask a disk that does not answer would hang
         advice = advice.replace("{free}", _free_bytes(path))
-    return kind(f"{path}: {words} while {doing} it; {advice.replace('{user}', _user())}")
+    return kind(f"{path}: {cause} while {doing} it; {advice.replace('{user}', _user())}")
 
 
 _DENIED = (StorageDenied, "give {user} the permission on it and its folder, or use another folder")

@@ -80,7 +80,7 @@ def locked_name(base: Path, mode: int = 0o600) -> tuple[Path, int]:
         if take_lock(fd) is not Lock.HELD and (os.fstat(fd).st_nlink or sys.platform == "win32"):
             return path, fd
         os.close(fd)
-    raise BlockingIOError(f"{base}: no name stays free there")
+    raise BlockingIOError(f"{base}: every name there is taken")
 
 
 def lock_of(path: Path) -> Path:

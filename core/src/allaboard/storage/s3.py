@@ -89,12 +89,12 @@ class S3Store:
             raise BadInput(f"store {uri!r}: the name of the bucket is missing; write s3://bucket/prefix")
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", bucket):
             raise BadInput(
-                f"store {uri!r}: {bucket!r} is no name for a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'"
+                f"store {uri!r}: {bucket!r} is not a bucket name; use 3 to 63 of a-z, 0-9, '.' and '-'"
             )
         trouble = key_trouble(prefix) if prefix else None
         if trouble:
             raise BadInput(
-                f"store {uri!r}: the prefix is no folder, {trouble}; write s3://bucket/folder/folder"
+                f"store {uri!r}: the prefix is not a folder, {trouble}; write s3://bucket/folder/folder"
             )
         return cls(bucket, prefix, environ)
 
@@ -281,7 +281,7 @@ class S3Store:
         return f"{self.uri}/{key}".rstrip("/")
 
     def _head(self, key: str) -> dict[str, Any] | None:
-        """What the server says about the object, None when it is absent from a bucket that exists."""
+        """Answer of the server about the object; None: it is absent from a bucket that exists."""
         with self._translate_errors(key, "looking at") as client:
             where = {"Bucket": self._bucket, "Key": self._full_key(key)}
             try:
@@ -500,7 +500,7 @@ def _new_client(environ: Mapping[str, str] | None) -> _Client:
     except ValueError as error:  # botocore's error for an endpoint that is no URL
         endpoint = settings.get("AWS_ENDPOINT_URL_S3") or settings.get("AWS_ENDPOINT_URL") or "of the profile"
         raise BadInput(
-            f"AWS_ENDPOINT_URL {shown(endpoint)!r} is no address of a server; write it like http://127.0.0.1:9000"
+            f"AWS_ENDPOINT_URL {shown(endpoint)!r} is not a server address; write it like http://127.0.0.1:9000"
         ) from error
     return _Client(
         s3=s3,
@@ -567,7 +567,7 @@ def _foreign_errors() -> tuple[type[BaseException], ...]:
 
 
 def _translate_client_error(error: BaseException) -> dict[str, Any]:
-    """What the server answered; empty when the trouble is on this side of the wire."""
+    """Answer of the server; empty if the server sent none."""
     return getattr(error, "response", None) or {}
 
 
@@ -586,12 +586,12 @@ def _translated(error: BaseException, place: str, doing: str, client: _Client | 
     error = getattr(error, "last_exception", None) or error
     kind, advice = _judged(error)
     answer = _translate_client_error(error)
-    words = answer.get("Error", {}).get("Message", "") if answer else str(error)
+    message = answer.get("Error", {}).get("Message", "") if answer else str(error)
     code = _code(error) or type(error).__name__
     retries = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
     again = f" (tried {retries + 1} times)" if retries else ""
     known = client.secrets if client else ()
-    text = redact_text(code if words in ("", "Unknown") else f"{code}: {words}", known)
+    text = redact_text(code if message in ("", "Unknown") else f"{code}: {message}", known)
     where = f" at {client.endpoint}" if client else ""
     return kind(f"{place}: {text.rstrip('.')}{again} while {doing} it{where}; {advice}")
 
@@ -618,11 +618,11 @@ _OVER = (StorageDenied, "these credentials have run out; renew them (AWS_SESSION
 _RIGHTS = (
     StorageDenied,
     "allow these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there (without "
-    "the last, even what is missing looks forbidden)",
+    "the last, a missing object looks forbidden)",
 )
 _REGION = (StorageError, "set AWS_REGION to the region of the bucket")
 _FULL = (StorageFull, "free some space or ask for more")
-_CANNOT = (StorageUnsupported, "this server cannot do it; use another one")
+_CANNOT = (StorageUnsupported, "this server does not support this request; use another server")
 _NO_ANSWER = (
     StorageUnreachable,
     "no answer; check AWS_ENDPOINT_URL and the network, then try again; nothing half-written stays",

@@ -118,7 +118,7 @@ class FakeCluster:
         self.requests: list[tuple[str, str, str]] = []
         self.logs: dict[tuple[str, str], list[str]] = {}
         self.executed: dict[str, Executed | ApiError] = {}
-        """What an exec in a pod ends with, by the name of the pod; in others no command is found."""
+        """Result of an exec in a pod, by the name of the pod; in other pods no command is found."""
         self.refusals: list[tuple[Resource, str, ApiError]] = []
         self.objections: list[Callable[[Resource, Json], None]] = []
         """Webhooks that are asked about what a patch makes of an object; they raise what they refuse."""
@@ -349,11 +349,11 @@ class FakeCluster:
             raise error
 
     def _compare(self, resource: Resource, old: Json, wanted: Mapping[str, Any]) -> None:
-        for what in ("uid", "resourceVersion"):
-            if wanted.get(what) and wanted[what] != old["metadata"][what]:
+        for field in ("uid", "resourceVersion"):
+            if wanted.get(field) and wanted[field] != old["metadata"][field]:
                 raise Conflict(
                     f'Operation cannot be fulfilled on {resource.name} "{old["metadata"]["name"]}": the '
-                    f"{what} in the precondition ({wanted[what]}) is not that of the object",
+                    f"{field} in the precondition ({wanted[field]}) is not that of the object",
                     status=409,
                     reason="Conflict",
                 )
@@ -537,7 +537,7 @@ class FakeApi:
         table: bool = False,
         **_: Any,
     ) -> Iterator[tuple[str, Json]]:
-        """What happened since; then the stream ends, as a server's does. Raises Gone."""
+        """Events since a resourceVersion; then the stream ends, as a server's does. Raises Gone."""
         matches = _selector(labels)
 
         def since(ns: str) -> list[tuple[str, Json]]:
@@ -568,7 +568,7 @@ class FakeApi:
         follow: bool = False,
         **_: Any,
     ) -> FakeStream:
-        """What the pod wrote (`FakeCluster.say`), up to now, each line with its time; ``follow``: and what it
+        """Log of the pod (`FakeCluster.say`), up to now, each line with its time; ``follow``: and what it
         writes from now on, as long as its container runs.
         """
         if follow:
@@ -878,7 +878,7 @@ def merged(old: Any, patch: Any) -> Any:
 
 
 def with_defaults(given: Json, defaults: Mapping[str, Any]) -> Json:
-    """What a CRD's defaults make of an object: fields that it does not say."""
+    """Return an object with a CRD's defaults for fields that it does not say."""
     result = dict(given)
     for name, value in defaults.items():
         if isinstance(value, Mapping):

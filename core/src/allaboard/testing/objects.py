@@ -18,11 +18,11 @@ from allaboard.text.units import rfc3339
 
 Json = dict[str, Any]
 BEGUN = 1_790_000_000.0
-"""When everything begins, in epoch seconds."""
+"""Begin of everything, in epoch seconds."""
 JOB = "digits-00000000"
 LAUNCH = "0123456789abcdef"
 PYTORCHJOBS = resource_for(ENGINES["pytorchjob"])
-"""Where the API server keeps PyTorchJobs."""
+"""Resource of PyTorchJobs in the API server."""
 
 
 def at(seconds: float | None) -> str | None:
@@ -100,7 +100,7 @@ def a_pod(
     exit_code: int | None = None,
     reason: str | None = None,
     waiting: str | None = None,
-    words: str | None = None,
+    message: str | None = None,
     restarts: int = 0,
     last: Mapping[str, Any] | None = None,
     pod_reason: str | None = None,
@@ -109,7 +109,7 @@ def a_pod(
     scheduler: str | None = None,
 ) -> Json:
     """The pod of a member. ``placed``: when it got its node, None: not scheduled; ``unschedulable``: the
-    scheduler's message; ``waiting``: the reason of its waiting container, with the message ``words``;
+    scheduler's message; ``waiting``: the reason of its waiting container, with ``message``;
     ``last``: how its container ended before; ``reason`` and ``exit_code``: how it has ended now;
     ``pod_reason``: of the pod.
     """
@@ -137,7 +137,7 @@ def a_pod(
         status["reason"] = pod_reason
     if "nodeName" in spec and pod_reason != "UnexpectedAdmissionError":
         status["containerStatuses"] = [
-            _container(phase, started, ended, exit_code, reason, waiting, words, restarts, last)
+            _container(phase, started, ended, exit_code, reason, waiting, message, restarts, last)
         ]
     metadata: Json = {
         "name": f"{job}-{member}",
@@ -159,7 +159,7 @@ def _container(
     exit_code: int | None,
     reason: str | None,
     waiting: str | None,
-    words: str | None,
+    message: str | None,
     restarts: int,
     last: Mapping[str, Any] | None,
 ) -> Json:
@@ -168,7 +168,7 @@ def _container(
         times: Json = {name: at(last[name]) for name in ("startedAt", "finishedAt") if name in last}
         state["lastState"] = {"terminated": {**last, **times}}
     if waiting is not None:
-        state["state"] = {"waiting": {"reason": waiting, **({"message": words} if words else {})}}
+        state["state"] = {"waiting": {"reason": waiting, **({"message": message} if message else {})}}
     elif phase == "Pending":
         state = {"name": "pytorch", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
     elif phase == "Running":

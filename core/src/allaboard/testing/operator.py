@@ -35,7 +35,7 @@ def stamp(epoch: float) -> str:
 
 
 class ClusterObjects(Protocol):
-    """What the operators and the kubelet need of a `FakeCluster`."""
+    """Interface of a `FakeCluster` for the operators and the kubelet."""
 
     now: float
     shows: tuple[Resource, ...]
@@ -74,7 +74,7 @@ class FakeOperator:
         self.ends[job] = exit_code
 
     def act(self) -> None:
-        """What happens when time has passed: first in the pods, then to the jobs."""
+        """Do what is due by now: first in the pods, then to the jobs."""
         for pod in self._pods():
             self._kubelet(pod)
         for body in self._jobs() if self.queued_for is not None else ():
@@ -98,9 +98,13 @@ class FakeOperator:
             self.cluster.create(
                 KUEUE_WORKLOADS, {**body, "spec": {"queueName": queue}}, metadata["namespace"]
             )
-        said = {"type": "QuotaReserved", "status": "False" if held else "True", "reason": "WaitingForQuota"}
-        said |= {"message": "insufficient unused quota for cpu in flavor any, 2 more needed"}
-        self.cluster.objects[key]["status"] = {"conditions": [said]}
+        condition = {
+            "type": "QuotaReserved",
+            "status": "False" if held else "True",
+            "reason": "WaitingForQuota",
+        }
+        condition |= {"message": "insufficient unused quota for cpu in flavor any, 2 more needed"}
+        self.cluster.objects[key]["status"] = {"conditions": [condition]}
         self.cluster._put(resource_for(engine), merged(job, engine.suspension(held)), "MODIFIED")
 
     def raw(self, path: str) -> Json:
@@ -412,7 +416,7 @@ def _engine(job: Json) -> Engine:
 
 
 def _layout(engine: Engine, job: Json, counts: Mapping[str, Counts]) -> Layout:
-    """What `Engine.judge` needs to know of a job: its members, and whether it is elastic."""
+    """Layout that `Engine.judge` needs of a job: its members, and whether it is elastic."""
     name = job["metadata"]["name"]
     total = sum(count.replicas for count in counts.values())
     elastic = Elastic(1, total) if "elasticPolicy" in job["spec"] else None

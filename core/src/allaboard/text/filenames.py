@@ -31,13 +31,13 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 def sha256(value: object) -> Sha256:
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise ValueError(f"{_shown(value)} is no SHA-256; it has 64 digits from 0-9 and a-f")
+        raise ValueError(f"{_shown(value)} is not a SHA-256; write 64 digits from 0-9 and a-f")
     return Sha256(value)
 
 
 def relative_name(value: object) -> RelativeName:
     if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is no name of a file; it must be text")
+        raise ValueError(f"{_shown(value)} is not a file name; it must be text")
     trouble = _name_trouble(value)
     if trouble:
         raise ValueError(f"the name {_shown(value)} {trouble}")
@@ -45,7 +45,7 @@ def relative_name(value: object) -> RelativeName:
 
 
 def leads_out(name: str) -> str | None:
-    """Why a path may lead out of the folder that it is put into, None when it never does.
+    """Return the reason for which a path may lead out of the folder that it is put into; None: it never does.
 
     For names that are keys in a store and may become paths in a training script.
     """

@@ -58,7 +58,7 @@ def why_not_an_object_name(name: str, most: int = 253) -> str | None:
         return f"{show(name)} has {len(name)} characters; the name of an object has at most {most}"
     if not _OBJECT_NAME.fullmatch(name):
         return (
-            f"{show(name)} is no name of an object; use lower-case letters, digits, '-' and '.', "
+            f"{show(name)} is not an object name; use lower-case letters, digits, '-' and '.', "
             "beginning and ending with a letter or a digit"
         )
     return None
@@ -70,7 +70,7 @@ def why_not_a_label_value(value: str) -> str | None:
         return f"{show(value)} has {len(value)} characters; the value of a label has at most 63"
     if not _LABEL_VALUE.fullmatch(value):
         return (
-            f"{show(value)} is no value of a label; use letters, digits, '-', '_' and '.', "
+            f"{show(value)} is not a label value; use letters, digits, '-', '_' and '.', "
             "beginning and ending with a letter or a digit"
         )
     return None
@@ -82,7 +82,7 @@ def why_not_a_qualified_name(name: str) -> str | None:
     """
     prefix, slash, own = name.rpartition("/")
     if (slash and why_not_an_object_name(prefix)) or not own or why_not_a_label_value(own):
-        return f"{show(name)} is no name of a label; write one like zone or example.com/zone"
+        return f"{show(name)} is not a label name; write one like zone or example.com/zone"
     return None
 
 
@@ -92,21 +92,21 @@ def why_not_an_image(reference: str) -> str | None:
     if any(c.isspace() for c in reference):
         return f"{shown} holds a blank; write an image like registry.lab/ml/train:v3"
     rest, at, digest = reference.partition("@")
-    if at and (why := _why_not_a_digest(digest)):
-        return f"{shown}: {why}"
+    if at and (reason := _why_not_a_digest(digest)):
+        return f"{shown}: {reason}"
     host, slash, path = rest.partition("/")
     if not slash or not (set(host) & set(".:") or host == "localhost" or host.lower() != host):
         host, path = "", rest
     path, colon, tag = path.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        what = f"the tag {show(tag)} is none" if tag else "the tag after ':' is empty"
-        return f"{shown}: {what}; use letters, digits, '_', '-' and '.', at most 128 (v3)"
+        trouble = f"the tag {show(tag)} is not valid" if tag else "the tag after ':' is empty"
+        return f"{shown}: {trouble}; use letters, digits, '_', '-' and '.', at most 128 (v3)"
     if host and not _HOST.fullmatch(host):
-        return f"{shown}: {show(host)} is no registry; write it like registry.lab:5000/ml/train:v3"
+        return f"{shown}: {show(host)} is not a registry; write it like registry.lab:5000/ml/train:v3"
     if path != path.lower():
-        return f"{shown}: the name of an image is written in lower case: {show(path.lower())}"
+        return f"{shown}: an image name must be in lower case: {show(path.lower())}"
     if not path or not all(_REPOSITORY.fullmatch(part) for part in path.split("/")):
-        return f"{shown} is no image; write one like registry.lab/ml/train:v3"
+        return f"{shown} is not an image; write one like registry.lab/ml/train:v3"
     if len(path) + len(host) > 255:
         return f"{shown} has more than the 255 characters of an image's name"
     return None
@@ -116,9 +116,9 @@ def _why_not_a_digest(digest: str) -> str | None:
     kind, _, hexadecimal = digest.partition(":")
     length = _DIGEST_LENGTHS.get(kind)
     if not _DIGEST.fullmatch(digest) or (length is not None and len(hexadecimal) != length):
-        return "its digest is none; write sha256: and 64 hexadecimal digits"
+        return "the digest is not valid; write sha256: and 64 hexadecimal digits"
     if length is not None and hexadecimal != hexadecimal.lower():
-        return "its digest is written in lower case"
+        return "the digest must be in lower case"
     return None
 
 
@@ -156,9 +156,7 @@ def attempt_name(run: str, attempt: int, generation: int = 1, most: int = OBJECT
 
 
 def checkpoint_folder(run: str, generation: int) -> str:
-    """Where a run keeps its checkpoints below ``checkpoints.uri``; a new generation starts in a fresh
-    folder.
-    """
+    """Folder of a run's checkpoints below ``checkpoints.uri``; a new generation starts in a fresh folder."""
     return run if generation <= 1 else f"{run}-g{generation}"
 
 
@@ -175,5 +173,5 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def one_of(known: Iterable[str]) -> str:
     """``a, b or c`` for messages."""
-    words = list(known)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    names = list(known)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -53,8 +53,8 @@ def _in_json(character: str) -> str:
 
 
 def last_state(line: str) -> str:
-    r"""What a terminal would show in the end of a line that carriage returns redraw (progress bars): the last
-    part that is not empty. ``10%\r20%\r`` is ``20%``.
+    r"""Return what a terminal shows at the end of a line that carriage returns redraw (progress bars): the
+    last part that is not empty. ``10%\r20%\r`` is ``20%``.
     """
     if "\r" not in line:
         return line

@@ -27,7 +27,7 @@ KNOWN_FROM = 4
 """Shorter values are not searched for: they would be found in every other word."""
 
 DEPTH = 100
-"""What is nested deeper is not shown."""
+"""Deepest level that is shown."""
 
 
 # --- names ------------------------------------------------------------------------------------------------
@@ -53,20 +53,21 @@ _NUMBER = re.compile(r"[+-]?[0-9][0-9_]*+(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?")
 
 
 def names_a_secret(name: object) -> bool:
-    """Whether what stands under this name is a secret: ``HF_TOKEN``, ``apiKey``, ``PGPASSWORD``."""
+    """True if the value under this name is a secret: ``HF_TOKEN``, ``apiKey``, ``PGPASSWORD``."""
     if not isinstance(name, str) or len(name) > 1000 or name in _NOT_SECRET:
         return False
     if _INSIDE_A_WORD.search(name.lower()):
         return True
-    words = [w.lower() for w in _WORDS.findall(name)]
-    if len(words) > 1 and words[-1] in _SECRET_ENDINGS:
+    parts = [w.lower() for w in _WORDS.findall(name)]
+    if len(parts) > 1 and parts[-1] in _SECRET_ENDINGS:
         return True
-    return any(w in _SECRET_WORDS or w in _PLURALS or _ENDING.search(w) for w in words)
+    return any(w in _SECRET_WORDS or w in _PLURALS or _ENDING.search(w) for w in parts)
 
 
 def hidden_value(name: object, value: object) -> bool:
-    """Whether this value of this name is to be hidden. Nothing, true and false are no secrets, nor is a
-    number that measures something (``MAX_TOKENS``)."""
+    """True if this value of this name has to be hidden. Nothing, true and false are no secrets, nor is a
+    number that measures something (``MAX_TOKENS``).
+    """
     if value is None or isinstance(value, bool) or not names_a_secret(name):
         return False
     text = value if isinstance(value, str) else _text(value)
@@ -116,7 +117,7 @@ def _userinfo(match: re.Match[str]) -> str:
 
 
 def _end_of_userinfo(body: str) -> int:
-    """Where the ``@`` is that ends user and password, in what follows the two slashes; -1 where none does."""
+    """Index of the ``@`` that ends user and password, in the text after the two slashes; -1: none."""
     authority = re.match(r"[^/?#]*+", body)
     end = authority.end() if authority else 0
     at = body.rfind("@", 0, end)
@@ -307,7 +308,7 @@ _ERRORS = re.compile(r"(?:Error|Exception|Warning)$")  # `KeyError: 'loss'`
 
 
 def _is_assignment(match: re.Match[str], value: str, text: str) -> bool:
-    """Whether an assignment in prose is one: ``api_key=abc`` always, ``token: expected ','`` not."""
+    """True if the match is an assignment, not prose: ``api_key=abc`` always, ``token: expected ','`` not."""
     name = match[1]
     if not hidden_value(name, value.strip("\\")):
         return False
@@ -327,7 +328,7 @@ _CODE = re.compile(r"lambda$|[a-z_]+(?:\.[a-z_]+)*[(\[]|[a-z_]+(?:\.[a-z_]+)+$")
 
 
 def _strong(name: str) -> bool:
-    """Whether the name says it without doubt; ``key``, ``token`` and such may be anything."""
+    """True if the name is a secret's without doubt; ``key``, ``token`` and such may be anything."""
     return bool(_INSIDE_A_WORD.search(name.lower())) or len(_WORDS.findall(name)) > 1
 
 
@@ -452,7 +453,7 @@ class _Walk:
         self._depth += 1
         try:
             self._seen[at] = copy(value)
-        except Exception:  # a mapping that is none: its author's code raises
+        except Exception:  # a broken mapping: its author's code raises
             self._seen[at] = HIDDEN
         finally:
             self._depth -= 1

@@ -88,7 +88,7 @@ def decode(line: str) -> Report | None:
 
 
 def is_answer(line: str) -> bool:
-    """Whether a line only answers a question, so that who wrote it may stand still all the same."""
+    """True if a line only answers a question: its writer may stand still all the same."""
     return f'{PREFIX}{{"v":{VERSION},"kind":"{STACKS}",' in line[:200]
 
 
@@ -100,7 +100,7 @@ def whole(value: Any) -> int | None:
 
 
 def _fits(value: Any, fits: Callable[[Any], bool], is_odd: bool) -> bool:
-    """Whether a field is what its kind says; it may be left out, but not be no number."""
+    """True if a field has the type of its kind. It may be absent; a number may not be NaN or infinite."""
     return not is_odd if value is None else fits(value)
 
 
@@ -125,7 +125,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     STACKS: {"asked": _is_text, "look": _is_text, "told": _is_whole},
     "flag": {"code": lambda value: isinstance(value, str) and bool(_CODE.fullmatch(value)), "text": _is_text},
 }
-"""What the fields of a kind must be for a line to be a report."""
+"""Requirements on the fields of a kind for a line to be a report."""
 
 
 def _plain(value: Any, path: str, nonfinite: list[str]) -> Any:

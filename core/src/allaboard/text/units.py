@@ -107,14 +107,14 @@ _LONGEST = 40
 """Characters of a number with its unit; no right one has as many."""
 
 
-def _quantity(value: str | int | float, what: str, allowed: str) -> tuple[Decimal, str]:
+def _quantity(value: str | int | float, kind: str, allowed: str) -> tuple[Decimal, str]:
     """(number, unit). Decimal: a size is exact to its last byte."""
     if not isinstance(value, bool):
         text = value if isinstance(value, str) else _shown(value)
         match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _LONGEST and text.isascii() else None
         if match:
             return Decimal(match.group(1)), match.group(2) or ""
-    raise ValueError(f"{_shown(value)} is not {what}; write {allowed}")
+    raise ValueError(f"{_shown(value)} is not {kind}; write {allowed}")
 
 
 def _shown(value: str | int | float) -> str:
@@ -159,8 +159,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def place_in_line(before: int | None) -> str:
-    """How to go on with a sentence about a queue: ``, next in line``, ``, 3 before it``; nothing where the
-    place is not known.
+    """Continuation of a sentence about a queue: ``, next in line``, ``, 3 before it``; empty if the place is
+    not known.
     """
     return "" if before is None else f", {before} before it" if before else ", next in line"
 

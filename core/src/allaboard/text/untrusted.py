@@ -27,7 +27,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a text may ask of its reader."""
+    """Limits of a text that is read: its size, and that of its values."""
 
     size: int = 8 * 2**20
     """Bytes of the text, as UTF-8."""
@@ -92,8 +92,8 @@ def parse_json(
     """The value of a JSON text. ``nonfinite``: take NaN, Infinity and numbers beyond a float as None instead
     of refusing them (for metrics, where a writer in Python leaves them). ``spelling``: whether numbers keep
     theirs, which nobody asks of a record. ``any_text``: take NUL and half surrogate pairs in text, for what
-    quotes the output of others. ``unique``: refuse a field that stands twice; without it the last one counts,
-    and the reading takes little longer than that of the standard library. Raises `Unreadable`.
+    quotes the output of others. ``unique``: refuse a field that appears twice; without it the last one
+    counts, and the reading takes little longer than that of the standard library. Raises `Unreadable`.
     """
     text = decode(data, limits)
     # The decoder of the standard library recurses, and millions of values are small as text and large in
@@ -126,7 +126,7 @@ def _decoder(limits: Limits, nonfinite: bool, spelling: bool, unique: bool) -> j
 
     def constant(word: str) -> None:
         if not nonfinite:
-            raise Unreadable(f"holds {word}, which JSON has not; write null")
+            raise Unreadable(f"holds {word}, which JSON does not have; write null")
 
     return json.JSONDecoder(
         object_pairs_hook=_unique if unique else None,
@@ -170,7 +170,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise Unreadable(f"is not valid: the field {show(key)} stands twice")
+                raise Unreadable(f"is not valid: the field {show(key)} appears twice")
             seen.add(key)
     return mapping
 
@@ -211,8 +211,8 @@ Reader = Callable[[Any, str], Any]
 """Of a value and its path."""
 
 
-def _refuse(at: str, what: str) -> Unreadable:
-    return Unreadable(f"holds no {what} ({at})" if at else f"holds no {what}")
+def _refuse(at: str, kind: str) -> Unreadable:
+    return Unreadable(f"holds no {kind} ({at})" if at else f"holds no {kind}")
 
 
 @lru_cache
@@ -226,7 +226,7 @@ def _reader(kind: Any, times: bool = True) -> Reader:
         return partial(_read_fields, kind, {f.name: hints[f.name] for f in fields(kind) if f.init}, needed)
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        readers = tuple(_reader(one, times) for one in inside if one is not NoneType)
+        readers = tuple(_reader(member, times) for member in inside if member is not NoneType)
         return partial(_read_union, readers, NoneType in inside)
     if origin is tuple:
         return partial(_read_tuple, _reader(inside[0]))
@@ -238,14 +238,14 @@ def _reader(kind: Any, times: bool = True) -> Reader:
 def _read_fields(kind: Any, hints: Mapping[str, Any], needed: tuple[str, ...], data: Any, at: str) -> Any:
     if not isinstance(data, Mapping):
         raise _refuse(at, "mapping")
-    found = {}
+    fields = {}
     for name, hint in hints.items():
         value = data.get(name, _NOWHERE)
         if value is not _NOWHERE:
-            found[name] = _reader(hint)(value, f"{at}.{name}" if at else name)
+            fields[name] = _reader(hint)(value, f"{at}.{name}" if at else name)
         elif name in needed:
             raise _refuse(at, f"field {name}")
-    return kind(**found)
+    return kind(**fields)
 
 
 def _read_union(readers: tuple[Reader, ...], optional: bool, value: Any, at: str) -> Any:
@@ -289,7 +289,7 @@ def decode(data: bytes | str, limits: Limits = LIMITS) -> str:
         try:
             data = data.encode()
         except UnicodeEncodeError:
-            raise Unreadable("holds half of a surrogate pair, which is no character") from None
+            raise Unreadable("holds half of a surrogate pair, which is not a character") from None
     if isinstance(data, str) or len(data) > limits.size:
         raise Unreadable(f"has more than the {limits.size:,} bytes that are allowed")
     try:
@@ -377,7 +377,7 @@ def _leaf_flaw(item: Any, limits: Limits) -> str | None:
         return _digits_flaw(item, limits)
     if isinstance(item, float):
         return None if math.isfinite(item) else f"{float(item)!r} is not a finite number"
-    return f"a {type(item).__name__} is no plain value; write text or a number"
+    return f"a {type(item).__name__} is not a plain value; write text or a number"
 
 
 def _digits_flaw(item: Any, limits: Limits) -> str | None:
@@ -395,14 +395,14 @@ def _shown(value: Any) -> str:
 
 
 def text_flaw(text: str) -> str | None:
-    """What keeps a text from being written anywhere as UTF-8 and passed to a process; None for nothing."""
+    """Return why a text cannot be written as UTF-8 or passed to a process; None: it can."""
     if "\0" in text:
         return "holds a NUL byte"
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            return "holds half of a surrogate pair, which is no character"
+            return "holds half of a surrogate pair, which is not a character"
     return None
 
 

@@ -96,11 +96,11 @@ def _check_events(events: Iterator[Any], limits: Limits) -> None:
 
 
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
-"""What an author may write to say that a value is text."""
+"""Tags by which an author marks a value as text."""
 
 
 def _refuse_event(trouble: str, event: Any) -> Unreadable:
-    return Unreadable(f"is not YAML that is taken: {trouble}{_at(event)}")
+    return Unreadable(f"is not YAML that can be read: {trouble}{_at(event)}")
 
 
 def _at(event: Any) -> str:
@@ -124,11 +124,11 @@ def _loader(yaml: Any, limits: Limits) -> Any:
             if key.tag == "tag:yaml.org,2002:merge":
                 merges += 1
                 if merges > 1:
-                    stop(key, "the field '<<' stands twice")
+                    stop(key, "the field '<<' appears twice")
             elif not isinstance(key, yaml.ScalarNode):
                 stop(key, "a field's name is text, not a list or a mapping")
             elif key.value in seen:
-                stop(key, f"the field {show(key.value)} stands twice")
+                stop(key, f"the field {show(key.value)} appears twice")
             else:
                 seen.add(key.value)
         loader.flatten_mapping(node)

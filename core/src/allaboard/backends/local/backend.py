@@ -317,8 +317,8 @@ class LocalBackend:
         elif isinstance(decision, run_record.NewGeneration) and old is not None:
             record = old.next_generation(uid, owner, spec, digest)
             notes.append(
-                f"{plan.run}: {decision.why}"
-                if decision.why
+                f"{plan.run}: {decision.reason}"
+                if decision.reason
                 else f"{plan.run} succeeded before and its result was taken; it trains again from scratch"
             )
         else:

@@ -149,7 +149,7 @@ def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
 
     from allaboard.text.printable import visible_json
 
-    told = [one.told() for one in outcomes if not one.problems]
+    told = [one.differences() for one in outcomes if not one.problems]
     answer = {
         "documents": documents,
         "changed": [item for changed, _ in told for item in changed],
@@ -179,7 +179,7 @@ def _lines(one: Outcome) -> Iterator[str]:
         yield f"passed over, {one.passed}"
     for problem in one.problems:
         yield f"cannot be converted: {problem}"
-    changed, lost = one.told() if not one.problems else ([], [])
+    changed, lost = one.differences() if not one.problems else ([], [])
     for item in changed:
         yield f"changed: {_path(one, item)}: {_words(item['from'])} -> {_words(item['to'])} ({item['why']})"
     for item in lost:

@@ -155,7 +155,7 @@ def _page(title: str, findings: list[Finding], ink: Ink) -> Iterator[str]:
                 continue
             yield ""
             yield f"{ink(severity, colour)} {finding.path}: {finding.summary} [{finding.code}]"
-            yield f"  {finding.why}"
+            yield f"  {finding.reason}"
             yield f"  Fix: {finding.fix}"
 
 

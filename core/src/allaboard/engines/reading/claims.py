@@ -25,14 +25,14 @@ _PROFILE = ("device.attributes['gpu.nvidia.com'].profile == '", "'")
 def with_claims(made: Conversion, others: Sequence[Json], names: Collection[str]) -> Conversion:
     """The job with what the templates beside it say. ``names``: of the container that trains."""
     templates = {
-        str((one.get("metadata") or {}).get("name")): one
-        for one in others
-        if one.get("kind") == "ResourceClaimTemplate" and isinstance(one.get("metadata"), Mapping)
+        str((obj.get("metadata") or {}).get("name")): obj
+        for obj in others
+        if obj.get("kind") == "ResourceClaimTemplate" and isinstance(obj.get("metadata"), Mapping)
     }
     if not templates:
         return made
     job = copy.deepcopy(dict(made.job))
-    groups = [one for one in (job.get("groups") or {}).values() if isinstance(one, dict)]
+    groups = [group for group in (job.get("groups") or {}).values() if isinstance(group, dict)]
     for holder in (job, *groups):
         _claim(holder, job.get("resources") or {}, templates, names)
     return replace(made, job={name: job[name] for name in FIELDS if name in job})
@@ -50,12 +50,12 @@ def _claim(
     if not isinstance(claims, list) or len(claims) != 1:
         return
     claim = claims[0] if isinstance(claims[0], Mapping) else {}
-    said = _fields(templates.get(str(claim.get("resourceClaimTemplateName")), {}))
+    requested = _fields(templates.get(str(claim.get("resourceClaimTemplateName")), {}))
     containers = spec.get("containers")
     if not isinstance(containers, list):
         return
     trains = [c for c in containers if c.get("name") in names]
-    if said is None or len(trains) != 1 or {*claim} != {"name", "resourceClaimTemplateName"}:
+    if requested is None or len(trains) != 1 or {*claim} != {"name", "resourceClaimTemplateName"}:
         return
     resources = trains[0].get("resources")
     if not isinstance(resources, dict) or resources.get("claims") != [{"name": claim["name"]}]:
@@ -63,7 +63,7 @@ def _claim(
     own = holder.get("resources") or {}
     if {"gpu", "mig", "device_class"} & {*own, *shared}:
         return  # it has GPUs of the device plugin, too
-    holder["resources"] = {**shared, **own, **said}
+    holder["resources"] = {**shared, **own, **requested}
     del resources["claims"]
     del spec["resourceClaims"]
     if not resources:
@@ -87,7 +87,7 @@ _TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSched
 
 
 def _fields(template: Json) -> dict[str, Any] | None:
-    """What a template says in the words of `resources`; None: not this alone."""
+    """Fields of `resources` for a claim template; None: the template says more than these."""
     request = _only(_at(template, "spec", "spec"), "devices", "requests")
     if not isinstance(request, list) or len(request) != 1 or not isinstance(request[0], Mapping):
         return None
@@ -101,12 +101,12 @@ def _fields(template: Json) -> dict[str, Any] | None:
         return None
     if not isinstance(count, int) or not 0 < count <= _LARGEST:
         return None
-    selectors = [_only(one, "cel", "expression") for one in exactly.get("selectors") or ()]
+    selectors = [_only(item, "cel", "expression") for item in exactly.get("selectors") or ()]
     fields: dict[str, Any] = {"gpu": count}
     if selectors and (profile := _profile(selectors[0])) is not None:
         fields["mig"] = profile
         selectors.pop(0)
-    if len(selectors) > 1 or not all(isinstance(one, str) and one.strip() for one in selectors):
+    if len(selectors) > 1 or not all(isinstance(text, str) and text.strip() for text in selectors):
         return None
     chosen = {"device_selector": selectors[0]} if selectors else {}
     return {**fields, "device_class": of_class, **chosen}
@@ -127,7 +127,7 @@ def _at(value: Any, *path: str) -> Any:
 
 
 def _only(value: Any, *path: str) -> Any:
-    """What stands at this path of a mapping that says nothing else."""
+    """Value at this path of a mapping that holds nothing else."""
     for name in path:
         if not isinstance(value, Mapping) or {*value} != {name}:
             return None

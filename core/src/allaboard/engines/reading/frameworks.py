@@ -1,4 +1,4 @@
-"""Which framework a JobSet trains with, and which roles its replicated jobs have: a JobSet says neither."""
+"""Framework of a JobSet, and roles of its replicated jobs: a JobSet says neither."""
 
 from __future__ import annotations
 
@@ -36,32 +36,34 @@ def framework_of(reading: Reading, gang: Gang, ours: bool, roles: Callable[[str]
     framework follows. ``roles``: those of a framework.
     """
     containers = [part.trainer() for part in gang.parts]
-    names = [str(v.get("name")) for one in containers for v in env_of(one) if isinstance(v, Mapping)]
+    names = [
+        str(v.get("name")) for container in containers for v in env_of(container) if isinstance(v, Mapping)
+    ]
     if ours:
         if gang.part("launcher") is not None:
             reading.wrong(
-                "kind", "is what allaboard made of a job of MPI, which is not read back; take the job"
+                "kind", "was made by allaboard from an MPI job, and cannot be converted back; use the job"
             )
         return _of_ours({*names}), True
-    program = " ".join(word for one in containers for word in program_of(one))
+    program = " ".join(word for container in containers for word in program_of(container))
     if match := _MPI.search(program):
-        words = f"runs {match[1]}: a job of MPI is an MPIJob; write it with framework: mpi"
-        reading.wrong("kind", words)
-    images = " ".join(str(one.get("image")) for one in containers)
-    called = [str(one.get("name")) for one in containers] + [part.name for part in gang.parts]
+        message = f"runs {match[1]}: a job of MPI is an MPIJob; write it with framework: mpi"
+        reading.wrong("kind", message)
+    images = " ".join(str(container.get("image")) for container in containers)
+    called = [str(container.get("name")) for container in containers] + [part.name for part in gang.parts]
     texts = {"the program": program, "the image": images, "a name": " ".join([*called, gang.name])}
-    found = _by_variables(names) or _by_words(texts)
-    if found is None and any(_TPU in limits_of(one) for one in containers):
-        found = "jax", "it asks for TPUs"
-    framework, why = found or _by_roles(gang, roles)
-    reading.change(AT, None, f"framework: {framework}", f"a job says its framework; {why}")
-    return framework, found is not None
+    evidence = _by_variables(names) or _by_words(texts)
+    if evidence is None and any(_TPU in limits_of(container) for container in containers):
+        evidence = "jax", "it asks for TPUs"
+    framework, reason = evidence or _by_roles(gang, roles)
+    reading.change(AT, None, f"framework: {framework}", f"a job says its framework; {reason}")
+    return framework, evidence is not None
 
 
 def _of_ours(names: set[str]) -> str:
-    told = {"PET_NPROC_PER_NODE": "pytorch", "COORDINATOR_ADDRESS": "jax", "PADDLE_JOB_ID": "paddle"}
-    told["MASTER_ADDR"] = "xgboost"
-    return next((framework for name, framework in told.items() if name in names), "tensorflow")
+    frameworks = {"PET_NPROC_PER_NODE": "pytorch", "COORDINATOR_ADDRESS": "jax", "PADDLE_JOB_ID": "paddle"}
+    frameworks["MASTER_ADDR"] = "xgboost"
+    return next((framework for name, framework in frameworks.items() if name in names), "tensorflow")
 
 
 def _by_variables(names: list[str]) -> tuple[str, str] | None:
@@ -81,7 +83,7 @@ def _by_words(texts: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _by_roles(gang: Gang, roles: Callable[[str], Roles]) -> tuple[str, str]:
-    """What a JobSet is taken for in which nothing tells it: torch, but where there are several leaders."""
+    """Framework of a JobSet in which nothing tells it: torch, unless there are several leaders."""
     unknown = "nothing in this JobSet tells it, and "
     torch, paddle = roles("pytorch"), roles("paddle")
     is_led_by_several = len(gang.parts) > 1 and not _have_places(gang, torch, _by_names(gang, torch))
@@ -112,11 +114,11 @@ def assign_roles(
         shares = {"master": 1, "worker": part.count - 1} if led else {"worker": part.count}
         part.roles = tuple((role, count) for role, count in shares.items() if count)
     else:
-        found = {part.name: part.name for part in gang.parts} if ours else _by_names(gang, roles)
-        if not _fits(reading, framework, evident, roles, gang, found):
+        role_by_part = {part.name: part.name for part in gang.parts} if ours else _by_names(gang, roles)
+        if not _fits(reading, framework, evident, roles, gang, role_by_part):
             return
         for part in gang.parts:
-            part.roles = ((found[part.name], part.count),)
+            part.roles = ((role_by_part[part.name], part.count),)
     rank = 0
     for part in sorted(gang.parts, key=lambda part: [*roles].index(part.roles[0][0])):
         part.first_rank = rank
@@ -127,11 +129,11 @@ def assign_roles(
 def _by_names(gang: Gang, roles: Roles) -> dict[str, str]:
     """Name of a part -> its role. One pod beside others leads where no name says who does."""
     lead = next((role for role in ("chief", "master") if role in roles), None)
-    found = {part.name: _role_of(part.name, roles, lead) for part in gang.parts}
-    alone = [part.name for part in gang.parts if part.count == 1 and found[part.name] == "worker"]
-    if lead is not None and lead not in found.values() and len(alone) == 1:
-        found[alone[0]] = lead
-    return found
+    role_by_part = {part.name: _role_of(part.name, roles, lead) for part in gang.parts}
+    alone = [part.name for part in gang.parts if part.count == 1 and role_by_part[part.name] == "worker"]
+    if lead is not None and lead not in role_by_part.values() and len(alone) == 1:
+        role_by_part[alone[0]] = lead
+    return role_by_part
 
 
 def _role_of(name: str, roles: Roles, lead: str | None) -> str:
@@ -151,37 +153,43 @@ def _fits(
     evident: bool,
     roles: Roles,
     gang: Gang,
-    found: Mapping[str, str],
+    role_by_part: Mapping[str, str],
 ) -> bool:
-    """Whether there are as many members of each role as the framework has."""
-    if _have_places(gang, roles, found):
+    """True if each role has as many members as the framework allows."""
+    if _have_places(gang, roles, role_by_part):
         return True
     there = ", ".join(f"{part.name} ({part.count})" for part in gang.parts)
     known = one_of(f"{role} (at most {most})" if most else role for role, most in roles.items())
-    words = (
+    message = (
         f"these are no groups of one {framework} job, whose roles are {known}: {there}; give the one that "
         "leads a replicated job of one pod, or convert what is a job of its own by itself"
     )
     if not evident:
-        words += "; nothing in it tells a framework, so it may be no training job"
-    reading.wrong(AT, words)
+        message += "; nothing in it names a framework, so it may not be a training job"
+    reading.wrong(AT, message)
     return False
 
 
-def _have_places(gang: Gang, roles: Roles, found: Mapping[str, str]) -> bool:
-    """``found``: name of a part -> its role."""
-    too_many = [part for part in gang.parts if part.count > (roles.get(found[part.name]) or part.count)]
-    return len({*found.values()}) == len(gang.parts) and not too_many and {*found.values()} <= {*roles}
+def _have_places(gang: Gang, roles: Roles, role_by_part: Mapping[str, str]) -> bool:
+    """``role_by_part``: name of a part -> its role."""
+    too_many = [
+        part for part in gang.parts if part.count > (roles.get(role_by_part[part.name]) or part.count)
+    ]
+    return (
+        len({*role_by_part.values()}) == len(gang.parts)
+        and not too_many
+        and {*role_by_part.values()} <= {*roles}
+    )
 
 
 def _tell_roles(reading: Reading, part: Part) -> None:
-    """What differs from the shape of the part."""
+    """Report the differences from the shape of the part."""
     groups = [role for role, _ in part.roles]
     if groups != [part.name]:
-        why = "groups are called as the roles of the framework"
+        reason = "groups are called as the roles of the framework"
         if len(groups) > 1:
-            why += ", and the first of equal members is its master"
-        reading.change(f"{part.at}.name", part.name, ", ".join(groups), why)
+            reason += ", and the first of equal members is its master"
+        reading.change(f"{part.at}.name", part.name, ", ".join(groups), reason)
     if part.pods > 1:
         at = f"{part.at}.template.spec.parallelism"
         reading.change(at, part.pods, 1, f"each member is a Job of one pod; there are {part.count}")
@@ -191,19 +199,19 @@ def processes_of(gang: Gang) -> int | str:
     """Processes of each member of a PyTorch job: as torchrun is told, else by the size of the world; 1 is
     torchrun's own.
     """
-    told: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for part in reversed(gang.by_rank()):
         variables = env_of(part.trainer())
-        told |= {name: values[0] for name, values in values_of(gang, part, variables).items() if values}
-    said = told.get("PET_NPROC_PER_NODE", "")
-    if said in ("auto", "cpu", "gpu"):
-        return said
-    words = " ".join(word for part in gang.parts for word in program_of(part.trainer()))
-    match = _PROCESSES.search(words)
-    said = said or (match[1] if match else "")
-    if re.fullmatch(r"[1-9]\d{0,3}", said):
-        return int(said)
-    world, total = told.get("WORLD_SIZE", ""), sum(part.count for part in gang.parts)
+        settings |= {name: values[0] for name, values in values_of(gang, part, variables).items() if values}
+    processes = settings.get("PET_NPROC_PER_NODE", "")
+    if processes in ("auto", "cpu", "gpu"):
+        return processes
+    command = " ".join(word for part in gang.parts for word in program_of(part.trainer()))
+    match = _PROCESSES.search(command)
+    processes = processes or (match[1] if match else "")
+    if re.fullmatch(r"[1-9]\d{0,3}", processes):
+        return int(processes)
+    world, total = settings.get("WORLD_SIZE", ""), sum(part.count for part in gang.parts)
     if re.fullmatch(r"[1-9]\d{0,6}", world) and int(world) % total == 0:
         return int(world) // total
     return 1

@@ -10,7 +10,7 @@ a job:
 - Members have other hosts and other indices in a run (`members`).
 - A member is a Job of its own, and is restarted with its gang (`restarts`). What a Job of several pods says
   of all of them, and what is no field of a job, is lost and told; a member that starts after another has
-  ended is none of a gang, and a problem.
+  ended is not part of a gang, and is a problem.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BY_INDEX = ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
 
 
 class Kind(Protocol):
-    """What is asked of the engine."""
+    """Methods of the engine that reading needs."""
 
     KIND: str
     NAME: str
@@ -54,21 +54,21 @@ class Kind(Protocol):
 
 def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     """The job that a JobSet says. Raises BadInput with every problem and its path."""
-    reading, ours, what = Reading(), is_ours(obj), f"this {kind.KIND}"
+    reading, ours, subject = Reading(), is_ours(obj), f"this {kind.KIND}"
     if obj.get("apiVersion") != kind.API_VERSION:
-        why = "the version that is known here; its fields have the same names"
-        reading.change("apiVersion", plain(obj.get("apiVersion")), kind.API_VERSION, why)
+        reason = "the version that is known here; its fields have the same names"
+        reading.change("apiVersion", plain(obj.get("apiVersion")), kind.API_VERSION, reason)
     job = identity(reading, obj)
     spec = reading.mapping(obj.get("spec"), "spec")
     parts = _parts(reading, spec)
     for part in parts:
         _choose_trainer(reading, part, kind.CONTAINER)
-    reading.raise_problems(what)
+    reading.raise_problems(subject)
     engine_spec: dict[str, Any] = {}
     gang = _gang(reading, obj, spec, parts, engine_spec)
     framework, evident = framework_of(reading, gang, ours, kind.roles)
     assign_roles(reading, framework, gang, kind.roles(framework), evident=evident, ours=ours)
-    reading.raise_problems(what)
+    reading.raise_problems(subject)
     job |= {"framework": framework, "engine": kind.NAME, "engine_spec": engine_spec, "groups": gang.groups()}
     gang = _with_coordinator(reading, spec, gang, engine_spec)
     if framework == "pytorch":
@@ -78,10 +78,10 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     def render(policy: Mapping[str, Any]) -> Rendering:
         return kind.rendering({**bare, "policy": policy})
 
-    told, name = render({}).environment, _container_name(kind, gang, framework)
+    environment, name = render({}).environment, _container_name(kind, gang, framework)
     templates = {
         part.name: (
-            Template(reading, gang, part, told, framework, name, ours).said(),
+            Template(reading, gang, part, environment, framework, name, ours).pod_template(),
             f"{part.at}.template.spec.template",
         )
         for part in parts
@@ -90,13 +90,13 @@ def job_of_jobset(kind: Kind, obj: Mapping[str, Any]) -> Conversion:
     if not reading.problems:
         _join(reading, gang, pods, job)
         if not ours:
-            why = "the engine says to each member what the operator of the framework would"
-            reading.change(f"{AT}.env", None, sorted(told(0)), why)
+            reason = "the engine says to each member what the operator of the framework would"
+            reading.change(f"{AT}.env", None, sorted(environment(0)), reason)
     job["policy"] = policies_of(reading, render, spec, gang, engine_spec, kind.CONTAINER)
     _tell_restarts(reading, pods)
     _order(reading, spec, gang, job)
     _rest(reading, kind, spec, gang, job)
-    reading.raise_problems(what)
+    reading.raise_problems(subject)
     return reading.conversion(job)
 
 
@@ -108,33 +108,33 @@ def _parts(reading: Reading, spec: dict[str, Any]) -> list[Part]:
     if len(items) > _MOST_PARTS:
         reading.wrong(AT, f"has {len(items)} entries; no framework has more than {_MOST_PARTS} roles")
         return []
-    found: list[Part] = []
+    parts: list[Part] = []
     for n, item in enumerate(items):
         if part := _part(reading, item, f"{AT}[{n}]"):
-            if any(other.name == part.name for other in found):
-                reading.wrong(f"{part.at}.name", "stands twice; each replicated job has a name of its own")
-            part.first_job = sum(other.jobs for other in found)
-            found.append(part)
-    if not found and not reading.problems:
+            if any(other.name == part.name for other in parts):
+                reading.wrong(f"{part.at}.name", "appears twice; each replicated job has a name of its own")
+            part.first_job = sum(other.jobs for other in parts)
+            parts.append(part)
+    if not parts and not reading.problems:
         reading.wrong(AT, "has no members; a JobSet has them there")
-    if sum(part.count for part in found) > _MOST_MEMBERS:
+    if sum(part.count for part in parts) > _MOST_MEMBERS:
         reading.wrong(AT, f"has more than {_MOST_MEMBERS:,} members, which is the most that a job has")
-    return found
+    return parts
 
 
 def _part(reading: Reading, item: Any, at: str) -> Part | None:
     fields = reading.mapping(item, at)
     name = reading.text(fields.pop("name", None), f"{at}.name")
     if name is None or why_not_an_object_name(name, 63):
-        reading.wrong(f"{at}.name", "is missing, or is no name of Kubernetes")
+        reading.wrong(f"{at}.name", "is missing, or is not a name of Kubernetes")
         return None
     jobs = reading.whole(fields.pop("replicas", None), f"{at}.replicas")
     template = reading.mapping(fields.pop("template", None), f"{at}.template")
     metadata = reading.mapping(template.pop("metadata", None), f"{at}.template.metadata")
     marked = {
-        kind: found
+        kind: texts
         for kind in ("labels", "annotations")
-        if (found := marks(reading, metadata.pop(kind, None), f"{at}.template.metadata.{kind}"))
+        if (texts := marks(reading, metadata.pop(kind, None), f"{at}.template.metadata.{kind}"))
     }
     reading.lose_rest(metadata, f"{at}.template.metadata", "a Job of a JobSet has labels and annotations")
     spec = reading.mapping(template.pop("spec", None), f"{at}.template.spec")
@@ -156,31 +156,35 @@ def _pods_of(reading: Reading, spec: dict[str, Any], at: str) -> int:
     completions = reading.whole(spec.pop("completions", None), f"{at}.completions")
     most = 1 if parallelism is None else parallelism
     if completions is not None and completions > most:
-        words = f"{completions} pods of which {most} run at once; the members of a job run together"
-        reading.wrong(f"{at}.completions", words)
+        message = f"{completions} pods of which {most} run at once; the members of a job run together"
+        reading.wrong(f"{at}.completions", message)
     return most if completions is None else min(completions, most)
 
 
 def _choose_trainer(reading: Reading, part: Part, name: str) -> None:
     """The container that trains: by the engine's name, alone, by its devices, the first."""
-    at, found = f"{part.at}.template.spec.template.spec.containers", part.containers()
-    if not found:
+    at, containers = f"{part.at}.template.spec.template.spec.containers", part.containers()
+    if not containers:
         reading.wrong(at, "is missing; one of them trains")
         return
-    named = [n for n, item in enumerate(found) if item.get("name") == name]
-    equipped = [n for n, item in enumerate(found) if any("/" in str(device) for device in limits_of(item))]
+    named = [n for n, item in enumerate(containers) if item.get("name") == name]
+    equipped = [
+        n for n, item in enumerate(containers) if any("/" in str(device) for device in limits_of(item))
+    ]
     part.trains = (named or equipped or [0])[0]
     if not named:
-        why = "the engine's name of the container that trains"
-        if len(found) > 1:
+        explanation = "the engine's name of the container that trains"
+        if len(containers) > 1:
             reason = "it asks for devices" if equipped else "it is the first"
-            why += f"; of several this is taken for it, because {reason}"
-        reading.change(f"{at}[{part.trains}].name", plain(found[part.trains].get("name")), name, why)
+            explanation += f"; of several this is taken for it, because {reason}"
+        reading.change(
+            f"{at}[{part.trains}].name", plain(containers[part.trains].get("name")), name, explanation
+        )
 
 
 def _container_name(kind: Kind, gang: Gang, framework: str) -> str:
-    """What the job calls the container that trains: as every engine of the framework knows it, unless another
-    one is called so.
+    """Name of the container that trains, in the job: as every engine of the framework knows it, unless
+    another container has that name.
     """
     taken = [
         item.get("name")
@@ -208,8 +212,8 @@ def _gang(
         )
     subdomain = reading.text(fields.pop("subdomain", None), f"{at}.subdomain")
     if subdomain is not None and subdomain != name:
-        why = "members of a run are at a Service of its own name"
-        reading.change(f"{at}.subdomain", subdomain, None, why)
+        reason = "members of a run are at a Service of its own name"
+        reading.change(f"{at}.subdomain", subdomain, None, reason)
     early = "publishNotReadyAddresses"
     if (flag := reading.flag(fields.pop(early, None), f"{at}.{early}")) is not None:
         engine_spec["network"] = {early: flag}
@@ -229,7 +233,7 @@ def _join(reading: Reading, gang: Gang, pods: Mapping[str, PodFields], job: dict
         role: {"replicas": count, **own[role]} if own[role] else count
         for role, count in gang.groups().items()
     }
-    with_gpus = any("gpu" in one.resources or "mig" in one.resources for one in groups.values())
+    with_gpus = any("gpu" in group.resources or "mig" in group.resources for group in groups.values())
     if job.get("processes_per_member") == 1 and not with_gpus:
         del job["processes_per_member"]  # as it is where nothing is said
     note_paths(reading, groups, own)
@@ -263,12 +267,12 @@ def _with_coordinator(
 def _tell_restarts(reading: Reading, pods: Mapping[str, PodFields]) -> None:
     for fields in pods.values():
         if fields.restart not in (None, "Never"):
-            why = "a member that fails is restarted with its gang, which policy.restart says"
-            reading.change(f"{fields.at}.spec.restartPolicy", fields.restart, "Never", why)
+            reason = "a member that fails is restarted with its gang, which policy.restart says"
+            reading.change(f"{fields.at}.spec.restartPolicy", fields.restart, "Never", reason)
 
 
 def _order(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, Any]) -> None:
-    """Which members start first. One that waits for the end of another is none of a gang."""
+    """Read the start order. A member that waits for the end of another is not part of a gang."""
     at = "spec.startupPolicy"
     fields = reading.mapping(spec.pop("startupPolicy", None), at)
     orders = {"AnyOrder": "", "InOrder": "InOrder"}
@@ -279,31 +283,31 @@ def _order(reading: Reading, spec: dict[str, Any], gang: Gang, job: dict[str, An
     if not waits or len(gang.parts) == 1:
         return
     if [*gang.parts] != gang.by_rank():
-        why = "members start in the order of their ranks, which is another one; they start at once"
-        reading.lose(at, "InOrder", why)
+        reason = "members start in the order of their ranks, which is another one; they start at once"
+        reading.lose(at, "InOrder", reason)
         return
     job["engine_spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
     job["gang"] = {"scheduler": "none"}
-    why = "members that wait for others cannot start with them, as a gang scheduler would have it"
-    reading.change(at, None, {"gang": {"scheduler": "none"}}, why)
+    reason = "members that wait for others cannot start with them, as a gang scheduler would have it"
+    reading.change(at, None, {"gang": {"scheduler": "none"}}, reason)
 
 
 def _depends(reading: Reading, part: Part) -> bool:
-    """Whether a part waits until the one before it is ready."""
+    """True if a part waits until the one before it is ready."""
     at, waits = f"{part.at}.dependsOn", False
     for n, item in enumerate(reading.items(part.spec.pop("dependsOn", None), at)):
         fields = reading.mapping(item, f"{at}[{n}]")
         status = fields.get("status")
         if status == "Ready":
             waits = True
-            why = "as startupPolicy: InOrder, by which a group waits for the one before it"
-            reading.change(f"{at}[{n}]", plain(item), {"startupPolicyOrder": "InOrder"}, why)
+            reason = "the same as startupPolicy: InOrder, in which a group waits for the one before it"
+            reading.change(f"{at}[{n}]", plain(item), {"startupPolicyOrder": "InOrder"}, reason)
         else:
-            words = (
+            message = (
                 "starts when another has completed, and the members of a job start together; convert each "
                 "by itself, and run them as steps (Airflow, KFP)"
             )
-            reading.wrong(f"{at}[{n}]", words)
+            reading.wrong(f"{at}[{n}]", message)
     return waits
 
 
@@ -312,8 +316,8 @@ def _rest(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: d
         at = f"{part.at}.template.spec"
         mode = reading.text(part.spec.pop("completionMode", None), f"{at}.completionMode")
         if mode not in (None, "Indexed"):
-            why = "members have an index, which those that need none need not read"
-            reading.change(f"{at}.completionMode", mode, "Indexed", why)
+            reason = "members always have an index; a member that does not need it can ignore it"
+            reading.change(f"{at}.completionMode", mode, "Indexed", reason)
         if part.spec.get("suspend") is False:
             del part.spec["suspend"]
         _keep_own(reading, kind, part)
@@ -330,15 +334,15 @@ def _rest(reading: Reading, kind: Kind, spec: dict[str, Any], gang: Gang, job: d
 
 
 def _keep_own(reading: Reading, kind: Kind, part: Part) -> None:
-    """What the Jobs of a part go on saying; `_own` says it to the engine."""
+    """Keep the fields of a part's Jobs that stay as they are; `_own` passes them to the engine."""
     at = f"{part.at}.template"
     for name in sorted(kind.JOB_FIELDS & {*part.spec}):
         value = part.spec.pop(name)
         if value is None:
             continue
         if part.pods > 1 and name in _BY_INDEX:
-            why = "speaks of the indices of a Job's pods; each member is a Job of its own"
-            reading.lose(f"{at}.spec.{name}", plain(value), why)
+            reason = "speaks of the indices of a Job's pods; each member is a Job of its own"
+            reading.lose(f"{at}.spec.{name}", plain(value), reason)
         else:
             part.own.setdefault("spec", {})[name] = plain(value)
     if part.pods > 1:
@@ -346,7 +350,7 @@ def _keep_own(reading: Reading, kind: Kind, part: Part) -> None:
 
 
 def _own(gang: Gang) -> Iterator[dict[str, Any]]:
-    """What the engine is told of the Jobs of each group."""
+    """Fields of each group's Jobs for the engine."""
     for part in gang.by_rank():
         group = {"groupName": part.group} if part.group else {}
         template = {"template": part.own} if part.own else {}
@@ -358,11 +362,11 @@ def _lose_exclusive(reading: Reading, marked: dict[str, Any], at: str) -> None:
     """Takes from an object's metadata what would give each member nodes of its own."""
     values = (marked.get("metadata") or {}).get("annotations") or {}
     for name in [name for name in _EXCLUSIVE if name in values]:
-        why = (
+        reason = (
             "each member is a Job here, and would take such a domain for itself: of the pods of several Jobs "
             "no variable tells which is which; see gang.topology"
         )
-        reading.lose(join(at, name), values.pop(name), why)
+        reading.lose(join(at, name), values.pop(name), reason)
     if not values:
         (marked.get("metadata") or {}).pop("annotations", None)
     if "metadata" in marked and not marked["metadata"]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INDEX, RANK = "$(ALLABOARD_INDEX)", "$(ALLABOARD_RANK)"
-"""What the engine tells each member: its place in its group, and among all."""
+"""Variables that the engine gives to each member: its place in its group, and among all."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 PREFIX = "jobset.sigs.k8s.io/"
 COORDINATOR = f"{PREFIX}coordinator"
@@ -27,7 +27,7 @@ _LONGEST = 100_000
 
 
 def host_of(rank: int) -> str:
-    """What stands for the host of a member, whatever it is called."""
+    """Placeholder for the host of a member, whatever its name is."""
     return f"<host {rank}>"
 
 
@@ -70,8 +70,8 @@ class Part:
     def containers(self) -> list[Mapping[str, Any]]:
         """Those of its pods; one that is no mapping says nothing."""
         spec = self.template.get("spec") if isinstance(self.template, Mapping) else None
-        found = spec.get("containers") if isinstance(spec, Mapping) else None
-        listed = found if isinstance(found, (list, tuple)) else ()
+        given = spec.get("containers") if isinstance(spec, Mapping) else None
+        listed = given if isinstance(given, (list, tuple)) else ()
         return [item if isinstance(item, Mapping) else {} for item in listed]
 
     def trainer(self) -> Mapping[str, Any]:
@@ -114,7 +114,7 @@ class Gang:
         return next((part for part in self.parts if part.name == name), None)
 
     def there(self, part: Part, label: str, who: Member) -> str | None:
-        """What a label of a member says in the JobSet; None: nothing that is known here."""
+        """Value of a member's label in the JobSet; None: it is not known here."""
         known = {
             COMPLETION_INDEX: who.pod,
             f"{PREFIX}job-index": who.job,
@@ -128,7 +128,7 @@ class Gang:
         return None if known.get(label) is None else str(known[label])
 
     def here(self, part: Part, label: str, who: Member) -> str | None:
-        """What the label says of the same member of a run; its name and its hosts are as true there."""
+        """Value of the label for the same member of a run; its name and its hosts are as true there."""
         known = {
             COMPLETION_INDEX: 0,
             f"{PREFIX}job-index": who.index,
@@ -141,7 +141,7 @@ class Gang:
 
 
 def expression(part: Part, values: Sequence[str]) -> str | None:
-    """What says these values of `Part.some` in a run: a text, `INDEX`, `RANK`; None: nothing does."""
+    """Expression for these values of `Part.some` in a run: a text, `INDEX`, `RANK`; None: there is none."""
     if len({*values}) == 1:
         return values[0]
     some = part.some()
@@ -155,21 +155,21 @@ def expression(part: Part, values: Sequence[str]) -> str | None:
 
 def env_of(container: Mapping[str, Any]) -> list[Any]:
     """The variables of a container; none where no list stands."""
-    found = container.get("env")
-    return list(found) if isinstance(found, (list, tuple)) else []
+    variables = container.get("env")
+    return list(variables) if isinstance(variables, (list, tuple)) else []
 
 
 def program_of(container: Mapping[str, Any]) -> list[str]:
     """The words of its command and its arguments."""
-    words: list[Any] = []
+    arguments: list[Any] = []
     for name in ("command", "args"):
-        found = container.get(name)
-        words += found if isinstance(found, (list, tuple)) else []
-    return [word for word in words if isinstance(word, str)]
+        given = container.get(name)
+        arguments += given if isinstance(given, (list, tuple)) else []
+    return [word for word in arguments if isinstance(word, str)]
 
 
 def limits_of(container: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """What it may use at most."""
+    """Limits of a container's resources."""
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, Mapping) else None
     return limits if isinstance(limits, Mapping) else {}
@@ -189,7 +189,7 @@ Known = Mapping[str, Sequence[str] | None]
 
 
 def values_of(gang: Gang, part: Part, variables: Sequence[Any]) -> Known:
-    """What the variables of a container say in the JobSet."""
+    """Values of a container's variables in the JobSet."""
     known: dict[str, Sequence[str] | None] = {}
     for variable in variables:
         name = variable.get("name") if isinstance(variable, Mapping) else None
@@ -197,8 +197,8 @@ def values_of(gang: Gang, part: Part, variables: Sequence[Any]) -> Known:
             continue
         label, value = label_of(variable), variable.get("value", "")
         if label is not None:
-            found = [gang.there(part, label, who) for who in part.some()]
-            known[name] = None if None in found else [text for text in found if text is not None]
+            texts = [gang.there(part, label, who) for who in part.some()]
+            known[name] = None if None in texts else [text for text in texts if text is not None]
         elif "valueFrom" in variable or isinstance(value, (Mapping, list)) or value is None:
             known[name] = None
         else:
@@ -225,11 +225,11 @@ class Hosts:
 
     def __init__(self, gang: Gang, known: Known) -> None:
         self._gang = gang
-        words = {gang.name, gang.subdomain, *(part.name for part in gang.parts)}
+        names = {gang.name, gang.subdomain, *(part.name for part in gang.parts)}
         self._names = {
             variable: values[0]
             for variable, values in known.items()
-            if values and values[0] in words and len({*values}) == 1
+            if values and values[0] in names and len({*values}) == 1
         }
         name, parts = re.escape(gang.name), "|".join(re.escape(part.name) for part in gang.parts)
         at = rf"\.{re.escape(gang.subdomain)}(?:\.[a-z0-9-]+\.svc(?:\.cluster\.local)?)?(?![\w-])"
@@ -237,7 +237,7 @@ class Hosts:
         self._host = re.compile(rf"(?<![\w.-]){name}-({parts})-(\d{{1,9}})-(\d{{1,9}}){ends}")
         self._built = re.compile(rf"(?<![\w.-]){name}-(?:{parts})-(?=[\d$`{{%<*])")
 
-    def said(self, text: str, name: Callable[[int], str | None]) -> str:
+    def renamed(self, text: str, name: Callable[[int], str | None]) -> str:
         """The text with other names for the hosts of members, by their ranks; None: it has no other one."""
 
         def other(match: re.Match[str]) -> str:
@@ -251,7 +251,7 @@ class Hosts:
         return text if new == spelled_out else new
 
     def names_one(self, text: str) -> bool:
-        """Whether a text names a member, or builds such a name."""
+        """True if a text names a member, or builds such a name."""
         return self._built.search(self._spelled_out(text)) is not None
 
     def _spelled_out(self, text: str) -> str:

@@ -72,7 +72,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class PodFields:
-    """What one template says. ``restart``: the pod's restartPolicy, as it is written; ``pod``: the rest, to
+    """Fields of one template. ``restart``: the pod's restartPolicy, as it is written; ``pod``: the rest, to
     be merged over the template of the job; ``at``: the path of the template, ``container_at``: that of the
     container that trains.
     """
@@ -106,13 +106,13 @@ def read_pods(
         read_pod(dry, template, at, container, Wanted(), ours=ours) for template, at in templates.values()
     ]
     wanted = Wanted(
-        storage=_all_equal([one.storage for one in first]),
-        secrets=_all_equal([one.secrets for one in first]),
-        grace=_all_equal([one.grace for one in first]),
-        account=_all_equal([one.account for one in first]),
-        pull_policy=_all_equal([one.pull_policy for one in first]),
-        host_network=_all_equal([one.host_network for one in first]),
-        security=_all_equal([one.security for one in first]),
+        storage=_all_equal([fields.storage for fields in first]),
+        secrets=_all_equal([fields.secrets for fields in first]),
+        grace=_all_equal([fields.grace for fields in first]),
+        account=_all_equal([fields.account for fields in first]),
+        pull_policy=_all_equal([fields.pull_policy for fields in first]),
+        host_network=_all_equal([fields.host_network for fields in first]),
+        security=_all_equal([fields.security for fields in first]),
     )
     return {
         role: read_pod(reading, template, at, container, wanted, ours=ours)
@@ -180,8 +180,8 @@ def _metadata(reading: Reading, value: Any, at: str) -> dict[str, Any]:
     fields = reading.mapping(value, at)
     read = {}
     for kind in ("labels", "annotations"):
-        if found := marks(reading, fields.pop(kind, None), f"{at}.{kind}"):
-            read[kind] = found
+        if texts := marks(reading, fields.pop(kind, None), f"{at}.{kind}"):
+            read[kind] = texts
     for name in ("creationTimestamp", "name"):
         if (written := fields.pop(name, None)) is not None and name == "name":
             reading.change(f"{at}.name", plain(written), None, "the operator names pods by itself")
@@ -222,8 +222,8 @@ def _which_trains(
             return n
     if len(containers) == 1:
         named = containers[0].get("name")
-        why = "the operator looks for the container of this name"
-        reading.change(f"{at}[0].name", plain(named), container, why)
+        reason = "the operator looks for the container of this name"
+        reading.change(f"{at}[0].name", plain(named), container, reason)
         return 0
     trouble = f"has no container {container!r}, which is the one that trains" if containers else "is missing"
     reading.wrong(at, trouble)
@@ -234,21 +234,21 @@ def _program(reading: Reading, trains: dict[str, Any], fields: PodFields) -> Non
     at = fields.container_at
     fields.image = reading.text(trains.pop("image", None), f"{at}.image")
     for name in ("command", "args"):
-        words = reading.texts(trains.pop(name, None), f"{at}.{name}")
-        if words:
-            setattr(fields, name, words)
+        arguments = reading.texts(trains.pop(name, None), f"{at}.{name}")
+        if arguments:
+            setattr(fields, name, arguments)
 
 
 def _say_once(reading: Reading, trains: dict[str, Any], spec: dict[str, Any], fields: PodFields) -> None:
-    """Takes together what stands twice under one key of a merge: ``pod`` says each once."""
+    """Takes together what appears twice under one key of a merge: ``pod`` says each once."""
     ports: dict[tuple[str, str], Any] = {}
     for n, port in enumerate(_listed(trains.get("ports"))):
         if not isinstance(port, Mapping):
             return  # the job's check tells
         key = (str(port.get("containerPort")), str(port.get("protocol", "TCP")))
         if key in ports:
-            why = "the port has another name already, and a job has one for each"
-            reading.lose(f"{fields.container_at}.ports[{n}]", port, why)
+            reason = "the port has another name already, and a job has one for each"
+            reading.lose(f"{fields.container_at}.ports[{n}]", port, reason)
         ports.setdefault(key, port)
     if ports:
         trains["ports"] = [*ports.values()]
@@ -267,7 +267,7 @@ def _say_once(reading: Reading, trains: dict[str, Any], spec: dict[str, Any], fi
 
 
 _TOLD = frozenset({"ALLABOARD_INDEX", "ALLABOARD_RANK"})
-"""What an engine tells each member by itself, also where a manifest that was made by allaboard has it."""
+"""Variables that an engine gives to each member by itself, also if a manifest made by allaboard has them."""
 
 
 def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours: bool) -> None:
@@ -289,8 +289,8 @@ def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours
             secret = names_a_secret(name)
             variable["value"] = reading.text(variable.get("value"), f"{at}[{n}].value", secret=secret) or ""
         if name in read:
-            why = f"the variable {name} stands twice, and the last one counts"
-            reading.change(f"{at}[{n}]", None, None, why)
+            reason = f"the variable {name} appears twice, and the last one counts"
+            reading.change(f"{at}[{n}]", None, None, reason)
             del read[name]
         read[name] = variable
     moved: list[Any] = []
@@ -309,7 +309,7 @@ def _variables(reading: Reading, trains: dict[str, Any], fields: PodFields, ours
 
 
 def _refers_forward(variables: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a variable names one that stands after it, which stays unexpanded: no other order is right."""
+    """True if a variable names a later one, which stays unexpanded: no other order is right."""
     seen: set[str] = set()
     for name, variable in variables.items():
         seen.add(name)
@@ -325,8 +325,8 @@ _MADE = ("ALLABOARD_CHECKPOINT", "ALLABOARD_START_FROM", "ALLABOARD_DATA")
 
 
 def _own_variable(reading: Reading, name: str, variable: Mapping[str, Any], at: str) -> None:
-    """What allaboard tells its members is made anew with the job; where its data lies is not known from
-    there.
+    """Report the loss of a variable of allaboard's own: it is made anew with the job, and the place of its
+    data is not known from there.
     """
     if name.startswith(_MADE):
         reading.lose(at, variable, "was made of the job's checkpoints and data; write those again")
@@ -450,26 +450,26 @@ def _entry(
 
 def _other_source(volume: Mapping[str, Any]) -> dict[str, Any] | None:
     """The field of ``storage`` that says where a volume comes from; None: none does."""
-    ((kind, said),) = ((name, value) for name, value in volume.items() if name != "name")
-    if not isinstance(said, Mapping):
+    ((kind, source),) = ((name, value) for name, value in volume.items() if name != "name")
+    if not isinstance(source, Mapping):
         return None
     if kind == "hostPath":
-        path = _only(said, "path")
+        path = _only(source, "path")
         return {"host_path": path} if path and _is_plain_mount({"mountPath": path}) else None
     if kind == "ephemeral":
-        return _ephemeral(said)
-    return {"volume": {kind: plain(said)}} if kind in VOLUME_SOURCES and kind not in _FILES else None
+        return _ephemeral(source)
+    return {"volume": {kind: plain(source)}} if kind in VOLUME_SOURCES and kind not in _FILES else None
 
 
 _FILES = frozenset({"configMap", "downwardAPI", "projected", "secret"})
 """Volumes that hold what a job says elsewhere: they stay in ``pod``."""
 
 
-def _ephemeral(said: Mapping[str, Any]) -> dict[str, Any] | None:
+def _ephemeral(source: Mapping[str, Any]) -> dict[str, Any] | None:
     """Of a volume that is made with its pod, if nothing but size and class are chosen."""
-    template = said.get("volumeClaimTemplate")
+    template = source.get("volumeClaimTemplate")
     spec = template.get("spec") if isinstance(template, Mapping) and {*template} == {"spec"} else None
-    if {*said} != {"volumeClaimTemplate"} or not isinstance(spec, Mapping):
+    if {*source} != {"volumeClaimTemplate"} or not isinstance(spec, Mapping):
         return None
     if {*spec} - {"accessModes", "resources", "storageClassName"} or spec.get("accessModes") != [
         "ReadWriteOnce"
@@ -532,33 +532,33 @@ def _resources(trains: dict[str, Any], spec: dict[str, Any], fields: PodFields) 
     limits = dict(sides["limits"] or {})
     # What has a limit and no request requests its limit.
     requests = {**limits, **(sides["requests"] or {})}
-    found: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
     cpu = requests.get("cpu")
     if _exact_cores(cpu):
-        found["cpu"] = plain(requests.pop("cpu"))
+        resources["cpu"] = plain(requests.pop("cpu"))
     memory = limits.get("memory")
     if _exact_size(memory):
-        found["memory"] = plain(limits.pop("memory"))
+        resources["memory"] = plain(limits.pop("memory"))
         if _same_size(requests.get("memory"), memory):
             requests.pop("memory")
-    _gpus(requests, limits, found)
+    _gpus(requests, limits, resources)
     if devices := _devices(requests, limits, trains, fields):
-        found["devices"] = devices
-    if "gpu" in found or "mig" in found:
-        _placement(spec, found)
+        resources["devices"] = devices
+    if "gpu" in resources or "mig" in resources:
+        _placement(spec, resources)
     # A request that is its limit need not be said.
     for name in [*requests]:
-        if name in limits and requests[name] == limits[name] and name not in found:
+        if name in limits and requests[name] == limits[name] and name not in resources:
             requests.pop(name)
     rest = {side: plain(left) for side, left in (("requests", requests), ("limits", limits)) if left}
     rest |= {name: value for name, value in written.items() if name not in sides}
-    fields.resources = found
+    fields.resources = resources
     del trains["resources"]
     if rest:
         trains["resources"] = rest
 
 
-def _gpus(requests: dict[str, Any], limits: dict[str, Any], found: dict[str, Any]) -> None:
+def _gpus(requests: dict[str, Any], limits: dict[str, Any], resources: dict[str, Any]) -> None:
     """One kind of GPU, as many as limits say."""
     kinds = [name for name in limits if name == _GPU or gpus.profile_of(name)]
     if len(kinds) != 1 or any(name in requests and name not in limits for name in (_GPU, *kinds)):
@@ -570,8 +570,8 @@ def _gpus(requests: dict[str, Any], limits: dict[str, Any], found: dict[str, Any
     if (profile := gpus.profile_of(kind)) is not None:
         if not gpus.cards_with(profile):
             return  # a job's check knows no such profile
-        found["mig"] = profile
-    found["gpu"] = count
+        resources["mig"] = profile
+    resources["gpu"] = count
     limits.pop(kind)
     requests.pop(kind)
 
@@ -581,20 +581,20 @@ def _devices(
 ) -> dict[str, int]:
     """Other devices. One for RDMA comes with the right to pin memory, or none is found."""
     counts = {name: _count(amount) for name, amount in limits.items() if not gpus.why_not_a_device(str(name))}
-    found = {name: n for name, n in counts.items() if n and _count(requests.get(name)) == n}
-    if any(map(is_for_rdma, found)) and fields.security is None:
+    devices = {name: n for name, n in counts.items() if n and _count(requests.get(name)) == n}
+    if any(map(is_for_rdma, devices)) and fields.security is None:
         if not _may_pin(trains):
-            found = {name: n for name, n in found.items() if not is_for_rdma(name)}
+            devices = {name: n for name, n in devices.items() if not is_for_rdma(name)}
         elif plain(trains["securityContext"]) == PINS:
             del trains["securityContext"]
-    for name in found:
+    for name in devices:
         limits.pop(name)
         requests.pop(name)
-    return found
+    return devices
 
 
 def _may_pin(trains: Mapping[str, Any]) -> bool:
-    """Whether a container says what it may add to its capabilities, which stands, or that it may pin."""
+    """True if a container says which capabilities it adds, which are kept, or that it may pin memory."""
     context = trains.get("securityContext")
     capabilities = context.get("capabilities") if isinstance(context, Mapping) else None
     return isinstance(capabilities, Mapping) and bool(capabilities.get("add"))
@@ -608,26 +608,26 @@ def _count(amount: Any) -> int | None:
     return int(amount) if isinstance(amount, str) and re.fullmatch(r"[1-9][0-9]{0,2}", amount) else None
 
 
-def _placement(spec: dict[str, Any], found: dict[str, Any]) -> None:
-    """What members with GPUs get anyway, and the GPU that a node must have."""
+def _placement(spec: dict[str, Any], resources: dict[str, Any]) -> None:
+    """Remove the placement that members with GPUs get anyway, and read the GPU that a node must have."""
     tolerations = spec.get("tolerations")
     if isinstance(tolerations, list):
         left = [item for item in tolerations if plain(item) != _GPU_TOLERATION]
         spec.pop("tolerations")
         spec |= {"tolerations": left} if left else {}
     if not _keeps_alone(spec):
-        found["shared"] = True
+        resources["shared"] = True
     selector = spec.get("nodeSelector")
     named = [label for label in _GPU_LABELS if isinstance(selector, Mapping) and label in selector]
     if len(named) == 1 and isinstance(selector, Mapping) and isinstance(selector[named[0]], str):
-        found["gpu_type"] = f"{named[0]}={selector[named[0]]}"
+        resources["gpu_type"] = f"{named[0]}={selector[named[0]]}"
         rest = {label: value for label, value in selector.items() if label != named[0]}
         spec.pop("nodeSelector")
         spec |= {"nodeSelector": rest} if rest else {}
 
 
 def _keeps_alone(spec: dict[str, Any]) -> bool:
-    """Whether the template keeps off shared GPUs in the words that allaboard has for it, which go."""
+    """True if the template keeps off shared GPUs by the rule that allaboard writes; the rule is removed."""
     terms = {"nodeSelectorTerms": [{"matchExpressions": [_ALONE]}]}
     rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     if plain(spec.get("affinity")) != rule:
@@ -637,7 +637,7 @@ def _keeps_alone(spec: dict[str, Any]) -> bool:
 
 
 def _exact_cores(amount: Any) -> bool:
-    """Whether cpu says this amount to the last thousandth."""
+    """True if cpu says this amount to the last thousandth."""
     try:
         cores = units.cores(amount) if isinstance(amount, (str, int, float)) else 0
     except ValueError:
@@ -652,8 +652,8 @@ def _exact_size(amount: Any) -> bool:
         return False
 
 
-def _same_size(one: Any, other: Any) -> bool:
-    return _exact_size(one) and units.size(one) == units.size(other)
+def _same_size(size: Any, other: Any) -> bool:
+    return _exact_size(size) and units.size(size) == units.size(other)
 
 
 # What members have anyway, and words for several fields.
@@ -669,31 +669,36 @@ def _rights(
     """Moves when images are pulled, the network and the level restricted into their fields. ``others``: the
     containers beside the one that trains.
     """
-    words = {policy: word for word, policy in PULL_POLICIES.items()}
+    word_of = {policy: word for word, policy in PULL_POLICIES.items()}
     policy = trains.get("imagePullPolicy")
-    if wanted.pull_policy and isinstance(policy, str) and policy in words:
-        fields.pull_policy = words[trains.pop("imagePullPolicy")]
+    if wanted.pull_policy and isinstance(policy, str) and policy in word_of:
+        fields.pull_policy = word_of[trains.pop("imagePullPolicy")]
     if wanted.host_network and all(plain(spec.get(name)) == value for name, value in HOST_NETWORK.items()):
         fields.host_network = True
         for name in HOST_NETWORK:
             del spec[name]
     every = [*others, *_listed(spec.get("initContainers"))]
     if wanted.security and _holds(spec, RESTRICTED_POD) and _holds(trains, RESTRICTED_CONTAINER):
-        contexts = [one.get("securityContext") if isinstance(one, Mapping) else None for one in every]
+        contexts = [
+            container.get("securityContext") if isinstance(container, Mapping) else None
+            for container in every
+        ]
         if all(isinstance(c, Mapping) and {*RESTRICTED_CONTAINER} <= {*c} for c in contexts):
             fields.security = "restricted"
             _without(spec, RESTRICTED_POD)
             _without(trains, RESTRICTED_CONTAINER)
 
 
-def _holds(holder: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
-    """Whether a securityContext says all of this."""
+def _holds(holder: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """True if a securityContext holds all of these settings."""
     context = holder.get("securityContext")
-    return isinstance(context, Mapping) and all(plain(context.get(n)) == value for n, value in said.items())
+    return isinstance(context, Mapping) and all(
+        plain(context.get(n)) == value for n, value in settings.items()
+    )
 
 
-def _without(holder: dict[str, Any], said: Mapping[str, Any]) -> None:
-    left = {name: value for name, value in holder["securityContext"].items() if name not in said}
+def _without(holder: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    left = {name: value for name, value in holder["securityContext"].items() if name not in settings}
     del holder["securityContext"]
     if left:
         holder["securityContext"] = left
@@ -719,19 +724,19 @@ def job_fields(groups: Mapping[str, PodFields]) -> tuple[dict[str, Any], dict[st
     every = [*groups.values()]
     job: dict[str, Any] = {}
     own: dict[str, dict[str, Any]] = {role: {} for role in groups}
-    if _all_equal([one.image for one in every]):
+    if _all_equal([fields.image for fields in every]):
         job["image"] = every[0].image
     else:
-        for role, one in groups.items():
-            own[role]["image"] = one.image
-    if _all_equal([(one.command, one.args) for one in every]):
+        for role, fields in groups.items():
+            own[role]["image"] = fields.image
+    if _all_equal([(fields.command, fields.args) for fields in every]):
         job |= _program_of(every[0])
     else:
-        for role, one in groups.items():
-            own[role] |= _program_of(one)
-    shared = _shared_environment([one.environment for one in every])
+        for role, fields in groups.items():
+            own[role] |= _program_of(fields)
+    shared = _shared_environment([fields.environment for fields in every])
     job["environment"] = shared
-    same_resources = _all_equal([one.resources for one in every])
+    same_resources = _all_equal([fields.resources for fields in every])
     job["resources"] = every[0].resources if same_resources else {}
     job |= {"storage": every[0].storage, "secrets": every[0].secrets}
     if every[0].account is not None:
@@ -741,32 +746,32 @@ def job_fields(groups: Mapping[str, PodFields]) -> tuple[dict[str, Any], dict[st
     job["image_pull_policy"] = every[0].pull_policy
     job["host_network"] = every[0].host_network or None
     job["security"] = every[0].security
-    job["pod"] = _shared([one.pod for one in every])
-    for role, one in groups.items():
-        own[role]["environment"] = {n: v for n, v in one.environment.items() if n not in shared}
-        own[role]["resources"] = {} if same_resources else one.resources
-        own[role]["pod"] = _difference(one.pod, job["pod"])
-    present = {role: {n: v for n, v in said.items() if says(n, v)} for role, said in own.items()}
+    job["pod"] = _shared([fields.pod for fields in every])
+    for role, fields in groups.items():
+        own[role]["environment"] = {n: v for n, v in fields.environment.items() if n not in shared}
+        own[role]["resources"] = {} if same_resources else fields.resources
+        own[role]["pod"] = _difference(fields.pod, job["pod"])
+    present = {role: {n: v for n, v in stated.items() if says(n, v)} for role, stated in own.items()}
     return {n: v for n, v in job.items() if says(n, v)}, present
 
 
-def _program_of(one: PodFields) -> dict[str, Any]:
-    if one.command is None:
-        return {"args": one.args or []}
-    return {"command": one.command, **({"args": one.args} if one.args else {})}
+def _program_of(fields: PodFields) -> dict[str, Any]:
+    if fields.command is None:
+        return {"args": fields.args or []}
+    return {"command": fields.command, **({"args": fields.args} if fields.args else {})}
 
 
 def _shared_environment(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The variables that all groups have; all or none where one refers to another, because of the order."""
     if _all_equal(every):
         return dict(every[0])
-    if any("$(" in value for one in every for value in one.values()):
+    if any("$(" in value for environment in every for value in environment.values()):
         return {}
-    return {n: v for n, v in every[0].items() if all(one.get(n) == v for one in every[1:])}
+    return {n: v for n, v in every[0].items() if all(environment.get(n) == v for environment in every[1:])}
 
 
 def _shared(pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of these say; lists whole or not at all."""
+    """Part that all pods have in common; lists whole or not at all."""
     first, rest = pods[0], pods[1:]
     shared: dict[str, Any] = {}
     for name, value in first.items():
@@ -774,14 +779,14 @@ def _shared(pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if all(other == value for other in others):
             shared[name] = value
             continue
-        within = [one for one in (value, *others) if isinstance(one, Mapping)]
+        within = [item for item in (value, *others) if isinstance(item, Mapping)]
         if len(within) == len(pods) and (inner := _shared(within)):
             shared[name] = inner
     return shared
 
 
 def _difference(pod: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not said by all."""
+    """Part of a pod that not all have."""
     left: dict[str, Any] = {}
     for name, value in pod.items():
         if name not in shared:
@@ -794,15 +799,15 @@ def _difference(pod: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, 
 def note_paths(
     reading: Reading, groups: Mapping[str, PodFields], own: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Where the fields stood, for problems of the job that is made of them."""
+    """Record the paths of the fields, for problems of the job that is made of them."""
     first = next(iter(groups.values()))
-    for role, one in {"": first, **groups}.items():
+    for role, fields in {"": first, **groups}.items():
         prefix = f"groups.{role}." if role else ""
         for name in ("image", "command", "args", "resources"):
             if not role or name in own.get(role, {}):
-                reading.paths[f"{prefix}{name}"] = f"{one.container_at}.{name}"
-        reading.paths[f"{prefix}environment"] = f"{one.container_at}.env"
-        reading.paths[f"{prefix}pod"] = one.at
+                reading.paths[f"{prefix}{name}"] = f"{fields.container_at}.{name}"
+        reading.paths[f"{prefix}environment"] = f"{fields.container_at}.env"
+        reading.paths[f"{prefix}pod"] = fields.at
     for name in ("storage", "secrets"):
         reading.paths[name] = f"{first.at}.spec.volumes"
     reading.paths["service_account"] = f"{first.at}.spec.serviceAccountName"

@@ -42,7 +42,9 @@ Own = Callable[[Reading, dict[str, Any], dict[str, Any], Mapping[str, int]], Non
 
 
 class Kind(Protocol):
-    """What is asked of an engine of kubeflow.org/v1 (`allaboard.engines.kubeflow.KubeflowEngine`)."""
+    """Methods of an engine of kubeflow.org/v1 that reading needs
+    (`allaboard.engines.kubeflow.KubeflowEngine`).
+    """
 
     KIND: str
     NAME: str
@@ -73,7 +75,7 @@ def job_of_replicas(kind: Kind, obj: Mapping[str, Any], own: Own) -> Conversion:
     job["engine_spec"] = engine_spec
     if not reading.problems:
         _join(reading, kind, job, policy, replicas)
-    own(reading, spec, job, {role: one.count for role, one in replicas.items()})
+    own(reading, spec, job, {role: replica.count for role, replica in replicas.items()})
     for name in sorted(kind.OWN_FIELDS & {*spec}):
         job["engine_spec"][name] = plain(spec.pop(name))
     reading.lose_rest(spec, "spec", f"a {kind.KIND} of kubeflow.org/v1 has no such field")
@@ -87,8 +89,8 @@ def job_of_replicas(kind: Kind, obj: Mapping[str, Any], own: Own) -> Conversion:
 def _version(reading: Reading, kind: Kind, obj: Mapping[str, Any]) -> None:
     version = obj.get("apiVersion")
     if version != kind.API_VERSION:
-        why = "the version that is served today; its fields have the same names"
-        reading.change("apiVersion", plain(version), kind.API_VERSION, why)
+        reason = "the version that is served today; its fields have the same names"
+        reading.change("apiVersion", plain(version), kind.API_VERSION, reason)
 
 
 # The run policy.
@@ -112,8 +114,8 @@ def _policy(
     limit = reading.whole(written.pop("backoffLimit", None), paths["backoffLimit"])
     if limit is None:
         word = "no limit" if usual is None else str(usual)
-        why = f"where nothing is written it is {word} there, and 3 of a job"
-        reading.change(paths["backoffLimit"], None, "unlimited" if usual is None else usual, why)
+        reason = f"where nothing is written it is {word} there, and 3 of a job"
+        reading.change(paths["backoffLimit"], None, "unlimited" if usual is None else usual, reason)
         limit = usual
     policy["backoff_limit"] = "unlimited" if limit is None else limit
     for field, name in (("deadline", "activeDeadlineSeconds"), ("ttl", "ttlSecondsAfterFinished")):
@@ -135,8 +137,8 @@ def _policy(
 def _clean(reading: Reading, value: Any, paths: Mapping[str, str]) -> str:
     at = paths["cleanPodPolicy"]
     if value is None:
-        why = "the operator keeps what still runs where nothing is written; a job's own is running"
-        reading.change(at, None, "none", why)
+        reason = "the operator keeps what still runs where nothing is written; a job's own is running"
+        reading.change(at, None, "none", reason)
         return "none"
     word = reading.text(value, at) or ""
     if word not in _CLEAN:
@@ -162,25 +164,25 @@ def _replicas(reading: Reading, kind: Kind, spec: dict[str, Any], ours: bool) ->
     roles = kind.roles(kind.FRAMEWORKS[0])
     if written is None:
         reading.wrong(at, f"is missing; a {kind.KIND} has its members there ({one_of(roles)})")
-    found: dict[str, _Replica] = {}
+    replicas: dict[str, _Replica] = {}
     for name, value in reading.mapping(written, at).items():
         here, role = join(at, name), name.lower()
         if role not in roles:
             near = nearest(role, roles)
             hint = f", and perhaps means {near}" if near else ""
             reading.lose(here, value, f"the operator knows no such replicas of a {kind.KIND}{hint}")
-        elif role in found:
-            reading.wrong(here, f"stands twice, and as {found[role].at.rpartition('.')[2]}")
+        elif role in replicas:
+            reading.wrong(here, f"appears twice, and as {replicas[role].at.rpartition('.')[2]}")
         elif replica := _replica(reading, kind, role, value, here):
-            found[role] = replica
-    if not found and written is not None:
+            replicas[role] = replica
+    if not replicas and written is not None:
         reading.wrong(at, f"has no members; a {kind.KIND} has {one_of(roles)}")
     if not reading.problems:
-        templates = {role: (one.template, f"{one.at}.template") for role, one in found.items()}
+        templates = {role: (replica.template, f"{replica.at}.template") for role, replica in replicas.items()}
         for role, fields in read_pods(reading, templates, kind.CONTAINER, ours=ours).items():
-            found[role].fields = fields
-            _overwritten_restart(reading, fields, found[role].restart)
-    return {role: found[role] for role in roles if role in found}
+            replicas[role].fields = fields
+            _overwritten_restart(reading, fields, replicas[role].restart)
+    return {role: replicas[role] for role in roles if role in replicas}
 
 
 def _replica(reading: Reading, kind: Kind, role: str, value: Any, at: str) -> _Replica | None:
@@ -202,8 +204,8 @@ def _overwritten_restart(reading: Reading, fields: PodFields, restart: str) -> N
     """The operator writes the policy of the replicas into their pods."""
     if fields.restart is not None and _RESTART.get(fields.restart) != restart:
         at = f"{fields.at}.spec.restartPolicy"
-        why = "the operator writes restartPolicy of the replicas over it"
-        reading.change(at, fields.restart, None, why)
+        reason = "the operator writes restartPolicy of the replicas over it"
+        reading.change(at, fields.restart, None, reason)
 
 
 def _join(
@@ -214,23 +216,23 @@ def _join(
     replicas: Mapping[str, _Replica],
 ) -> None:
     """Puts the fields of all groups and their policy into the job."""
-    pods = {role: one.fields for role, one in replicas.items()}
+    pods = {role: replica.fields for role, replica in replicas.items()}
     shared, own = job_fields(pods)
-    restarts = _common([one.restart for one in replicas.values()])
+    restarts = _common([replica.restart for replica in replicas.values()])
     if restarts != kind.default_restart(kind.FRAMEWORKS[0]):
         policy = {"restart": restarts, **policy}
     job |= {**shared, "policy": policy, "groups": {}}
-    for role, one in replicas.items():
-        said = own[role] if one.restart == restarts else {**own[role], "restart": one.restart}
-        reading.paths[f"groups.{role}.restart"] = f"{one.at}.restartPolicy"
-        job["groups"][role] = {"replicas": one.count, **said} if said else one.count
-        reading.paths[f"groups.{role}"] = one.at
+    for role, replica in replicas.items():
+        own_fields = own[role] if replica.restart == restarts else {**own[role], "restart": replica.restart}
+        reading.paths[f"groups.{role}.restart"] = f"{replica.at}.restartPolicy"
+        job["groups"][role] = {"replicas": replica.count, **own_fields} if own_fields else replica.count
+        reading.paths[f"groups.{role}"] = replica.at
     reading.paths["groups"] = f"spec.{kind.SPECS}"
     for field, name in (("policy", "runPolicy"), ("engine_spec", "")):
         reading.paths[field] = f"spec.{name}".rstrip(".")
     note_paths(reading, pods, own)
 
 
-def _common(words: Sequence[str]) -> str:
+def _common(policies: Sequence[str]) -> str:
     """The most frequent one, the first of several."""
-    return max(dict.fromkeys(words), key=words.count)
+    return max(dict.fromkeys(policies), key=policies.count)

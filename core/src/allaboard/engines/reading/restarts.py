@@ -1,4 +1,4 @@
-"""When members of a JobSet are started again, when it has succeeded, and when it fails: the policy of a job.
+"""Policy of a job from a JobSet: restarts of members, success and failure.
 
 A member that fails has left its gang, so a job restarts the gang; a JobSet may restart its members one by
 one first (backoffLimit of a Job). What the engine would say otherwise stays in ``engine_spec``, or is told.
@@ -15,14 +15,14 @@ from allaboard.engines.reading.values import Reading, duration, plain
 from allaboard.text.names import one_of
 
 _TRIES = 6
-"""What an absent backoffLimit of a Job means."""
+"""Meaning of an absent backoffLimit of a Job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What an engine makes of a job: what it tells the member of a rank, whose hosts are
-    `allaboard.engines.reading.members.host_of` theirs; who decides, when it is started again, and what
-    ends a Job at once.
+    """Policies that an engine makes of a job: the environment of the member of a rank, whose hosts are those
+    of `allaboard.engines.reading.members.host_of`; the success policy, the failure policy, and the rules that
+    end a Job at once.
     """
 
     environment: Callable[[int], Mapping[str, str]]
@@ -32,7 +32,7 @@ class Rendering:
 
 
 Render = Callable[[Mapping[str, Any]], Rendering]
-"""What the engine makes of the job with this ``policy``."""
+"""Rendering of the job with this ``policy``."""
 
 
 def policies_of(
@@ -70,17 +70,17 @@ def policies_of(
 
 def _deadline(reading: Reading, gang: Gang, policy: dict[str, Any]) -> None:
     name = "template.spec.activeDeadlineSeconds"
-    said = {
+    deadlines = {
         part.at: reading.whole(part.spec.pop("activeDeadlineSeconds", None), f"{part.at}.{name}", 1)
         for part in gang.parts
     }
-    values = {*said.values()}
+    values = {*deadlines.values()}
     if len(values) == 1 and None not in values:
         policy["deadline"] = duration(values.pop() or 0)
         return
     for part in gang.parts:
-        if said[part.at] is not None:  # those of other members have another one, or none
-            part.own.setdefault("spec", {})["activeDeadlineSeconds"] = said[part.at]
+        if deadlines[part.at] is not None:  # those of other members have another one, or none
+            part.own.setdefault("spec", {})["activeDeadlineSeconds"] = deadlines[part.at]
 
 
 def _restarts(
@@ -95,43 +95,43 @@ def _restarts(
     at = "spec.failurePolicy"
     failure = reading.mapping(spec.pop("failurePolicy", None), at)
     most = reading.whole(failure.pop("maxRestarts", None), f"{at}.maxRestarts") or 0
-    said: dict[str, Any] = {}
+    failure_policy: dict[str, Any] = {}
     if strategy := reading.text(failure.pop("restartStrategy", None), f"{at}.restartStrategy"):
-        said["restartStrategy"] = strategy
+        failure_policy["restartStrategy"] = strategy
     if "rules" in failure:
-        said["rules"] = _rules(reading, gang, failure.pop("rules"), f"{at}.rules")
+        failure_policy["rules"] = _rules(reading, gang, failure.pop("rules"), f"{at}.rules")
     reading.lose_rest(failure, at, "a failure policy has no such field")
     name = "template.spec.backoffLimit"
     tries = {
         part.at: reading.whole(part.spec.pop("backoffLimit", None), f"{part.at}.{name}")
         for part in gang.parts
     }
-    by_gang = bool(most or said.get("rules"))
+    by_gang = bool(most or failure_policy.get("rules"))
     limit = most if by_gang else max(_TRIES if own is None else own for own in tries.values())
     policy["restart"] = "on_failure" if by_gang or limit else "never"
     if by_gang or limit:
         policy["backoff_limit"] = limit
     for part in gang.parts:
-        own, why = tries[part.at], "a member that fails restarts its gang"
+        own, reason = tries[part.at], "a member that fails restarts its gang"
         if own is None:
-            why = f"where nothing is written a Job has {_TRIES} tries of its own; {why}"
+            reason = f"where nothing is written a Job has {_TRIES} tries of its own; {reason}"
         if own and by_gang:
             part.own.setdefault("spec", {})["backoffLimit"] = own
         elif own != 0:
             after = 0 if by_gang else limit
-            reading.change(f"{part.at}.{name}", own, after, f"{why} (policy.backoff_limit)")
+            reading.change(f"{part.at}.{name}", own, after, f"{reason} (policy.backoff_limit)")
     if not reading.problems:
-        _as_rendered(reading, render, gang, policy, said, engine_spec, by_gang)
+        _as_rendered(reading, render, gang, policy, failure_policy, engine_spec, by_gang)
 
 
 def _rules(reading: Reading, gang: Gang, value: Any, at: str) -> list[dict[str, Any]]:
     """The rules of a failure policy, with the groups of a run as their targets."""
-    found = []
+    rules = []
     for n, item in enumerate(reading.items(value, at)):
         rule = reading.mapping(item, f"{at}[{n}]")
         targets = _targets(reading, gang, rule.pop("targetReplicatedJobs", None), f"{at}[{n}]")
-        found.append({**plain(rule), **({"targetReplicatedJobs": targets} if targets else {})})
-    return found
+        rules.append({**plain(rule), **({"targetReplicatedJobs": targets} if targets else {})})
+    return rules
 
 
 def _targets(reading: Reading, gang: Gang, value: Any, at: str) -> list[str]:
@@ -141,7 +141,7 @@ def _targets(reading: Reading, gang: Gang, value: Any, at: str) -> list[str]:
     for n, name in enumerate(names):
         if gang.part(name) is None:
             known = one_of(part.name for part in gang.parts)
-            reading.wrong(f"{at}[{n}]", f"is no replicated job with members; there are {known}")
+            reading.wrong(f"{at}[{n}]", f"is not a replicated job with members; there are {known}")
     return [role for name in names if (part := gang.part(name)) for role, _ in part.roles]
 
 
@@ -150,36 +150,36 @@ def _as_rendered(
     render: Render,
     gang: Gang,
     policy: dict[str, Any],
-    said: Mapping[str, Any],
+    failure_policy: Mapping[str, Any],
     engine_spec: dict[str, Any],
     by_gang: bool,
 ) -> None:
-    """What the engine makes of the policy, and what is said otherwise."""
+    """Compare the policy with what the engine renders, and report the differences."""
     by_code = {**policy, "restart": "exit_code"}
-    if policy["restart"] == "on_failure" and said == _without_limit(render(by_code).failure):
+    if policy["restart"] == "on_failure" and failure_policy == _without_limit(render(by_code).failure):
         policy["restart"] = "exit_code"
     made = render(policy)
     usual = _without_limit(made.failure)
-    _tell_pod_failures(reading, gang, made.pod_failure, "rules" in said)
+    _tell_pod_failures(reading, gang, made.pod_failure, "rules" in failure_policy)
     with_own = any("podFailurePolicy" in part.own.get("spec", ()) for part in gang.parts)
-    if usual and with_own and "rules" not in said:
-        said = {**said, "rules": [*_rules_beside(usual["rules"], by_gang)]}
-    if said.get("restartStrategy") == "InPlaceRestart":
-        why = "the gang is made anew, when all of its old members are gone"
-        reading.lose("spec.failurePolicy.restartStrategy", said["restartStrategy"], why)
-        said = {name: value for name, value in said.items() if name != "restartStrategy"}
-    if policy["restart"] == "never" and said:
-        reading.change("spec.failurePolicy", plain(said), None, "nothing is started again")
-    kept = {name: value for name, value in said.items() if name in usual and value != usual[name]}
+    if usual and with_own and "rules" not in failure_policy:
+        failure_policy = {**failure_policy, "rules": [*_rules_beside(usual["rules"], by_gang)]}
+    if failure_policy.get("restartStrategy") == "InPlaceRestart":
+        reason = "the gang is made anew, when all of its old members are gone"
+        reading.lose("spec.failurePolicy.restartStrategy", failure_policy["restartStrategy"], reason)
+        failure_policy = {name: value for name, value in failure_policy.items() if name != "restartStrategy"}
+    if policy["restart"] == "never" and failure_policy:
+        reading.change("spec.failurePolicy", plain(failure_policy), None, "nothing is started again")
+    kept = {name: value for name, value in failure_policy.items() if name in usual and value != usual[name]}
     if kept:
         engine_spec["failurePolicy"] = kept
-    unsaid = {name: value for name, value in usual.items() if name not in said}
+    unsaid = {name: value for name, value in usual.items() if name not in failure_policy}
     if unsaid:
-        why = (
+        reason = (
             "none of the new members may meet one of the old, and a restart because a member was taken away "
             "from its node does not count"
         )
-        reading.change("spec.failurePolicy", None, unsaid, why)
+        reading.change("spec.failurePolicy", None, unsaid, reason)
 
 
 def _without_limit(failure: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def _tell_pod_failures(reading: Reading, gang: Gang, made: Sequence[Any], with_r
     for part in gang.parts:
         spec = part.own.get("spec", {})
         if "podFailurePolicy" not in spec and made and with_rules:
-            why = "a member that is taken away from its node ends its Job at once, with this reason"
-            reading.change(f"{part.at}.template.spec.podFailurePolicy", None, [*made], why)
+            reason = "a member that is taken away from its node ends its Job at once, with this reason"
+            reading.change(f"{part.at}.template.spec.podFailurePolicy", None, [*made], reason)
         elif spec.get("podFailurePolicy") == {"rules": [*made]}:
             del spec["podFailurePolicy"]
         if part.own.get("spec") == {}:
@@ -232,22 +232,23 @@ def _defaulted(rule: Any, trains: Any, container: str) -> Any:
     """
     if not isinstance(rule, Mapping):
         return rule
-    said = {name: value for name, value in plain(rule).items() if value != []}
-    codes = said.get("onExitCodes")
+    defaulted = {name: value for name, value in plain(rule).items() if value != []}
+    codes = defaulted.get("onExitCodes")
     if isinstance(codes, dict) and codes.get("containerName") == trains is not None:
-        said["onExitCodes"] = {**codes, "containerName": container}
-    conditions = said.get("onPodConditions")
+        defaulted["onExitCodes"] = {**codes, "containerName": container}
+    conditions = defaulted.get("onPodConditions")
     if isinstance(conditions, list):
-        said["onPodConditions"] = [
-            {"status": "True", **one} if isinstance(one, dict) else one for one in conditions
+        defaulted["onPodConditions"] = [
+            {"status": "True", **condition} if isinstance(condition, dict) else condition
+            for condition in conditions
         ]
-    return said
+    return defaulted
 
 
 def _success(
     reading: Reading, render: Render, spec: dict[str, Any], gang: Gang, engine_spec: dict[str, Any]
 ) -> None:
-    """Who decides. Nothing said means all members."""
+    """Read the success policy. Without one all members decide."""
     at = "spec.successPolicy"
     fields = reading.mapping(spec.pop("successPolicy", None), at)
     operator = reading.word(fields.pop("operator", None), {"All": "All", "Any": "Any"}, f"{at}.operator")
@@ -260,8 +261,10 @@ def _success(
     parts = [part for part in gang.parts if part.roles[0][0] in deciding]
     if operator == "Any" and any(part.pods > 1 for part in parts):
         if sum(part.jobs for part in parts) > 1:
-            why = "a Job of several pods succeeds with all of them; here each member is a Job, and all decide"
-            reading.lose(f"{at}.operator", operator, why)
+            reason = (
+                "a Job of several pods succeeds with all of them; here each member is a Job, and all decide"
+            )
+            reading.lose(f"{at}.operator", operator, reason)
         operator = "All"
     made = render({}).success
     wanted = {"operator": operator or "All", "targetReplicatedJobs": deciding}

@@ -31,17 +31,17 @@ from allaboard.engines.reading.values import Reading, plain
 _FIRST_HOST = {"pytorch": "MASTER_ADDR", "xgboost": "MASTER_ADDR", "jax": "COORDINATOR_ADDRESS"}
 """Framework -> the variable in which members find the host of rank 0."""
 _COMPLETION_VARIABLE = "JOB_COMPLETION_INDEX"
-"""What a Job tells its pods, unless their template says it."""
+"""Variable that a Job gives to its pods, unless their template has it."""
 _LABELS = {INDEX: f"{PREFIX}job-index", RANK: f"{PREFIX}job-global-index"}
 _OF_GROUPS = ("group-name", "group-replicas", "job-group-index")
 _OF_THE_RUN = ("PET_RDZV_ID", "PADDLE_JOB_ID")
 """Variables that hold what is each run's own."""
-_APART = "says what nothing in a run says"
+_APART = "has a value that nothing in a run has"
 
 
 class Template:
-    """What the template of a part says in the words of a run. ``environment``: what the engine tells the
-    member of a rank; ``name``: of the container that trains, to the engine; ``ours``: allaboard made it.
+    """Template of a part, rewritten for a run. ``environment``: variables that the engine gives to the member
+    of a rank; ``name``: of the container that trains, to the engine; ``ours``: allaboard made it.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Template:
         ours: bool,
     ) -> None:
         self.reading, self.gang, self.part, self.name, self.ours = reading, gang, part, name, ours
-        self.told = [environment(who.rank) for who in part.some()]
+        self.environments = [environment(who.rank) for who in part.some()]
         variable = _FIRST_HOST.get(framework)
-        self.first_host = f"$({variable})" if variable in self.told[0] else None
+        self.first_host = f"$({variable})" if variable in self.environments[0] else None
 
-    def said(self) -> Any:
+    def pod_template(self) -> Any:
         """The pod template, with the container that trains under the engine's name."""
         template = self.part.template
         if not isinstance(template, Mapping) or not isinstance(template.get("spec"), Mapping):
@@ -82,8 +82,8 @@ class Template:
         made = {**item, "name": self.name} if trains else dict(item)
         for name in ("command", "args"):
             if isinstance(made.get(name), (list, tuple)):
-                words = enumerate(made[name])
-                made[name] = [self._text(word, f"{at}.{name}[{n}]", hosts, trains) for n, word in words]
+                numbered = enumerate(made[name])
+                made[name] = [self._text(word, f"{at}.{name}[{n}]", hosts, trains) for n, word in numbered]
         if isinstance(item.get("env"), (list, tuple, type(None))):
             env = self._completion_index(item, at, trains)
             for n, variable in enumerate(env_of(item)):
@@ -97,11 +97,11 @@ class Template:
         """A text in which the host of the first member is the variable that holds it."""
         if not isinstance(value, str):
             return value
-        new = hosts.said(value, lambda rank: self.first_host if rank == 0 and trains else None)
+        new = hosts.renamed(value, lambda rank: self.first_host if rank == 0 and trains else None)
         if hosts.names_one(new):
-            told = f", as {self.first_host} in the container that trains" if self.first_host else ""
-            words = f"names a member, which is called otherwise in each run; only the first is told{told}"
-            self.reading.wrong(at, words)
+            hint = f", as {self.first_host} in the container that trains" if self.first_host else ""
+            message = f"names a member, whose name differs in each run; only the first is known{hint}"
+            self.reading.wrong(at, message)
         elif new != value:
             self.reading.change(at, value, new, "a run has hosts of its own")
         return new
@@ -109,18 +109,18 @@ class Template:
     # Variables.
 
     def _is_told(self, variable: Any, known: Known, hosts: Hosts, at: str) -> bool:
-        """Whether the engine says this variable; what it would say otherwise is told."""
+        """True if the engine sets this variable; a value that differs from the engine's is reported."""
         name = variable.get("name") if isinstance(variable, Mapping) else None
-        if not isinstance(name, str) or not any(name in told for told in self.told):
+        if not isinstance(name, str) or not any(name in environment for environment in self.environments):
             return False
-        ours, values = [told.get(name, "") for told in self.told], known.get(name)
+        ours, values = [environment.get(name, "") for environment in self.environments], known.get(name)
         if values is None:
             self.reading.lose(at, plain(variable), f"the engine says {name}, and its value wins")
             return True
-        theirs = [hosts.said(value, host_of) for value in values]
+        theirs = [hosts.renamed(value, host_of) for value in values]
         if not _may_differ(name, theirs, ours):
-            words = f"{name} says something else than the engine, whose value would win{_shown(theirs, ours)}"
-            self.reading.wrong(at, words)
+            message = f"{name} differs from the engine's value, which would win{_shown(theirs, ours)}"
+            self.reading.wrong(at, message)
         elif theirs != ours or not self.ours:
             after = ours[0] if theirs != ours and "<host" not in ours[0] else None
             self.reading.change(at, plain(variable), after, "the engine says it to each member")
@@ -141,14 +141,14 @@ class Template:
             self.reading.wrong(at, f"{label} {_APART}")
         if None in there or there == [self.gang.here(self.part, label, who) for who in some]:
             return variable
-        said = expression(self.part, [value for value in there if value is not None])
+        expressed = expression(self.part, [value for value in there if value is not None])
         if label == COORDINATOR:
-            said = self.first_host if said == host_of(0) and trains else None
-        if said is None:
+            expressed = self.first_host if expressed == host_of(0) and trains else None
+        if expressed is None:
             self.reading.wrong(at, f"{label} {_APART}")
             return variable
-        self.reading.change(at, label, said, "what the label says is another thing in a run")
-        return _saying(str(variable.get("name")), said, trains)
+        self.reading.change(at, label, expressed, "the label has another value in a run")
+        return _saying(str(variable.get("name")), expressed, trains)
 
     def _completion_index(self, item: Mapping[str, Any], at: str, trains: bool) -> list[Any]:
         """The variable of the index that a Job tells its pods, where it is another one in a run."""
@@ -157,31 +157,33 @@ class Template:
         used = any(_COMPLETION_VARIABLE in text for text in texts)
         if self.part.pods == 1 or named or not (trains or used):
             return []
-        at, said = f"{at}.env", expression(self.part, [str(who.pod) for who in self.part.some()])
-        if said is not None:
-            why = f"{_COMPLETION_VARIABLE}, which a Job tells its pods; here each member is a Job of its own"
-            self.reading.change(at, None, said, why)
-            return [_saying(_COMPLETION_VARIABLE, said, trains)]
+        at, value = f"{at}.env", expression(self.part, [str(who.pod) for who in self.part.some()])
+        if value is not None:
+            reason = (
+                f"{_COMPLETION_VARIABLE}, which a Job tells its pods; here each member is a Job of its own"
+            )
+            self.reading.change(at, None, value, reason)
+            return [_saying(_COMPLETION_VARIABLE, value, trains)]
         if used:
             self.reading.wrong(at, f"{_COMPLETION_VARIABLE} {_APART}")
         else:
-            why = "the index of a pod in its Job; a member is a Job of its own, of which this is 0"
-            self.reading.lose(at, {"label": COMPLETION_INDEX}, why)
+            reason = "the index of a pod in its Job; a member is a Job of its own, of which this is 0"
+            self.reading.lose(at, {"label": COMPLETION_INDEX}, reason)
         return []
 
 
-def _saying(name: str, said: str, trains: bool) -> dict[str, Any]:
+def _saying(name: str, value: str, trains: bool) -> dict[str, Any]:
     """A variable with this value. Other containers than the one that trains have no variables of ours."""
-    if trains or said not in _LABELS:
-        return {"name": name, "value": said}
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_LABELS[said]}']"}}}
+    if trains or value not in _LABELS:
+        return {"name": name, "value": value}
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_LABELS[value]}']"}}}
 
 
 _PORT = re.compile(r"(?<=>):\d{1,5}")
 
 
 def _may_differ(name: str, theirs: Sequence[str], ours: Sequence[str]) -> bool:
-    """Whether a variable says the same as the engine's but for ports and what is each run's own."""
+    """True if a variable equals the engine's but for ports and parts that differ in each run."""
     if name.endswith("_PORT") or name in _OF_THE_RUN or (name == "PYTHONUNBUFFERED" and all(theirs)):
         return True
     left, right = ([_PORT.sub("", value) for value in values] for values in (theirs, ours))
@@ -191,7 +193,7 @@ def _may_differ(name: str, theirs: Sequence[str], ours: Sequence[str]) -> bool:
 
 
 def _task(text: str) -> str:
-    """What TF_CONFIG says, in an order of its own."""
+    """Task of a TF_CONFIG, in a fixed order."""
     try:
         value = json.loads(text)
         return json.dumps([value["cluster"], value["task"]], sort_keys=True)

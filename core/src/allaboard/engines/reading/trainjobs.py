@@ -24,7 +24,7 @@ _ROLE = "worker"
 
 
 class Kind(Protocol):
-    """What is asked of the engine."""
+    """Methods of the engine that reading needs."""
 
     KIND: str
     NAME: str
@@ -100,13 +100,13 @@ def _framework(reading: Reading, kind: Kind, runtime: Mapping[str, Any], name: s
     named = [framework for word, framework in _NAMES.items() if word in name]
     framework = _POLICIES[policies[0]] if policies else named[0] if named else None
     if framework is None:
-        why = "the runtime is not known here; a job says its framework, and torch is the usual one"
-        reading.change("spec.runtimeRef.name", name, "pytorch", why)
+        reason = "the runtime is not known here; a job says its framework, and torch is the usual one"
+        reading.change("spec.runtimeRef.name", name, "pytorch", reason)
         return "pytorch"
     if framework not in kind.FRAMEWORKS:
         names = one_of(kind.FRAMEWORKS)
-        words = f"a runtime of {framework}; of TrainJobs this version converts those of {names}"
-        reading.wrong("spec.runtimeRef.name", words)
+        message = f"a runtime of {framework}; of TrainJobs this version converts those of {names}"
+        reading.wrong("spec.runtimeRef.name", message)
     return framework
 
 
@@ -122,8 +122,8 @@ def _number_of_nodes(reading: Reading, trainer: dict[str, Any], runtime: Mapping
 
 def _told(reading: Reading, number: int) -> int:
     """The number of a runtime."""
-    why = "a job says the number of its members; where nothing is written it is the runtime's"
-    reading.change("spec.trainer.numNodes", None, number, why)
+    reason = "a job says the number of its members; where nothing is written it is the runtime's"
+    reading.change("spec.trainer.numNodes", None, number, reason)
     return number
 
 
@@ -133,16 +133,16 @@ def _positive(number: Any) -> int:
 
 
 def _launcher_works(reading: Reading, runtime: Mapping[str, Any], name: str) -> bool:
-    """Whether the launcher is one of the nodes of a runtime of MPI."""
+    """True if the launcher is one of the nodes of a runtime of MPI."""
     policy = runtime.get("mlPolicy")
     of_mpi = policy.get("mpi") if isinstance(policy, Mapping) else None
     if isinstance(of_mpi, Mapping):
         return of_mpi.get("runLauncherAsNode") is True
-    why = (
+    reason = (
         "the runtime is not known here, and those that Trainer ships say runLauncherAsNode; where this one "
         "does not, take engine_spec.runLauncherAsWorker out"
     )
-    reading.change("spec.runtimeRef.name", name, "runLauncherAsWorker: true", why)
+    reading.change("spec.runtimeRef.name", name, "runLauncherAsWorker: true", reason)
     return True
 
 
@@ -159,7 +159,7 @@ def _launcher_and_workers(
 
 
 def _parallelism_of_nodes(runtime: Mapping[str, Any]) -> Any:
-    """How many workers a runtime of MPI has; None where it does not say it."""
+    """Number of workers of a runtime of MPI; None: it does not say it."""
     spec: Any = runtime
     for field in ("template", "spec", "replicatedJobs"):
         spec = spec.get(field) if isinstance(spec, Mapping) else None

@@ -1,5 +1,5 @@
-"""What becomes of an object that is converted, and how the values of one are read: everything that is wrong
-with it at once, with the path in the object.
+"""Results of a conversion, and the reader of an object's values: it reports all problems at once, with the
+path in the object.
 
 An object was written by anybody: each value has the type that is asked for, or there is a problem. Numbers
 and truth values where text belongs, which YAML makes of ``1`` and ``yes`` and the API server refuses, are
@@ -28,7 +28,7 @@ class Change:
     path: str
     before: Any
     after: Any
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Loss:
 
     path: str
     value: Any
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Conversion:
     paths: Mapping[str, str] = field(default_factory=dict)
 
     def path_of(self, path: str) -> str:
-        """Where in the object the field of the job stood; the path itself where nobody knows."""
+        """Path in the object from which a field of the job was read; the same path if that is not known."""
         at = path
         while at:
             if at in self.paths:
@@ -70,33 +70,33 @@ class Reading:
         self.problems: list[Problem] = []
         self.paths: dict[str, str] = {}
 
-    def change(self, path: str, before: Any, after: Any, why: str) -> None:
-        self.changed.append(Change(path, before, after, why))
+    def change(self, path: str, before: Any, after: Any, reason: str) -> None:
+        self.changed.append(Change(path, before, after, reason))
 
-    def lose(self, path: str, value: Any, why: str) -> None:
-        self.lost.append(Loss(path, value, why))
+    def lose(self, path: str, value: Any, reason: str) -> None:
+        self.lost.append(Loss(path, value, reason))
 
-    def lose_rest(self, fields: Mapping[str, Any], path: str, why: str) -> None:
+    def lose_rest(self, fields: Mapping[str, Any], path: str, reason: str) -> None:
         """All fields that are left and say something."""
         for name, value in fields.items():
             if value is not None:
-                self.lose(join(path, name), value, why)
+                self.lose(join(path, name), value, reason)
 
     def wrong(self, path: str, message: str, suggestion: str | None = None) -> None:
         self.problems.append(Problem(path, message, suggestion))
 
-    def raise_problems(self, what: str) -> None:
+    def raise_problems(self, subject: str) -> None:
         """Raises BadInput with all problems, if there are any."""
         if self.problems:
             count = len(self.problems)
-            raise BadInput(f"{what} has {count} problem{'s' * (count > 1)}:", self.problems)
+            raise BadInput(f"{subject} has {count} problem{'s' * (count > 1)}:", self.problems)
 
     def conversion(self, job: Mapping[str, Any]) -> Conversion:
         """The result: the fields of the job that say something, in their order. No arguments are said by an
         empty list.
         """
-        said = {name: job[name] for name in FIELDS if name in job and says(name, job[name])}
-        return Conversion(said, tuple(self.changed), tuple(self.lost), dict(self.paths))
+        stated = {name: job[name] for name in FIELDS if name in job and says(name, job[name])}
+        return Conversion(stated, tuple(self.changed), tuple(self.lost), dict(self.paths))
 
     # Values. Absent (None) is absent: {}, [] or None comes back.
 
@@ -123,15 +123,15 @@ class Reading:
             return value
         if isinstance(value, (bool, int, float)):
             text = str(value).lower() if isinstance(value, bool) else spelled(value)
-            words = "text is expected; quoted, because the API server refuses anything else"
-            self.change(path, None if secret else plain(value), None if secret else text, words)
+            message = "text is expected; quoted, because the API server refuses anything else"
+            self.change(path, None if secret else plain(value), None if secret else text, message)
             return text
         self.wrong(path, f"expected text, not {shown(value)}")
         return None
 
     def texts(self, value: Any, path: str) -> list[str]:
-        found = (self.text(item, f"{path}[{n}]") for n, item in enumerate(self._present(value, path)))
-        return [text for text in found if text is not None]
+        texts = (self.text(item, f"{path}[{n}]") for n, item in enumerate(self._present(value, path)))
+        return [text for text in texts if text is not None]
 
     def _present(self, value: Any, path: str) -> Iterator[Any]:
         for n, item in enumerate(self.items(value, path)):
@@ -162,19 +162,19 @@ class Reading:
         self.wrong(path, f"expected true or false, not {shown(value)}")
         return None
 
-    def word(self, value: Any, words: Mapping[str, str], path: str) -> str | None:
-        """What one of these words means."""
+    def word(self, value: Any, meanings: Mapping[str, str], path: str) -> str | None:
+        """Meaning of a word; any other value is a problem."""
         if value is None:
             return None
-        if isinstance(value, str) and value in words:
-            return words[value]
-        near = nearest(value, words) if isinstance(value, str) else None
-        self.wrong(path, f"{shown(value)} is not known; known: {one_of(words)}", near)
+        if isinstance(value, str) and value in meanings:
+            return meanings[value]
+        near = nearest(value, meanings) if isinstance(value, str) else None
+        self.wrong(path, f"{shown(value)} is not known; known: {one_of(meanings)}", near)
         return None
 
 
 def says(name: str, value: Any) -> bool:
-    """Whether a field of a job with this value says anything."""
+    """True if a field of a job with this value says anything."""
     return value is not None and (name == "args" or value not in ({}, []))
 
 
@@ -232,9 +232,9 @@ def marks(reading: Reading, value: Any, path: str) -> dict[str, str]:
     for name, text in reading.mapping(value, path).items():
         if name.startswith(OURS) or name == _LAST_APPLIED or (name, text) == _MANAGED_BY:
             continue
-        found = reading.text(text, join(path, name))
-        if found is not None:
-            read[name] = found
+        read_text = reading.text(text, join(path, name))
+        if read_text is not None:
+            read[name] = read_text
     return read
 
 
@@ -250,12 +250,12 @@ def identity(reading: Reading, obj: Mapping[str, Any]) -> dict[str, Any]:
     job = {"name": _name(reading, name, prefix)}
     namespace = reading.text(fields.pop("namespace", None), "metadata.namespace")
     if namespace:
-        why = f"a job does not say where it runs; give -n {show(namespace, quote=False)}"
-        reading.change("metadata.namespace", namespace, None, why)
+        reason = f"a job does not say where it runs; give -n {show(namespace, quote=False)}"
+        reading.change("metadata.namespace", namespace, None, reason)
     own = {}
     for kind in ("labels", "annotations"):
-        if found := marks(reading, fields.pop(kind, None), f"metadata.{kind}"):
-            own[kind] = found
+        if texts := marks(reading, fields.pop(kind, None), f"metadata.{kind}"):
+            own[kind] = texts
             reading.paths[f"metadata.{kind}"] = f"metadata.{kind}"
     reading.lose_rest(
         {name: value for name, value in fields.items() if name not in _SERVERS and value != []},
@@ -276,18 +276,18 @@ def _name(reading: Reading, name: Any, prefix: Any) -> str:
     if at == "metadata.name" and why_not_a_job_name(written) is None:
         return written
     legal = as_job_name(written)
-    why = "a run's objects are called <name>-<hash>" if at.endswith("generateName") else "is too long"
-    if why == "is too long" and len(written) <= 40:
-        why = "is no legal name of a job"
-    reading.change(at, written, legal, why)
+    reason = "a run's objects are called <name>-<hash>" if at.endswith("generateName") else "is too long"
+    if reason == "is too long" and len(written) <= 40:
+        reason = "is not a legal job name"
+    reading.change(at, written, legal, reason)
     return legal
 
 
 def is_ours(obj: Mapping[str, Any]) -> bool:
-    """Whether allaboard made the object."""
+    """True if allaboard made the object."""
     metadata = obj.get("metadata")
-    found = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    return isinstance(found, Mapping) and f"{OURS}launch" in found
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    return isinstance(annotations, Mapping) and f"{OURS}launch" in annotations
 
 
 def without_ours(value: Any) -> Any:

@@ -95,10 +95,10 @@ def _answer_collectives(asked: int, file: int, start: int) -> None:
     """Write what torch's flight recorder tells when a byte comes."""
     try:
         while byte := os.read(asked, 64):
-            told = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
-            if told is not None:
+            dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
+            if dump is not None:
                 os.ftruncate(file, start)
-                _write_at(file, told(ALL in byte, False) + b"\n", start)
+                _write_at(file, dump(ALL in byte, False) + b"\n", start)
     except Exception:  # an older torch, or a descriptor that the script has closed
         pass
 

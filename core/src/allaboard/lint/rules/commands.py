@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from allaboard.lint.rule import Hit, rule
-from allaboard.lint.view import MANIFEST, Container, Group, View, items, mapping, words
+from allaboard.lint.view import MANIFEST, Container, Group, View, items, mapping, texts
 from allaboard.text.untrusted import show
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
@@ -57,11 +57,11 @@ def _script(line: tuple[str, ...]) -> int | None:
 
 def _field(container: Container, n: int) -> str:
     """The field that holds a word of the line."""
-    return "command" if n < len(words(container.fields.get("command"))) else "args"
+    return "command" if n < len(texts(container.fields.get("command"))) else "args"
 
 
 def _lines(view: View) -> Iterator[tuple[Group, Container, tuple[str, ...]]]:
-    return ((group, one, one.line) for group, one in view.containers if one.line)
+    return ((group, container, container.line) for group, container in view.containers if container.line)
 
 
 @rule(
@@ -76,14 +76,16 @@ def _lines(view: View) -> Iterator[tuple[Group, Container, tuple[str, ...]]]:
 )
 def shell_drops_words(view: View) -> Iterator[Hit]:
     """POSIX, sh: -c command_string [command_name [argument...]]."""
-    for group, one, line in _lines(view):
+    for group, container, line in _lines(view):
         at = _script(line)
         if at is None or at + 1 >= len(line) or _POSITIONAL.search(line[at]):
             continue
         # A first word that is a name only ($0) is a habit, not a loss.
         if len(line) == at + 2 and _name(line[at + 1]) in (*_SHELLS, "_", "--", ""):
             continue
-        yield Hit(view.container(group, one, _field(one, at + 1)), show(" ".join(line[at + 1 :]), 80))
+        yield Hit(
+            view.container(group, container, _field(container, at + 1)), show(" ".join(line[at + 1 :]), 80)
+        )
 
 
 @rule(
@@ -96,13 +98,13 @@ def shell_drops_words(view: View) -> Iterator[Hit]:
 )
 def shell_words_without_shell(view: View) -> Iterator[Hit]:
     """Kubernetes, Define a Command and Arguments for a Container: $(VAR); "Run a command in a shell"."""
-    for group, one, line in _lines(view):
+    for group, container, line in _lines(view):
         if any(_name(word) in _SHELLS for word in line) or _name(line[0]) in ("env", "make", "awk", "perl"):
             continue
         for n, word in enumerate(line):
             code = n > 0 and line[n - 1] in _CODE
             if not code and (word in _OPERATORS or _VARIABLE.search(word)) and "\n" not in word:
-                yield Hit(view.container(group, one, _field(one, n)), show(word, 80))
+                yield Hit(view.container(group, container, _field(container, n)), show(word, 80))
                 break
 
 
@@ -117,10 +119,10 @@ def shell_words_without_shell(view: View) -> Iterator[Hit]:
 )
 def command_in_one_word(view: View) -> Iterator[Hit]:
     """Kubernetes, Container v1 core: "Entrypoint array. Not executed within a shell"."""
-    for group, one, line in _lines(view):
+    for group, container, line in _lines(view):
         first, _, rest = line[0].strip().partition(" ")
         if rest.strip() and _name(first) in _PROGRAMS:
-            yield Hit(view.container(group, one, _field(one, 0)), show(line[0], 80))
+            yield Hit(view.container(group, container, _field(container, 0)), show(line[0], 80))
 
 
 @rule(
@@ -138,7 +140,7 @@ def runtime_with_ttl(view: View) -> Iterator[Hit]:
     inner = mapping(mapping(view.spec.get("template")).get("spec"))
     if view.is_runtime and inner.get("ttlSecondsAfterFinished") is not None:
         yield Hit("spec.template.spec.ttlSecondsAfterFinished")
-    for n, one in enumerate(items(inner.get("replicatedJobs")) if view.is_runtime else ()):
-        job = mapping(mapping(mapping(one).get("template")).get("spec"))
+    for n, entry in enumerate(items(inner.get("replicatedJobs")) if view.is_runtime else ()):
+        job = mapping(mapping(mapping(entry).get("template")).get("spec"))
         if job.get("ttlSecondsAfterFinished") is not None:
             yield Hit(f"spec.template.spec.replicatedJobs[{n}].template.spec.ttlSecondsAfterFinished")

@@ -17,7 +17,7 @@ _POLICY = frozenset(
     }
 )  # fmt: skip
 _UNLIMITED = 2**31 - 1
-"""What is written where a limit must be and none is meant."""
+"""Number that stands for no limit in a field that needs one."""
 _FOLLOWED = 60
 """Seconds within which whoever follows a job has seen its end and read its logs."""
 
@@ -107,8 +107,8 @@ def backoff_without_checkpoints(view: View) -> Iterator[Hit]:
     reads=(JOB,),
 )
 def checkpoints_go_with_the_run(view: View) -> Iterator[Hit]:
-    """What allaboard promises of claim.keep: run. Who promotes or copies what is worth keeping elsewhere may
-    ignore it.
+    """Promise of allaboard for claim.keep: run. A user who promotes or copies the good checkpoints elsewhere
+    may ignore it.
     """
     uri = str(mapping(view.fields.get("checkpoints")).get("uri", ""))
     for n, volume in enumerate(items(view.fields.get("storage"))):

@@ -10,7 +10,7 @@ from allaboard.text.untrusted import show
 
 
 def _moves(image: str) -> bool:
-    """Whether the name may mean other bytes tomorrow: it has no digest, and no tag but ``latest``."""
+    """True if the name may mean other bytes tomorrow: it has no digest, and no tag but ``latest``."""
     if "@" in image:
         return False
     _, colon, tag = image.rpartition("/")[2].partition(":")
@@ -29,10 +29,10 @@ def image_unpinned(view: View) -> Iterator[Hit]:
     """Kubernetes, container images: the tag ``latest`` is assumed where there is none. A moving tag under
     IfNotPresent is the usual reason of ranks that differ.
     """
-    for group, one in view.containers:
-        image = one.fields.get("image")
+    for group, container in view.containers:
+        image = container.fields.get("image")
         if isinstance(image, str) and image and _moves(image):
-            yield Hit(view.container(group, one, "image"), show(image))
+            yield Hit(view.container(group, container, "image"), show(image))
 
 
 @rule(
@@ -46,10 +46,10 @@ def image_kept_stale(view: View) -> Iterator[Hit]:
     """Kubernetes, imagePullPolicy: the default of ``latest`` is Always; a stated IfNotPresent or Never takes
     what the node has.
     """
-    for group, one in view.containers:
-        image, policy = one.fields.get("image"), one.fields.get("imagePullPolicy")
+    for group, container in view.containers:
+        image, policy = container.fields.get("image"), container.fields.get("imagePullPolicy")
         if isinstance(image, str) and image and _moves(image) and policy in ("IfNotPresent", "Never"):
-            yield Hit(view.container(group, one, "imagePullPolicy"), str(policy))
+            yield Hit(view.container(group, container, "imagePullPolicy"), str(policy))
 
 
 @rule(
@@ -64,7 +64,7 @@ def image_pulled_always(view: View) -> Iterator[Hit]:
     """Kubernetes, imagePullPolicy: Always resolves the digest at the registry at every start of a container;
     registries answer 429 to a large gang.
     """
-    for group, one in view.containers:
-        image = one.fields.get("image")
-        if isinstance(image, str) and "@" in image and one.fields.get("imagePullPolicy") == "Always":
-            yield Hit(view.container(group, one, "imagePullPolicy"), "Always")
+    for group, container in view.containers:
+        image = container.fields.get("image")
+        if isinstance(image, str) and "@" in image and container.fields.get("imagePullPolicy") == "Always":
+            yield Hit(view.container(group, container, "imagePullPolicy"), "Always")

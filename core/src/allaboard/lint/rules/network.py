@@ -28,12 +28,12 @@ def interface_not_chosen(view: View) -> Iterator[Hit]:
     """
     if view.total < 2:
         return
-    lines = " ".join(word for _, one in view.trainers for word in one.line)
+    lines = " ".join(word for _, trainer in view.trainers for word in trainer.line)
     if "SOCKET_IFNAME" in lines or "tcp_if_include" in lines:
         return
-    for group, one in view.trainers:
-        if group.pod.get("hostNetwork") is True and not any(one.variable(n) is not None for n in _NAMES):
-            yield Hit(view.container(group, one, "env"))
+    for group, trainer in view.trainers:
+        if group.pod.get("hostNetwork") is True and not any(trainer.variable(n) is not None for n in _NAMES):
+            yield Hit(view.container(group, trainer, "env"))
 
 
 @rule(
@@ -47,10 +47,10 @@ def interface_is_loopback(view: View) -> Iterator[Hit]:
     """NCCL and Gloo, environment variables. On one machine allaboard sets the loopback itself."""
     if view.total < 2:
         return
-    for group, one in view.trainers:
-        for n, name, value in one.environment:
+    for group, trainer in view.trainers:
+        for n, name, value in trainer.environment:
             if name in _NAMES and isinstance(value, str) and _is_loopback(value):
-                yield Hit(view.variable(group, one, n, name), f"{name}={show(value, quote=False)}")
+                yield Hit(view.variable(group, trainer, n, name), f"{name}={show(value, quote=False)}")
 
 
 def _is_loopback(value: str) -> bool:
@@ -89,7 +89,7 @@ def host_ports_shared(view: View) -> Iterator[Hit]:
     for group in view.groups:
         affinity = mapping(group.pod.get("affinity"))
         apart = "podAntiAffinity" in affinity or items(group.pod.get("topologySpreadConstraints"))
-        alone = any(one.gpus >= _WHOLE_NODE for one in group.trainers)
+        alone = any(trainer.gpus >= _WHOLE_NODE for trainer in group.trainers)
         if group.pod.get("hostNetwork") is True and view.total > 1 and not apart and not alone:
             yield Hit(view.in_pod(group, "hostNetwork"))
 
@@ -106,10 +106,10 @@ def rdma_without_pinned_memory(view: View) -> Iterator[Hit]:
     """Linux, mlock and RLIMIT_MEMLOCK; NVIDIA Network Operator, pods with RDMA. Jobs add it themselves where
     they are not restricted.
     """
-    for group, one in view.trainers:
-        limits = mapping(mapping(one.fields.get("resources")).get("limits"))
-        context = mapping(one.fields.get("securityContext"))
+    for group, trainer in view.trainers:
+        limits = mapping(mapping(trainer.fields.get("resources")).get("limits"))
+        context = mapping(trainer.fields.get("securityContext"))
         added = {str(word) for word in items(mapping(context.get("capabilities")).get("add"))}
         may = context.get("privileged") is True or added & {"IPC_LOCK", "ALL", "CAP_IPC_LOCK"}
         if any(is_for_rdma(str(name)) for name in limits) and not may:
-            yield Hit(view.container(group, one, "resources"))
+            yield Hit(view.container(group, trainer, "resources"))

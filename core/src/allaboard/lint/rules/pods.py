@@ -34,12 +34,12 @@ def shm_missing(view: View) -> Iterator[Hit]:
     """
     if not _LOADS & {*view.engine.FRAMEWORKS}:
         return
-    for group, one in view.trainers:
+    for group, trainer in view.trainers:
         if group.role == "launcher":
             continue
-        mounts = [mapping(mount).get("mountPath") for mount in items(one.fields.get("volumeMounts"))]
+        mounts = [mapping(mount).get("mountPath") for mount in items(trainer.fields.get("volumeMounts"))]
         if "/dev/shm" not in [str(path).rstrip("/") for path in mounts]:
-            yield Hit(view.container(group, one, "volumeMounts"))
+            yield Hit(view.container(group, trainer, "volumeMounts"))
 
 
 @rule(
@@ -75,11 +75,11 @@ def secret_in_plain_text(view: View) -> Iterator[Hit]:
     """Kubernetes, good practices for Secrets. Which names say secret: `allaboard.text.redaction`. The
     name of a file, like that of GOOGLE_APPLICATION_CREDENTIALS, is none.
     """
-    for group, one in view.containers:
-        for n, name, value in one.environment:
+    for group, container in view.containers:
+        for n, name, value in container.environment:
             is_file = isinstance(value, str) and value.startswith(("/", "$("))
             if isinstance(value, str) and not is_file and hidden_value(name, value):
-                yield Hit(view.variable(group, one, n, name), show(name))
+                yield Hit(view.variable(group, container, n, name), show(name))
 
 
 @rule(
@@ -92,9 +92,9 @@ def secret_in_plain_text(view: View) -> Iterator[Hit]:
 )
 def sidecar_blocks_the_end(view: View) -> Iterator[Hit]:
     """Training Operator: the phase of a pod decides, which is Running while one container runs; KEP-753."""
-    for group, one in view.containers:
-        if not one.trains and not one.begins:
-            yield Hit(view.whole(group, one), show(one.name) if one.name else "")
+    for group, container in view.containers:
+        if not container.trains and not container.begins:
+            yield Hit(view.whole(group, container), show(container.name) if container.name else "")
 
 
 @rule(
@@ -123,9 +123,9 @@ def istio_sidecar(view: View) -> Iterator[Hit]:
 )
 def failure_swallowed(view: View) -> Iterator[Hit]:
     """POSIX shell: the exit code of a list is that of its last command."""
-    for group, one, script in _scripts(view):
+    for group, container, script in _scripts(view):
         if _SWALLOWS.search(script):
-            yield Hit(_line_path(view, group, one), show(script.strip().splitlines()[-1]))
+            yield Hit(_line_path(view, group, container), show(script.strip().splitlines()[-1]))
 
 
 @rule(
@@ -140,15 +140,15 @@ def failure_unnoticed(view: View) -> Iterator[Hit]:
     """POSIX shell: pipelines and lists; bash: set -e, set -o pipefail. A ``;`` or a new line goes on after a
     failure, ``&&`` does not.
     """
-    for group, one, script in _scripts(view):
+    for group, container, script in _scripts(view):
         if _SWALLOWS.search(script):
             continue  # the error about it says enough
-        stops = re.search(r"\bset\s+-[a-z]*e|\bset\s+-o\s+errexit", script) or _has_option(one, "e")
+        stops = re.search(r"\bset\s+-[a-z]*e|\bset\s+-o\s+errexit", script) or _has_option(container, "e")
         steps = [s for s in re.split(r"\n|;", _without_quotes(script)) if s.strip() and not _harmless(s)]
         pipes = re.search(r"(?<!\|)\|(?!\|)", _without_quotes(script)) and "pipefail" not in script
-        pipes = pipes and "pipefail" not in " ".join(one.line)
+        pipes = pipes and "pipefail" not in " ".join(container.line)
         if (len(steps) > 1 and not stops) or pipes:
-            yield Hit(_line_path(view, group, one))
+            yield Hit(_line_path(view, group, container))
 
 
 @rule(
@@ -164,13 +164,13 @@ def output_buffered(view: View) -> Iterator[Hit]:
     if "PYTHONUNBUFFERED" in getattr(view.engine, "INJECTED", ()):
         return
     for group in view.groups:
-        for one in group.trainers:
-            line = one.line
+        for container in group.trainers:
+            line = container.line
             is_python = bool(line) and _PYTHON.fullmatch(line[0])
-            if is_python and not one.variable("PYTHONUNBUFFERED"):
+            if is_python and not container.variable("PYTHONUNBUFFERED"):
                 options = [word for word in line[1:] if word.startswith("-")][:3]
                 if not any(_UNBUFFERED.fullmatch(word) for word in options):
-                    yield Hit(_line_path(view, group, one))
+                    yield Hit(_line_path(view, group, container))
 
 
 @rule(
@@ -188,10 +188,10 @@ def variable_overridden(view: View) -> Iterator[Hit]:
     """
     injected: frozenset[str] = getattr(view.engine, "INJECTED", frozenset())
     for group in view.groups:
-        for one in group.containers:
-            for n, name, _ in () if one.begins else one.environment:
+        for container in group.containers:
+            for n, name, _ in () if container.begins else container.environment:
                 if name in injected and name != "PYTHONUNBUFFERED":
-                    yield Hit(f"{one.at}.env[{n}]", show(name))
+                    yield Hit(f"{container.at}.env[{n}]", show(name))
 
 
 def _scripts(view: View) -> Iterator[tuple[Group, Container, str]]:
@@ -202,23 +202,23 @@ def _scripts(view: View) -> Iterator[tuple[Group, Container, str]]:
     for group in view.groups:
         if launched and group.role != "launcher":
             continue
-        for one in group.trainers:
-            line = one.line
+        for container in group.trainers:
+            line = container.line
             if len(line) < 3 or not _SHELL.fullmatch(line[0]):
                 continue
             for n, word in enumerate(line[1:-1], 1):
                 if _SHELL_OPTION.fullmatch(word):
-                    yield group, one, line[n + 1]
+                    yield group, container, line[n + 1]
                     break
 
 
-def _line_path(view: View, group: Group, one: Container) -> str:
-    """Where the last part of a command line is written."""
-    return view.container(group, one, "args" if one.fields.get("args") else "command")
+def _line_path(view: View, group: Group, container: Container) -> str:
+    """Path of the field that holds the last part of a command line."""
+    return view.container(group, container, "args" if container.fields.get("args") else "command")
 
 
-def _has_option(one: Container, letter: str) -> bool:
-    return any(re.fullmatch(rf"-[a-z]*{letter}[a-z]*", word) for word in one.line[1:-1])
+def _has_option(container: Container, letter: str) -> bool:
+    return any(re.fullmatch(rf"-[a-z]*{letter}[a-z]*", word) for word in container.line[1:-1])
 
 
 def _without_quotes(script: str) -> str:

@@ -23,10 +23,10 @@ def resources_missing(view: View) -> Iterator[Hit]:
     """Kubernetes, quality of service: BestEffort pods are evicted first. Of a job only what it states counts
     (on one machine it takes no slot); those of a runtime say it themselves.
     """
-    for group, one in () if view.is_runtime else view.trainers:
-        resources = mapping(one.fields.get("resources"))
+    for group, trainer in () if view.is_runtime else view.trainers:
+        resources = mapping(trainer.fields.get("resources"))
         if not mapping(resources.get("requests")) and not mapping(resources.get("limits")):
-            yield Hit(view.container(group, one, "resources"))
+            yield Hit(view.container(group, trainer, "resources"))
 
 
 @rule(
@@ -39,10 +39,10 @@ def resources_missing(view: View) -> Iterator[Hit]:
 )
 def cpu_limit(view: View) -> Iterator[Hit]:
     """Linux, CFS bandwidth control (cpu.max): a quota for each period of 100 ms, shared by all threads."""
-    for group, one in view.trainers:
-        limit = one.amount("limits", "cpu")
+    for group, trainer in view.trainers:
+        limit = trainer.amount("limits", "cpu")
         if limit is not None:
-            yield Hit(view.container(group, one, "resources.limits.cpu"), show(limit))
+            yield Hit(view.container(group, trainer, "resources.limits.cpu"), show(limit))
 
 
 @rule(
@@ -57,11 +57,11 @@ def memory_may_be_taken(view: View) -> Iterator[Hit]:
     """Kubernetes, node-pressure eviction and oom_score_adj: Burstable pods above their requests go first.
     An absent request is the limit.
     """
-    for group, one in view.trainers:
-        request, limit = one.amount("requests", "memory"), one.amount("limits", "memory")
+    for group, trainer in view.trainers:
+        request, limit = trainer.amount("requests", "memory"), trainer.amount("limits", "memory")
         if request != limit and request is not None:
             detail = "no limit" if limit is None else f"the limit is {show(limit)}"
-            yield Hit(view.container(group, one, "resources"), f"{show(request)}, {detail}")
+            yield Hit(view.container(group, trainer, "resources"), f"{show(request)}, {detail}")
 
 
 @rule(
@@ -78,15 +78,15 @@ def one_gpu_per_member(view: View) -> Iterator[Hit]:
     """
     if mapping(mapping(view.fields.get("gang")).get("topology")):
         return
-    ours = [(group, one) for group, one in view.trainers if group.count]
+    ours = [(group, trainer) for group, trainer in view.trainers if group.count]
     # A slice of a GPU is less than one, and its members share the node anyway.
-    slices = [one for _, one in ours if _slices(one)]
-    members = sum(group.count for group, one in ours if one.gpus)
-    if members < 2 or slices or any(one.gpus > 1 for _, one in ours):
+    slices = [trainer for _, trainer in ours if _slices(trainer)]
+    members = sum(group.count for group, trainer in ours if trainer.gpus)
+    if members < 2 or slices or any(trainer.gpus > 1 for _, trainer in ours):
         return
-    for group, one in ours:
-        if one.gpus:
-            yield Hit(view.container(group, one, "resources"))
+    for group, trainer in ours:
+        if trainer.gpus:
+            yield Hit(view.container(group, trainer, "resources"))
 
 
 @rule(
@@ -101,18 +101,22 @@ def slices_are_no_gpu(view: View) -> Iterator[Hit]:
     """NVIDIA MIG User Guide, application considerations: no peer-to-peer between GPU instances, and a CUDA
     process sees one of them.
     """
-    sliced = [(group, one, _slices(one)) for group, one in view.trainers if group.count and _slices(one)]
+    sliced = [
+        (group, trainer, _slices(trainer))
+        for group, trainer in view.trainers
+        if group.count and _slices(trainer)
+    ]
     if sum(group.count * each for group, _, each in sliced) < 2:
         return
-    for group, one, each in sliced:
+    for group, trainer, each in sliced:
         detail = f"{each} slices per member" if each > 1 else "one slice per member"
-        yield Hit(view.container(group, one, "resources"), detail)
+        yield Hit(view.container(group, trainer, "resources"), detail)
 
 
-def _slices(one: Container) -> int:
+def _slices(container: Container) -> int:
     """Slices of GPUs that one member asks for."""
-    names = {str(name) for name in _stated(one.fields) if profile_of(str(name)) is not None}
-    amounts = [one.amount("limits", name) or one.amount("requests", name) or "" for name in names]
+    names = {str(name) for name in _stated(container.fields) if profile_of(str(name)) is not None}
+    amounts = [container.amount("limits", name) or container.amount("requests", name) or "" for name in names]
     return sum(int(text) for text in amounts if len(text) < 6 and text.isdecimal())
 
 
@@ -136,7 +140,7 @@ def gpu_taint_not_tolerated(view: View) -> Iterator[Hit]:
     it where it is on. Jobs are rendered with it.
     """
     for group in view.groups:
-        if not any(one.gpus for one in group.containers):
+        if not any(container.gpus for container in group.containers):
             continue
         tolerations = [mapping(t) for t in items(group.pod.get("tolerations"))]
         if not any(t.get("key") in (None, "nvidia.com/gpu") for t in tolerations):

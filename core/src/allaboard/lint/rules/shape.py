@@ -50,10 +50,10 @@ def elastic_without_torchrun(view: View) -> Iterator[Hit]:
     if not isinstance(view.spec.get("elasticPolicy"), Mapping) or view.engine.KIND != "PyTorchJob":
         return
     starters = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
-    for group, one in view.trainers:
-        line = " ".join(one.line)
+    for group, trainer in view.trainers:
+        line = " ".join(trainer.line)
         if re.search(r"\bpython[0-9.]*\s", line) and not any(word in line for word in starters):
-            yield Hit(view.container(group, one, "command"))
+            yield Hit(view.container(group, trainer, "command"))
 
 
 @rule(
@@ -140,7 +140,7 @@ def container_misnamed(view: View) -> Iterator[Hit]:
     if not view.is_v1 or "mpi" in view.engine.FRAMEWORKS:
         return
     for group in view.groups:
-        names = [one.name for one in group.containers if not one.begins]
+        names = [container.name for container in group.containers if not container.begins]
         if view.engine.CONTAINER not in names:
             yield Hit(view.in_pod(group, "containers"), f"it is called {view.engine.CONTAINER}")
 
@@ -171,9 +171,9 @@ def name_too_long(view: View) -> Iterator[Hit]:
 )
 def privileged(view: View) -> Iterator[Hit]:
     """Kubernetes, Pod Security Standards; NCCL over InfiniBand pins memory, for which IPC_LOCK is enough."""
-    for group, one in view.containers:
-        if mapping(one.fields.get("securityContext")).get("privileged") is True:
-            yield Hit(view.container(group, one, "securityContext.privileged"))
+    for group, container in view.containers:
+        if mapping(container.fields.get("securityContext")).get("privileged") is True:
+            yield Hit(view.container(group, container, "securityContext.privileged"))
 
 
 @rule(
@@ -197,7 +197,7 @@ def one_process_for_several_gpus(view: View) -> Iterator[Hit]:
     )
     if "pytorch" not in view.engine.FRAMEWORKS or not view.is_v1:
         return
-    for group, one in view.trainers:
-        is_plain = len(one.line) > 1 and one.line[0].rpartition("/")[2].startswith("python")
-        if one.gpus > 1 and is_plain and not any(s in part for part in one.line for s in starters):
-            yield Hit(view.container(group, one, "command"), show(" ".join(one.line)))
+    for group, trainer in view.trainers:
+        is_plain = len(trainer.line) > 1 and trainer.line[0].rpartition("/")[2].startswith("python")
+        if trainer.gpus > 1 and is_plain and not any(s in part for part in trainer.line for s in starters):
+            yield Hit(view.container(group, trainer, "command"), show(" ".join(trainer.line)))

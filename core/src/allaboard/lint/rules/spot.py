@@ -18,7 +18,7 @@ are taken several times a day.
 
 
 def _on_spot(group: Group) -> bool:
-    """Whether its pods may run, or must, where members are taken away."""
+    """True if its pods may run, or must, on nodes that are taken away."""
     tolerated = [str(mapping(t).get("key", "")) for t in items(group.pod.get("tolerations"))]
     selected = mapping(group.pod.get("nodeSelector"))
     if any(key in dict(TAINTS) for key in tolerated) or any(label in LABELS for label in selected.items()):

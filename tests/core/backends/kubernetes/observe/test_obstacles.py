@@ -48,7 +48,7 @@ def found(*pods: Json, **fields: Any) -> Obstacle:
 
 
 def waits(reason: str, words: str = "") -> Json:
-    pod = a_pod("master-0", "Pending", waiting=reason, words=words)
+    pod = a_pod("master-0", "Pending", waiting=reason, message=words)
     pod["spec"]["containers"][0]["image"] = "lab/train:9"
     return pod
 

@@ -293,8 +293,8 @@ def _prepared_next(
 def _launch_notes(
     plan: Plan, old: RunRecord, decision: run_record.NewAttempt | run_record.NewGeneration
 ) -> list[str]:
-    if isinstance(decision, run_record.NewGeneration) and decision.why:
-        notes = [f"{plan.run}: {decision.why}"]
+    if isinstance(decision, run_record.NewGeneration) and decision.reason:
+        notes = [f"{plan.run}: {decision.reason}"]
     elif isinstance(decision, run_record.NewGeneration):
         notes = [f"{plan.run} succeeded before and its result was taken; it trains again from scratch"]
     else:

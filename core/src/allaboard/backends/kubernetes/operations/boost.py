@@ -339,10 +339,10 @@ class Booster:
         if trouble is not None:
             self._tell(seen, trouble, notes)
         elif not wanted.unsaved and now > (run.saves[-1] if run.saves else run.since):
-            self._tell(seen, f"it gets no boost: {wanted.why}", notes, once=_kind(wanted.why))
+            self._tell(seen, f"it gets no boost: {wanted.reason}", notes, once=_kind(wanted.reason))
         if wanted.boost == before:
             return None
-        change = Change(seen.namespace, seen.run, before, wanted.boost, wanted.unsaved, wanted.why)
+        change = Change(seen.namespace, seen.run, before, wanted.boost, wanted.unsaved, wanted.reason)
         return change if self._write(api, seen, wanted.boost or None, now) else None
 
     def _write(self, api: Api, seen: Seen, boost: int | None, now: float) -> bool:
