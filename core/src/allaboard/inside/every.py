@@ -1,4 +1,4 @@
-"""How often something is done while a script trains."""
+"""Interval between two saves of a script that trains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allaboard.text.units import seconds
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """How often: after so many steps or so many seconds; neither: only when asked."""
+    """Interval between saves, in steps or in seconds; neither: only on request."""
 
     steps: int | None = None
     seconds: float | None = None

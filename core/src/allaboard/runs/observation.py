@@ -301,11 +301,12 @@ class PodSeen:
 
     @property
     def is_over(self) -> bool:
-        """Whether all of its containers have ended for good. It holds no place on a node any more."""
+        """True if all of its containers have ended for good. It holds no place on a node any more."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def restarts(self) -> int:
+        """Restarts of all its containers."""
         return sum(c.restarts for c in self.containers)
 
 
