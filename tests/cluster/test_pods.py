@@ -14,6 +14,7 @@ from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import complete_facts
+from allaboard.backends.kubernetes.observe.objects import pod_seen
 from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of
 from allaboard.backends.kubernetes.preflight import budgets
 from allaboard.engines import ENGINES
@@ -59,7 +60,8 @@ def device_class(plane: ControlPlane, name: str) -> Object:
 def obstacle(plane: ControlPlane, pod: Object) -> Obstacle | None:
     now = plane.api.get("v1", "Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
     assert now is not None
-    return obstacle_of(Scene({"kind": "JobSet"}, "node", {"worker-0": now}, 0.0, 1, 1))
+    seen = pod_seen(now, "node", "worker-0")
+    return obstacle_of(Scene({"kind": "JobSet"}, "node", {"worker-0": seen}, 0.0, 1, 1))
 
 
 def test_devices_are_claimed_and_what_is_missing_is_said(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.kubernetes.observe.objects import event_seen, pod_seen
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangView
 from allaboard.render.cluster_facts import ClusterFacts
@@ -256,8 +257,8 @@ def test_members_that_must_be_in_one_rack_wait_where_none_has_room(
 
     def told() -> bool:
         pods = plane.api.list("v1", "Pod", namespace)
-        members = {pod["metadata"]["name"]: pod for pod in pods}
-        events = plane.api.list("v1", "Event", namespace)
+        members = {pod["metadata"]["name"]: pod_seen(pod) for pod in pods}
+        events = [*map(event_seen, plane.api.list("v1", "Event", namespace))]
         groups = [{"kind": "PodGroup"}]
         view = GangView(5, 5, time.time(), members, groups=groups, events=events)
         said = GANGS[gang].read(view) or ""

@@ -42,10 +42,11 @@ pods = pair("pytorchjob", "bus").job["spec"]["pytorchReplicaSpecs"]["Worker"]["t
 assert pods["metadata"]["labels"]["bus.example/seats"] == "3", pods
 assert pods["spec"]["schedulerName"] == "bus-scheduler"
 from allaboard.gangs.base import GangView
+from allaboard.backends.kubernetes.observe.objects import pod_seen
 from allaboard.testing.objects import a_pod
-waits = a_pod("worker-0", "Pending", unschedulable="0/4 nodes are available: 4 Insufficient cpu")
+waits = pod_seen(a_pod("worker-0", "Pending", unschedulable="0/4 nodes are available: 4 Insufficient cpu"))
 assert bus.read(GangView(1, 1, 0.0, {"worker-0": waits})).startswith("Bus finds no 1 places together: ")
-assert bus.read(GangView(1, 1, 0.0, {"worker-0": a_pod("worker-0", "Running")})) is None
+assert bus.read(GangView(1, 1, 0.0, {"worker-0": pod_seen(a_pod("worker-0", "Running"))})) is None
 """,
     "diagnosis/infrastructure.py": """
 from allaboard.diagnosis.causes import all_rules

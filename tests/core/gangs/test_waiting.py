@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.kubernetes.observe.objects import event_seen, pod_seen
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangView
 from allaboard.gangs.placement import (
@@ -51,8 +52,12 @@ def gated(name: str) -> dict[str, Any]:
 def look(
     *pods: dict[str, Any], needed: int = 3, total: int = 3, now: float = 30.0, **fields: Any
 ) -> GangView:
-    named = {pod["metadata"]["name"].removeprefix("digits-00000000-"): pod for pod in pods}
-    return GangView(needed=needed, total=total, now=BEGUN + now, pods=named, **fields)
+    named = {pod["metadata"]["name"].removeprefix("digits-00000000-"): pod_seen(pod) for pod in pods}
+    events = [event_seen(event) for event in fields.pop("events", ())]
+    rivals = {run: [*map(pod_seen, theirs)] for run, theirs in fields.pop("rivals", {}).items()}
+    return GangView(
+        needed=needed, total=total, now=BEGUN + now, pods=named, events=events, rivals=rivals, **fields
+    )
 
 
 FIT = {
@@ -336,8 +341,8 @@ def test_why_is_found_in_what_was_said_before_when_pods_only_say_that_they_were_
 
     pods = [waits(name, REJECTED) for name in ALL]
     assert (
-        are_only_echoes(pods)
-        and not are_only_echoes([*pods, waits("worker-3", NO_GPU)])
+        are_only_echoes(map(pod_seen, pods))
+        and not are_only_echoes(map(pod_seen, [*pods, waits("worker-3", NO_GPU)]))
         and not are_only_echoes([])
     )
     events = [

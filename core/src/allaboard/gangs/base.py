@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from allaboard.runs.observation import EventSeen, PodSeen
+
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
@@ -73,8 +75,8 @@ class GangView:
     needed: int
     total: int
     now: float
-    pods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pods: Mapping[str, PodSeen] = field(default_factory=dict)
     groups: Sequence[Mapping[str, Any]] = ()
-    events: Sequence[Mapping[str, Any]] = ()
-    rivals: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    events: Sequence[EventSeen] = ()
+    rivals: Mapping[str, Sequence[PodSeen]] = field(default_factory=dict)
     queue: Mapping[str, Any] | None = None

@@ -131,7 +131,7 @@ def _preempted(view: GangView) -> str:
     evicted, started = _time(notes.get(_EVICTED)), _time(notes.get(_STARTED))
     if evicted is None or (started is not None and started > evicted):
         return ""
-    messages = (str(e.get("message") or "") for e in reversed(view.events) if e.get("reason") == "Evict")
+    messages = (e.message for e in reversed(view.events) if e.reason == "Evict")
     by = next((match[1] for message in messages if (match := _BY_WHOM.search(message))), None)
     return f" (it was preempted by {show(by, quote=False)})" if by else " (it was preempted)"
 

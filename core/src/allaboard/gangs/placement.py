@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.gangs.base import GangView
-from allaboard.text.units import from_rfc3339
+from allaboard.runs.observation import PodSeen
 
 SILENT = 60.0
 """Seconds after which a pod without any scheduler message counts as unscheduled by any scheduler."""
@@ -35,6 +35,9 @@ _ECHO = re.compile(
     r"pod group is unschedulable",
 )
 """Said to a pod because of its siblings."""
+
+
+_GATE = re.compile(r"schedulingGates\[\d+\]\.name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +70,17 @@ def gang_places(view: GangView) -> Places:
     return Places(held, done, waiting, gated, silent, max(0, view.total - len(view.pods)))
 
 
-def _has_place(pod: Mapping[str, Any]) -> str:
-    status = pod.get("status") or {}
-    phase = status.get("phase")
-    if phase == "Succeeded":
+def _has_place(pod: PodSeen) -> str:
+    if pod.phase == "Succeeded":
         return "done"
-    if phase == "Failed":
+    if pod.phase == "Failed":
         return "over"
-    if (pod.get("spec") or {}).get("nodeName"):
+    if pod.node:
         return "held"
-    scheduled = condition(pod, "PodScheduled")
+    scheduled = pod.condition("PodScheduled")
     if scheduled is None:
         return "silent"
-    return "gated" if scheduled.get("reason") == "SchedulingGated" else "waiting"
+    return "gated" if scheduled.reason == "SchedulingGated" else "waiting"
 
 
 def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
@@ -99,7 +100,7 @@ def scheduler_message(view: GangView) -> str | None:
     return next(iter(messages), None)
 
 
-def are_only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
+def are_only_echoes(pods: Iterable[PodSeen]) -> bool:
     """True if the conditions of these pods say only that they were turned away with each other: a pod that
     did not fit was tried again, and turned away with the next. The reason is in the events of the pods, then.
     """
@@ -107,22 +108,20 @@ def are_only_echoes(pods: Iterable[Mapping[str, Any]]) -> bool:
     return bool(messages) and all(_ECHO.search(text) for text in messages)
 
 
-def _messages(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _messages(pods: Iterable[PodSeen]) -> Iterator[str]:
     for pod in pods:
-        scheduled = condition(pod, "PodScheduled")
-        if scheduled is not None and scheduled.get("status") == "False" and scheduled.get("message"):
-            yield str(scheduled["message"])
+        scheduled = pod.condition("PodScheduled")
+        if scheduled is not None and scheduled.status == "False" and scheduled.message:
+            yield scheduled.message
 
 
 def _earlier_messages(view: GangView) -> Iterator[str]:
     """Earlier messages about the present pods, the latest first, without echoes."""
-    uids = {pod["metadata"].get("uid") for pod in view.pods.values()}
+    uids = {pod.uid for pod in view.pods.values()}
     for event in reversed(view.events):
-        about = event.get("involvedObject") or {}
-        message = str(event.get("message") or "")
-        is_ours = event.get("reason") == "FailedScheduling" and about.get("uid") in uids
-        if is_ours and message and not _ECHO.search(message):
-            yield shortened(message)
+        is_ours = event.reason == "FailedScheduling" and event.uid in uids
+        if is_ours and event.message and not _ECHO.search(event.message):
+            yield shortened(event.message)
 
 
 def shortened(message: str) -> str:
@@ -147,21 +146,20 @@ def count_reasons(message: str) -> dict[str, int]:
     return counts
 
 
-def pod_age(pod: Mapping[str, Any], now: float) -> float:
-    """Seconds since it was made."""
-    created = from_rfc3339((pod.get("metadata") or {}).get("creationTimestamp"))
+def age(created: float | None, now: float) -> float:
+    """Seconds since something was made."""
     return 0.0 if created is None else max(0.0, now - created)
 
 
 def unnoticed_reason(view: GangView, at: Places) -> str | None:
     """The sentence if no scheduler handles the pods."""
-    quiet = [name for name in at.silent if pod_age(view.pods[name], view.now) >= SILENT]
+    quiet = [name for name in at.silent if age(view.pods[name].created, view.now) >= SILENT]
     if not quiet or at.waiting or at.placed:
         return None
-    name = (view.pods[quiet[0]].get("spec") or {}).get("schedulerName") or "default-scheduler"
+    name = view.pods[quiet[0]].facts.get("schedulerName") or "default-scheduler"
     return (
         f"no scheduler has looked at {count_members(len(quiet))} for "
-        f"{int(pod_age(view.pods[quiet[0]], view.now))} s; "
+        f"{int(age(view.pods[quiet[0]].created, view.now))} s; "
         f"they name {name!r}: is it running?"
     )
 
@@ -170,8 +168,8 @@ def gated_reason(view: GangView, at: Places) -> str | None:
     """The sentence when gates hold the pods back."""
     if not at.gated:
         return None
-    gates = (view.pods[at.gated[0]].get("spec") or {}).get("schedulingGates") or ()
-    names = ", ".join(sorted({str(g.get("name")) for g in gates}))
+    facts = view.pods[at.gated[0]].facts.items()
+    names = ", ".join(sorted({name for path, name in facts if _GATE.fullmatch(path)}))
     return f"{count_members(len(at.gated))} held back by the scheduling gate {names or 'that a queue set'}"
 
 
@@ -231,8 +229,8 @@ def has_half_started(view: GangView) -> bool:
     at = gang_places(view)
     if not at.held or at.placed >= view.needed or not at.waiting:
         return False
-    moved = [condition(view.pods[name], "PodScheduled") or {} for name in (*at.held, *at.waiting)]
-    times = [t for item in moved if (t := from_rfc3339(item.get("lastTransitionTime"))) is not None]
+    moved = (view.pods[name].condition("PodScheduled") for name in (*at.held, *at.waiting))
+    times = [item.since for item in moved if item is not None and item.since is not None]
     return bool(times) and view.now - max(times) >= STUCK
 
 

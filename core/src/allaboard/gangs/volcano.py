@@ -24,7 +24,7 @@ from typing import Any
 from allaboard.gangs import placement
 from allaboard.gangs.base import GangPlan, GangView
 from allaboard.gangs.requests import amount
-from allaboard.text.units import show_bytes
+from allaboard.text.units import from_rfc3339, show_bytes
 from allaboard.text.untrusted import show
 
 NAME = "volcano"
@@ -163,9 +163,8 @@ def _not_let_in(view: GangView) -> str | None:
 def _of_group(view: GangView) -> Iterator[str]:
     """Messages about the PodGroup, the latest first."""
     for event in reversed(view.events):
-        about = event.get("involvedObject") or {}
-        if about.get("kind") == "PodGroup" and event.get("message"):
-            yield str(event["message"])
+        if event.kind == "PodGroup" and event.message:
+            yield event.message
 
 
 def _unseen(view: GangView, at: placement.Places) -> str | None:
@@ -174,7 +173,8 @@ def _unseen(view: GangView, at: placement.Places) -> str | None:
         return "the PodGroup of this gang is not there, and Volcano passes its members over; was it deleted?"
     if not view.groups or _phase(view) or at.waiting:
         return placement.unnoticed_reason(view, at)
-    age = placement.pod_age(view.groups[0], view.now)
+    made = (view.groups[0].get("metadata") or {}).get("creationTimestamp")
+    age = placement.age(from_rfc3339(made), view.now)
     if age < placement.SILENT:
         return None
     queue = _spec_of_group(view).get("queue") or DEFAULT_QUEUE

@@ -80,7 +80,7 @@ def read(view: GangView) -> str | None:
     if sentence := placement.gated_reason(view, at):
         return sentence
     if not at.waiting:
-        quiet = [placement.pod_age(view.pods[name], view.now) for name in at.silent]
+        quiet = [placement.age(view.pods[name].created, view.now) for name in at.silent]
         if at.placed or max(quiet, default=0.0) < placement.SILENT:
             return None
         return (

@@ -10,7 +10,7 @@ import pytest
 from allaboard.backends.kubernetes.discovery.capacity import Pods, room
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe.deadlines import HOLDING, limit_of
-from allaboard.backends.kubernetes.observe.objects import event_seen
+from allaboard.backends.kubernetes.observe.objects import event_seen, pod_seen
 from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.backends.kubernetes.observe.obstacles import PATIENCE, Scene, obstacle_of
 from allaboard.diagnosis import diagnose
@@ -38,7 +38,9 @@ def scene(*pods: Json, total: int | None = None, **fields: Any) -> Scene:
     many = total if total is not None else len(pods)
     given = {"job": a_pytorchjob(), "container": "pytorch", "now": BEGUN + 30, "total": many, "needed": many}
     events = [event_seen(event) for event in fields.pop("events", ())]
-    return Scene(pods=members, events=events, **{**given, **fields})
+    seen = {member: pod_seen(pod, "pytorch", member) for member, pod in members.items()}
+    specs = {member: pod["spec"] for member, pod in members.items()}
+    return Scene(pods=seen, events=events, specs=specs, **{**given, **fields})
 
 
 def found(*pods: Json, **fields: Any) -> Obstacle:

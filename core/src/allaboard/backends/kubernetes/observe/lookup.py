@@ -27,6 +27,7 @@ from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRole, container_runs, is_over
 from allaboard.backends.kubernetes.observe.deadlines import limit_of
 from allaboard.backends.kubernetes.observe.managers import holding_queue
+from allaboard.backends.kubernetes.observe.objects import pod_seen
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.observe.queues import read_place
 from allaboard.backends.kubernetes.state import records
@@ -39,7 +40,7 @@ from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.gangs.placement import are_only_echoes
 from allaboard.render import labels
 from allaboard.runs.layout import Layout
-from allaboard.runs.observation import Observation, State
+from allaboard.runs.observation import Observation, PodSeen, State
 from allaboard.runs.status import CLOCK_IDLE, idle_clock, state_of
 from allaboard.text.names import nearest, why_not_an_object_name
 from allaboard.text.units import from_rfc3339
@@ -163,7 +164,11 @@ def read_explanations(
     notes: list[str] = []
     groups = _read_gang(api, objects, notes)
     queue = _read_queue(api, groups)
-    pods = objects.pods if everything or are_only_echoes(objects.pods) else unexplained_pods(objects.pods)
+    pods = (
+        objects.pods
+        if everything or are_only_echoes(map(pod_seen, objects.pods))
+        else unexplained_pods(objects.pods)
+    )
     about = [t for t in (objects.job, *groups, *pods) if t is not None]
     uids = [t["metadata"]["uid"] for t in about]
     events = list_events(api, [*uids, *(_gone_uids(objects, uids) if everything else ())], notes)
@@ -186,14 +191,12 @@ def unexplained_pods(pods: Iterable[Json]) -> list[Json]:
     """Pods that have a node, and whose containers do not say why they do not start: their events may. Some of
     them tell for all.
     """
-    silent = []
-    for pod in pods:
-        status = pod.get("status") or {}
-        every = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-        begun = any((c.get("state") or {}).get("running") or c.get("restartCount") for c in every)
-        if status.get("phase") == "Pending" and "nodeName" in pod["spec"] and not begun:
-            silent.append(pod)
-    return silent[:TELLS_FOR_ALL]
+    return [pod for pod in pods if _is_silent(pod_seen(pod))][:TELLS_FOR_ALL]
+
+
+def _is_silent(pod: PodSeen) -> bool:
+    begun = any(c.now.state == "running" or c.restarts for c in pod.containers)
+    return pod.phase == "Pending" and bool(pod.node) and not begun
 
 
 def _gone_uids(objects: AttemptObjects, there: Sequence[str]) -> Iterator[str]:

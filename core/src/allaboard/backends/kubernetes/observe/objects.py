@@ -288,11 +288,6 @@ def _labels(metadata: Json) -> dict[str, str]:
     return {**texts(metadata.get("annotations")), **texts(metadata.get("labels"))}
 
 
-def waits_at_all(pod: Json) -> bool:
-    """Whether one of its containers waits for something."""
-    return any(at(c, "state", "waiting") for c in dicts(at(pod, "status", "containerStatuses"), 50))
-
-
 def _claims(pod: str, spec: Json) -> Iterator[str]:
     """The claims that a pod mounts; those of its ephemeral volumes are called after it."""
     for volume in dicts(spec.get("volumes"), 200):

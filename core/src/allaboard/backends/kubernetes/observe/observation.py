@@ -32,6 +32,7 @@ from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
 from allaboard.backends.kubernetes.observe.objects import (
+    at,
     event_seen,
     from_nodes,
     object_seen,
@@ -102,14 +103,14 @@ def apply_reports(
     folder of the run's checkpoints.
     """
     progress, flags, first = before.progress, dict.fromkeys(before.flags, ""), before.first
-    for at, line in lines:
+    for when, line in lines:
         report = decode(line)
         if report is None:
             continue
         flags |= add_flags(flags, flags_of(report, progress, own))
-        progress = add_report(progress, report, now if at is None else at, own)
+        progress = add_report(progress, report, now if when is None else when, own)
         if report.kind == "progress" and first is None:
-            first = now if at is None else at
+            first = now if when is None else when
     return ProgressState(progress, tuple(flags), first)
 
 
@@ -332,9 +333,9 @@ def _of_job(
         # No pod of it is here, and that says nothing.
         members = tuple(replace(m, phase="unknown") if m.phase in _NOT_HERE else m for m in members)
     elif job is not None and not ended and not read.suspended:
-        gang_view = _read_gang(engine, job, read, pods, events, groups, now, rivals, queue)
+        gang_view = _read_gang(engine, job, read, pods, told, groups, now, rivals, queue)
         waiting = _waiting(job, gang_view, refused)
-        obstacle = _obstacle(engine, job, read, gang_view, told, nodes)
+        obstacle = _obstacle(engine, job, read, gang_view, pods, nodes)
     flags = list(report.flags) if report is not None else []
     flags += [images.DIFFER] if images.differ(_seen(engine, pods), engine.CONTAINER) else []
     held = None if job is None or ended or not read.suspended else _held(job, workload, now)
@@ -477,20 +478,20 @@ def _read_gang(
     job: Json,
     read: JobSeen,
     pods: Sequence[Json],
-    events: Sequence[Json],
+    events: Sequence[EventSeen],
     groups: Sequence[Json],
     now: float,
     rivals: Sequence[Json],
     queue: Json | None,
 ) -> GangView:
-    others: dict[str, list[Json]] = {}
+    others: dict[str, list[PodSeen]] = {}
     for pod in rivals:
-        others.setdefault(labels.label_of(pod, labels.RUN) or "", []).append(pod)
+        others.setdefault(labels.label_of(pod, labels.RUN) or "", []).append(pod_seen(pod))
     return GangView(
         needed=engine.needed(job),
         total=read.total,
         now=now,
-        pods=_by_member(engine, pods),
+        pods=_newest(_seen(engine, pods)),
         groups=groups,
         events=events,
         rivals=others,
@@ -503,7 +504,7 @@ def _obstacle(
     job: Json,
     read: JobSeen,
     gang_view: GangView,
-    events: Sequence[EventSeen],
+    pods: Sequence[Json],
     nodes: Sequence[Node] | None,
 ) -> Obstacle | None:
     order = {member.name: member.rank for member in read.members}
@@ -515,8 +516,9 @@ def _obstacle(
             now=gang_view.now,
             total=gang_view.total,
             needed=gang_view.needed,
-            events=events,
+            events=gang_view.events,
             nodes=nodes,
+            specs={} if nodes is None else {m: at(p, "spec") for m, p in _by_member(engine, pods).items()},
             has_status=bool(job.get("status")),
             suspended=read.suspended,
         )

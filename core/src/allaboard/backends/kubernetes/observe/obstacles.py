@@ -15,18 +15,16 @@ limits, a full cluster) waits without end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe.objects import (
-    at,
     from_nodes,
     object_seen,
     pod_seen,
-    waits_at_all,
 )
 from allaboard.diagnosis.case import Case
 from allaboard.diagnosis.causes import all_rules
@@ -36,7 +34,6 @@ from allaboard.diagnosis.rule import Place
 from allaboard.diagnosis.verdict import refusal_verdict, verdict_of
 from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
-from allaboard.gangs.placement import condition
 from allaboard.gangs.requests import amount, requested
 from allaboard.job.gpus import nearest_device
 from allaboard.runs.observation import ContainerSeen, EventSeen, Objects, Observation, Obstacle, PodSeen, Try
@@ -55,13 +52,13 @@ LONGEST = 400
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What is looked at. ``container``: the one that trains; ``pods``: of each member that has one, in rank
-    order; ``events``: of the job and these pods; ``nodes``: None when they are not known; ``total``: members
-    in all.
+    order; ``events``: of the job and these pods; ``nodes``: None when they are not known; ``specs``: of the
+    pods, with which nodes that are known are compared; ``total``: members in all.
     """
 
     job: Json
     container: str
-    pods: Mapping[str, Json]
+    pods: Mapping[str, PodSeen]
     now: float
     total: int
     needed: int
@@ -69,27 +66,19 @@ class Scene:
     nodes: Sequence[Node] | None = None
     has_status: bool = True
     suspended: bool = False
-
-    def spec(self, member: str) -> Json:
-        """Of its pod, as the nodes are compared with it."""
-        return self.pods[member].get("spec") or {}
+    specs: Mapping[str, Json] = field(default_factory=dict)
 
 
 def obstacle_of(scene: Scene) -> Obstacle | None:
     """What tells the most: what never passes first, then what keeps pods from being made, then the first
     rank's.
     """
-    going = sum(at(pod, "status", "phase") in ("Running", "Succeeded") for pod in scene.pods.values())
-    if scene.suspended:
+    going = sum(pod.phase in ("Running", "Succeeded") for pod in scene.pods.values())
+    if scene.suspended or (going >= scene.needed > 0 and not any(map(_stuck_at_start, scene.pods.values()))):
         return None
-    if going >= scene.needed > 0 and not any(map(waits_at_all, scene.pods.values())):
-        return None  # at most looks, of most runs
-    pods = {member: pod_seen(pod, scene.container, member) for member, pod in scene.pods.items()}
-    if going >= scene.needed > 0 and not any(map(_stuck_at_start, pods.values())):
-        return None
-    case = _case(scene, tuple(pods.values()))
+    case = _case(scene)
     obstacles = [*_refused(scene, case), *_unattended(scene, case)]
-    for member, pod in pods.items():
+    for member, pod in scene.pods.items():
         obstacles += _of_pod(member, pod, case, scene)
     if not obstacles:
         obstacles += _too_large_together(scene)
@@ -103,10 +92,10 @@ def obstacle_of(scene: Scene) -> Obstacle | None:
     return replace(chosen, text=f"{chosen.text} (and so with {more})")
 
 
-def _case(scene: Scene, pods: tuple[PodSeen, ...]) -> Case:
+def _case(scene: Scene) -> Case:
     """The same in the words of the causes."""
     job, nodes = object_seen(scene.job), from_nodes(scene.nodes)
-    objects = Objects(scene.now, True, job, None, pods, tuple(scene.events), nodes)
+    objects = Objects(scene.now, True, job, None, tuple(scene.pods.values()), tuple(scene.events), nodes)
     return Case(Observation("", objects=objects))
 
 
@@ -249,19 +238,18 @@ def _unattended(scene: Scene, case: Case) -> Iterator[Obstacle]:
 
 def is_unschedulable(pod: Json) -> bool:
     """Whether a scheduler has said that it finds no place for it."""
-    scheduled = condition(pod, "PodScheduled")
-    return (
-        scheduled is not None
-        and scheduled.get("status") == "False"
-        and scheduled.get("reason") != "SchedulingGated"
-    )
+    return _finds_no_place(pod_seen(pod))
+
+
+def _finds_no_place(pod: PodSeen) -> bool:
+    scheduled = pod.condition("PodScheduled")
+    return scheduled is not None and scheduled.status == "False" and scheduled.reason != "SchedulingGated"
 
 
 def _unplaced(
     member: str, pod: PodSeen, found: Sequence[Complaint], case: Case, scene: Scene
 ) -> Iterator[Obstacle]:
-    scheduled = pod.condition("PodScheduled")
-    if scheduled is None or scheduled.status != "False" or scheduled.reason == "SchedulingGated":
+    if not _finds_no_place(pod):
         return
     told = [one for one in found if one.verdict is not None]
     if any(one.is_sure for one in told):
@@ -269,13 +257,13 @@ def _unplaced(
         return
     grows = _may_grow(scene)
     said = next((one.text for one in found), "")
-    if scene.nodes is not None and (reason := impossible(scene.spec(member), scene.nodes)) is not None:
+    if scene.nodes is not None and (reason := impossible(scene.specs[member], scene.nodes)) is not None:
         code, words = reason
         text = f"{member} can never start here: {words}"
         if grows:
             text = f"{member} does not start: {words}; a node may be added"
         most = _at_most(scene)
-        certain = most is not None and impossible(scene.spec(member), most) is not None
+        certain = most is not None and impossible(scene.specs[member], most) is not None
         yield _without_place(member, pod, code, text, said, never=not grows, certain=certain)
     elif told and not grows and is_closed(case, pod, said):
         # Nodes may not be read, or do not tell where volumes lie: the scheduler does.
@@ -348,15 +336,15 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
 def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
     """Members that each fit a node, and not all of them at once, were all nodes empty."""
     nodes = scene.nodes
-    waits = [member for member, pod in scene.pods.items() if is_unschedulable(pod)]
+    waits = [member for member, pod in scene.pods.items() if _finds_no_place(pod)]
     if nodes is None or not nodes or not waits or len(scene.pods) < scene.needed:
         return
     willing = [replace(node, ready=True, cordoned=False) for node in nodes]
-    groups = [capacity.Pods(member, 1, scene.spec(member), {}) for member in scene.pods]
+    groups = [capacity.Pods(member, 1, scene.specs[member], {}) for member in scene.pods]
     fits = capacity.room(groups, willing)
     if fits >= scene.needed or _may_grow(scene):
         return
-    pod = pod_seen(scene.pods[waits[0]], scene.container, waits[0])
+    pod = scene.pods[waits[0]]
     scheduled = pod.condition("PodScheduled")
     gpus = any("/" in name for group in groups for name in requested(group.spec))
     text = (

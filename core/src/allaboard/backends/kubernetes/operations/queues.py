@@ -26,6 +26,7 @@ from allaboard.backends.kubernetes.discovery.components import (
     VOLCANO_QUEUES,
 )
 from allaboard.backends.kubernetes.discovery.installed import served
+from allaboard.backends.kubernetes.observe.objects import event_seen, pod_seen
 from allaboard.backends.kubernetes.observe.queues import read_positions
 from allaboard.gangs import volcano
 from allaboard.gangs.base import GangView
@@ -243,9 +244,9 @@ def _waiting_group(group: Json, pods: Iterable[Json], events: Sequence[Json], no
         needed=needed,
         total=max(needed, len(members)),
         now=now,
-        pods=members,
+        pods={name: pod_seen(pod) for name, pod in members.items()},
         groups=(group,),
-        events=sorted(said, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or "")),
+        events=sorted(map(event_seen, said), key=lambda e: e.time or 0.0),
     )
     since = from_rfc3339(metadata.get("creationTimestamp"))
     return Waiter(_owner(metadata), since, why=volcano.read(view))
