@@ -854,7 +854,7 @@ def test_a_job_of_others_that_goes_has_ended(
         ({"kind": "PyTorchJb", "job_name": "a"}, "did you mean 'PyTorchJob'"),
         ({"kind": "PyTorchJob"}, "belong together"),
         ({"job_name": "a"}, "belong together"),
-        ({"kind": "PyTorchJob", "job_name": "a/b"}, "no name of an object"),
+        ({"kind": "PyTorchJob", "job_name": "a/b"}, "not an object name"),
         ({"kind": "PyTorchJob", "job_name": "a", "run": "b"}, "one of them"),
         ({"kind": "PyTorchJob", "job_name": "a", "allaboard_conn_id": None}, "backend: kubernetes"),
     ],

@@ -114,7 +114,7 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"resources": {"mig": "1g.11gb"}}, "resources.mig", "no GPU is known to have the MIG profile"),
         ({"resources": {"mig": "3c.3g.40gb"}}, "resources.mig", "no GPU is known to have the MIG profile"),
         ({"groups": {"worker": {"resources": {"mig": "1g.1gb"}}}}, "groups.worker.resources.mig", "1g.1gb"),
-        ({"spot": {"prefer": True, "tolerate": False}}, "spot.prefer", "say one of the two"),
+        ({"spot": {"prefer": True, "tolerate": False}}, "spot.prefer", "give one of the two"),
         ({"framework": "pytorhc"}, "framework", "not known"),
         ({"engine": "pytorchjobs"}, "engine", "not known"),
         ({"environment": {"A B": "1"}}, "environment.A B", "not a legal variable name"),

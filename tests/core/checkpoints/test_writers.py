@@ -100,7 +100,7 @@ def test_no_reader_is_shown_what_was_saved_after_a_takeover(store: Store, tmp_pa
     assert (found := latest(store)) is not None and found.step == 20
     assert (found := best(store, "loss")) is not None and found.step == 20
     assert collect(store.uri, f"{tmp_path}/models", "best", metric="loss").step == 20
-    with pytest.raises(StorageMissing, match="complete are: 10, 20"):
+    with pytest.raises(StorageMissing, match="complete steps are: 10, 20"):
         collect(store.uri, f"{tmp_path}/models", 30)
 
 

@@ -169,7 +169,7 @@ WRONG = {
     "no JSON": (["CHECKPOINT", "--metrics", "job.py"], "is not JSON"),
     "no metrics": (["CHECKPOINT", "--metrics", "list.json"], "expected an object of metrics"),
     "a failed evaluation": (["CHECKPOINT", "--metrics", "failed.json"], "the evaluation failed"),
-    "better in nothing": (["CHECKPOINT", "--better-by", "0.1"], "name the metric"),
+    "better in nothing": (["CHECKPOINT", "--better-by", "0.1"], "better_by needs a metric; name it"),
     "where to without a rollback": (["CHECKPOINT", "--to", "1"], "add --rollback, or leave out --to"),
     "two things": (["CHECKPOINT", "--history"], "CHECKPOINT and --history are given"),
 }  # fmt: skip

@@ -249,10 +249,10 @@ def test_servers_and_evaluators_are_those_of_tensorflow() -> None:
 def test_members_that_are_no_groups_of_a_framework_are_a_problem() -> None:
     (message,) = problems(a_set(a_part("a", 2), a_part("b", 2))).values()
     assert "a (2), b (2)" in message and "master (at most 1) or worker" in message
-    assert "may be no training job" in message
+    assert "may not be a training job" in message
     torch = {"command": ["torchrun"]}
     (message,) = problems(a_set(a_part("a", 2, pod=torch), a_part("b", 2))).values()
-    assert "may be no training job" not in message
+    assert "may not be a training job" not in message
 
 
 def test_several_leaders_of_no_framework_are_masters_of_the_one_that_may_have_them() -> None:
@@ -268,7 +268,7 @@ def test_what_allaboard_made_of_a_job_of_mpi_is_not_read_back() -> None:
     ours = {"allaboard.io/launch": "b39063c3cc771b6b"}
     manifest = a_set(a_part("launcher"), a_part("worker", 2))
     manifest["metadata"] = {**manifest["metadata"], "annotations": ours}
-    assert problems(manifest)["kind"].endswith("which is not read back; take the job")
+    assert problems(manifest)["kind"].endswith("cannot be converted back; use the job")
 
 
 def test_of_several_containers_the_one_with_devices_trains() -> None:

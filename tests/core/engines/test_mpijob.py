@@ -413,7 +413,7 @@ def test_what_an_mpijob_cannot_do_is_said_at_its_field(
             "groups.worker.command", "in the place of sshd",
         ),
         ({"environment": {"OMPI_MCA_plm_rsh_args": "-v"}}, "environment.OMPI_MCA_plm_rsh_args", "wins"),
-        ({"checkpoints": {"uri": "s3://b/c"}}, "command", "say -x ALLABOARD_RUN"),
+        ({"checkpoints": {"uri": "s3://b/c"}}, "command", "give -x ALLABOARD_RUN"),
     ],
 )  # fmt: skip
 def test_what_the_mpi_operator_cannot_do_is_said_at_its_field(

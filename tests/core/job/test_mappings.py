@@ -42,7 +42,7 @@ def test_a_mapping_may_be_written_as_json_as_python_or_as_yaml(text: str) -> Non
 )
 def test_any_other_text_is_refused_with_its_name_and_the_reason(text: str, words: str) -> None:
     with pytest.raises(
-        BadInput, match=r"^job: .* is no mapping \(.*\); give a mapping, JSON or YAML"
+        BadInput, match=r"^job: .* is not a mapping \(.*\); give a mapping, or JSON or YAML"
     ) as refused:
         as_mapping(text, "job", instead="a file")
     assert words in str(refused.value) and ", or a file" in str(refused.value)

@@ -53,7 +53,7 @@ def test_a_job_is_placed_whole() -> None:
 
 
 def test_a_volume_that_nothing_is_mapped_to_is_a_problem() -> None:
-    with pytest.raises(BadInput, match=r"storage\[0\].mount: /models is mapped to nothing here"):
+    with pytest.raises(BadInput, match=r"storage\[0\].mount: /models has no folder here"):
         place_job(a_job(storage=[{"mount": "/models", "pvc": "m"}]), SITE)
 
 

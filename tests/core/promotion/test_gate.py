@@ -200,7 +200,7 @@ def test_a_gate_has_a_json_form_that_it_is_read_from() -> None:
         ({"metric": "m", "better_by": -0.1}, "better_by -0.1 is negative"),
         ({"metric": "m", "better_by": "much"}, "better_by: 'much' is not a number"),
         ({"metric": "m", "better_by": NAN}, "better_by: nan is not a number"),
-        ({"better_by": 0.1}, "better in what"),
+        ({"better_by": 0.1}, "better_by needs a metric"),
         ({"thresholds": "accuracy>0.97"}, "write accuracy>=0.97 or loss<=0.2"),
         ({"thresholds": "accuracy"}, "write accuracy>=0.97 or loss<=0.2"),
         ({"thresholds": "accuracy>=high"}, "'high' is not a number"),

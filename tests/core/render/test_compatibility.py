@@ -461,7 +461,7 @@ def test_what_no_place_can_mean_is_said_all_at_once_with_the_nearest_name() -> N
         "ALLABOARD_ENGINE": "pytorch-job",
         "ALLABOARD_SECRETS": "store-keys, My_Keys",
     })  # fmt: skip
-    with pytest.raises(BadInput, match="this place says what cannot be") as refused:
+    with pytest.raises(BadInput, match="these settings are not valid") as refused:
         engine_for(require_valid(a_job(image="x")), facts)
     assert [(p.path, p.suggestion) for p in refused.value.problems] == [
         ("ALLABOARD_GANG", "coscheduling"),

@@ -158,8 +158,8 @@ def test_the_job_object_carries_labels_and_annotations_of_the_job() -> None:
 @pytest.mark.parametrize(
     ("metadata", "path", "words"),
     [
-        ({"labels": {"a b": "c"}}, "metadata.labels.a b", "no name of a label"),
-        ({"labels": {"a": "not a value"}}, "metadata.labels.a", "no value of a label"),
+        ({"labels": {"a b": "c"}}, "metadata.labels.a b", "not a label name"),
+        ({"labels": {"a": "not a value"}}, "metadata.labels.a", "not a label value"),
         ({"labels": {"a": True}}, "metadata.labels.a", "quote it"),
         ({"labels": {"allaboard.io/run": "x"}}, "metadata.labels.allaboard.io/run", "take it out"),
         ({"annotations": ["a"]}, "metadata.annotations", "expected names and text"),

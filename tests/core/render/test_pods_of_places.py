@@ -45,11 +45,11 @@ def test_shared_gpus_with_a_name_of_their_own_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nvidia.com/gpu", "say gpu"),
-        ("nvidia.com/mig-1g.10gb", "say mig: 1g.10gb"),
-        ("cpu", "no device"),
-        ("kubernetes.io/x", "no device"),
-        ("requests.nvidia.com/gpu", "a word of quotas"),
+        ("nvidia.com/gpu", "write gpu"),
+        ("nvidia.com/mig-1g.10gb", "write mig: 1g.10gb"),
+        ("cpu", "not a device name"),
+        ("kubernetes.io/x", "not a device name"),
+        ("requests.nvidia.com/gpu", "a quota name"),
         ("a b/c", ""),
     ],
 )

@@ -31,10 +31,10 @@ def test_unknown_fields_and_newer_versions_are_read_as_far_as_understood() -> No
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "is no index"),
-        (b"[]", "is no index"),
-        (b'{"samples": 1}', "is no index"),
-        (INDEX.to_bytes()[:-40], "is no index"),
+        (b"", "is not an index"),
+        (b"[]", "is not an index"),
+        (b'{"samples": 1}', "is not an index"),
+        (INDEX.to_bytes()[:-40], "is not an index"),
         (changed(shards=[{"name": "a"}]), "is damaged"),
         (changed(samples=8), "its shards hold 7 samples, its head says 8"),
         (changed(shards=[{"name": "/etc/passwd", "size": 1, "samples": 7, "sha256": ""}]), "is damaged"),

@@ -55,5 +55,5 @@ def test_a_checksum_has_64_lower_case_hex_digits() -> None:
         0,
         "/" + "a" * 63,
     ):
-        with pytest.raises(ValueError, match="is no SHA-256"):
+        with pytest.raises(ValueError, match="is not a SHA-256"):
             sha256(wrong)

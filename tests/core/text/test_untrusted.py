@@ -137,7 +137,7 @@ def a_knot() -> Any:
         ({"a": float("nan")}, "a", "not a finite number"),
         ({"a": "x\0"}, "a", "NUL"),
         ({"\ud800": 1}, "\\ud800", "its name"),
-        ({"a": object()}, "a", "no plain value"),
+        ({"a": object()}, "a", "not a plain value"),
         ({"a": 10**4_000}, "a", "digits"),
     ],
 )

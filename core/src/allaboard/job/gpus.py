@@ -172,5 +172,5 @@ def why_not_a_device(name: str) -> str | None:
     if name == "nvidia.com/gpu":
         return "write gpu instead"
     if (profile := profile_of(name)) is not None:
-        return f"say mig: {profile} for it"
+        return f"write mig: {profile} instead"
     return None

@@ -544,7 +544,7 @@ def test_storage_is_mapped_by_the_site_or_a_problem(backend: LocalBackend, folde
         command=["python", "main.py", "--data=/data/x", "/data2"],
         storage=[{"mount": "/data", "pvc": "datasets"}],
     )
-    with pytest.raises(BadInput, match=r"storage\[0\].mount: /data is mapped to nothing here"):
+    with pytest.raises(BadInput, match=r"storage\[0\].mount: /data has no folder here"):
         backend.launch(plan, ME)
     backend.site = replace(backend.site, mounts={"/data": str(folder / "d")})
     handle = backend.launch(plan, ME)

@@ -113,7 +113,7 @@ def test_what_the_place_maps_is_its_own_folder(
 ) -> None:
     plan = appending(folder, volume)
     if "volume" in volume:
-        with pytest.raises(BadInput, match=r"storage\[0\].mount: /vol is mapped to nothing here"):
+        with pytest.raises(BadInput, match=r"storage\[0\].mount: /vol has no folder here"):
             backend.launch(plan, ME)
     (tmp_path / "own").mkdir()
     backend.site = replace(backend.site, mounts={"/vol": str(tmp_path / "own")})
