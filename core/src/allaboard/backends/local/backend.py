@@ -261,9 +261,11 @@ class LocalBackend:
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
                     return replace(_handle_of_record(record), hand_over=True)
-                case run_record.StopFirst(_, why):
+                case run_record.StopFirst(_, reason):
                     assert record is not None
-                    stop = Stop(owner.id, f"started anew: {why}" if why else "started anew", time.time())
+                    stop = Stop(
+                        owner.id, f"started anew: {reason}" if reason else "started anew", time.time()
+                    )
                     self._request_stop(
                         folder, transaction.write(replace(record, stop=record.stop or stop)), stop, False
                     )
@@ -271,7 +273,7 @@ class LocalBackend:
             return self._start(transaction, decision, plan, owner, choice)
 
     def data_of(self, plan: Plan) -> Data | None:
-        """What a first attempt of this plan would train on; None: no data set, or nothing is known of it."""
+        """Data that a first attempt of this plan would train on; None: no data set, or an unknown one."""
         return self._named_data(plan)[1]
 
     def _named_data(self, plan: Plan) -> tuple[str | None, Data | None]:
@@ -280,7 +282,7 @@ class LocalBackend:
         return uri, read_data(uri, plan.run, self.environ) if uri is not None else None
 
     def _data_uri(self, plan: Plan, folder: RunFolder) -> str | None:
-        """Where this plan's data is on this machine; None where it has none, or that is not known."""
+        """Place of this plan's data on this machine; None: no data set, or an unknown place."""
         if "shards" not in (plan.job.get("data") or {}):
             return None
         with suppress(BadInput):  # raised again where the attempt is prepared
@@ -325,8 +327,8 @@ class LocalBackend:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
         further = record.going_on_after(plan.after, choice.data)
         if plan.after is not None and further is not record:
-            why = run_record.why_from_scratch(plan.after.data, choice.data)
-            notes += [f"{plan.run}: {why}"] if why else []
+            reason = run_record.why_from_scratch(plan.after.data, choice.data)
+            notes += [f"{plan.run}: {reason}"] if reason else []
         record = replace(further, data=choice.data, secrets=plan.secrets)
         if choice.data is not None:
             plan = replace(plan, shards=choice.data.uri)
@@ -416,12 +418,12 @@ class LocalBackend:
         require_processes()
         where = plan.job.folder or str(Path.cwd())
         own = self._own_folders(plan, attempt)
-        job, words = self._with_champion(self._placed(plan, attempt))
+        job, champion_notes = self._with_champion(self._placed(plan, attempt))
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout = layout.with_environment(plan.environment).with_data(plan.shards)
         layout, shrunk = self._fit_layout(layout, job.get("fit", self.site.fit))
         version = other_version(plan.job.source, engine_of(job))
-        notes = [*([version] if version else []), *words, *shrunk]
+        notes = [*([version] if version else []), *champion_notes, *shrunk]
         problems = [
             *_member_limit_problems(layout),
             *_command_problems(layout, where, self.environ, self.site),
@@ -469,8 +471,8 @@ class LocalBackend:
             Need(g.needs.cpu, g.needs.memory, g.needs.gpu) for g in layout.groups for _ in range(g.replicas)
         ]
         minimum = layout.elastic.min if layout.elastic else None
-        smaller, words = shrink_to_fit(needs, room, minimum)
-        if words and fit == "strict":
+        smaller, cuts = shrink_to_fit(needs, room, minimum)
+        if cuts and fit == "strict":
             pod = in_pod(self.environ)
             here = "this pod" if pod else "this machine"
             advice = (
@@ -482,11 +484,11 @@ class LocalBackend:
                 f"job {layout.job!r} does not fit {here} ({_describe_capacity(room)}) and fit is strict"
                 f"{', the default in a pod' if pod else ''}; {advice}, "
                 "or let it run on what is there (fit: shrink in the job, or ALLABOARD_FIT=shrink):",
-                [Problem("resources", w.rpartition(": ")[0].replace("this machine", here)) for w in words],
+                [Problem("resources", cut.rpartition(": ")[0].replace("this machine", here)) for cut in cuts],
                 code="never_fits",
             )
         members = dict(zip([m.group for m in layout.members][::-1], list(smaller)[::-1], strict=False))
-        return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
+        return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(cuts)
 
     def _of_the_node(self, plan: Plan) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The folders of the node that the job mounts, which are folders of this machine unless it maps the
@@ -615,7 +617,7 @@ class LocalBackend:
         return record
 
     def _read_state(self, attempt: AttemptFolder) -> Observation | None:
-        """What the supervisor last wrote; None when it wrote nothing."""
+        """State that the supervisor wrote last; None: it wrote no state."""
         written = _read_state_file(attempt)
         return None if written is None else written.seen
 
@@ -752,8 +754,8 @@ class LocalBackend:
 
     @_translate_disk_errors
     def stacks(self, run: str, between: float = BETWEEN) -> tuple[ProcessLook, ...]:
-        """What the processes of its members are doing, by two looks ``between`` seconds apart; empty where
-        none of them runs Python, or this is no Linux.
+        """Stacks of the processes of its members, by two looks ``between`` seconds apart; empty unless one
+        of them runs Python, and on systems other than Linux.
         """
         return look_twice(self._read_record(self.find(run)).uid, between)
 
@@ -974,16 +976,16 @@ class LocalBackend:
     def resume(self, run: str) -> None:
         self._request_of_live(run, "resume")
 
-    def _request_of_live(self, run: str, what: str) -> None:
+    def _request_of_live(self, run: str, request: str) -> None:
         folder = self.find(run)
         record = self._read_record(folder)
         state = self._state_of_run(folder, record)
         if state.is_final:
             raise BadInput(
-                f"run {folder.name} {state}; only a live run can be {what}{'d' if what == 'resume' else 'ed'}"
+                f"run {folder.name} {state}; only a live run can be {request}{'d' if request == 'resume' else 'ed'}"
             )
         folder.attempt(record.generation, record.attempt).write_request(
-            f"{what}-{random.token_hex(4)}", {"do": what}
+            f"{request}-{random.token_hex(4)}", {"do": request}
         )
 
     @_translate_disk_errors
@@ -1089,7 +1091,9 @@ class LocalBackend:
         return tuple(dict.fromkeys(troubles))
 
     def _needs_housekeeping(self, folder: RunFolder, now: Moment, keep: float) -> bool:
-        """Whether a run may need housekeeping. Takes no lock, because most runs need none."""
+        """Return whether a run may need housekeeping. Takes no lock, because most runs need no
+        housekeeping.
+        """
         record = records.read_record(folder)
         if record is None:
             return _is_abandoned(folder)
@@ -1173,7 +1177,7 @@ class _Stuck:
         self.since: float | None = None
 
     def look(self) -> bool:
-        """Whether one of them is held by a debugger; looks once in a while."""
+        """Return whether a debugger holds one of the processes. Reads the process table at intervals only."""
         now = time.monotonic()
         if now - self.looked < _STOPPED_EVERY:
             return self.held
@@ -1295,7 +1299,7 @@ _PoolViews = dict[str, PoolView]
 
 
 def _waiting_reason(written: Any, glances: _PoolViews) -> str | None:
-    """Why a run waits now. Computed here, because its supervisor sleeps until slots are free."""
+    """Reason for which a run waits now. Computed here, because its supervisor sleeps until slots are free."""
     try:
         queued = read_value(_Queued, written)
         cpu, memory, gpus = queued.room
@@ -1315,12 +1319,12 @@ def _exists(folder: RunFolder) -> bool:
 
 
 def _is_abandoned(folder: RunFolder) -> bool:
-    """Whether a folder without a record was abandoned. A launch in progress holds its lock."""
+    """Return whether a folder without a record was abandoned. A launch in progress holds its lock."""
     return folder.path.is_dir() and not is_held(folder.lock)
 
 
 def _readable_and_created(folder: RunFolder) -> tuple[bool, float]:
-    """Whether the files of a run can be read, and when it was created."""
+    """Return whether the files of a run can be read, and the time of its creation."""
     with suppress(SiteError, OSError):
         if record := records.read_record(folder):
             _read_state_file(folder.attempt(record.generation, record.attempt))
@@ -1340,7 +1344,7 @@ class _Queued:
 
 @dataclass(frozen=True, slots=True)
 class _StateFile:
-    """What a supervisor writes down. ``queued`` of an older release is a sentence."""
+    """State file of a supervisor. ``queued`` of an older release is a sentence."""
 
     seen: Observation
     written: float
@@ -1404,7 +1408,7 @@ def _is_overdue(attempt: AttemptFolder, ended: float, now: Moment) -> bool:
 
 
 def _is_older(attempt: AttemptFolder, ended: float, now: Moment, seconds: float) -> bool:
-    """Whether the end of a run is so long ago. Its state is read only where that seems so."""
+    """Return whether a run ended before a moment. Its state is read only if the files are that old."""
     return now.wall - ended >= seconds and _since_end(attempt, ended, now) >= seconds
 
 
@@ -1453,22 +1457,22 @@ def _is_of_another_boot(attempt: AttemptFolder) -> bool:
 
 
 def _ended_with_machine(folder: RunFolder, record: RunRecord) -> bool:
-    """Whether the attempt of this record was lost because the machine was rebooted."""
+    """Return whether the attempt of this record was lost because the machine was rebooted."""
     lost = record.outcome is not None and record.outcome.state == State.LOST
     return lost and _is_of_another_boot(folder.attempt(record.generation, record.attempt))
 
 
 def _loss_reason(attempt: AttemptFolder) -> str:
-    """Why a run that has not ended has no supervisor."""
+    """Reason for which a run that has not ended has no supervisor."""
     if _is_of_another_boot(attempt):
         return "the machine was rebooted"
     last_line = tail(attempt.supervisor_log, 1)
-    why = f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
-    return why if _is_all_found(attempt) else f"{why}, {_NOT_FOUND}"
+    reason = f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
+    return reason if _is_all_found(attempt) else f"{reason}, {_NOT_FOUND}"
 
 
 def _is_all_found(attempt: AttemptFolder) -> bool:
-    """Whether every process of a run without a supervisor is gone, or can be found and ended."""
+    """Return whether every process of a run without a supervisor is gone, or can be found and ended."""
     written = _read_state_file(attempt)
     if written is None or written.grouped or not any(m.started for m in written.seen.members):
         return True
@@ -1489,8 +1493,10 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
     problems = []
     idle = ENGINES[layout.engine].idle(layout.framework)
     if not all(group.command or group.role in idle for group in layout.groups):
-        words = "is missing; on one machine no image is there whose entrypoint could run: give the program, "
-        problems.append(Problem("command", f"{words}like [python, train.py]"))
+        message = (
+            "is missing; on one machine no image is there whose entrypoint could run: give the program, "
+        )
+        problems.append(Problem("command", f"{message}like [python, train.py]"))
     for group in layout.groups:
         if not group.command:
             continue

@@ -102,7 +102,9 @@ def _make_own(path: str) -> None:
 
 
 def _is_root_sticky(path: str) -> bool:
-    """Whether root made this folder for all users: then only root can remove this user's folder from it."""
+    """Return whether root made this folder for all users: then only root can remove a user's folder from
+    it.
+    """
     try:
         info = os.lstat(path)
     except OSError:
@@ -163,7 +165,7 @@ def new_pipe(folder: int, name: str, path: str) -> int:
 
 
 def has_reader(folder: int, name: str) -> bool:
-    """Whether a process of the pipe's owner has it open."""
+    """Return whether a process of the pipe's owner has the pipe open."""
     try:
         fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -239,7 +241,7 @@ def remove_folder(parent: int, name: str) -> None:
 
 
 def is_same_folder(path: str, fd: int) -> bool:
-    """Whether the folder that is open is still the one at ``path``."""
+    """Return whether the open folder is still the folder at ``path``."""
     with contextlib.suppress(OSError):
         return os.path.samestat(os.lstat(path), os.fstat(fd))
     return False

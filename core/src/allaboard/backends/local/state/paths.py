@@ -1,5 +1,5 @@
-"""Where a run keeps its state on this machine, and how files there change: atomically, so that a reader never
-sees half.
+"""Files in which a run keeps its state on this machine. They change atomically: a reader never sees half a
+file.
 
 <home>/local/<machine>/format                     the version of all below
 <home>/local/<machine>/housekeeping.lock          when it was last tidied up here; held while somebody does
@@ -135,7 +135,7 @@ class AttemptFolder:
             self.reserve.unlink()
 
     def is_live(self) -> bool:
-        """Whether the supervisor or the keeper lives: one of them holds the lock."""
+        """Return whether the supervisor or the keeper lives: one of them holds the lock."""
         return is_held(self.live)
 
     def write_request(self, name: str, body: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ def prepare(home: str) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether it is. Unlike `Path.exists`, trouble on the way is trouble."""
+    """Return whether a path exists. Unlike `Path.exists`, raises for a path that cannot be read."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -537,7 +537,7 @@ def wait_for_lock(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds a file's lock. Creates nothing and does not wait."""
+    """Return whether a process holds a file's lock. Creates nothing and does not wait."""
     try:
         # For reading: also where the disk has become read-only under a run.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -553,7 +553,7 @@ def is_held(path: Path) -> bool:
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Whether the file that is open is the one of this name."""
+    """Return whether the open file is the file of this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:

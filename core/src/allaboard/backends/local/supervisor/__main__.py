@@ -271,7 +271,7 @@ class Supervisor:
     def _sleep(self) -> bool:
         """Sleep until something happens; true if slots may have become free."""
         place = self.ticket or (self.grant if self._may_grow() else None)
-        sources = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
+        sources = [self.wake, *(source.fileno() for source in (self.keeper, place) if source is not None)]
         now = self.clock.now()
         pause = _FAST if self._is_starting(now) else _SLOW
         due = self.operator.due()
@@ -288,8 +288,8 @@ class Supervisor:
         return place is not None and place.fileno() in ready
 
     def _is_starting(self, now: float) -> bool:
-        """Whether a rendezvous or a first step is due soon, which is polled at short intervals for a limited
-        time.
+        """Return whether a rendezvous or a first step is due soon; it is polled at short intervals for a
+        limited time.
         """
         marks = self.operator.marks
         return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSE_WATCH
@@ -407,13 +407,13 @@ class Supervisor:
         self.keeper.hold(grant.owner_fds)
         self._on_admitted(grant.admitted)
 
-    def _set_waiting(self, why: str) -> None:
-        self.dirty |= self.operator.waiting != why
+    def _set_waiting(self, reason: str) -> None:
+        self.dirty |= self.operator.waiting != reason
         self.pool_fails = False
-        self.operator.waiting = why
+        self.operator.waiting = reason
 
     def _may_grow(self) -> bool:
-        """Whether an elastic gang that started below its maximum may take further members."""
+        """Return whether an elastic gang that started below its maximum may take further members."""
         elastic = self.layout.elastic is not None and not self.operator.ended
         return elastic and self.grant is not None and len(self.grant.admitted) < self.layout.total
 
@@ -614,12 +614,12 @@ class Supervisor:
         self._probe_movement(now)
         self._probe_speed(now)
         if not self.operator.ended and self.layout.policy.clocks:
-            words = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
-            if words is not None:
-                self._flag(CLOCK_IDLE, words, now)
+            message = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
+            if message is not None:
+                self._flag(CLOCK_IDLE, message, now)
 
     def _probe_movement(self, now: float) -> None:
-        """Whether the run stands although its members run, and what policy.hang says then."""
+        """Look for a hang: members run but do not progress. Act on it as policy.hang says."""
         if self.hang is None or self.operator.ended:
             return
         written = sum(watch.offset for watch in self.watches.values())
@@ -634,7 +634,7 @@ class Supervisor:
             self.operator.events.append(Event(now, "Normal", "MovesAgain", self.layout.run, text))
 
     def _probe_speed(self, now: float) -> None:
-        """Whether one rank holds up the others."""
+        """Look for a rank that holds up the others."""
         if self.slowness is None or self.operator.ended:
             return
         stands = self.hang is not None and self.hang.stall is not None
@@ -737,8 +737,8 @@ class Supervisor:
     def _passing_flags(self) -> tuple[str, ...]:
         """Those that go again when what they say has passed."""
         stall, slow, waits = self._stall(), self._slow(), self.operator.waiting is not None
-        said = [stall and stall.code, slow and "slow_rank", waits and _WAITS]
-        return tuple(code for code in said if code)
+        codes = [stall and stall.code, slow and "slow_rank", waits and _WAITS]
+        return tuple(code for code in codes if code)
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
         now = self.clock.now()
@@ -796,8 +796,8 @@ class Supervisor:
 
     def _on_write_error(self, error: OSError, now: float) -> None:
         self.folder.make_room()
-        words = f"{error.filename or self.folder.path}: {error.strerror}"
-        self._flag("home_unusable", f"the state of the run cannot be written: {words}", now)
+        reason = f"{error.filename or self.folder.path}: {error.strerror}"
+        self._flag("home_unusable", f"the state of the run cannot be written: {reason}", now)
 
     def _write_events(self) -> None:
         fresh = self.operator.events[self.written_events :]
@@ -823,7 +823,7 @@ class Supervisor:
 
 
 def _abandoned(kind: str, patience: float) -> str:
-    """Why a run is stopped that nobody follows."""
+    """Reason for which a run that nobody follows is stopped."""
     if kind == "attached":
         return f"no client followed this attached run for {patience:g} s; --detach lets a run go on alone"
     return (
