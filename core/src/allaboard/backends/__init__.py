@@ -1,1 +1,1 @@
-"""Backends: the places where runs live. Each answers the same questions; this package imports none of them."""
+"""Backends: the places where runs live. All answer the same questions; this package imports none of them."""

@@ -43,8 +43,8 @@ def choose_data(
         return Choice(named)  # it was removed
     return Choice(
         kept,
-        f"{uri} holds a newer version by now ({named.short}); {run} goes on with the one that it began with "
-        f"({kept.short}): to train on the newer one, name it in data.shards",
+        f"{uri} has a newer version ({named.short}); {run} continues with the version that it began with "
+        f"({kept.short}): to train on the newer version, name it in data.shards",
     )
 
 

@@ -141,8 +141,8 @@ HELD_AT_MOST = 30.0
 _STOPPED_EVERY = 1.0
 """Seconds between two looks whether a supervisor that is waited for is stopped."""
 _NOT_FOUND = (
-    "and so was its keeper: no control group could be made here, so a process of it that has cleared its "
-    "environment and begun a session of its own may still run (look with ps)"
+    "and so was its keeper; without a control group, a process that cleared its environment and left its "
+    "session may still run (check with ps)"
 )
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
@@ -586,8 +586,8 @@ class LocalBackend:
             return begun[0]
         if begun:
             raise UnknownRun(
-                f"{show(run)} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
-                "write more of it"
+                f"{show(run)} matches {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
+                "give a longer prefix"
             )
         near = nearest(run, [f.name for f in every] + [f.name.rpartition("-")[0] for f in every])
         hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
@@ -792,8 +792,8 @@ class LocalBackend:
         layout = _read_layout(folder.attempt(record.generation, record.attempt))
         if layout is None:
             raise BadInput(
-                f"run {folder.name} was deleted, and with it where its checkpoints are; "
-                "name their folder instead"
+                f"run {folder.name} was deleted, so the place of its checkpoints is unknown; "
+                "give their folder instead"
             )
         return None if layout.saving is None else layout.saving.uri
 
@@ -852,7 +852,8 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, selection.attempt or record.attempt)
         if not attempt.path.is_dir():
             raise BadInput(
-                f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}"
+                f"run {folder.name} has no attempt {selection.attempt}; "
+                f"its newest attempt is {record.attempt}"
             )
         seen = self._read_state(attempt)
         return self._read_logs(attempt, seen.members if seen else (), selection, cursor)
@@ -952,8 +953,8 @@ class LocalBackend:
                     _stop_by_signal(attempt, record.uid, kill)
                     if self.on_silence is not None:
                         self.on_silence(
-                            f"the stop of {record.run} cannot be written down ({error.strerror}): its "
-                            "supervisor is told by a signal, and its end may not be written down either"
+                            f"the stop of {record.run} cannot be saved ({error.strerror}); its supervisor "
+                            "gets a signal instead, and the end of the run may not be saved either"
                         )
         stuck = _Stuck(folder.attempt(record.generation, record.attempt), self.on_silence)
         while stuck.look():
@@ -982,7 +983,8 @@ class LocalBackend:
         state = self._state_of_run(folder, record)
         if state.is_final:
             raise BadInput(
-                f"run {folder.name} {state}; only a live run can be {request}{'d' if request == 'resume' else 'ed'}"
+                f"run {folder.name} {state}; only a live run can be "
+                f"{request}{'d' if request == 'resume' else 'ed'}"
             )
         folder.attempt(record.generation, record.attempt).write_request(
             f"{request}-{random.token_hex(4)}", {"do": request}
@@ -1192,8 +1194,8 @@ class _Stuck:
             if self.say is not None:
                 run, pid = self.attempt.path.parent.name, held[0].pid
                 self.say(
-                    f"process {pid}, which has to end {run}, is held by {debugger_of(pid)}: it has "
-                    f"{show_seconds(HELD_AT_MOST)} to go on, then it is killed, and the members with it"
+                    f"process {pid}, which must end {run}, is held by {debugger_of(pid)}: let it continue "
+                    f"within {show_seconds(HELD_AT_MOST)}, or it is killed together with the members"
                 )
         return self.held
 
@@ -1211,12 +1213,12 @@ class _StartTimer:
         if waited > START_LIMIT:
             raise SiteError(
                 f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_machine_load()}); "
-                "nothing was started; run it again when the machine has less to do",
+                "nothing was started; try again when the machine is less busy",
                 code="no_supervisor",
             )
         if waited > NOTICE_AFTER and self.say is not None:
             self.say(
-                f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: "
+                f"waiting for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: "
                 f"{_machine_load()}"
             )
             self.say = None
@@ -1377,7 +1379,7 @@ def _read_state_file(attempt: AttemptFolder) -> _StateFile | None:
         seen = Observation.from_dict(body["seen"])
         return replace(read_value(_StateFile, {**body, "seen": {"run": seen.run}}), seen=seen)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        trouble = f"holds no state of a run ({error})"
+        trouble = f"is not the state of a run ({error})"
         raise unreadable_error(attempt.state, body, STATE_VERSION, trouble) from error
 
 
@@ -1389,7 +1391,7 @@ def _read_layout(attempt: AttemptFolder) -> Layout | None:
     try:
         return Layout.from_dict(plan["layout"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        trouble = f"holds no plan of a run ({error})"
+        trouble = f"is not the plan of a run ({error})"
         raise unreadable_error(attempt.plan, plan, STATE_VERSION, trouble) from error
 
 
@@ -1493,10 +1495,8 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
     problems = []
     idle = ENGINES[layout.engine].idle(layout.framework)
     if not all(group.command or group.role in idle for group in layout.groups):
-        message = (
-            "is missing; on one machine no image is there whose entrypoint could run: give the program, "
-        )
-        problems.append(Problem("command", f"{message}like [python, train.py]"))
+        message = "is missing; a local run has no image with an entrypoint: give the program, like "
+        problems.append(Problem("command", f"{message}[python, train.py]"))
     for group in layout.groups:
         if not group.command:
             continue
@@ -1523,7 +1523,7 @@ def _reference_note(plan: Plan, layout: Layout) -> str | None:
     ]
     if not unknown:
         return None
-    return f"{', '.join(dict.fromkeys(unknown))}: no variable of the job, stays as it is, as in a pod"
+    return f"{', '.join(dict.fromkeys(unknown))}: not a variable of the job; left as it is, as in a pod"
 
 
 def _ignored_note(plan: Plan) -> str | None:
@@ -1552,7 +1552,7 @@ def _ignored_note(plan: Plan) -> str | None:
     if not fields:
         return None
     turn = f"; {FIRST_COME}" if {"queue", "priority"} & {*gang} else ""
-    return f"{', '.join(fields)}: no meaning on one machine, left out{turn}"
+    return f"{', '.join(fields)}: ignored on one machine{turn}"
 
 
 def _describe_capacity(room: Capacity) -> str:

@@ -88,10 +88,10 @@ def cpus(root: str = "/") -> float:
     return min([float(usable), *_quotas(root)])
 
 
-def load_words() -> str:
+def load_text() -> str:
     """Load of this machine over the last minute, as a sentence."""
     here = cpus()
-    return f"{os.getloadavg()[0]:.0f} processes want to compute on {here:g} CPU{'s' if here != 1 else ''}"
+    return f"{os.getloadavg()[0]:.0f} runnable processes on {here:g} CPU{'s' if here != 1 else ''}"
 
 
 def memory(root: str = "/") -> int:
@@ -231,7 +231,7 @@ def _devices_by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
         return []
     except OSError as error:
         raise SiteError(
-            f"the GPUs are not known, as nvidia-smi cannot be started: {processes.why_no_process(error)}",
+            f"the GPUs are unknown, because nvidia-smi cannot be started: {processes.why_no_process(error)}",
             code="no_process",
         ) from error
     return parse_device_list(listing.splitlines())

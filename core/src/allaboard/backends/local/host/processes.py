@@ -99,8 +99,7 @@ def require_processes() -> None:
     """Raise SiteError where the system does not show this process its own kind, by which runs are kept."""
     if _LINUX and process_of(os.getpid()) is None:
         raise SiteError(
-            "/proc shows no processes here, and runs of this machine are kept by what stands there; "
-            "mount it: mount -t proc proc /proc",
+            "/proc shows no processes, and local runs need it; mount it: mount -t proc proc /proc",
             code="no_proc",
         )
 
@@ -113,10 +112,10 @@ def why_no_process(error: OSError) -> str:
 
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if most == resource.RLIM_INFINITY:
-        return "no process could be made: this user, or this container, may have no more; end some of them"
+        return "no process could be made: this user or container is at its process limit; end some of them"
     return (
-        f"no process could be made: this user may have no more than {most} (ulimit -u), or this container no "
-        "more; end some, or raise the limit"
+        f"no process could be made: the process limit of this user ({most}, ulimit -u) or of this container "
+        "is reached; end some, or raise the limit"
     )
 
 

@@ -70,7 +70,7 @@ def own_folder(path: str) -> tuple[str, int]:
                 _lock_against_tmpfiles(fd)
                 return own[0], fd
             os.close(fd)
-    raise OSError(errno.EAGAIN, "it is removed as often as it is made", path)
+    raise OSError(errno.EAGAIN, "another process removes the folder each time it is created", path)
 
 
 def check_pool(path: str) -> None:
@@ -216,13 +216,13 @@ def replace_file(folder: int, name: str, data: bytes) -> None:
 
 
 def read_small_file(folder: int, name: str, limit: int = 1 << 20) -> bytes:
-    """A plain file's bytes; OSError when it is no plain file, or larger than ``limit``."""
+    """Bytes of a regular file; OSError if it is not a regular file, or larger than ``limit``."""
     fd = os.open(name, READ, dir_fd=folder)
     try:
         status = os.fstat(fd)
         # A hard link could make another user's file appear here.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > limit:
-            raise OSError(errno.EINVAL, "not a plain small file", name)
+            raise OSError(errno.EINVAL, "not a regular file, or too large", name)
         return os.read(fd, limit)
     finally:
         os.close(fd)

@@ -510,7 +510,9 @@ class Pool:
         return TAKE_WITHIN - max(waits) if waits else None
 
     def _read_offers(self, now: float) -> dict[str, _Offer]:
-        """Offers of slots that this user's processes have seen since the boot, by ticket."""
+        """Offers of slots that this user's processes have seen since the boot, by the name of who was
+        offered.
+        """
         try:
             boot, body = parse_json(files.read_small_file(self._own, _OFFERS), spelling=False)
             offers = {

@@ -315,7 +315,7 @@ class _TimeNotes:
         return next((at for at, then in note if then >= epoch), size)
 
     def _before(self, holds: Callable[[int, float], bool]) -> int:
-        """Offset to read from: the last place in the notes, or one close to it, for which this still holds."""
+        """Offset to read from: the last note for which this still holds, or one close to it."""
         low, high = 0, self.size
         while high - low > _NOTES:
             middle = (low + high) // 2

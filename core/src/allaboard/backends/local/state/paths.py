@@ -319,7 +319,7 @@ def _private(path: str, flags: int) -> int:
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "is no plain file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     if stat.S_IMODE(info.st_mode) != 0o600:
         with suppress(OSError):  # a disk without modes
             os.fchmod(fd, 0o600)
@@ -381,14 +381,14 @@ def write_json(path: Path, body: Any) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A plain file, to read, without waiting. Raises OSError for anything else: a pipe would never answer, a
-    device never end, a link lead anywhere.
+    """A regular file, to read, without waiting. Raises OSError for anything else: a pipe would never
+    answer, a device never end, a link lead anywhere.
     """
     fd = os.open(path, READ)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, "rb")
     os.close(fd)
-    raise OSError(errno.EINVAL, "is no plain file", str(path))
+    raise OSError(errno.EINVAL, "is not a regular file", str(path))
 
 
 def read_json(path: Path) -> Any:
@@ -406,7 +406,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         if error.errno not in _NOT_PLAIN:
             raise
-        raise damaged_error(path, "is a folder" if path.is_dir() else "is no plain file") from error
+        raise damaged_error(path, "is a folder" if path.is_dir() else "is not a regular file") from error
 
 
 _NOT_PLAIN = (errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENXIO)

@@ -100,7 +100,7 @@ class Supervisor:
         self.ticket: Ticket | None = None
         self.pool_fails = False
         """Why it waits is no matter of the queue."""
-        self.told_to_end = False
+        self.asked_to_end = False
         self.grant: Grant | None = None
         self.ports: tuple[int, ...] = ()
         self.members = {m.name: m for m in self.layout.members}
@@ -359,7 +359,7 @@ class Supervisor:
 
     def _pool_unusable(self, error: SiteError) -> None:
         """Wait while the pool cannot be used. The run never ends because of it."""
-        self.operator.waiting = f"slots cannot be had here: {error}; it is tried again from time to time"
+        self.operator.waiting = f"no slots can be reserved: {error}; the supervisor tries again at intervals"
         self.dirty = self.pool_fails = True
         self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
 
@@ -538,7 +538,11 @@ class Supervisor:
         now = self.clock.now()
         self.operator.events.append(
             Event(
-                now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it"
+                now,
+                "Warning",
+                "KeeperLost",
+                self.layout.run,
+                "the keeper was killed, and every member with it",
             )
         )
         living = [n for n, member in self.operator.members.items() if member.alive and n not in self.to_start]
@@ -553,9 +557,9 @@ class Supervisor:
             self._on_exited(name, -signal.SIGKILL, now)
 
     def _read_requests(self, now: float) -> None:
-        if self.told_to_end:
-            self.told_to_end, self.dirty = False, True
-            stop = Stop("SIGTERM", "the supervisor was told to end", now)
+        if self.asked_to_end:
+            self.asked_to_end, self.dirty = False, True
+            stop = Stop("SIGTERM", "the supervisor was asked to end", now)
             self._carry_out(self.operator.ask_stop(stop, False, now))
         for path in sorted(self.folder.requests.glob("*.json")):
             body = _read_request(path)
@@ -630,7 +634,7 @@ class Supervisor:
         if isinstance(news, Stall):
             self._carry_out(self.operator.on_stalled(news, now))
         else:
-            text = f"it moves again, after {show_seconds(news)} without a sign of progress"
+            text = f"the run makes progress again, after {show_seconds(news)} without a sign of progress"
             self.operator.events.append(Event(now, "Normal", "MovesAgain", self.layout.run, text))
 
     def _probe_speed(self, now: float) -> None:
@@ -792,7 +796,7 @@ class Supervisor:
                 time.sleep(0.5)
             else:
                 return
-        print("error: the end of the run could not be written down", file=sys.stderr, flush=True)
+        print("error: the end of the run could not be saved", file=sys.stderr, flush=True)
 
     def _on_write_error(self, error: OSError, now: float) -> None:
         self.folder.make_room()
@@ -825,7 +829,9 @@ class Supervisor:
 def _abandoned(kind: str, patience: float) -> str:
     """Reason for which a run that nobody follows is stopped."""
     if kind == "attached":
-        return f"no client followed this attached run for {patience:g} s; --detach lets a run go on alone"
+        return (
+            f"no client followed this attached run for {patience:g} s; use --detach to let a run go on alone"
+        )
     return (
         f"nobody followed this run for {show_seconds(patience)}, neither a task nor a triggerer; "
         "the next try of its task resumes it"
@@ -879,7 +885,7 @@ def main() -> int:
 
     def on_term(*_: object) -> None:
         """A shutdown, or a stop that could not be written down: the run stops as usual, with its grace."""
-        supervisor.told_to_end = True
+        supervisor.asked_to_end = True
 
     signal.signal(signal.SIGTERM, on_term)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])

@@ -747,7 +747,7 @@ def _explain(
                 f"command {argv[0]!r} is not executable: make it so (chmod +x) or name its interpreter first"
             )
         case "exec", errno.ENOEXEC:
-            return f"command {argv[0]!r} is no program: give it a #! line or name its interpreter first"
+            return f"command {argv[0]!r} is not a program: give it a #! line or name its interpreter first"
         case "exec", errno.E2BIG:
             return f"arguments and environment of {argv[0]!r} are too large for this system"
         case _:

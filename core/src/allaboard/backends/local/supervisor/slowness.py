@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from allaboard.backends.local.host.arrivals import AskedArrivals
-from allaboard.backends.local.host.machine import load_words
+from allaboard.backends.local.host.machine import load_text
 from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.diagnosis.stragglers import SlowRank, slow_of, slow_rank
@@ -95,7 +95,7 @@ class SlowWatch:
         if len(self.seen) < LOOKS:
             self.looks = TwoLooks(self.mark, BETWEEN)
             return None
-        self.slow = slow_of(self.suspect, self.seen, self._step_at(self.suspect), load_words())
+        self.slow = slow_of(self.suspect, self.seen, self._step_at(self.suspect), load_text())
         self.looks, self.seen, self.due = None, [], now + self.pause
         return self.slow
 
