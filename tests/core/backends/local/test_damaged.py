@@ -67,8 +67,8 @@ DAMAGES: dict[str, tuple[Callable[[RunFolder], object], str]] = {
     "no record": (lambda run: run.record.unlink(), "has no record.json"),
     "a folder for a record": (_folder_for_a_record, "record.json is a folder"),
     "nothing at all": (lambda run: (remove(run.path), run.path.mkdir()), "has no record.json"),
-    "a link": (_linked, "is a link"),
-    "a link to nothing": (_dangling, "is a link"),
+    "a link": (_linked, "is a symbolic link"),
+    "a link to nothing": (_dangling, "is a symbolic link"),
     "half a state": (lambda run: os.truncate(run.attempt(1, 1).state, 10), "state.json is not JSON"),
     "a state of nothing": (lambda run: run.attempt(1, 1).state.write_text("{}"), "is not the state of a run"),
     "a state that is none": (
