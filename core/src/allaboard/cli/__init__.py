@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. Entry point of the console script ``allaboard`` and of
     ``python -m allaboard``.
     """
-    words = sys.argv[1:] if arguments is None else [*arguments]
+    given = sys.argv[1:] if arguments is None else [*arguments]
     _open_closed_streams()
     stdout = open_stdout()
     # Names and logs may hold characters that the terminal's encoding lacks. They are shown as escapes.
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reconfigure(errors="backslashreplace")
     # What the line says about the place of its runs ends with it: `main` may be called again in this process.
     try:
-        code = copy_context().run(_run_line, words)
+        code = copy_context().run(_run_line, given)
         sys.stdout.flush()
         if stdout is None or stdout.trouble is None:
             return code
@@ -196,12 +196,12 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _run_line(words: list[str]) -> int:
+def _run_line(arguments: list[str]) -> int:
     try:
-        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False)
+        code: Any = app.main(arguments, prog_name="allaboard", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Exception as error:
         from allaboard.cli.failure import exit_code
 
-        return exit_code(error, words)
+        return exit_code(error, arguments)

@@ -68,17 +68,17 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     if as_json:
         show_json({"checkpoints": [_checkpoint_body(item) for item in complete]})
         return
-    from allaboard.report import words
+    from allaboard.report.words import metrics, table
 
     if not complete:
         say(f"no complete checkpoint in {uri}")
     else:
         head = ("step", "saved", "size", "metrics", "where")
         rows = (
-            (str(c.step), _saved_at(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
+            (str(c.step), _saved_at(c), show_bytes(c.bytes), metrics(c.metrics) or "-", c.uri)
             for c in complete
         )
-        for line in words.table(head, rows):
+        for line in table(head, rows):
             say(line)
     for torn in items:
         if isinstance(torn, Torn):

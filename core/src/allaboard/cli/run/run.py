@@ -184,8 +184,8 @@ def _run_detached(backend: Backend, plan: Plan, again: str, as_json: bool, warni
         return 0
     for note in (*handle.notes, *(f"no client follows it: {warning}" for warning in warnings)):
         say(note)
-    what = "runs already" if handle.adopted else "is on its way"
-    say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else what}")
+    progress = "runs already" if handle.adopted else "is on its way"
+    say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else progress}")
     say(f"  follow     {command(f'follow {handle.run}')}")
     say(f"  stop       {command(f'stop {handle.run}')}")
     if not plan.key.startswith("once/"):

@@ -103,14 +103,14 @@ def wait_until_gone(backend: Backend, run: str, adopt: bool = False) -> Observat
             late = next((d for d in diagnose(seen) if d.code == "node_lost"), None)
             if late is not None:
                 now = command(f"stop {run} --now{' --adopt' if adopt else ''}")
-                words = f"the stop is recorded, and goes on by itself; to wait no longer: {now}"
-                raise SiteError(f"{late.summary}\n{words}", code=late.code)
+                hint = f"the stop is recorded, and goes on by itself; to wait no longer: {now}"
+                raise SiteError(f"{late.summary}\n{hint}", code=late.code)
             if seen.key or _any_runs(seen):
                 deadline = None
             elif time.monotonic() > (deadline := deadline or time.monotonic() + _PATIENCE):
-                why = "is asked to end, and does not though none of its members runs"
+                trouble = "is asked to end, and does not though none of its members runs"
                 see = command(f"status {run}")
-                raise SiteError(f"{run} {why}; its finalizers may keep it; see: {see}")
+                raise SiteError(f"{run} {trouble}; its finalizers may keep it; see: {see}")
             changes.wait(1.0)
             if not seen.alive:
                 time.sleep(0.05)

@@ -77,7 +77,7 @@ def resume(run: str, adopt: bool, at: Place, as_json: bool) -> None:
     _print_run(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
 
 
-def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], bool], what: str) -> Observation:
+def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], bool], goal: str) -> Observation:
     deadline = None
     with backend.changes(run) as changes:
         while True:
@@ -88,14 +88,14 @@ def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], boo
             if not any(m.phase == "running" for m in seen.members):
                 deadline = deadline or time.monotonic() + _PATIENCE
                 if time.monotonic() > deadline:
-                    why = f"was asked to be {what} and did not answer for {_PATIENCE:g} s"
-                    raise SiteError(f"{run} {why}; see: {command(f'status {run}')}")
+                    trouble = f"was asked to be {goal} and did not answer for {_PATIENCE:g} s"
+                    raise SiteError(f"{run} {trouble}; see: {command(f'status {run}')}")
             changes.wait(1.0)
 
 
-def _print_run(seen: Observation, as_json: bool, words: str) -> None:
+def _print_run(seen: Observation, as_json: bool, message: str) -> None:
     state = state_of(seen)
     if as_json:
         show_json(summary(seen, diagnose(seen)))
     else:
-        say(f"{seen.run} ended meanwhile: {state}" if state.is_final else words)
+        say(f"{seen.run} ended meanwhile: {state}" if state.is_final else message)

@@ -197,7 +197,7 @@ class Keeper:
             self.show(look)
 
     def _leader(self) -> str | None:
-        """Who else writes the boosts here; None: this one does. In a dry run nobody is in the way."""
+        """Name of another process that writes the boosts here; None: this process does, or it is a dry run."""
         from allaboard.backends.kubernetes.operations.boost import lead
         from allaboard.backends.kubernetes.state.leases import EVERY
 
@@ -220,10 +220,10 @@ class Keeper:
 
         return self.api.list(KUEUE_WORKLOADS, self.namespace)[0]
 
-    def _say_once(self, words: str) -> None:
-        if words != self._said:
-            self._said = words
-            self.show(words)
+    def _say_once(self, message: str) -> None:
+        if message != self._said:
+            self._said = message
+            self.show(message)
 
     def _run(self, operation: Operation[T]) -> T:
         from allaboard.backends.kubernetes.client.effects import run_sync
@@ -256,13 +256,13 @@ def _ending() -> Iterator[None]:
     """SIGTERM and Ctrl-C end it once; what is taken away afterwards is not interrupted."""
 
     def end(*_: object) -> NoReturn:
-        for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         raise _Ended
 
-    before = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -36,8 +36,8 @@ def check(job: str, as_json: bool) -> int:
     try:
         fields, source = fields_of(*given)
         problems = problems_of(fields, folder=folder_of(job))
-        if source is not None and (words := other_version(source, engine_of(TrainingJob.of(fields)))):
-            problems.append(Problem("apiVersion", words, severity="warning"))
+        if source is not None and (warning := other_version(source, engine_of(TrainingJob.of(fields)))):
+            problems.append(Problem("apiVersion", warning, severity="warning"))
     except BadInput as error:
         problems = [*(error.problems or [Problem("", error.headline)])]
     errors = [p for p in problems if p.severity == "error"]

@@ -94,7 +94,7 @@ def _check_this_machine(plan: Plan, store: str | None, mounts: Sequence[str], fi
 
 
 def _job_checks(error: BadInput) -> Iterator[Check]:
-    """What is wrong with the job itself, one check each."""
+    """Problems of the job itself, one check each."""
     from allaboard.backends.check import Check
     from allaboard.diagnosis import Evidence
 

@@ -17,9 +17,10 @@ from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.report import localtime, words
+from allaboard.report import localtime
 from allaboard.report.commands import command
 from allaboard.report.terminal import hide, say, show_json, style
+from allaboard.report.words import COLOURS, duration, members_phrase, step_phrase, table
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of, summary
 from allaboard.text.units import show_bytes, show_seconds
@@ -87,11 +88,11 @@ def list_runs(
             (*((space,) if everywhere else ()), *_row(seen, now), *(_more(seen) if wide else ()))
             for space, seen in readable
         )
-        head, *lines = words.table(titles, rows)
+        head, *lines = table(titles, rows)
         say(style(head, dim=True))
         for seen, line in zip(whole, lines, strict=True):
             state = str(state_of(seen))
-            say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
+            say(line.replace(state, style(state, COLOURS[state_of(seen)]), 1))
     for seen in filter(_unreadable, runs):
         say(seen.notes[0], to_stderr=True)
     if not runs:
@@ -120,7 +121,7 @@ def _secrets_of(backend: Backend, seen: Observation) -> tuple[str, ...]:
 
 
 def _unreadable(seen: Observation) -> bool:
-    """Whether its files are damaged, or of a newer allaboard: a note says which."""
+    """Return whether its files are damaged, or written by a newer allaboard; a note says which."""
     return bool({"run_damaged", "run_newer"} & {*seen.flags})
 
 
@@ -137,10 +138,10 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
         seen.run,
         str(state_of(seen)) + (" (deleted)" if seen.deleted else ""),
         localtime.moment(seen.created, now),
-        "-" if seen.started is None else show_seconds(words.duration(seen, now)),
-        words.members_phrase(seen.members) or "-",
+        "-" if seen.started is None else show_seconds(duration(seen, now)),
+        members_phrase(seen.members) or "-",
         str(seen.restarts),
-        words.step_phrase(seen).removeprefix("step ") or "-",
+        step_phrase(seen).removeprefix("step ") or "-",
         who if seen.key else "(a job of others)",
     )
 

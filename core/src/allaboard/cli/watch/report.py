@@ -76,22 +76,22 @@ def report(
     """
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
-    _check_what(runs, compare, history, champions, output)
+    _check_options(runs, compare, history, champions, output)
     now = time.time()
     if history is not None:
-        found = _runs_of(at, history, now)
+        pages = _runs_of(at, history, now)
         numbers = None if champions is None else _champions(resolved(champions, store))
-        _publish(history_page(history, found, numbers), output, None, as_json, now, {"runs": found})
+        _publish(history_page(history, pages, numbers), output, None, as_json, now, {"runs": pages})
     elif compare:
         bounds = replace(PAGE, points=PAGE.points // len(runs))
-        found = [_told(at, run, now, bounds) for run in runs]
-        _publish(compare_page(found), output, None, as_json, now, {"runs": found})
+        pages = [_data_of(at, run, now, bounds) for run in runs]
+        _publish(compare_page(pages), output, None, as_json, now, {"runs": pages})
     else:
-        told = _told(at, runs[0], now, PAGE)
-        _publish(run_page(told), output, told["run"], as_json, now, {"run": told["run"], "data": told})
+        data = _data_of(at, runs[0], now, PAGE)
+        _publish(run_page(data), output, data["run"], as_json, now, {"run": data["run"], "data": data})
 
 
-def _check_what(
+def _check_options(
     runs: tuple[str, ...], compare: bool, history: str | None, champions: str | None, output: str | None
 ) -> None:
     """Raises BadInput for what does not say one page."""
@@ -111,8 +111,8 @@ def _check_what(
         raise BadInput("say where the page goes: -o page.html, or -o - for stdout")
 
 
-def _told(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
-    """What is told of a run."""
+def _data_of(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
+    """Data of the page of a run."""
     backend, seen = at.open_to_watch(run, evidence=True)
     outcome = Outcome(seen, diagnose(seen))
     read = read_run(backend, outcome, backend.secrets_of(seen.run))
@@ -121,15 +121,17 @@ def _told(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
 
 
 def _runs_of(at: Place, name: str, now: float) -> list[dict[str, Any]]:
-    """What is told of the runs of a job, oldest first, without what they wrote. Raises UnknownRun."""
+    """Data of the runs of a job, oldest first, without their logs. Raises UnknownRun."""
     backend = at.open()
-    seen = [one for one in backend.list() if one.job == name]
+    seen = [observed for observed in backend.list() if observed.job == name]
     if not seen:
         raise UnknownRun(f"no run of a job {name} is known {backend.where}; `allaboard list` shows all")
-    seen.sort(key=lambda one: one.created or 0.0)
+    seen.sort(key=lambda observed: observed.created or 0.0)
     return [
-        page_data(Outcome(one, ()), Readings(secrets=backend.secrets_of(one.run)), now, bounds=SNAPSHOT)
-        for one in seen[-MOST_RUNS:]
+        page_data(
+            Outcome(observed, ()), Readings(secrets=backend.secrets_of(observed.run)), now, bounds=SNAPSHOT
+        )
+        for observed in seen[-MOST_RUNS:]
     ]
 
 
@@ -143,7 +145,7 @@ def _champions(uri: str) -> dict[str, int]:
 
 
 def _publish(
-    page: str, output: str | None, run: str | None, as_json: bool, now: float, told: dict[str, Any]
+    page: str, output: str | None, run: str | None, as_json: bool, now: float, body: dict[str, Any]
 ) -> None:
     """Write the page, and say where it is. ``run``: whose page it is, if of one."""
     data = page.encode("utf-8", "backslashreplace")
@@ -153,7 +155,7 @@ def _publish(
     path = _page_path(output, run or "runs")
     _write_page(path, data, exclusive=output is None and not path.exists())
     if as_json:
-        show_json({"page": str(path), "looked_at": rfc3339(now), **told})
+        show_json({"page": str(path), "looked_at": rfc3339(now), **body})
     else:
         say(str(path))
 
@@ -174,7 +176,7 @@ def _page_path(output: str | None, run: str) -> Path:
 
 
 def _is_page_of(path: Path, run: str) -> bool:
-    """Whether the file is an earlier page of this run."""
+    """Return whether the file is an earlier page of this run."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
