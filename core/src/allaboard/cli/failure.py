@@ -122,7 +122,7 @@ def _report_bug(error: Exception, as_json: bool) -> int:
         message += f"\nThe details are in {report}; please send them with the report."
     else:
         message += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
-    message += "\nA run that was started is not touched: `allaboard list` shows it."
+    message += "\nA run that was started is not affected: `allaboard list` shows it."
     if as_json:
         _print_error_object("bug", message)
     else:

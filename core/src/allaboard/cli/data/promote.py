@@ -53,9 +53,14 @@ Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
     help="A limit that must hold: accuracy>=0.97, loss<=0.2.",
 )
 @click.option("--rollback", is_flag=True, help="Promote the previous champion again.")
-@click.option("--to", type=click.IntRange(min=1), metavar="N", help="With --rollback: this promotion.")
+@click.option(
+    "--to",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --rollback: the number of the promotion to restore.",
+)
 @click.option("--history", is_flag=True, help="Show all promotions, newest first.")
-@click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, kept in the record.")
 @click.option(
     "--single-writer",
     is_flag=True,

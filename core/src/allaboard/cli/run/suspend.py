@@ -44,7 +44,7 @@ def suspend(run: str, adopt: bool, at: Place, as_json: bool) -> None:
         say(f"{name}: suspending; its members may save and end")
     seen = _wait_until(backend, name, has_released_slots, "suspended")
     again = command(f"resume {name}{' --adopt' if adopt and not seen.key else ''}")
-    _print_run(seen, as_json, f"{name} is suspended; go on with: {again}")
+    _print_run(seen, as_json, f"{name} is suspended; resume it with: {again}")
 
 
 @click.command(
@@ -74,7 +74,7 @@ def resume(run: str, adopt: bool, at: Place, as_json: bool) -> None:
 
     seen = _wait_until(backend, name, is_resumed, "resumed")
     watch = command(f"follow {name}")
-    _print_run(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
+    _print_run(seen, as_json, f"{name} is on its way again; follow it with: {watch}")
 
 
 def _wait_until(backend: Backend, run: str, reached: Callable[[Observation], bool], goal: str) -> Observation:

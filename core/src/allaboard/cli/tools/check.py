@@ -23,7 +23,7 @@ Exit code 0 when the job can be run, warnings or not; 2 when it has errors.
 @click.argument("job", metavar="JOB")
 @json_option
 def check(job: str, as_json: bool) -> int:
-    """Say everything that is wrong with a job file (YAML or JSON; -: stdin), or with a manifest in the place
+    """Report every problem of a job file (YAML or JSON; -: stdin), or with a manifest in the place
     of one, each with its path and the nearest right word."""
     from allaboard.checking.files import check as problems_of
     from allaboard.convert.manifests import fields_of, given_in

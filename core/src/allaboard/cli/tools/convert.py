@@ -28,8 +28,8 @@ Examples:
   allaboard convert pytorchjob.yaml --to xgboostjob
   allaboard convert --from-cluster -n research > jobs.yaml
 
-A job means on a cluster what the manifest means; what differs is said, each with its path. Other objects in a
-file are passed over. Exit code 2 when a manifest cannot be converted; the others are printed all the same.
+A job means on a cluster what the manifest means; every difference is printed with its path. Other objects
+in a file are skipped. Exit code 2 when a manifest cannot be converted; the others are printed all the same.
 """
 MOST_FILES = 10_000
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -37,8 +37,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="[FILE|FOLDER|-]", required=False)
-@click.option("--to", metavar="ENGINE", help="To the manifests of this engine, not to a job.")
-@click.option("--from-cluster", is_flag=True, help="The jobs that others made on a cluster.")
+@click.option("--to", metavar="ENGINE", help="Convert to manifests of this engine, not to a job.")
+@click.option("--from-cluster", is_flag=True, help="Convert the jobs that others created on a cluster.")
 @cluster_options
 @json_option
 def convert(
@@ -58,7 +58,7 @@ def convert(
     if from_cluster == (source is not None):
         raise click.UsageError("give a file, a folder, - or --from-cluster")
     if not from_cluster and (kubeconfig or context or namespace):
-        raise click.UsageError("--kubeconfig, --context and --namespace go with --from-cluster")
+        raise click.UsageError("--kubeconfig, --context and --namespace need --from-cluster")
     engine = None if to is None else engine_of_kind(to).NAME
     unread: list[str] = []
     if from_cluster:
@@ -181,16 +181,17 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         yield f"cannot be converted: {problem}"
     changed, lost = outcome.told() if not outcome.problems else ([], [])
     for item in changed:
-        yield f"changed: {_path(outcome, item)}: {_words(item['from'])} -> {_words(item['to'])} ({item['why']})"
+        values = f"{_shown(item['from'])} -> {_shown(item['to'])}"
+        yield f"changed: {_path(outcome, item)}: {values} ({item['why']})"
     for item in lost:
-        yield f"lost: {_path(outcome, item)}: {_words(item['value'])} ({item['why']})"
+        yield f"lost: {_path(outcome, item)}: {_shown(item['value'])} ({item['why']})"
 
 
 def _path(outcome: Outcome, item: dict[str, Any]) -> str:
     return str(item["path"]).removeprefix(f"{outcome.source.place}: ")
 
 
-def _words(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value in one line, shortened."""
     import json
 

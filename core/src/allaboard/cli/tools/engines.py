@@ -18,10 +18,12 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--matrix", is_flag=True, help="Also which gang scheduler each of them goes with, and how.")
+@click.option(
+    "--matrix", is_flag=True, help="Also print which gang schedulers each of them supports, and how."
+)
 @json_option
 def engines(matrix: bool, as_json: bool) -> None:
-    """The kinds of jobs that this version makes. `allaboard cluster` says what a cluster has."""
+    """List the kinds of jobs that this version makes. `allaboard cluster` shows what a cluster has."""
     every = [_described(name) for name in _known()]
     if as_json:
         show_json({"engines": every})

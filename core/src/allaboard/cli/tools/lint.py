@@ -33,8 +33,9 @@ COLOURS = {"error": "red", "warning": "yellow", "advice": "bright_black"}
 @click.option("--rules", is_flag=True, help="Print the page of all rules, in Markdown, instead.")
 @json_option
 def lint(file: str | None, rules: bool, as_json: bool) -> int:
-    """Say what experts say of the jobs and manifests in FILE (-: stdin), each with its path, why, and what to
-    do."""
+    """Report what experts would change in the jobs and manifests of FILE (-: stdin): the path, the reason,
+    and what to do.
+    """
     if rules:
         from allaboard.lint.page import page
 

@@ -46,8 +46,8 @@ COLOURS = {"healthy": "green", "unknown": "yellow"}
 @place_options
 @json_option
 def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: bool) -> None:
-    """Say why a run waits, fails or looks wrong: the cause first, with what shows it, whom to blame,
-    whether trying again helps, and what to do."""
+    """Explain why a run waits, fails or looks wrong: the cause first, with its evidence, whom to blame,
+    whether another try helps, and what to do."""
     if causes:
         from allaboard.diagnosis.page import page
 

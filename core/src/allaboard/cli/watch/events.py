@@ -23,7 +23,7 @@ Example:
 @place_options
 @json_option
 def events(run: str, at: Place, as_json: bool) -> None:
-    """Say what happened to a run, in order."""
+    """Show the events of a run, in order."""
     backend, seen = at.open_to_watch(run)
     listed = backend.events(seen.run)
     if as_json:

@@ -35,7 +35,7 @@ Examples:
   allaboard list -n research
   allaboard list -A --wide                 of all namespaces, and why they wait
   allaboard list --all -n research         with the jobs that others made
-  allaboard list --orphans -n research     what clients that died have left behind
+  allaboard list --orphans -n research     what dead clients have left behind
 """
 _SHOWN = 10
 """Number of waiting runs that are shown."""
@@ -44,9 +44,11 @@ _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "
 
 
 @click.command(name="list", epilog=EPILOG)
-@click.option("--orphans", is_flag=True, help="Runs and objects on a cluster whose clients died.")
-@click.option("--all", "everything", is_flag=True, help="On a cluster: the jobs of others, too.")
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="On a cluster: of all namespaces.")
+@click.option("--orphans", is_flag=True, help="List runs and objects on a cluster whose clients died.")
+@click.option("--all", "everything", is_flag=True, help="On a cluster: also list the jobs of others.")
+@click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, help="On a cluster: list runs of all namespaces."
+)
 @click.option("--wide", is_flag=True, help="More columns: the attempt, the key, and why a run waits.")
 @place_options
 @json_option
@@ -55,7 +57,7 @@ def list_runs(
 ) -> None:
     """Show the runs of this machine or of a cluster's namespace, newest first."""
     if everywhere and not at.is_cluster:
-        raise BadInput("-A is for the namespaces of a cluster; leave it out, or add --backend kubernetes")
+        raise BadInput("-A lists the namespaces of a cluster; leave it out, or add --backend kubernetes")
     if everywhere and at.namespace is not None:
         raise BadInput("-A means all namespaces, and -n one; leave out one of them")
     if orphans:

@@ -36,7 +36,7 @@ _TITLES = {"LocalQueue": "Kueue", "Queue": "Volcano", "ResourceQuota": "quota", 
 @place_options
 @json_option
 def queues(at: Place, as_json: bool) -> None:
-    """Show the queues of this machine or of a cluster's namespace, and who waits in them."""
+    """Show the queues of this machine or of a cluster's namespace, and the runs that wait in them."""
     notes: list[str] = []
     if at.is_cluster:
         backend = cast("KubernetesBackend", at.open())

@@ -32,8 +32,8 @@ Examples:
   allaboard report --compare digits-1f0c digits-2b7e -o compared.html
   allaboard report --history digits --champions store://digits -o history.html
 
-One file, which fetches nothing; a small script in it zooms, and nothing needs it. A running run is shown
-in its present state. --json carries everything on the page as data.
+One file, which fetches nothing; a small script in it zooms, and the page works without it. A running
+run is shown in its present state. --json carries everything on the page as data.
 Exit code 0 whenever the run is known, failed runs included.
 """
 _HEAD = 64 << 10
@@ -43,14 +43,12 @@ _HEAD = 64 << 10
 @click.command(epilog=EPILOG)
 @click.argument("runs", metavar="RUN...", nargs=-1)
 @click.option(
-    "--compare", is_flag=True, help="The curves of several runs on one page, and how their jobs differ."
+    "--compare", is_flag=True, help="Show the curves of several runs on one page, and how their jobs differ."
 )
 @click.option(
-    "--history", metavar="NAME", help="The runs of the job NAME: metrics, time and goodput of each."
+    "--history", metavar="NAME", help="Show the runs of the job NAME: metrics, time and goodput of each."
 )
-@click.option(
-    "--champions", metavar="URI", help="With --history: where champions are kept, which are marked."
-)
+@click.option("--champions", metavar="URI", help="With --history: mark the champions kept at URI.")
 @click.option(
     "-o",
     "--output",
@@ -71,8 +69,8 @@ def report(
     at: Place,
     as_json: bool,
 ) -> None:
-    """Write a page about a run: its state and why, its phases, curves, members, checkpoints, events and last
-    lines, the job as it was run, and of a failure what differs from the last good run.
+    """Write a page about a run: its state and the reason, phases, curves, members, checkpoints, events and
+    last lines, its job, and after a failure the differences from the last good run.
     """
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
@@ -96,9 +94,9 @@ def _check_options(
 ) -> None:
     """Raises BadInput for what does not say one page."""
     if history is not None and (runs or compare):
-        raise BadInput("--history NAME is a page of its own; leave out the runs, or --history")
+        raise BadInput("--history NAME is a page of its own; leave out the runs or --history")
     if champions is not None and history is None:
-        raise BadInput("--champions marks them on the page of --history NAME; add it, or leave it out")
+        raise BadInput("--champions needs --history NAME; add --history, or leave out --champions")
     if compare and not 2 <= len(runs) <= MOST_COMPARED:
         raise BadInput(f"--compare takes 2 to {MOST_COMPARED} runs; {len(runs)} are named")
     if not compare and history is None and len(runs) != 1:
@@ -108,7 +106,7 @@ def _check_options(
             else "name a run (`allaboard list` shows them), or --history NAME"
         )
     if (compare or history is not None) and output is None:
-        raise BadInput("say where the page goes: -o page.html, or -o - for stdout")
+        raise BadInput("name the file of the page: -o page.html, or -o - for stdout")
 
 
 def _data_of(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
@@ -125,7 +123,7 @@ def _runs_of(at: Place, name: str, now: float) -> list[dict[str, Any]]:
     backend = at.open()
     seen = [observed for observed in backend.list() if observed.job == name]
     if not seen:
-        raise UnknownRun(f"no run of a job {name} is known {backend.where}; `allaboard list` shows all")
+        raise UnknownRun(f"the job {name} has no run {backend.where}; `allaboard list` shows all runs")
     seen.sort(key=lambda observed: observed.created or 0.0)
     return [
         page_data(
@@ -169,7 +167,7 @@ def _page_path(output: str | None, run: str) -> Path:
         raise BadInput(f"-o {output} is a folder; name a file in it: -o {path / f'{run}.html'}")
     if output is None and path.exists() and not _is_page_of(path, run):
         raise BadInput(
-            f"{path} is there already, and is no page of {run}; move it, or say where the page goes: "
+            f"{path} exists and is not a page of {run}; move it, or name another file: "
             f"-o {path} overwrites it"
         )
     return path
