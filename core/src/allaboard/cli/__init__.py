@@ -27,9 +27,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "demo": Verb(
-        "start.demo:demo", "Start here", "train, lose a worker, resume, evaluate and promote, here"
-    ),
+    "demo": Verb("start.demo:demo", "Start here", "train, lose a worker, resume, evaluate and promote, here"),
     "run": Verb("run.run:run", "Run", "start a job and follow it to its end"),
     "stop": Verb("run.stop:stop", "Run", "stop a run and wait until its processes are gone"),
     "suspend": Verb(
