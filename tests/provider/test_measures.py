@@ -12,8 +12,8 @@ def seen(**fields: Any) -> Observation:
     return Observation(run="a-1", job="a", key="k", **fields)
 
 
-def measured(observation: Observation, told: int = 0, **more: Any) -> dict[str, float]:
-    return {name: value for _, name, value in measures_of(observation, told, **more)}
+def measured(observation: Observation, reported: int = 0, **more: Any) -> dict[str, float]:
+    return {name: value for _, name, value in measures_of(observation, reported, **more)}
 
 
 def test_a_phase_that_was_not_seen_is_not_measured() -> None:
