@@ -38,7 +38,7 @@ def main() -> None:
     if not found:
         sys.exit(f"no process of {member} runs")
     if len(found) > 1:
-        sys.exit(f"{run} fits several runs: {', '.join(sorted(found))}; write more of it")
+        sys.exit(f"{run} matches several runs: {', '.join(sorted(found))}; give a longer prefix")
     ((name, victims),) = found.items()
     for pid in victims:
         os.kill(pid, signal.SIGKILL)

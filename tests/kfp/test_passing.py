@@ -171,7 +171,7 @@ class Odd:
         ),
         ({"job": {"policy": None}}, "job.policy: Kubeflow's inputs hold no null; leave the field out"),
         ({"job": {"a": {"b": math.nan}}}, "job.a.b: nan is no number of JSON"),
-        ({"args": ["a", Odd()]}, r"args\[1\]: Odd is nothing that Kubeflow's inputs hold"),
+        ({"args": ["a", Odd()]}, r"args\[1\]: Kubeflow's inputs cannot hold Odd"),
         ({"environment": {1: "a"}}, "environment: the field's name '1' is not text; quote it"),
     ],
 )

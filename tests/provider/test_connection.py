@@ -268,7 +268,7 @@ def test_without_airflows_kubernetes_provider_it_is_said_what_to_install(
     [
         ({"in_cluster": True}, "no pod of a cluster|Service host"),
         ({"kube_config_path": "/nowhere/config"}, "/nowhere/config"),
-        ({"kube_config": "{: hush-hush"}, "kube_config is no YAML"),
+        ({"kube_config": "{: hush-hush"}, "kube_config is not valid YAML"),
         ({"kube_config": "hush-hush"}, "kube_config"),
         ({"kube_config": {"apiVersion": "v1"}}, "current-context"),
         ({"kube_config": kubeconfig("http://a"), "cluster_context": "therr"}, "therr"),

@@ -97,7 +97,7 @@ class Host:
         seen = self.run()
         task = task_of(seen.key)
         assert task is not None
-        minds._tell_end = lambda task, seen: store.set(  # type: ignore[method-assign]
+        minds._publish_end = lambda task, seen: store.set(  # type: ignore[method-assign]
             homes.ENDED, homes.Ended(str(seen.uid), str(state_of(seen))).as_json()
         )
         state = {"state": "running", "dag_run_state": "running", **now}
@@ -508,12 +508,12 @@ HERE = Triggerer(None, "ns", ())
     ("found", "queue", "why"),
     [
         ([HERE], None, None),
-        ([], None, "no triggerer of this home shows itself"),
-        ([Triggerer(None, "another", ())], None, "no triggerer of this home shows itself"),
-        ([Triggerer(None, "ns", (), silent=61.0)], None, "no triggerer of this home shows itself"),
-        ([Triggerer(None, "ns", None)], None, "has just begun"),
+        ([], None, "no triggerer of this home runs on"),
+        ([Triggerer(None, "another", ())], None, "no triggerer of this home runs on"),
+        ([Triggerer(None, "ns", (), silent=61.0)], None, "no triggerer of this home runs on"),
+        ([Triggerer(None, "ns", None)], None, "has just started"),
         ([Triggerer(None, "ns", ("host-b",))], None, "host-b could take the trigger"),
-        ([Triggerer(("gpu",), "ns", ())], None, "of their queues alone"),
+        ([Triggerer(("gpu",), "ns", ())], None, "only triggers of their queues"),
         ([Triggerer(("gpu",), "ns", ("host-b",))], "gpu", None),
         ([HERE, Triggerer(("cpu", "gpu"), "ns", None)], "gpu", None),
         ([HERE, Triggerer(("cpu",), "ns", ())], "gpu", "no triggerer on host-a serves the queue 'gpu'"),
@@ -550,7 +550,7 @@ def test_a_worker_without_a_triggerer_beside_it_follows_and_says_so(
     task_try = TaskTry(operator, a_context())
     monkeypatch.setattr(task_try.log, "info", lambda text, *values: said.append(text % values))
     assert task_try.begin()["state"] == "succeeded"
-    assert sum("no triggerer of this home shows itself" in line for line in said) == 1
+    assert sum("no triggerer of this home runs on" in line for line in said) == 1
 
 
 @pytest.mark.parametrize(("queue", "defers"), [("gpu-7", True), ("default", False)])

@@ -137,7 +137,7 @@ FAILS: dict[str, tuple[Callable[[], errors.TrainingFailed], str]] = {
         "command[1]",
     ),
     "no program: the command is not there": (lambda: raised_by(a_job(command=["trochrun"])), "command[0]"),
-    "a template that uses what is not defined": (
+    "a template that uses an undefined name": (
         lambda: raised_by(a_job(environment={"LR": "{{ conf.lr }}"})),
         "job.environment.LR",
     ),
@@ -168,7 +168,7 @@ FAILS: dict[str, tuple[Callable[[], errors.TrainingFailed], str]] = {
     ),
     "a person stops it (`allaboard stop`)": (stopped_by_a_person, ""),
     "another try of the task has the run": (another_try_has_the_run, ""),
-    "the worker is told to end": (a_worker_that_is_told_to_end, ""),
+    "the worker is asked to end": (a_worker_that_is_told_to_end, ""),
 }
 
 
@@ -213,7 +213,7 @@ def test_input_and_templates_that_are_wrong_say_what_to_do() -> None:
     typo = raised_by(a_job(wokers=2))
     assert "did you mean 'workers'" in typo.summary and "no such field" in str(typo)
     undefined = raised_by(a_job(environment={"LR": "{{ conf.lr }}"}))
-    assert "job.environment.LR: its template uses what is not defined" in undefined.summary
+    assert "job.environment.LR: its template uses an undefined name" in undefined.summary
     assert "params.x | default(1)" in undefined.fix and undefined.fix in str(undefined)
     broken = raised_by(a_job(args=["${#array[@]}"]))
     assert "{% raw %}" in broken.fix and "Missing end of comment tag" in broken.summary

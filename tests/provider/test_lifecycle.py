@@ -305,13 +305,13 @@ def test_a_policy_retries_what_may_pass_and_never_a_bug(live: Live) -> None:
     send(first[0].pid, signal.SIGKILL)
     resumed_elsewhere_than_zero(run, 2)
     passing = run.log(1)
-    assert "tried again, for it may pass (killed_externally: " in passing
+    assert "retried, because the failure may be temporary (killed_externally: " in passing
     run.fail(2)
     run.wait_task("failed")
     assert run.task()["try_number"] == 2, "a bug was tried again, though three retries are allowed"
     assert attempts(run) == {1, 2}
     last = run.log(2)
-    assert "not tried again, for that would repeat it (python_exception: " in last
+    assert "not retried, because another try would repeat the failure (python_exception: " in last
     assert "RuntimeError: this attempt was told to fail" in last
     run.wait_gone()
 

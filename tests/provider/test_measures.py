@@ -12,8 +12,8 @@ def seen(**fields: Any) -> Observation:
     return Observation(run="a-1", job="a", key="k", **fields)
 
 
-def measured(observation: Observation, told: int = 0, **more: Any) -> dict[str, float]:
-    return {name: value for _, name, value in measures_of(observation, told, **more)}
+def measured(observation: Observation, reported: int = 0, **more: Any) -> dict[str, float]:
+    return {name: value for _, name, value in measures_of(observation, reported, **more)}
 
 
 def test_a_phase_that_was_not_seen_is_not_measured() -> None:
@@ -25,9 +25,9 @@ def test_steps_done_again_are_told_once_although_a_run_counts_them_over_its_atte
     after = seen(progress=Progress(step=90, lost_steps=10))
     assert measured(after) == {"runs": 1, "lost_steps": 10}
     assert measured(after, goodput=0.5) == {"runs": 1, "lost_steps": 10, "goodput": 0.5}
-    assert measured(after, told=4)["lost_steps"] == 6
-    assert "lost_steps" not in measured(after, told=10)
-    assert measured(after, told=25)["lost_steps"] == 10  # it began from scratch
+    assert measured(after, reported=4)["lost_steps"] == 6
+    assert "lost_steps" not in measured(after, reported=10)
+    assert measured(after, reported=25)["lost_steps"] == 10  # it began from scratch
 
 
 def test_the_restart_of_a_whole_gang_counts_beside_those_of_its_members() -> None:

@@ -1,4 +1,4 @@
-"""What a step leaves in Kubeflow: artifacts that name a place in the store, and numbers.
+"""Outputs of a step in Kubeflow: artifacts that name a place in the store, and numbers.
 
 Data sets and checkpoints stay where the core has put them and never pass through the step's own disk. Their
 artifact is a small file at its own path, which says what it is and names the place; ``metadata["uri"]`` is
@@ -26,17 +26,17 @@ class Artifact(Protocol):
     def path(self) -> str: ...
 
 
-def refer(artifact: Artifact, what: str, uri: str, facts: Mapping[str, Any]) -> None:
-    """Make the artifact name the place ``uri`` of ``what``. ``facts`` become its metadata, except unknown and
+def refer(artifact: Artifact, kind: str, uri: str, facts: Mapping[str, Any]) -> None:
+    """Make the artifact name the place ``uri`` of ``kind``. ``facts`` become its metadata, except unknown and
     non-finite ones. An empty ``uri``: there is nothing, and the artifact says so.
     """
     artifact.metadata.update({"uri": uri, **dict(flat(facts))})
-    describe(artifact, what)
+    describe(artifact, kind)
 
 
-def describe(artifact: Artifact, what: str) -> None:
-    """Write the artifact's file: ``what`` it is, and its metadata."""
-    write_page(artifact, json.dumps({"what": what, **artifact.metadata}, indent=1) + "\n")
+def describe(artifact: Artifact, kind: str) -> None:
+    """Write the artifact's file: its ``kind`` and its metadata."""
+    write_page(artifact, json.dumps({"what": kind, **artifact.metadata}, indent=1) + "\n")
 
 
 def place_of(artifact: Artifact) -> str:

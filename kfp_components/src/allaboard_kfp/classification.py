@@ -1,5 +1,5 @@
-"""What an evaluation says of a classifier, for Kubeflow's own pictures of it: the confusion matrix and the
-ROC curve. Values in, values out.
+"""Confusion matrix and ROC curve of an evaluated classifier, for Kubeflow's own pictures. Values in, values
+out.
 
 An evaluation reports them beside its numbers, in plain form::
 
@@ -9,8 +9,8 @@ An evaluation reports them beside its numbers, in plain form::
         roc={"fpr": [0.0, 0.1, 1.0], "tpr": [0.0, 0.9, 1.0], "thresholds": [1.0, 0.5, 0.0]},
     )
 
-What is written otherwise is refused with a sentence, and no picture is made of it; the numbers of the
-evaluation stay. A curve of many points is thinned.
+Any other form is refused with a sentence, and no picture is made of it; the numbers of the evaluation stay.
+A curve of many points is thinned.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ def roc_of(results: Mapping[str, Any]) -> Roc | None:
     )
 
 
-def _fields(given: Any, what: str, names: tuple[str, ...]) -> list[Sequence[Any]]:
+def _fields(given: Any, path: str, names: tuple[str, ...]) -> list[Sequence[Any]]:
     if not isinstance(given, Mapping):
-        raise BadInput(f"{what}: {type(given).__name__} is no mapping; give {', '.join(names)}")
+        raise BadInput(f"{path}: {type(given).__name__} is no mapping; give {', '.join(names)}")
     for name in names:
         if not isinstance(given.get(name), (list, tuple)):
-            raise BadInput(f"{what}.{name}: {_shown(given.get(name))} is no list; give {', '.join(names)}")
+            raise BadInput(f"{path}.{name}: {_shown(given.get(name))} is no list; give {', '.join(names)}")
     return [given[name] for name in names]
 
 

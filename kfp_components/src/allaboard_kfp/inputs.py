@@ -26,7 +26,7 @@ from allaboard_kfp.parameters import filled, given_inputs, text_of
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this step is a pod of a pipeline, not ``kfp.local`` and not a plain function."""
+    """Return whether this step is a pod of a pipeline, not ``kfp.local`` and not a plain function."""
     return bool(environ.get("KFP_POD_NAME"))
 
 
@@ -58,8 +58,8 @@ def inputs_as_written(given: Mapping[str, Any], argv: Sequence[str] = sys.argv) 
 
     @cache
     def parameters() -> Mapping[str, Any]:
-        found: Mapping[str, Any] = as_written(given_inputs(argv))
-        return found
+        inputs: Mapping[str, Any] = as_written(given_inputs(argv))
+        return inputs
 
     return {
         name: filled(as_written(value), parameters) if isinstance(value, _PARAMETERS) else value

@@ -14,7 +14,7 @@ from allaboard.job.loader import job_folder
 
 
 class Options(TypedDict, total=False):
-    """What `start_local` passes on to ``kfp.local.init``, whose words say what each means."""
+    """Options that `start_local` passes on to ``kfp.local.init``, which documents them."""
 
     workspace_root: str
     raise_on_error: bool

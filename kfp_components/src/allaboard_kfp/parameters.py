@@ -21,28 +21,28 @@ _MARK = re.compile(r"<<allaboard:(parameter_\w+):(any|float|json)(:text)?>>")
 
 
 def mark(name: str, kind: str = "any", *, text: bool = False) -> str:
-    """What stands for the value of the input ``name``. ``kind``: float, where 12.0 stays 12.0; json, where a
+    """Mark for the value of the input ``name``. ``kind``: float, where 12.0 stays 12.0; json, where a
     text may be the JSON of the value; else any. ``text``: its text, wherever it stands.
     """
     return f"<<allaboard:{name}:{kind}{':text' if text else ''}>>"
 
 
 def filled(value: Any, inputs: Callable[[], Mapping[str, Any]]) -> Any:
-    """The value with its marks filled by the step's ``inputs``, which are asked for only if there are any."""
+    """The value with its marks filled by the step's ``inputs``, which are read only if it has marks."""
     match value:
         case {**fields} if [*fields] == [WHOLE]:
             return filled(fields[WHOLE], inputs)
-        case [first, one] if first == WHOLE:
-            return filled(one, inputs)
+        case [first, rest] if first == WHOLE:
+            return filled(rest, inputs)
         case {**fields}:
             return {filled(name, inputs): filled(item, inputs) for name, item in fields.items()}
         case [*items]:
             return [filled(item, inputs) for item in items]
         case str():
-            found = _MARK.fullmatch(value)
-            if found and not found[3]:
-                return _value(found, inputs())
-            return _MARK.sub(lambda one: text_of(_value(one, inputs())), value)
+            match = _MARK.fullmatch(value)
+            if match and not match[3]:
+                return _value(match, inputs())
+            return _MARK.sub(lambda mark: text_of(_value(mark, inputs())), value)
     return value
 
 
@@ -63,10 +63,10 @@ def given_inputs(argv: Sequence[str]) -> Mapping[str, Any]:
     return values if isinstance(values, Mapping) else {}
 
 
-def _value(found: re.Match[str], inputs: Mapping[str, Any]) -> Any:
-    name, kind, _ = found.groups()
+def _value(match: re.Match[str], inputs: Mapping[str, Any]) -> Any:
+    name, kind, _ = match.groups()
     if name not in inputs:
-        return found[0]  # what a person wrote looks like a mark
+        return match[0]  # what a person wrote looks like a mark
     value = inputs[name]
     if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -1,8 +1,8 @@
-"""How the arguments of a component are passed to its task, while a pipeline is made.
+"""Passing of the arguments of a component to its task, while a pipeline is made.
 
 An artifact in the place of a uri becomes the input that takes one. A parameter of the pipeline that stands
-inside a mapping, a list or a text becomes an input of its own (`allaboard_kfp.parameters`). What Kubeflow
-cannot hold is refused, with the field's name.
+inside a mapping, a list or a text becomes an input of its own (`allaboard_kfp.parameters`). A value that
+Kubeflow cannot hold is refused, with the field's name.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def passed(
             raise TypeError(f"{spec.name}() missing 1 required argument: {name}.")
     inputs = _Inputs()
     given = {name: _argument(spec, name, value, inputs) for name, value in given.items()}
-    more = {name: structures.InputSpec(type=kind, description=why) for name, kind, why in inputs.specs()}
+    more = {
+        name: structures.InputSpec(type=kind, description=description)
+        for name, kind, description in inputs.specs()
+    }
     return replace(spec, inputs={**spec.inputs, **more}) if more else spec, {**given, **inputs.channels}
 
 
@@ -110,7 +113,7 @@ def _field(value: Any, path: str, inputs: _Inputs, *, text: bool, below: bool) -
         case None:
             raise BadInput(f"{path}: Kubeflow's inputs hold no null; leave the field out")
     raise BadInput(
-        f"{path}: {type(value).__name__} is nothing that Kubeflow's inputs hold; give text, a number, true, "
+        f"{path}: Kubeflow's inputs cannot hold {type(value).__name__}; give text, a number, true, "
         "false, a list, a mapping, or a parameter of the pipeline"
     )
 
@@ -128,8 +131,8 @@ def _item(name: Any, value: Any, path: str, inputs: _Inputs, *, text: bool) -> t
 def _text(value: str, path: str, inputs: _Inputs) -> str:
     """A text with a mark for each parameter in it: what an f-string makes of one is a pattern of kfp's."""
     channels = pipeline_channel.extract_pipeline_channels_from_string(value)
-    for found in sorted(channels, key=lambda channel: channel.pattern):
-        value = value.replace(found.pattern, inputs.mark(_in_loop(found), path, text=True))
+    for parameter in sorted(channels, key=lambda channel: channel.pattern):
+        value = value.replace(parameter.pattern, inputs.mark(_in_loop(parameter), path, text=True))
     return value
 
 
@@ -221,6 +224,8 @@ def _ir_type(kind: Any) -> Any:
 
 
 def _is_untyped_item(channel: Any) -> bool:
-    """Whether this is an item of a loop over a list whose items have no type: kfp takes them for text."""
+    """Return whether this is an item of a loop over a list whose items have no type: kfp takes them for
+    text.
+    """
     items = (for_loop.LoopParameterArgument, for_loop.LoopArgumentVariable)
     return isinstance(channel, items) and _ir_type(channel.channel_type) == type_utils.STRING

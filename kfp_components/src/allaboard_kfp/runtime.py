@@ -1,4 +1,4 @@
-"""What the components do when they run. Each function is one step, called with the arguments that kfp gives.
+"""Code of the components when they run. Each function is one step, called with the arguments that kfp gives.
 
 No kfp is imported here: an artifact is any object with a uri, a path and metadata, so a step is a plain
 function. A step that fails says why in its log and ends with the
@@ -334,7 +334,7 @@ def _checkpoint_uri(text: str, artifact: Artifact | None, name: str = "checkpoin
     if not uri:
         raise BadInput(
             f"{name} is empty: the training saved no checkpoint; let its script save with "
-            "allaboard.inside.Checkpointer, and say checkpoints.uri in its job"
+            "allaboard.inside.Checkpointer, and set checkpoints.uri in its job"
         )
     return uri
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from allaboard.report import words
+from allaboard.report.words import number
 from allaboard.text.printable import visible
 
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
@@ -32,8 +32,8 @@ def _numbers(data: Mapping[str, Any]) -> Iterator[str]:
     if not data["metrics"]:
         return
     yield from ("", "| metric | value |", "|---|---|")
-    for one in data["metrics"]:
-        yield f"| {_plain(one['name'])} | {words.number(one['value'])} |"
+    for metric in data["metrics"]:
+        yield f"| {_plain(metric['name'])} | {number(metric['value'])} |"
 
 
 def _causes(data: Mapping[str, Any]) -> Iterator[str]:

@@ -20,8 +20,8 @@ _MODES = ("min", "max")
 
 @dataclass(frozen=True, slots=True)
 class OutputMetric:
-    """Which metric becomes the value. ``metric``: its name, dotted for one in a mapping; empty: the only
-    number there is. ``mode``: min or max, which end is better.
+    """Metric that becomes the value. ``metric``: its name, dotted for a metric in a mapping; empty: the only
+    number. ``mode``: min or max, which end is better.
     """
 
     metric: str = ""
@@ -82,5 +82,7 @@ def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _is_finite(value: Any) -> TypeGuard[int | float]:
-    """Whether it is a finite number. `math.isfinite` raises for an int that is too large for a float."""
+    """Return whether it is a finite number. `math.isfinite` raises for an int that is too large for a
+    float.
+    """
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -WORST <= value <= WORST

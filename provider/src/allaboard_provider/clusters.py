@@ -53,8 +53,8 @@ class ClusterConnection:
     @property
     def digest(self) -> str:
         """Equal for two connections to the same cluster as the same user. It reveals nothing of them."""
-        words = json.dumps([self.conn_id, self.extras], sort_keys=True, default=str)
-        return hashlib.blake2s(words.encode(), digest_size=16).hexdigest()
+        identity = json.dumps([self.conn_id, self.extras], sort_keys=True, default=str)
+        return hashlib.blake2s(identity.encode(), digest_size=16).hexdigest()
 
 
 def read_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
@@ -170,12 +170,14 @@ def _configuration(connection: ClusterConnection) -> Any:
 
 def _raise_unusable(connection: ClusterConnection, error: Exception) -> NoReturn:
     # The message of a parser quotes its text, which may be a token.
-    words = "kube_config is no YAML" if hasattr(error, "problem_mark") else str(error).strip().rstrip(".")
+    reason = (
+        "kube_config is not valid YAML" if hasattr(error, "problem_mark") else str(error).strip().rstrip(".")
+    )
     extras = connection.extras
     path = extras.get("kube_config_path") or extras.get("extra__kubernetes__kube_config_path")
     raise BadInput(
         f"the connection {connection.conn_id!r} leads to no cluster: {f'{path}: ' if path else ''}"
-        f"{words or type(error).__name__}; give it in_cluster, kube_config or kube_config_path"
+        f"{reason or type(error).__name__}; give it in_cluster, kube_config or kube_config_path"
     ) from None
 
 

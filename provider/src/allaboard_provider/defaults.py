@@ -16,7 +16,7 @@ ELSEWHERE = ("stop", "fail")
 
 
 def deferrable() -> bool:
-    """Whether tasks wait in the triggerer: by ``[allaboard] deferrable``, else by the environment's
+    """Return whether tasks wait in the triggerer: by ``[allaboard] deferrable``, else by the environment's
     AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE, else True.
 
     ``default_deferrable`` in airflow.cfg is ignored: Airflow writes its own False into the file that it
@@ -44,7 +44,7 @@ def elsewhere() -> str:
 
 
 def _in_environment(section: str, option: str) -> bool:
-    """Whether the environment sets the option to a value that is not empty."""
+    """Return whether the environment sets the option to a value that is not empty."""
     name = f"AIRFLOW__{section}__{option}".upper()
     return any(os.environ.get(f"{name}{kind}") for kind in ("", "_CMD", "_SECRET"))
 

@@ -90,7 +90,7 @@ class ImageTrouble(TrainingFailed):
 
 
 class SpecRejected(TrainingFailed, AirflowFailException):
-    """What the task was given cannot run as it is written: a job, a file, a template, a field of a task."""
+    """Input of the task that cannot run as it is written: a job, a file, a template, a field of a task."""
 
 
 class Interrupted(TrainingFailed):
@@ -106,7 +106,7 @@ class NodeLost(Interrupted):
 
 
 class RunLost(TrainingFailed):
-    """What ran the run is gone without a word."""
+    """The supervisor or the job object of the run is gone without a trace."""
 
 
 class TimedOut(TrainingFailed):
@@ -153,7 +153,7 @@ def airflow_errors(run: Run = str) -> Iterator[None]:
             _about(name, text),
             code=error.code,
             summary=text,
-            fix="mend the place that is named, or wait for it; another try goes on where this one stopped",
+            fix="repair the place that is named, or wait for it; a next try continues from here",
             run=name,
             retryable=isinstance(error, _PASSES),
         ) from error
@@ -168,7 +168,7 @@ def rejected(error: BadInput, run: str) -> SpecRejected:
         code=error.code,
         summary=" ".join((hidden(error.headline), first)).strip(),
         fields=[problem.path for problem in problems if problem.path],
-        fix="mend what is named, and clear the task",
+        fix="correct the input that is named, and clear the task",
         run=run,
         sure=True,
     )
@@ -183,12 +183,12 @@ def naming_field(field: str, run: Run) -> Iterator[None]:
         raise
     except _OF_A_TEMPLATE as error:
         undefined = isinstance(error, jinja2.UndefinedError)
-        why = "uses what is not defined" if undefined else f"cannot be rendered ({type(error).__name__})"
-        summary = f"{field}: its template {why}: {hidden(error)}"
+        trouble = "uses an undefined name" if undefined else f"cannot be rendered ({type(error).__name__})"
+        summary = f"{field}: its template {trouble}: {hidden(error)}"
         fix = (
             "define it (params, conf, XCom), or give it a default: {{ params.x | default(1) }}"
             if undefined
-            else "mend the template; what Jinja shall leave alone stands within {% raw %} and {% endraw %}"
+            else "correct the template; put text that Jinja must not read into {% raw %} and {% endraw %}"
         )
         name = run()
         raise SpecRejected(
@@ -201,8 +201,8 @@ def naming_field(field: str, run: Run) -> Iterator[None]:
             sure=True,
         ) from error
     except Exception as error:
-        name, summary = run(), f"{field}: what its template asks for is not there: {hidden(error)}"
-        fix = "make the connection or Variable that it names, or look at Airflow's own API server"
+        name, summary = run(), f"{field}: its template reads a value that does not exist: {hidden(error)}"
+        fix = "create the connection or Variable that it names, or check Airflow's own API server"
         raise PlaceFailed(
             _about(name, f"{summary}; {fix}"),
             code="template_source",
@@ -231,20 +231,24 @@ def task_timed_out(limit: object, run: str) -> TaskTimedOut:
     )
 
 
-def taken_over(run: str, why: str) -> RunTakenOver:
-    """The exception of a try whose run another one follows. ``why``: in words."""
-    why = hidden(why)
-    fix = "nothing is to be done where the task was cleared; else `allaboard status` says who has the run"
+def taken_over(run: str, reason: str) -> RunTakenOver:
+    """The exception of a try whose run another one follows. ``reason``: a sentence."""
+    reason = hidden(reason)
+    fix = (
+        "no action is needed if the task was cleared; otherwise `allaboard status` names the owner of the run"
+    )
     return RunTakenOver(
-        _about(run, f"{why}; {fix}"), code="taken_over", summary=why, fix=fix, run=run, sure=True
+        _about(run, f"{reason}; {fix}"), code="taken_over", summary=reason, fix=fix, run=run, sure=True
     )
 
 
-def worker_ended(run: str, why: str) -> TrainingFailed:
-    """The exception of a try whose worker was told to end. ``why``: with what becomes of the run."""
+def worker_ended(run: str, reason: str) -> TrainingFailed:
+    """The exception of a try whose worker was asked to end. ``reason``: a sentence, with the fate of the
+    run.
+    """
     fix = "look at who ended the worker: a restart, a drained node, a time limit, or a person"
     return TrainingFailed(
-        _about(run, why), code="worker_ended", summary=why, fix=fix, run=run, retryable=True, sure=True
+        _about(run, reason), code="worker_ended", summary=reason, fix=fix, run=run, retryable=True, sure=True
     )
 
 

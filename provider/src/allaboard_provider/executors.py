@@ -1,4 +1,4 @@
-"""Whether a local run outlives the worker of a task that defers.
+"""Lifetime of a local run whose task defers: does it outlive the worker?
 
 It does where workers are processes of one machine or of one long-lived container (LocalExecutor, Celery,
 Edge). An executor that starts a container for each task ends it, with every process in it, as soon as the
@@ -24,7 +24,7 @@ _WORKLOADS = re.compile(r"execute_workload")
 def why_run_ends_with_worker(
     executor: str | None, configured: str, environ: Mapping[str, str], first_process: str
 ) -> str | None:
-    """Why a local run ends with the worker of a deferred task, in a sentence; None where it does not.
+    """Reason for which a local run ends with the worker of a deferred task, a sentence; None: it does not.
 
     ``executor``: the task's. ``configured``: ``[core] executor``. In a worker's container that is often not
     the scheduler's (the Helm chart writes LocalExecutor into its pods), and it does not tell which team a DAG
@@ -45,12 +45,14 @@ def why_run_ends_with_worker(
 def _class_of(executor: str | None, configured: str) -> str:
     """``LocalExecutor,k8s:a.b.KubernetesExecutor`` and the alias ``k8s`` -> ``KubernetesExecutor``."""
     # Executors of teams stand after semicolons: ``LocalExecutor;team=CeleryExecutor,k8s:KubernetesExecutor``.
-    configured_names = [one.strip().rpartition("=")[2] for one in re.split("[,;]", configured) if one.strip()]
+    configured_names = [
+        entry.strip().rpartition("=")[2] for entry in re.split("[,;]", configured) if entry.strip()
+    ]
     wanted = executor or (configured_names[0] if configured_names else "")
     # Two teams may use the same alias for different executors; a single-task one is the cautious answer.
-    candidates = [_name(one) for one in configured_names if wanted in (one, *one.rpartition(":")[::2])] or [
-        _name(wanted)
-    ]
+    candidates = [
+        _name(entry) for entry in configured_names if wanted in (entry, *entry.rpartition(":")[::2])
+    ] or [_name(wanted)]
     return next((name for name in candidates if name in SINGLE_TASK), candidates[0])
 
 
@@ -62,7 +64,7 @@ def _name(executor: str) -> str:
 def first_process() -> str:
     """The command line of process 1, as far as it can be read."""
     try:
-        words = Path("/proc/1/cmdline").read_bytes()
+        line = Path("/proc/1/cmdline").read_bytes()
     except OSError:
         return ""
-    return words.replace(b"\0", b" ").decode("utf-8", "replace")
+    return line.replace(b"\0", b" ").decode("utf-8", "replace")

@@ -130,8 +130,8 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "fit": {
                         "label": "Fit",
-                        "description": "Local runs: what a job gets that asks for more than the machine has. "
-                        "shrink: less; strict: a refusal. Empty: strict in a pod, else shrink.",
+                        "description": "Local runs: a job that asks for more than the machine has. "
+                        "shrink: it gets less; strict: it is refused. Empty: strict in a pod, else shrink.",
                         "schema": {
                             "type": ["string", "null"],
                             "enum": ["shrink", "strict", None],

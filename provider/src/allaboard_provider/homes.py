@@ -1,4 +1,4 @@
-"""Where the local run of a task instance lives, for its next tries, which may begin on another host.
+"""Home of the local run of a task instance, for its next tries, which may begin on another host.
 
 A local run is known on its own machine alone. So a task keeps three values in its own state store, which
 survives retries and clears: where its run lives (`HOME`, by the worker that launched it), that it shall stop
@@ -27,7 +27,7 @@ notices, and for the grace of its members.
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a run lives. ``patience``: seconds for which it goes on there once Airflow has given up its
+    """Home of a run. ``patience``: seconds for which it goes on there once Airflow has given up its
     worker, which may be cut off. ``place``: the fingerprint of the runs of its home. ``alone``: it ends with
     the worker that launched it. ``data``: what its attempt trains on; None: unknown.
     """
@@ -56,7 +56,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run has ended. ``result``: of one that succeeded, as its task returns it. ``accepted``: Airflow
+    """End of a run. ``result``: of a run that succeeded, as its task returns it. ``accepted``: Airflow
     has accepted the success of the task.
     """
 
@@ -110,7 +110,7 @@ def read_ended(value: Any) -> Ended | None:
 
 
 def order(home: Home, host: str) -> dict[str, Any]:
-    """What a next try on ``host`` leaves for whoever minds the run at its home."""
+    """Order to stop that a next try on ``host`` leaves for the process that follows the run at its home."""
     return {"version": VERSION, "uid": home.uid, "run": home.run, "host": host}
 
 

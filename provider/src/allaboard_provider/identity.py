@@ -74,7 +74,7 @@ def on_worker(ti: Any, *, local: bool = True) -> Owner:
 
 
 def has_a_try_left(ti: Any) -> bool:
-    """Whether Airflow has another try for this task instance after this one."""
+    """Return whether Airflow has another try for this task instance after this one."""
     return bool(ti.try_number <= (ti.max_tries or 0))
 
 
@@ -92,16 +92,16 @@ def task_of(key: str | None) -> TaskKey | None:
     """The task instance of a run's key; None: it is of none."""
     try:
         kind, *known = parse_json(key or "")
-        found = TaskKey(*known)
+        task = TaskKey(*known)
     except (ValueError, TypeError):  # a key that a person chose
         return None
-    is_one = all(isinstance(word, str) for word in found[:4]) and isinstance(found.map_index, int)
-    return found if kind == "airflow" and is_one else None
+    is_valid = all(isinstance(word, str) for word in task[:4]) and isinstance(task.map_index, int)
+    return task if kind == "airflow" and is_valid else None
 
 
 def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
-    """Whether a run's key is that of this task instance, or without ``task_id`` of any in that DAG run. The
-    name of the installation is not compared.
+    """Return whether a run's key is that of this task instance, or without ``task_id`` of any in that DAG
+    run. The name of the installation is not compared.
     """
     task = task_of(key)
     if task is None or (task.dag_id, task.run_id) != (dag_id, run_id):
@@ -110,7 +110,7 @@ def is_of_task(key: str, dag_id: str, run_id: str, task_id: str | None = None, m
 
 
 def are_of_one_dag(key: str, other: str) -> bool:
-    """Whether two runs' keys are of tasks of the same DAG of the same installation."""
+    """Return whether two runs' keys are of tasks of the same DAG of the same installation."""
     try:
         kind, *known = parse_json(key)
         other_kind, *others = parse_json(other)

@@ -1,4 +1,4 @@
-"""What a task reads and makes, for OpenLineage: the methods that Airflow's OpenLineage provider asks every
+"""Inputs and outputs of a task for OpenLineage: the methods that Airflow's OpenLineage provider asks every
 operator for. Without that provider nobody asks, and nothing of it is imported.
 
 A task's inputs and outputs are places: shards, checkpoints, the record of a champion. Places are named as
@@ -38,7 +38,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a task reads and makes. ``facts``: for the run facet."""
+    """Inputs and outputs of a task. ``facts``: for the run facet."""
 
     inputs: tuple[Dataset, ...] = ()
     outputs: tuple[Dataset, ...] = ()
@@ -53,7 +53,7 @@ class TellsLineage:
     lineage: Callable[[], Lineage] | None = None
 
     def expected_lineage(self) -> Lineage:
-        """What the task will read and make, as far as its fields say. May raise; then nothing is told."""
+        """Inputs and outputs of the task as far as its fields name them. May raise; then none is reported."""
         return Lineage()
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
@@ -117,10 +117,10 @@ def for_openlineage(lineage: Lineage) -> OperatorLineage[Any, Any]:
 
     facts = outlets.extra_of(lineage.facts)
     return OperatorLineage(
-        inputs=[InputDataset(*name_of(one.uri), facets=facets(one)) for one in lineage.inputs],
+        inputs=[InputDataset(*name_of(read.uri), facets=facets(read)) for read in lineage.inputs],
         outputs=[
-            OutputDataset(*name_of(one.uri), facets=facets(one), outputFacets=written(one))
-            for one in lineage.outputs
+            OutputDataset(*name_of(made.uri), facets=facets(made), outputFacets=written(made))
+            for made in lineage.outputs
         ],
         run_facets={"allaboard": RunFacet().with_additional_properties(**facts)} if facts else {},
     )

@@ -1,4 +1,4 @@
-"""What Airflow hides, found in a job: passwords of connections, values under names of secrets in their extras
+"""Values of a job that Airflow hides: passwords of connections, values under names of secrets in their extras
 and among Variables, and whatever else was given to `airflow.sdk.log.mask_secret` in this process.
 
 Airflow masks its logs and *Rendered Templates*. A run is told in many other places (XCom, the tab, the

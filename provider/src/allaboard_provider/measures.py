@@ -1,4 +1,4 @@
-"""What a training measures, as Airflow's own metrics: through its statsd, Datadog or OpenTelemetry, whichever
+"""Measures of a training as Airflow's own metrics: through its statsd, Datadog or OpenTelemetry, whichever
 the site has set up, with its prefix.
 
     allaboard.queue       timer     how long an attempt waited for its queue, quota or slots
@@ -16,7 +16,7 @@ time by elapsed time. Elapsed is all from the creation of the run's first attemp
 retry delays and clears as well. Productive is the time between reported steps that no restart, stop, clear
 or lost attempt undid. Where that time is not known for all attempts, of all steps done over the attempts, and
 over generations that were given up, it is the share that was neither done again nor thrown away: the
-lower of the two is told. It is sent once, when the run has ended.
+lower of the two is sent. It is sent once, when the run has ended.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ Measure = tuple[str, str, float]
 
 
 def measures_of(
-    seen: Observation, told: int = 0, *, starts_again: bool = False, goodput: float | None = None
+    seen: Observation, reported: int = 0, *, starts_again: bool = False, goodput: float | None = None
 ) -> Iterator[Measure]:
-    """What an attempt that has ended measured. ``told``: lost steps that were told before, for a run counts
-    them over all of its attempts; ``starts_again``: the whole gang does; ``goodput``: of a run that ended.
+    """Measures of an attempt that has ended. ``reported``: lost steps that were sent before, because a run
+    counts them over all of its attempts; ``starts_again``: the whole gang does; ``goodput``: of a run that
+    ended.
     """
     for name, phase in (("queue", "admitted"), ("training", "training")):
         seconds = seen.phases.get(phase)
@@ -49,7 +50,7 @@ def measures_of(
         yield "incr", "restarts", restarts
     lost = seen.progress.lost_steps
     # A run from scratch counts from zero again.
-    if more := lost - told if lost >= told else lost:
+    if more := lost - reported if lost >= reported else lost:
         yield "incr", "lost_steps", more
     if goodput is not None:
         yield "gauge", "goodput", goodput
@@ -62,8 +63,8 @@ def send(context: Any, seen: Observation, **more: Any) -> None:
     from airflow.sdk.observability import stats
 
     store = context.get("task_state_store")
-    told = store.get(LOST_STEPS) if store is not None else None
-    known = told if isinstance(told, int) else 0
+    reported = store.get(LOST_STEPS) if store is not None else None
+    known = reported if isinstance(reported, int) else 0
     tags = tags_of(context["ti"], seen)
     for kind, name, value in measures_of(seen, known, **more):
         sent: Any = timedelta(seconds=value) if kind == "timing" else value

@@ -1,4 +1,4 @@
-"""What Airflow's states prove about a person's order to end a task whose run nobody seems to follow.
+"""Evidence in Airflow's states for a person's order to end a task whose run nobody seems to follow.
 
 A task that hands over between a worker and a trigger passes through states that a clear passes through, too.
 Such a state proves nothing: an order that it may stand for reaches the run by other ways (the next try stops
@@ -32,12 +32,12 @@ _DAG_RUN_OVER = ("failed", "success")
 
 
 def proves_an_order(state: str | None) -> bool:
-    """Whether the state of the task alone is enough."""
+    """Return whether the state of the task alone proves an order."""
     return state in _OVER
 
 
 def why_stop(state: str | None, dag_run_state: str | None = None) -> str | None:
-    """Why the run of a deferred task must stop, in words; None: nothing proves that it must."""
+    """Reason for which the run of a deferred task must stop; None: no state proves an order."""
     if proves_an_order(state):
         return _OVER[str(state)]
     if dag_run_state in _DAG_RUN_OVER:

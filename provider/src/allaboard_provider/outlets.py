@@ -1,12 +1,12 @@
-"""What a task tells with the Assets among its outlets: the extra of their events, and the champion in their
-state.
+"""Facts that a task publishes with the Assets among its outlets: the extra of their events, and the champion
+in their state.
 
 Airflow registers one event for each Asset that a task has as an outlet when the task succeeds, whatever the
 task did. It asks the operator's ``outlets`` once the work is done, so a task that made nothing new takes its
 Assets off that list (`withhold`). An AssetAlias has no event of its own: the Asset that it stands for is the
 folder of all checkpoints, of which there is one, and not each checkpoint, of which there are ever more.
 
-What is told is small and holds no secret: finite numbers, and texts in which secrets are hidden.
+The facts are small and hold no secret: finite numbers, and texts in which secrets are hidden.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def extra_of(facts: Mapping[str, Any], secrets: Iterable[str] = ()) -> dict[str,
     """
     numbers = dict(_numbers(facts.get("metrics") or {}))
     kept = dict(list(numbers.items())[:MOST_METRICS])
-    told = {name: value for name, value in facts.items() if name != "metrics" and _is_small(value)}
+    extra = {name: value for name, value in facts.items() if name != "metrics" and _is_small(value)}
     if "metrics" in facts:
-        told["metrics"] = kept
+        extra["metrics"] = kept
     if len(numbers) > len(kept):
-        told["metrics_left_out"] = len(numbers) - len(kept)
-    return dict(redact_texts(told, secrets))
+        extra["metrics_left_out"] = len(numbers) - len(kept)
+    return dict(redact_texts(extra, secrets))
 
 
 def _is_small(value: Any) -> bool:
@@ -68,10 +68,10 @@ def of_checkpoint(uri: str | None, **more: Any) -> dict[str, Any]:
     if uri is None:
         return more
     try:
-        _, found = checkpoint_at(uri)
+        _, checkpoint = checkpoint_at(uri)
     except (AllaboardError, Corrupt, OSError):
         return {"uri": uri, "step": locate(uri)[1], **more}
-    return {"uri": uri, "step": found.step, "fingerprint": found.manifest.fingerprint, **more}
+    return {"uri": uri, "step": checkpoint.step, "fingerprint": checkpoint.manifest.fingerprint, **more}
 
 
 def announce(operator: Any, context: Any, extra: Mapping[str, Any], folder: str | None) -> None:

@@ -33,8 +33,8 @@ class Place(Protocol):
     def address(self) -> dict[str, Any]: ...
 
     def is_here(self, run: str, fingerprint: Any) -> bool:
-        """Whether this worker can follow a run that a triggerer followed. ``fingerprint``: of the place where
-        the run was deferred.
+        """Return whether this worker can follow a run that a triggerer followed. ``fingerprint``: of the
+        place where the run was deferred.
         """
 
     def for_trigger(self, run: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What Airflow loads in every one of its processes (entry point ``airflow.plugins``): a listener, and the
+"""Plugin that Airflow loads in each of its processes (entry point ``airflow.plugins``): a listener, and the
 tabs of the web pages. It imports nothing heavy.
 
 The listener closes gaps that operators and triggers cannot close:
@@ -103,15 +103,15 @@ def ui_of(configured: str) -> str:
 
 
 def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """What a plugin registers for Airflow's web pages. ``ui``: the option ``[allaboard] ui``; ``knows``: the
-    attributes of plugins that this Airflow reads. An Airflow without React plugins shows the HTML page of a
-    run in a frame, and an older one nothing.
+    """Attributes that a plugin registers for Airflow's web pages. ``ui``: the option ``[allaboard] ui``;
+    ``knows``: the attributes of plugins that this Airflow reads. An Airflow without React plugins shows the
+    HTML page of a run in a frame, and an older one nothing.
     """
     if ui == "off" or "fastapi_apps" not in knows:
         return {}
     # Addresses without a slash before them: Airflow may live below a path.
     below = PREFIX.removeprefix("/")
-    found: dict[str, list[dict[str, Any]]] = {
+    pages: dict[str, list[dict[str, Any]]] = {
         "fastapi_apps": [{"app": LazyApp(), "url_prefix": PREFIX, "name": "allaboard"}]
     }
     if ui == "tabs" and "react_apps" in knows:
@@ -121,7 +121,7 @@ def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]
             ("Models", "dag", "models"),
             ("Trainings", "dashboard", "now"),
         )
-        found["react_apps"] = [
+        pages["react_apps"] = [
             {
                 "name": name,
                 "bundle_url": f"{below}/bundle.js",
@@ -131,7 +131,7 @@ def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]
             for name, destination, route in apps
         ]
     elif "external_views" in knows:
-        found["external_views"] = [
+        pages["external_views"] = [
             {
                 "name": "Training",
                 "href": f"{below}/page/{{DAG_ID}}/{{RUN_ID}}/{{TASK_ID}}/{{MAP_INDEX}}",
@@ -139,7 +139,7 @@ def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]
                 "url_route": ROUTE,
             }
         ]
-    return found
+    return pages
 
 
 _PAGES = web_pages(ui_of(str(conf.get("allaboard", "ui", fallback=""))), dir(AirflowPlugin))
@@ -299,7 +299,7 @@ def _stop_on_its_cluster(arguments: Mapping[str, Any], reason: str) -> None:
 
 
 def _has_local_runs() -> bool:
-    """Whether this user has local runs. Most API servers have none, and pay nothing here."""
+    """Return whether this user has local runs. Most API servers have no runs, and pay nothing here."""
     try:
         return (Path(home(os.environ)) / "local").is_dir()
     except SiteError:  # a user without a home has none here

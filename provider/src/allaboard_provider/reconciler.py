@@ -52,7 +52,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class TaskNow:
-    """What the database says of a task instance. ``wanted``: the value of `STOP`; ``try_id``: the id of its
+    """State of a task instance in the database. ``wanted``: the value of `STOP`; ``try_id``: the id of its
     present try.
     """
 
@@ -63,8 +63,8 @@ class TaskNow:
 
 
 def why_stop_here(owner: Owner, uid: str, now: TaskNow) -> str | None:
-    """Why a live run must stop, in words; None: nothing proves that it must. A run that a worker follows is
-    that worker's, unless a next try elsewhere asks for it: then there is no such worker.
+    """Reason for which a live run must stop; None: no state proves an order. A run that a worker follows
+    belongs to that worker, unless a next try elsewhere asks for it: then there is no such worker.
     """
     if host := ordered_by(now.wanted, uid):
         return f"the next try of its task is on {host}, and resumes there"
@@ -89,7 +89,7 @@ class Reconciler:
             try:
                 self.look()
             except Exception as error:  # the database may be away for a while
-                (log.debug if self._quiet else log.warning)("local runs cannot be looked after: %s", error)
+                (log.debug if self._quiet else log.warning)("local runs cannot be reconciled: %s", error)
                 self._quiet = True
             else:
                 self._quiet = False
@@ -110,49 +110,49 @@ class Reconciler:
 
     def _runs(self, instance: str | None, now: float) -> dict[TaskKey, Observation]:
         """The runs of this Airflow that go on, or have ended not long ago."""
-        found: dict[TaskKey, Observation] = {}
+        runs: dict[TaskKey, Observation] = {}
         for seen in self.backend.list():
             task = task_of(seen.key)
             if task is None or task.instance != instance or seen.owner is None or seen.uid is None:
                 continue
             if not state_of(seen).is_final or (seen.finished or 0.0) > now - _REMEMBERED:
-                found.setdefault(task, seen)
-        return found
+                runs.setdefault(task, seen)
+        return runs
 
     def _reconcile(self, seen: Observation, task: TaskKey, now: TaskNow) -> None:
         assert seen.owner is not None and seen.uid is not None
         if state_of(seen).is_final:
             if ordered_by(now.wanted, seen.uid) is not None:
-                self._tell_end(task, seen)
+                self._publish_end(task, seen)
             return
-        why = why_stop_here(seen.owner, seen.uid, now)
-        if why is not None:
-            self._stop(seen, seen.owner, why)
+        reason = why_stop_here(seen.owner, seen.uid, now)
+        if reason is not None:
+            self._stop(seen, seen.owner, reason)
         elif why_stop(now.state, now.dag_run_state) is not None and now.state != "up_for_retry":
             expect_no_further_try(self.backend, seen)  # its worker ends it, or was killed
         elif seen.owner == in_triggerer(now.try_id):
             self.backend.watch_over(seen.run)  # its resume may wait in a queue for long
 
-    def _stop(self, seen: Observation, owner: Owner, why: str) -> None:
+    def _stop(self, seen: Observation, owner: Owner, reason: str) -> None:
         handle = handle_of(seen)
         if owner.phase == "deferred":
-            stopped = stop_deferred(self.backend, handle, owner.id, why)
+            stopped = stop_deferred(self.backend, handle, owner.id, reason)
         else:
-            stopped = self._stop_followed(handle, owner, why)
+            stopped = self._stop_followed(handle, owner, reason)
         if stopped:
-            log.info("run %s: stopped, because %s", seen.run, why)
+            log.info("run %s: stopped, because %s", seen.run, reason)
 
-    def _stop_followed(self, handle: Handle, owner: Owner, why: str) -> bool:
+    def _stop_followed(self, handle: Handle, owner: Owner, reason: str) -> bool:
         ended = stopping(owner.id)
         try:
             self.backend.adopt(handle, owner, ended)
-            self.backend.stop(handle, ended, BY, why)
+            self.backend.stop(handle, ended, BY, reason)
         except (OwnershipConflict, UnknownRun):
             return False
         return True
 
-    def _tell_end(self, task: TaskKey, seen: Observation) -> None:
-        """Tell a next try elsewhere how the run has ended, with the result of one that succeeded."""
+    def _publish_end(self, task: TaskKey, seen: Observation) -> None:
+        """Publish the end of the run for a next try elsewhere, with the result of a run that succeeded."""
         from airflow.state import TaskScope, get_state_backend
 
         from allaboard_provider.pages import outcome_of
@@ -163,18 +163,18 @@ class Reconciler:
             last = read_home(_kept(session, task[1:], HOME))
             known = read_ended(_kept(session, task[1:], ENDED))
         if last is None or last.uid != seen.uid or (known is not None and known.uid == seen.uid):
-            return  # it is told, or a later attempt elsewhere has a word of its own by now
+            return  # already published, or a later attempt elsewhere has published its own
         result = None
         if state_of(seen) is State.SUCCEEDED:
             whole = outcome_of(self.backend.observe(seen.run, evidence=True))
             result = result_of(whole, self.backend.secrets_of(seen.run))
-        told = Ended(seen.uid, str(state_of(seen)), result, accepted=seen.handed_over)
+        ended = Ended(seen.uid, str(state_of(seen)), result, accepted=seen.handed_over)
         with _session() as session:
-            get_state_backend().set(TaskScope(*task[1:]), ENDED, json.dumps(told.as_json()), session=session)
+            get_state_backend().set(TaskScope(*task[1:]), ENDED, json.dumps(ended.as_json()), session=session)
 
 
 def tasks_now(session: Session, tasks: Sequence[TaskKey]) -> dict[TaskKey, TaskNow]:
-    """What the database says of these task instances; without those that it does not know."""
+    """States of these task instances in the database, without unknown ones."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance as TI
     from sqlalchemy import select, tuple_
@@ -253,7 +253,7 @@ def _word(state: Any) -> str | None:
 
 
 def queues_of(argv: Sequence[str]) -> tuple[bool, list[str] | None]:
-    """Whether this command line starts a triggerer, and for which queues alone."""
+    """Return whether this command line starts a triggerer, and the queues that it is limited to."""
     from airflow.cli import cli_parser
 
     if "triggerer" not in argv:

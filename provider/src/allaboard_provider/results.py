@@ -33,13 +33,15 @@ from allaboard_provider.ownership import BY
 
 
 def failure_text(outcome: Outcome, at: Place, secrets: Iterable[str] = ()) -> str:
-    """What failed, why, and what to do. ``at``: where the run is; ``secrets``: its own."""
+    """Message of a failure: the cause, the reason, and what to do. ``at``: the place of the run; ``secrets``:
+    the run's.
+    """
     stopped = outcome.state is State.STOPPED  # there is nothing to mend
     fix = (
         f"; {at.in_text(outcome.diagnoses[0].fix, outcome.run)}" if outcome.diagnoses and not stopped else ""
     )
-    words = f"{outcome.message}{fix}. All logs: {at.command('logs', outcome.run)}"
-    return _plain(words, secrets)
+    text = f"{outcome.message}{fix}. All logs: {at.command('logs', outcome.run)}"
+    return _plain(text, secrets)
 
 
 def _plain(text: str, secrets: Iterable[str]) -> str:
@@ -93,11 +95,11 @@ _FIELDS: dict[type[TrainingFailed], tuple[str, ...]] = {
     TimedOut: ("policy.deadline", "policy.clocks"),
     QueueTimedOut: ("policy.clocks.admitted", "gang.timeout"),
 }
-"""What a job says where it limits its time."""
+"""Fields of a job that limit its time."""
 
 
 def _never_got_a_place(seen: Observation) -> bool:
-    """Whether a run has ended in its queue."""
+    """Return whether a run has ended in its queue."""
     return seen.started is None and not any(seen.phases.get(phase) for phase in PHASES[1:])
 
 
@@ -112,8 +114,8 @@ def result_of(outcome: Outcome, secrets: Iterable[str] = ()) -> dict[str, Any]:
 def end_of(
     outcome: Outcome, at: Place, secrets: Iterable[str] = (), text: str | None = None
 ) -> dict[str, Any]:
-    """How a run has ended, for a worker that cannot look at it: plain JSON without secrets. ``result``: as
-    `result_of`, of one that succeeded; ``error``: what its task raises for another one, with ``text`` or
+    """End of a run, for a worker that cannot look at it: plain JSON without secrets. ``result``: as
+    `result_of`, of a run that succeeded; ``error``: the exception of its task otherwise, with ``text`` or
     `failure_text`.
     """
     known = tuple(secrets)
@@ -125,8 +127,16 @@ def end_of(
     return {"state": str(outcome.state), "result": None, "error": fields}
 
 
-_TOLD = {"code": str, "summary": str, "fix": str, "retryable": bool, "run": str, "sure": bool, "fields": list}
-"""What an exception has beside its text."""
+_FIELDS_OF_ERROR = {
+    "code": str,
+    "summary": str,
+    "fix": str,
+    "retryable": bool,
+    "run": str,
+    "sure": bool,
+    "fields": list,
+}
+"""Fields of an exception beside its text."""
 
 
 def read_end(value: Any) -> tuple[str, dict[str, Any] | None, TrainingFailed | None] | None:
@@ -135,17 +145,17 @@ def read_end(value: Any) -> tuple[str, dict[str, Any] | None, TrainingFailed | N
         return None
     if isinstance(result := value.get("result"), Mapping):
         return value["state"], dict(result), None
-    told = value.get("error")
-    if not isinstance(told, Mapping):
+    error = value.get("error")
+    if not isinstance(error, Mapping):
         return value["state"], None, None
-    kind = getattr(errors, str(told.get("kind")), TrainingFailed)
+    kind = getattr(errors, str(error.get("kind")), TrainingFailed)
     if not (isinstance(kind, type) and issubclass(kind, TrainingFailed)):
         kind = TrainingFailed
-    fields = {name: told[name] for name, of in _TOLD.items() if isinstance(told.get(name), of)}
-    return value["state"], None, kind(str(told.get("text", "")), **fields)
+    fields = {name: error[name] for name, of in _FIELDS_OF_ERROR.items() if isinstance(error.get(name), of)}
+    return value["state"], None, kind(str(error.get("text", "")), **fields)
 
 
-def observation_words(seen: Observation) -> str:
+def observation_text(seen: Observation) -> str:
     """``digits-1f0c9a77 running, step 120/400``."""
     step = seen.progress.step
     return f"{seen.run} {state_of(seen)}" + (f", step {step}" if step is not None else "")

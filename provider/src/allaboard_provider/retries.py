@@ -71,15 +71,19 @@ class TrainingRetryPolicy(RetryPolicy):
     def _decide(self, exception: BaseException, try_number: int, max_tries: int) -> RetryDecision:
         if not isinstance(exception, TrainingFailed):
             return RetryDecision.default()
-        why = f"{exception.code or 'no cause known'}: {exception.summary or exception}"
+        reason = f"{exception.code or 'no cause known'}: {exception.summary or exception}"
         if exception.retryable:
             if try_number > max_tries:  # Airflow will not, whatever is said here
-                return RetryDecision(reason=f"no try is left, though it may pass ({why})")
+                return RetryDecision(
+                    reason=f"no try is left, although the failure may be temporary ({reason})"
+                )
             delay = self._delay(try_number) if isinstance(exception, _WAITS) else None
-            return RetryDecision.retry(delay, f"tried again, for it may pass ({why})")
+            return RetryDecision.retry(delay, f"retried, because the failure may be temporary ({reason})")
         if not exception.sure and not isinstance(exception, AirflowFailException):
-            return RetryDecision(reason=f"left to the task's retries, for the cause is not sure ({why})")
-        return RetryDecision.fail(f"not tried again, for that would repeat it ({why})")
+            return RetryDecision(
+                reason=f"left to the task's retries, because the cause is uncertain ({reason})"
+            )
+        return RetryDecision.fail(f"not retried, because another try would repeat the failure ({reason})")
 
     def _delay(self, try_number: int) -> timedelta:
         # The doublings are bounded: a task may be cleared a thousand times.

@@ -44,6 +44,6 @@ def since_of(seen: Observation, run: str | None, since: float | None, of_ids: bo
 
 
 def ended_before(seen: Observation, since: float | None) -> bool:
-    """Whether the run ended before that moment. One without a known end counts from its creation."""
+    """Return whether the run ended before that moment. A run without a known end counts from its creation."""
     ended = seen.finished or seen.created
     return since is not None and state_of(seen).is_final and ended is not None and ended < since

@@ -61,8 +61,8 @@ class LeafByLeaf:
         return ""
 
     def is_resolved(self, name: str, value: Any, seen_oids: set[int]) -> bool:
-        """Whether Airflow has just made this value out of an XCom, for a mapped task: then its texts are not
-        the author's.
+        """Return whether Airflow has just made this value out of an XCom, for a mapped task: then its texts
+        are not the author's.
         """
         return id(value) in seen_oids
 
@@ -140,22 +140,22 @@ class Jinja:
         return value
 
 
-def result_in(value: Any, what: str) -> Any:
+def result_in(value: Any, field: str) -> Any:
     """The result of another task as a mapping, also where Jinja has made text of it; any other value as it
     is. Raises BadInput.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        return as_mapping(value, what)
+        return as_mapping(value, field)
     return value
 
 
-def uri_in(value: Any, what: str, example: str) -> str:
+def uri_in(value: Any, field: str, example: str) -> str:
     """The uri that a rendered field names; the result of another task stands for its ``uri``. Raises
     BadInput.
     """
-    uri = result_in(value, what)
+    uri = result_in(value, field)
     if isinstance(uri, Mapping):
         uri = uri.get("uri")
     if not isinstance(uri, str) or uri.strip() in ("", "None"):
-        raise BadInput(f"{what}: {uri!r} names no place; give {example}")
+        raise BadInput(f"{field}: {uri!r} names no place; give {example}")
     return uri.strip()

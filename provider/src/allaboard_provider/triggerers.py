@@ -35,9 +35,10 @@ _MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Triggerer:
-    """What a triggerer says of itself. ``queues``: whose triggers it takes; None: those without a queue.
-    ``pid_namespace``: only runs of this namespace are visible to it. ``others``: hosts with triggerers of the
-    same Airflow, without its own; None: not known yet. ``silent``: seconds since it spoke.
+    """Facts that a triggerer publishes about itself. ``queues``: whose triggers it takes; None: those
+    without a queue. ``pid_namespace``: only runs of this namespace are visible to it. ``others``: hosts
+    with triggerers of the same Airflow, without its own; None: not known yet. ``silent``: seconds since it
+    spoke.
     """
 
     queues: tuple[str, ...] | None = None
@@ -53,7 +54,7 @@ class Presence:
 
     def __init__(self, home: str, queues: Collection[str] | None) -> None:
         prepare(home)
-        self._said = Triggerer(None if queues is None else tuple(sorted(queues)), pid_namespace())
+        self._facts = Triggerer(None if queues is None else tuple(sorted(queues)), pid_namespace())
         self._folder = _folder(home)
         self._name = secrets.token_hex(8)
         self._lock = ExitStack()
@@ -62,7 +63,7 @@ class Presence:
 
     def say(self, others: Iterable[str]) -> None:
         """Say that the triggerer lives, and which hosts have others."""
-        self._said = replace(self._said, others=tuple(sorted(set(others))))
+        self._facts = replace(self._facts, others=tuple(sorted(set(others))))
         self._write()
 
     def close(self) -> None:
@@ -72,8 +73,8 @@ class Presence:
         self._lock.close()
 
     def _write(self) -> None:
-        said = self._said
-        body = {"queues": said.queues, "pid_namespace": said.pid_namespace, "others": said.others}
+        facts = self._facts
+        body = {"queues": facts.queues, "pid_namespace": facts.pid_namespace, "others": facts.others}
         write_json(self._folder / f"{self._name}.json", {"version": VERSION, **body})
 
 
@@ -84,47 +85,53 @@ def _folder(home: str) -> Path:
 def present(home: str, now: float | None = None) -> list[Triggerer]:
     """The triggerers that live beside this home. What dead ones left is removed."""
     now = time.time() if now is None else now
-    found = []
+    triggerers = []
     with suppress(AllaboardError, OSError):
-        for said in sorted(_folder(home).glob("*.json"))[:_MOST]:
-            lock = said.with_suffix(".lock")
+        for file in sorted(_folder(home).glob("*.json"))[:_MOST]:
+            lock = file.with_suffix(".lock")
             if not is_held(lock):
-                if now - said.stat().st_mtime > STALE:
-                    said.unlink(missing_ok=True)
+                if now - file.stat().st_mtime > STALE:
+                    file.unlink(missing_ok=True)
                     lock.unlink(missing_ok=True)
                 continue
             with suppress(AllaboardError, OSError, TypeError, ValueError, AttributeError):
-                found.append(_read(read_json(said), now - said.stat().st_mtime))
-    return found
+                triggerers.append(_read(read_json(file), now - file.stat().st_mtime))
+    return triggerers
 
 
 def _read(body: dict[str, object], silent: float) -> Triggerer:
-    def words(name: str) -> tuple[str, ...] | None:
+    def names(name: str) -> tuple[str, ...] | None:
         value = body.get(name)
         return tuple(map(str, value)) if isinstance(value, list) else None
 
-    return Triggerer(words("queues"), str(body.get("pid_namespace", "")), words("others"), silent)
+    return Triggerer(names("queues"), str(body.get("pid_namespace", "")), names("others"), silent)
 
 
 def why_not_left(
-    found: Iterable[Triggerer], queue: str | None, namespace: str, host: str = os.uname().nodename
+    triggerers: Iterable[Triggerer], queue: str | None, namespace: str, host: str = os.uname().nodename
 ) -> str | None:
-    """Why a local run cannot be left to the triggerers of its home, in words; None: it can. ``queue``: that
-    of its trigger; None where triggers have no queues. ``namespace``: of pids, the worker's.
+    """Reason for which a local run cannot be left to the triggerers of its home; None: it can. ``queue``:
+    that of its trigger; None where triggers have no queues. ``namespace``: of pids, the worker's.
     """
-    here = [one for one in found if one.pid_namespace == namespace and one.silent <= STALE]
+    here = [
+        triggerer
+        for triggerer in triggerers
+        if triggerer.pid_namespace == namespace and triggerer.silent <= STALE
+    ]
     if not here:
-        return f"no triggerer of this home shows itself on {host}"
+        return f"no triggerer of this home runs on {host}"
     if queue is not None:
-        if any(one.queues is not None and queue in one.queues for one in here):
+        if any(triggerer.queues is not None and queue in triggerer.queues for triggerer in here):
             return None
         return f"no triggerer on {host} serves the queue {queue!r} (airflow triggerer --queues {queue})"
-    free = [one for one in here if one.queues is None]
+    free = [triggerer for triggerer in here if triggerer.queues is None]
     if not free:
-        return f"the triggerers on {host} take triggers of their queues alone, and this one has none"
-    others = min((one.others for one in free if one.others is not None), key=len, default=None)
+        return f"the triggerers on {host} take only triggers of their queues, and this trigger has no queue"
+    others = min(
+        (triggerer.others for triggerer in free if triggerer.others is not None), key=len, default=None
+    )
     if others is None:
-        return f"the triggerer on {host} has just begun"
+        return f"the triggerer on {host} has just started"
     if others:
         return (
             f"the triggerer on {others[0]} could take the trigger, and cannot see a run of {host}; give "

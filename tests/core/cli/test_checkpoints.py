@@ -118,7 +118,7 @@ def test_a_damaged_newest_is_passed_over_and_said(saved: Terminal) -> None:
 
 def test_pruning(saved: Terminal) -> None:
     said = saved("checkpoints", "prune", "digits", "--keep", "2", "--best", "accuracy:max")
-    assert said.code == 0 and "kept steps 30, 40, 50; let go of steps 10, 20" in said.out
+    assert said.code == 0 and "kept steps 30, 40, 50; retired steps 10, 20" in said.out
     assert steps(saved, "digits") == [30, 40, 50]
     said = saved("checkpoints", "prune", "digits", "--keep", "1", "--json")
     assert said.json["kept"] == [50] and said.json["retired"] == [30, 40]
@@ -129,7 +129,9 @@ WRONG = {
     "no such run": (["list", "nothing"], 2, "there is no run 'nothing'"),
     "nothing to verify": (["verify", "./nowhere"], 2, "no checkpoint in"),
     "nothing to collect": (["collect", "./nowhere", "models"], 2, "no complete checkpoint is there"),
-    "no such step": (["collect", "digits", "models", "--step", "7"], 2, "complete steps are: 10, 20, 30, 40, 50"),
+    "no such step": (
+        ["collect", "digits", "models", "--step", "7"], 2, "complete steps are: 10, 20, 30, 40, 50"
+    ),
     "best by nothing": (["collect", "digits", "models", "--best", "loss"], 2, "val_loss:min"),
     "best by what is not": (["collect", "digits", "models", "--best", "f1:max"], 2, "has a finite metric"),
     "two choices": (["collect", "digits", "models", "--best", "loss:min", "--step", "7"], 2, "not both"),
@@ -149,7 +151,7 @@ def test_what_is_not_there(saved: Terminal, case: str) -> None:
 def test_a_run_that_saves_nothing(ab: Terminal) -> None:
     assert ab("run", ab.job()).code == 0
     said = ab("checkpoints", "list", "digits")
-    assert said.code == 2 and "says nothing of checkpoints" in said.err
+    assert said.code == 2 and "has no checkpoints" in said.err
 
 
 def test_in_a_bucket(ab: Terminal, moto: S3Server, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_an_earlier_page_of_the_run_is_replaced_and_nothing_else_unasked(trained
     path.write_text(path.read_text().replace(run, "another-run"))
     mine = path.read_text()
     said = trained("report", "digits")
-    assert said.code == 2 and f"is no page of {run}; move it, or say where" in said.err
+    assert said.code == 2 and f"is not a page of {run}; move it, or name another file" in said.err
     assert path.read_text() == mine
     assert trained("report", "digits", "-o", path.name).code == 0 and path.read_text() != mine
     assert {p.name for p in trained.folder.iterdir()} == {"job.json", "job.py", path.name}
@@ -175,10 +175,10 @@ def test_words_that_name_no_page_are_one_sentence(trained: Terminal) -> None:
         ((), "name a run (`allaboard list` shows them), or --history NAME"),
         ((run, run), "name one, or add --compare"),
         (("--compare", run, "-o", "-"), "--compare takes 2 to 6 runs; 1 are named"),
-        (("--compare", run, run), "say where the page goes"),
-        (("--history", "digits", run, "-o", "-"), "leave out the runs, or --history"),
-        (("--history", "nobody", "-o", "-"), "no run of a job nobody is known"),
-        ((run, "--champions", "store://x"), "--champions marks them on the page of --history NAME"),
+        (("--compare", run, run), "name the file of the page"),
+        (("--history", "digits", run, "-o", "-"), "leave out the runs or --history"),
+        (("--history", "nobody", "-o", "-"), "the job nobody has no run"),
+        ((run, "--champions", "store://x"), "--champions needs --history NAME"),
     ):
         found = trained("report", *words)
         assert found.code == 2 and said in found.err and found.err.count("\n") == 1, found.err

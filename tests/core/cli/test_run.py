@@ -364,7 +364,7 @@ result(checkpoints=context().checkpoints, data=sys.argv[1], other=sys.argv[2])
 
 def test_what_has_no_meaning_here_is_named_in_one_line(ab: Terminal) -> None:
     said = ab("run", ab.job(image="registry/train:1", gang={"queue": "research"}))
-    assert said.code == 0 and "image, gang.queue: no meaning on one machine" in said.out
+    assert said.code == 0 and "image, gang.queue: ignored on one machine" in said.out
     assert "slots of one machine go to whoever came first" in said.out
 
 

@@ -57,7 +57,7 @@ def test_no_more_processes(ab: Terminal, limit: int, as_json: bool) -> None:
     user = USER + 2 * limit + as_json
     said = within(ab, user, limit, "run", job, *(["--json"] if as_json else []))
     assert said.code in ((1, 2) if limit == 3 else (2,)) and "Traceback" not in said.text, said
-    assert f"no process could be made: this user may have no more than {limit} (ulimit -u)" in said.text
+    assert f"no process could be made: the process limit of this user ({limit}, ulimit -u)" in said.text
     assert "correct the job's command" not in said.text and of_user(user) == []
 
 
@@ -104,9 +104,9 @@ def test_a_pool_without_inodes(ab: Terminal, tmp_path: Path, inodes: int) -> Non
         ab.environ["ALLABOARD_POOL"] = str(place / "pool")
         assert default_path(ab.environ) == str(place / "pool")
         assert ab("run", ab.job("", command=SHORT), "--detach").code == 0
-        wait_for(lambda: "slots cannot be had here" in str(ab.seen().waiting), 20)
+        wait_for(lambda: "no slots can be reserved" in str(ab.seen().waiting), 20)
         said = ab("status", "digits")
-        assert said.code == 0 and "slots cannot be had here: the pool " in said.text
+        assert said.code == 0 and "no slots can be reserved: the pool " in said.text
         assert "No space left on device" in said.text
         assert ab("stop", "digits").code == 0 and ab.seen().stopped
 
@@ -138,7 +138,7 @@ def test_a_run_in_a_home_without_inodes_is_stopped(ab: Terminal, tmp_path: Path)
         fill(place / "filler")
         said = ab("stop", "digits", "--now")
         assert said.code == 0 and "Traceback" not in said.text, said
-        assert "cannot be written down (No space left on device): its supervisor is told" in said.err
+        assert "cannot be saved (No space left on device); its supervisor gets a signal instead" in said.err
         wait_for(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in members), 20)
 
 

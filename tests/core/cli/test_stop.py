@@ -77,7 +77,7 @@ if os.environ["RANK"] != "0":
     (run,) = ab.runs()
     assert ab.processes(run), "the worker lives on"
     said = ab("stop", "digits")
-    assert said.code == 0 and "what was left of it is gone" in said.out
+    assert said.code == 0 and "its remaining members are gone" in said.out
     wait_for(lambda: not ab.processes(run))
     assert state_of(ab.seen(run)) is State.SUCCEEDED
 
@@ -147,5 +147,5 @@ def test_a_run_that_was_lost_with_its_members_lets_nobody_wait(ab: Terminal) -> 
             os.kill(pid, sig)
     wait_for(lambda: ab.seen().alive is False)
     said = ab("stop", "digits")
-    assert said.code == 0 and "had ended already: lost; what was left of it is gone" in said.out
+    assert said.code == 0 and "had ended already: lost; its remaining members are gone" in said.out
     assert ab.processes(run) == []

@@ -91,7 +91,7 @@ def test_a_run_is_named_by_its_id_the_beginning_or_its_job(ab: Terminal, name: s
 def test_an_ambiguous_beginning_is_refused(ab: Terminal) -> None:
     assert ab("run", ab.job()).code == ab("run", ab.job()).code == 0
     said = ab("status", "dig")
-    assert said.code == 2 and "fits 2 runs" in said.err and all(run in said.err for run in ab.runs())
+    assert said.code == 2 and "matches 2 runs" in said.err and all(run in said.err for run in ab.runs())
 
 
 # --- list
@@ -245,7 +245,7 @@ def test_a_member_or_rank_that_is_not_there(talked: Terminal) -> None:
     said = talked("logs", "digits", "worker-7")
     assert said.code == 2 and "there is no member 'worker-7'" in said.err
     said = talked("logs", "digits", "--rank", "3")
-    assert said.code == 2 and "there is no rank 3; there are 0 to 2" in said.err
+    assert said.code == 2 and "there is no rank 3; ranks are 0 to 2" in said.err
     said = talked("logs", "digits", "--attempt", "4")
     assert said.code == 2 and "no attempt 4" in said.err
 

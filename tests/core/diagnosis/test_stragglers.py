@@ -194,14 +194,14 @@ def test_what_is_said_of_it() -> None:
         (waits, look(1, ALL_REDUCE)),
         (waits, look(1, LOAD, busy=0.9)),
     ]
-    slow = slow_of(FOUND, looks, 400, "9 processes want to compute on 2 CPUs")
+    slow = slow_of(FOUND, looks, 400, "9 runnable processes on 2 CPUs")
     assert slow.text == (
         "rank 1 takes 1.9 times as long as the others for each step since step 400 "
         "(2026-11-25T12:46:13.000Z): 193 ms of its own instead of 100 ms"
     )
     assert slow.shows == (
         "it computes at data.py:6 `load` (2 of 3 looks); it computes 90% of the time, the others 5%; "
-        "9 processes want to compute on 2 CPUs"
+        "9 runnable processes on 2 CPUs"
     )
     assert (slow.rank, slow.step, slow.since, slow.member) == (1, 400, FOUND.at, "worker-0")
     assert "since collective number 812" in slow_of(FOUND, [], None, "").text

@@ -1,1 +1,1 @@
-"""Where runs live. Each backend answers the same questions; this package imports none of them."""
+"""Backends: the places where runs live. All answer the same questions; this package imports none of them."""

@@ -81,8 +81,8 @@ def handle_of(seen: Observation) -> Handle:
 
 @dataclass(frozen=True, slots=True)
 class StartedWith:
-    """What the newest attempt of a run was started with: the job as its author set it, and the text of the
-    files that it ships, as far as they can be read.
+    """Input of the newest attempt of a run: the job as its author set it, and the text of the files that it
+    ships, as far as they can be read.
     """
 
     spec: Mapping[str, Any]
@@ -105,7 +105,9 @@ class NotYours:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which logs. None: all members, the newest attempt, every try of each. ``since`` in epoch seconds."""
+    """Selection of logs. None: all members, the newest attempt, every try of each. ``since`` in epoch
+    seconds.
+    """
 
     members: tuple[str, ...] | None = None
     ranks: tuple[int, ...] | None = None
@@ -153,7 +155,7 @@ class Changes(Protocol):
 
 
 class Backend(Protocol):
-    """Where runs live."""
+    """Backend: a place where runs live."""
 
     name: str
     pace: FollowPolicy
@@ -194,7 +196,7 @@ class Backend(Protocol):
         """
 
     def started_with(self, run: str) -> StartedWith:
-        """What its newest attempt was started with. Raises UnknownRun."""
+        """Input of its newest attempt. Raises UnknownRun."""
 
     def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None, *, follow: bool = False

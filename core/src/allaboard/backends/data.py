@@ -1,4 +1,4 @@
-"""Which version of its data set an attempt trains on.
+"""Choice of the version of its data set that an attempt trains on.
 
 A job names a place, whose newest version may be another one tomorrow, or one version. A launch chooses the
 version when a generation begins and the record keeps it: a retry trains on what it has begun with, whatever
@@ -29,8 +29,8 @@ class Choice:
 def choose_data(
     uri: str, named: Data | None, begun: Data | None, run: str, environ: Mapping[str, str]
 ) -> Choice:
-    """What a launch trains on. ``uri``: the place or the version that its job names; ``named``: what
-    `read_data` has found there; ``begun``: what the run has begun with (`run_record.begun_with`).
+    """Data that a launch trains on. ``uri``: the place or the version that its job names; ``named``: the
+    result of `read_data` there; ``begun``: the data that the run has begun with (`run_record.begun_with`).
     """
     if begun is None or begun == named or uri not in (begun.uri, place_of(begun.uri)):
         return Choice(named)
@@ -43,8 +43,8 @@ def choose_data(
         return Choice(named)  # it was removed
     return Choice(
         kept,
-        f"{uri} holds a newer version by now ({named.short}); {run} goes on with the one that it began with "
-        f"({kept.short}): to train on the newer one, name it in data.shards",
+        f"{uri} has a newer version ({named.short}); {run} continues with the version that it began with "
+        f"({kept.short}): to train on the newer version, name it in data.shards",
     )
 
 

@@ -24,4 +24,4 @@ def refuse_strangers(selection: Selection, members: Iterable[MemberSeen]) -> Non
             raise BadInput(f"there is no member {name!r}; {hint}")
     for rank in selection.ranks or ():
         if rank not in ranks.values():
-            raise BadInput(f"there is no rank {rank}; there are 0 to {max(ranks.values())}")
+            raise BadInput(f"there is no rank {rank}; ranks are 0 to {max(ranks.values())}")

@@ -37,43 +37,49 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "demo": Verb("start.demo:demo", "Start here", "train, lose a worker, go on, evaluate, promote, here"),
+    "demo": Verb("start.demo:demo", "Start here", "train, lose a worker, resume, evaluate and promote, here"),
     "run": Verb("run.run:run", "Run", "start a job and follow it to its end"),
     "stop": Verb("run.stop:stop", "Run", "stop a run and wait until its processes are gone"),
-    "suspend": Verb("run.suspend:suspend", "Run", "end a run's members and give its slots back, for now"),
+    "suspend": Verb(
+        "run.suspend:suspend", "Run", "end a run's members and free its slots until it is resumed"
+    ),
     "resume": Verb("run.suspend:resume", "Run", "start the members of a suspended run again"),
     "delete": Verb("run.delete:delete", "Run", "remove a run and its logs"),
-    "list": Verb("watch.listing:list_runs", "Watch", "the runs here, and who holds slots"),
-    "status": Verb("watch.status:status", "Watch", "how a run stands, and why"),
-    "doctor": Verb("watch.doctor:doctor", "Watch", "why a run waits, fails or looks wrong, with the proof"),
+    "list": Verb("watch.listing:list_runs", "Watch", "list runs, and who holds slots"),
+    "status": Verb("watch.status:status", "Watch", "show a run's status"),
+    "doctor": Verb(
+        "watch.doctor:doctor", "Watch", "explain why a run waits, fails or looks wrong, with evidence"
+    ),
     "snapshot": Verb(
-        "watch.snapshot:snapshot", "Watch", "a run's objects and logs in one file, for the doctor"
+        "watch.snapshot:snapshot", "Watch", "write a run's objects and logs to one file, for the doctor"
     ),
     "follow": Verb("watch.follow:follow", "Watch", "watch a run to its end, without owning it"),
-    "logs": Verb("watch.logs:logs", "Watch", "what the members wrote, every try of it"),
-    "report": Verb("watch.report:report", "Watch", "one page about a run, to look at and to keep"),
-    "events": Verb("watch.events:events", "Watch", "what happened to a run, in order"),
-    "queues": Verb("watch.queues:queues", "Watch", "what queues have, what is free, and who waits"),
+    "logs": Verb("watch.logs:logs", "Watch", "show the logs of all members, restarts included"),
+    "report": Verb("watch.report:report", "Watch", "write a page about a run, for a browser or an archive"),
+    "events": Verb("watch.events:events", "Watch", "show the events of a run, in order"),
+    "queues": Verb("watch.queues:queues", "Watch", "show queues: used and free slots, and who waits"),
     "checkpoints": Verb(
-        "data.checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect, prune"
+        "data.checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect and prune checkpoints"
     ),
-    "shards": Verb("data.shards:shards", "Checkpoints and data", "prepare, list, verify data sets"),
+    "shards": Verb("data.shards:shards", "Checkpoints and data", "prepare, list and verify data sets"),
     "evaluate": Verb("data.evaluate:evaluate", "Checkpoints and data", "run an evaluation on a checkpoint"),
     "promote": Verb(
         "data.promote:promote", "Checkpoints and data", "make a checkpoint the champion if it is better"
     ),
-    "check": Verb("tools.check:check", "Tools", "every problem of a job file, before anything starts"),
-    "lint": Verb("tools.lint:lint", "Tools", "what experts say of a job or of a manifest"),
-    "render": Verb("tools.render:render", "Tools", "the objects that a launch would send to a cluster"),
-    "convert": Verb("tools.convert:convert", "Tools", "manifests of any kind become jobs, or another kind's"),
-    "preflight": Verb("tools.preflight:preflight", "Tools", "whether a job can run where it is to run"),
+    "check": Verb("tools.check:check", "Tools", "report every problem of a job file; start nothing"),
+    "lint": Verb("tools.lint:lint", "Tools", "report what experts would change in a job or a manifest"),
+    "render": Verb("tools.render:render", "Tools", "print the objects that a launch would send to a cluster"),
+    "convert": Verb("tools.convert:convert", "Tools", "convert manifests to jobs, or to another kind"),
+    "preflight": Verb("tools.preflight:preflight", "Tools", "check whether a job can run on its target"),
     "cluster": Verb(
-        "tools.cluster:cluster", "Tools", "what a cluster has for training, and whether it answers"
+        "tools.cluster:cluster", "Tools", "show what a cluster has for training, and whether it answers"
     ),
-    "boost": Verb("tools.boost:boost", "Tools", "for platforms: Kueue preempts whoever has just saved"),
-    "engines": Verb("tools.engines:engines", "Tools", "the kinds of jobs that this version makes"),
-    "explain": Verb("tools.explain:explain", "Tools", "what a field of a job means"),
-    "schema": Verb("tools.schema:schema", "Tools", "the JSON Schema of a job"),
+    "boost": Verb(
+        "tools.boost:boost", "Tools", "make Kueue preempt runs that have just saved (for platforms)"
+    ),
+    "engines": Verb("tools.engines:engines", "Tools", "list the kinds of jobs that this version makes"),
+    "explain": Verb("tools.explain:explain", "Tools", "explain what a field of a job means"),
+    "schema": Verb("tools.schema:schema", "Tools", "print the JSON Schema of a job"),
 }
 EXIT_CODES = """\
 Exit codes:
@@ -94,7 +100,8 @@ Examples:
   allaboard run job.yaml --key nightly --detach
   allaboard logs digits worker-0 -f
 
-RUN is a run's id, the beginning of one, or a job's name (its newest run). `allaboard VERB --help` says more.
+RUN is a run's id, the beginning of one, or a job's name (its newest run).
+`allaboard VERB --help` shows the options of a verb.
 
 \b
 """
@@ -184,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. Entry point of the console script ``allaboard`` and of
     ``python -m allaboard``.
     """
-    words = sys.argv[1:] if arguments is None else [*arguments]
+    given = sys.argv[1:] if arguments is None else [*arguments]
     _open_closed_streams()
     stdout = open_stdout()
     # Names and logs may hold characters that the terminal's encoding lacks. They are shown as escapes.
@@ -193,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
-        code = _run_line(words)
+        code = _run_line(given)
         sys.stdout.flush()
         if stdout is None or stdout.trouble is None:
             return code
@@ -219,13 +226,13 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def _run_line(words: list[str]) -> int:
+def _run_line(arguments: list[str]) -> int:
     line = Line()
     try:
-        code: Any = app.main(words, prog_name="allaboard", standalone_mode=False, obj=line)
+        code: Any = app.main(arguments, prog_name="allaboard", standalone_mode=False, obj=line)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Exception as error:
         from allaboard.cli.failure import exit_code
 
-        return exit_code(error, words, line.at)
+        return exit_code(error, arguments, line.at)

@@ -1,5 +1,5 @@
-"""How a verb fails: one sentence for people on stderr, or one object on stdout with ``--json``, and the exit
-code.
+"""Failures of a command: one sentence for people on stderr, or one object on stdout with ``--json``, and
+the exit code.
 
 A traceback is never shown. An exception that is not an AllaboardError is reported as a bug in allaboard, with
 the path of the details.
@@ -41,12 +41,12 @@ _MACHINE_ERRORS = frozenset(
 """Errors of a disk or of the system. They are never reported as bugs of allaboard."""
 
 
-def exit_code(error: Exception, words: Sequence[str], at: Place | None) -> int:
-    """Print the error in the form that the command line ``words`` asks for, and return the exit code. ``at``:
-    where its runs are, as far as it was read.
+def exit_code(error: Exception, arguments: Sequence[str], at: Place | None) -> int:
+    """Print the error in the form that the command line ``arguments`` asks for, and return the exit code.
+    ``at``: the place of its runs, as far as it was read.
     """
     try:
-        return _report(error, wants_json(words), at or HERE)
+        return _report(error, wants_json(arguments), at or HERE)
     except OSError as trouble:
         # Python would flush what is left there once more at its end.
         silence_stdout()
@@ -75,9 +75,9 @@ def _report(error: Exception, as_json: bool, at: Place) -> int:
     return _report_bug(error, as_json, at)
 
 
-def wants_json(words: Sequence[str]) -> bool:
-    """Whether the command line has ``--json``. Also works for a command line that click refused."""
-    before = words[: words.index("--")] if "--" in words else words
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether the command line has ``--json``. Also works for a command line that click refused."""
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in before
 
 
@@ -108,7 +108,7 @@ def _report_own_error(error: AllaboardError, as_json: bool, at: Place) -> int:
 
 
 def _permission_hint(error: AllaboardError, at: Place) -> str:
-    """How to get a missing permission. The server's message only names the permission."""
+    """Hint for a missing permission. The server's message only names the permission."""
     if error.code != "forbidden" or " cannot " not in str(error):
         return ""
     is_of_keys = 'resource "secrets"' in str(error)
@@ -118,17 +118,17 @@ def _permission_hint(error: AllaboardError, at: Place) -> str:
 
 
 def _report_bug(error: Exception, as_json: bool, at: Place) -> int:
-    words = f"this is a bug in allaboard: {type(error).__name__}: {error}"
+    message = f"this is a bug in allaboard: {type(error).__name__}: {error}"
     report = _write_bug_report("".join(traceback.format_exception(error)))
     if report:
-        words += f"\nThe details are in {report}; please send them with the report."
+        message += f"\nThe details are in {report}; please send them with the report."
     else:
-        words += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
-    words += at.in_text("\nA run that was started is not touched: `allaboard list` shows it.")
+        message += "\nIts details could not be written anywhere: neither ALLABOARD_HOME nor TMPDIR has room."
+    message += at.in_text("\nA run that was started is not affected: `allaboard list` shows it.")
     if as_json:
-        _print_error_object("bug", words)
+        _print_error_object("bug", message)
     else:
-        say(words, error=True)
+        say(message, error=True)
     return ExitCode.FAILED
 
 
@@ -142,8 +142,8 @@ def _write_bug_report(details: str) -> Path | None:
     from allaboard.job.site import home
 
     name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{os.urandom(3).hex()}.txt"
-    words = shown(f"{redact_job(sys.argv)}\n{sys.version}\n\n{details}", lines=True)
-    text = words.encode("utf-8", "backslashreplace")
+    content = shown(f"{redact_job(sys.argv)}\n{sys.version}\n\n{details}", lines=True)
+    text = content.encode("utf-8", "backslashreplace")
     with suppress(OSError, AllaboardError):
         bugs = Path(home(os.environ)) / "bugs"
         with suppress(FileExistsError):

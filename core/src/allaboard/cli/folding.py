@@ -67,8 +67,8 @@ class Folds:
                 continue
             last = fold.last[-1]
             more = "more " if fold.shown else ""
-            words = f"{count} {more}lines from {clock(fold.first.time)} to {clock(last.time)}"
-            yield fold.first._replace(text=f"{words}, folded (--init shows them): {last.text}", more=False)
+            summary = f"{count} {more}lines from {clock(fold.first.time)} to {clock(last.time)}"
+            yield fold.first._replace(text=f"{summary}, folded (--init shows them): {last.text}", more=False)
             if self._has_failed(member):
                 yield from fold.last
 

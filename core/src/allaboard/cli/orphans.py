@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 from allaboard.cli.place import Place
-from allaboard.report import localtime, words
+from allaboard.report import localtime
 from allaboard.report.terminal import say, show_json
+from allaboard.report.words import table
 from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def list_orphans(at: Place, as_json: bool) -> None:
         )
         for o in orphans
     )
-    for line in words.table(("kind", "name", "since", "may go", "why"), rows):
+    for line in table(("kind", "name", "since", "may go", "why"), rows):
         say(line)
     if any(o.left <= 0 for o in orphans):
         say(f"tidy up with: {at.command('stop', '--orphans')}")

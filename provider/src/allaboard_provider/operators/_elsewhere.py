@@ -1,4 +1,4 @@
-"""What a worker does about a local run of its task that lives on another host.
+"""Handling of a local run of a worker's task that lives on another host.
 
 A next try never trains beside it: the run is asked to stop there, and is waited for, at most as long as a run
 goes on that nobody follows. A resume hands over what the trigger saw of the end, or gives the run back to the
@@ -38,7 +38,7 @@ _LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What other hosts did for this task. ``after``: how far its run has come there; ``result``: of an
+    """Work of other hosts for this task. ``after``: the progress of its run there; ``result``: of an
     attempt, ``uid``, that succeeded there and was not handed over.
     """
 
@@ -62,8 +62,8 @@ def cut_off_worker() -> float:
 
 
 class Homes:
-    """What the tries of a task tell one another about the home of its run. ``store``: the task's own; None
-    where Airflow has none. ``pause``: sleeps, and raises when this worker is told to end. ``saves``: the uri
+    """Messages between the tries of a task about the home of its run. ``store``: the task's own; None
+    where Airflow has none. ``pause``: sleeps, and raises when this worker is asked to end. ``saves``: the uri
     of the run's folder of checkpoints in this generation; None where it has none.
     """
 
@@ -147,7 +147,7 @@ class Homes:
             if (folder := self._folder(generation)) is not None:
                 folder.write(_beside_saves(ended.uid), json.dumps(ended.as_json()).encode())
         except AllaboardError as error:
-            self.log.warning("what the next try should know is not kept beside the checkpoints: %s", error)
+            self.log.warning("the facts for the next try are not saved beside the checkpoints: %s", error)
 
     def _left_end(self, home: Home) -> Ended | None:
         from allaboard.storage.base import read_small
@@ -181,7 +181,7 @@ class Homes:
             where, home.bound() / 60,
         )  # fmt: skip
         begun = time.monotonic()
-        said = news(Said(), "waits", home.uid, None, begun) or Said()
+        logged = news(Said(), "waits", home.uid, None, begun) or Said()
         while (waited := time.monotonic() - begun) < home.bound():
             if (ended := self._end_of(home)) is not None:
                 self.log.info("run %s has ended on %s: %s", home.run, home.host, ended.state)
@@ -190,12 +190,12 @@ class Homes:
                 f"still waits for the end of run {home.run} on {home.host}, "
                 f"{(home.bound() - waited) / 60:.0f} min at most"
             )
-            if (heard := news(said, "waits", home.uid, line, begun + waited)) is not None:
-                said = heard
+            if (heard := news(logged, "waits", home.uid, line, begun + waited)) is not None:
+                logged = heard
                 self.log.info("%s", line)
             self.pause(_EVERY)
         self.log.warning(
-            "nothing is heard of run %s on %s; nobody has followed it for %.0f min, so it has ended",
+            "run %s on %s does not answer; nobody has followed it for %.0f min, so it has ended",
             home.run, home.host, home.bound() / 60,
         )  # fmt: skip
         return None
@@ -204,18 +204,16 @@ class Homes:
         try:
             return None if self.store is None else self.store.get(key)
         except Exception as error:
-            self.log.warning("Airflow does not say what the last try has left (%s): %s", key, error)
+            self.log.warning("cannot read the task state of the last try (%s): %s", key, error)
             return None
 
     def _set(self, key: str, value: Any) -> bool:
-        """Whether Airflow keeps it."""
+        """Store a value for the next try; return whether Airflow keeps it."""
         try:
             if self.store is not None:
                 self.store.set(key, value)
         except Exception as error:
-            self.log.warning(
-                "Airflow does not keep for the next try what it should know (%s): %s", key, error
-            )
+            self.log.warning("cannot save the task state for the next try (%s): %s", key, error)
             return False
         return self.store is not None
 

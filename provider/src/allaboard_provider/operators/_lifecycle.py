@@ -1,4 +1,4 @@
-"""What a worker does for one try of a task instance: launch or adopt the run, follow it or defer, finish.
+"""Work of a worker for one try of a task instance: launch or adopt the run, follow it or defer, finish.
 
 `allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A deferrable task answers the first
 `Wait` by deferring, a synchronous one by waiting. Everything else is the same, the end (`finish`) included.
@@ -94,7 +94,7 @@ _GIVEN_BACK = 10
 
 
 class TrainingTask(Protocol):
-    """What a try needs of its operator; the fields of `TrainingJobOperator`."""
+    """Fields that a try needs of its operator: those of `TrainingJobOperator`."""
 
     deferrable: bool
     get_logs: bool
@@ -133,7 +133,7 @@ class TrainingTask(Protocol):
 
 
 class TaskTry:
-    """What a worker does for one try, from `begin` or `resume` to a deferral, a result or an exception."""
+    """Work of a worker for one try, from `begin` or `resume` to a deferral, a result or an exception."""
 
     def __init__(self, operator: TrainingTask, context: Context) -> None:
         self.operator, self.log = operator, operator.log
@@ -278,8 +278,8 @@ class TaskTry:
             return
 
     def _log_handle(self, handle: Handle) -> None:
-        for words in handle.warnings:
-            self.log.warning("%s", words)
+        for warning in handle.warnings:
+            self.log.warning("%s", warning)
         for note in handle.notes:
             self.log.info("%s", note)
         how = (
@@ -348,8 +348,8 @@ class TaskTry:
         except OwnershipConflict as error:
             seen = self.backend.observe(self.handle.run)
             if seen.uid != self.handle.uid or seen.owner is None or seen.owner.id != self.worker.id:
-                why = f"{error}: somebody else took it over while this task was deferred"
-                raise taken_over(self.handle.run, why) from None
+                reason = f"{error}: another owner took the run over while this task was deferred"
+                raise taken_over(self.handle.run, reason) from None
 
     def _return_to_triggerer(self, event: Mapping[str, Any], error: BackendUnreachable) -> NoReturn:
         """Defer again while the cluster does not answer. A failure of the task would not end its run, and the
@@ -402,7 +402,7 @@ class TaskTry:
         return timedelta(seconds=max(1.0, deadline - time.time()) + self.operator.backstop)
 
     def _deadline(self) -> float | None:
-        """When this try must end, in epoch seconds. Its start date survives deferrals."""
+        """Time at which this try must end, in epoch seconds. Its start date survives deferrals."""
         limit = self.operator.execution_timeout
         if limit is None:
             return None
@@ -422,15 +422,15 @@ class TaskTry:
         return self.finish(outcome)
 
     def _run_ends_with_worker(self) -> bool:
-        """Whether the run is local and ends with this worker when it defers."""
-        why = self._why_run_ends_with_worker if self.place.is_local else None
-        if why is not None:
+        """Return whether the run is local and ends with this worker when it defers."""
+        reason = self._why_run_ends_with_worker if self.place.is_local else None
+        if reason is not None:
             self.log.info(
                 "this worker does not defer, and follows the run to its end: %s, and a local run ends "
                 "with it (one on a cluster goes on)",
-                why,
+                reason,
             )
-        return why is not None
+        return reason is not None
 
     @cached_property
     def _why_run_ends_with_worker(self) -> str | None:
@@ -438,16 +438,16 @@ class TaskTry:
         return why_run_ends_with_worker(self.operator.executor, configured, os.environ, first_process())
 
     def _would_be_left_alone(self) -> bool:
-        """Whether the run is local, and no triggerer that sees it would take its trigger."""
+        """Return whether the run is local, and no triggerer that sees it would take its trigger."""
         if not self.place.is_local:
             return False
         queues = conf.getboolean("triggerer", "queues_enabled", fallback=False)
         queue = self.operator.queue if queues else None
         here = present(self.homes.backend.home)
-        why = why_not_left(here, queue, pid_namespace(), socket.gethostname())
-        if why is not None:
-            self.log.info("this worker does not defer, and follows the run to its end: %s", why)
-        return why is not None
+        reason = why_not_left(here, queue, pid_namespace(), socket.gethostname())
+        if reason is not None:
+            self.log.info("this worker does not defer, and follows the run to its end: %s", reason)
+        return reason is not None
 
     _changes: Changes | None = None
     _seen: Observation | None = None
@@ -502,12 +502,12 @@ class TaskTry:
                 if not self.waits_here:
                     self._defer()
                 self._wait(seconds)
-            case Enforce(why):
-                self.log.warning("run %s: %s", self.plan.run, why)
+            case Enforce(reason):
+                self.log.warning("run %s: %s", self.plan.run, reason)
                 self.backend.enforce(self.plan.run, self.worker)
-            case Launch(attempt, why, interrupted):
+            case Launch(attempt, reason, interrupted):
                 # This try of the task goes on: Airflow counts none of it.
-                self.log.warning("attempt %d in this same try of the task: %s", attempt, why)
+                self.log.warning("attempt %d in this same try of the task: %s", attempt, reason)
                 if self._seen is not None:
                     self._measure(self._seen, starts_again=True)
                 self._launch(replace(self.plan, interrupted=interrupted))
@@ -556,7 +556,7 @@ class TaskTry:
     # Ends from outside.
 
     def _leave_if_killed(self) -> None:
-        """Raises TrainingFailed if the worker was told to end. If a person or a time limit ended the task,
+        """Raises TrainingFailed if the worker was asked to end. If a person or a time limit ended the task,
         the run is stopped first. If the task still counts as running, only this worker goes away (a restart,
         a drained node), and the run goes on for the next try.
         """
@@ -571,15 +571,16 @@ class TaskTry:
         run = self.handle.run if self.handle is not None else self.plan.run
         if state == "running" and has_a_try_left(ti):
             raise worker_ended(
-                run, f"this worker is told to end; run {run} goes on, and the next try of the task adopts it"
+                run,
+                f"this worker was asked to end; run {run} goes on, and the next try of the task adopts it",
             )
-        why = (
-            "the worker was told to end, and no try is left"
+        reason = (
+            "the worker was asked to end, and no try is left"
             if state == "running"
             else f"the task was ended (its state is {state})"
         )
-        self._stop(why, _UNTIL_SIGKILL)
-        raise worker_ended(run, f"run {run} is stopped: {why}")
+        self._stop(reason, _UNTIL_SIGKILL)
+        raise worker_ended(run, f"run {run} is stopped: {reason}")
 
     def give_up(self) -> None:
         """Mark a local run as one without a further try: this try ends in a way that Airflow does not try
@@ -649,7 +650,7 @@ class TaskTry:
         at = self.place.at
         error = failure_of(outcome, at, failure_text(outcome, at, self.secrets), self.secrets)
         if isinstance(error, SpecRejected):
-            self.log.error("Airflow does not try it again: only a change of the job ends it differently")
+            self.log.error("Airflow does not retry the task: only a change of the job can change the result")
         raise error
 
     def _measure(self, seen: Observation, **more: Any) -> None:

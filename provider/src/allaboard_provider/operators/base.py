@@ -37,14 +37,14 @@ class StoreOperator(TellsLineage, LeafByLeaf, BaseOperator):
 
         return AllaboardHook(self.allaboard_conn_id)
 
-    def uri(self, value: Any, what: str) -> str:
+    def uri(self, value: Any, parameter: str) -> str:
         """The whole uri that a parameter names; the result of another task stands for its ``uri``. Raises
         BadInput.
         """
         from allaboard.job.site import resolve_uri
         from allaboard_provider.files import dag_folder
 
-        uri = uri_in(value, what, "store://name or a folder")
+        uri = uri_in(value, parameter, "store://name or a folder")
         return resolve_uri(uri, self.hook.site, dag_folder(self))
 
     def on_kill(self) -> None:
@@ -52,8 +52,10 @@ class StoreOperator(TellsLineage, LeafByLeaf, BaseOperator):
         self.killed = True
 
     def stop_if_killed(self, *_: Any) -> None:
-        """Raises TrainingFailed when the worker was told to end. A next try goes on with work that is half
+        """Raises TrainingFailed when the worker was asked to end. A next try goes on with work that is half
         done.
         """
         if self.killed:
-            raise worker_ended("", "this worker was told to end; the next try goes on where this one stopped")
+            raise worker_ended(
+                "", "this worker was asked to end; the next try continues where this one stopped"
+            )

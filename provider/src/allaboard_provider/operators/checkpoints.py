@@ -74,8 +74,8 @@ class CollectCheckpointOperator(StoreOperator):
         )
         self.lineage = lambda: made
         if self.outlets:
-            told = {name: result[name] for name in ("uri", "step", "metrics", "run", "fingerprint")}
-            outlets.announce(self, context, outlets.extra_of(told), into)
+            facts = {name: result[name] for name in ("uri", "step", "metrics", "run", "fingerprint")}
+            outlets.announce(self, context, outlets.extra_of(facts), into)
         return result
 
     def expected_lineage(self) -> Lineage:

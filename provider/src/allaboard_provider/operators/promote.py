@@ -107,7 +107,7 @@ class PromoteOperator(StoreOperator):
         self.lineage = lambda: self._made(decision, store)
         if self.outlets:
             self._tell_outlets(context, decision, store, by)
-        self._tell_promotions(context, open_store(store), decision.to_dict())
+        self._publish_promotions(context, open_store(store), decision.to_dict())
         return decision.to_dict()
 
     def expected_lineage(self) -> Lineage:
@@ -146,16 +146,16 @@ class PromoteOperator(StoreOperator):
         else:
             outlets.withhold(self)
 
-    def _tell_promotions(self, context: Any, store: Any, decision: Mapping[str, Any]) -> None:
-        """Leave what the tab Models of the DAG tells. Its failure fails nothing."""
+    def _publish_promotions(self, context: Any, store: Any, decision: Mapping[str, Any]) -> None:
+        """Publish the promotions for the tab Models of the DAG. A failure of it fails nothing."""
         from allaboard.promotion.champion import history
         from allaboard_provider.pages import PROMOTION_KEY, promotions
 
         try:
-            told = promotions(store.uri, history(store), decision, self.metric, time.time())
-            context["ti"].xcom_push(PROMOTION_KEY, told)
+            shown = promotions(store.uri, history(store), decision, self.metric, time.time())
+            context["ti"].xcom_push(PROMOTION_KEY, shown)
         except Exception as error:
-            self.log.debug("the promotions are not told on the web page: %s", error)
+            self.log.debug("the promotions are not published on the web page: %s", error)
 
     def _metrics(self) -> Mapping[str, Any] | None:
         metrics: Any = self.metrics
@@ -173,8 +173,8 @@ class PromoteOperator(StoreOperator):
 
 
 def is_new(decision: Decision, by: str, since: float | None) -> bool:
-    """Whether the decision made a new champion, or a try of this DAG run did that was killed before Airflow
-    heard of it. ``by``: who promotes; ``since``: when the DAG run began, epoch seconds.
+    """Return whether the decision made a new champion, or a try of this DAG run that was killed before
+    Airflow received it did. ``by``: who promotes; ``since``: when the DAG run began, epoch seconds.
     """
     champion = decision.promotion
     if champion is None or not decision.standing:

@@ -202,7 +202,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         )
 
     def made(self, outcome: Outcome) -> Lineage:
-        """What a run that has ended has read and made."""
+        """Inputs and outputs of a run that has ended."""
         summary = outcome.summary
         saved = {uri for uri in summary["checkpoints"].values() if uri}
         facts = {name: summary[name] for name in ("run", "state", "attempt", "restarts", "metrics")}
@@ -251,7 +251,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
 
 
 def _makes(task: Any, kind: type) -> bool:
-    """Whether the task is of this kind, mapped or not."""
+    """Return whether the task is of this kind, mapped or not."""
     made = getattr(task, "operator_class", None) or type(task)
     return isinstance(made, type) and issubclass(made, kind)
 

@@ -18,7 +18,7 @@ from allaboard.text.names import why_not_an_object_name
 from allaboard.text.units import rfc3339
 from allaboard_provider.errors import TrainingFailed
 from allaboard_provider.places import Place, place_of
-from allaboard_provider.results import failure_of, failure_text, observation_words, read_end, result_of
+from allaboard_provider.results import failure_of, failure_text, observation_text, read_end, result_of
 from allaboard_provider.runs import ended_before, find_run, since_of
 from allaboard_provider.triggers.jobs import JobTrigger, ending_of
 from allaboard_provider.triggers.train import RunTrigger
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Awaited(Protocol):
-    """What a sensor says of the training that it waits for; the fields of `TrainingJobSensor`."""
+    """Training that a sensor waits for; the fields of `TrainingJobSensor`."""
 
     run: str | None
     key: str | None
@@ -115,11 +115,11 @@ class TrainingLooks:
         if not (sensor.kind and sensor.job_name):
             raise BadInput("kind and job_name belong together: kind='PyTorchJob', job_name='nightly'")
         engine_of_kind(sensor.kind)
-        if why := why_not_an_object_name(str(sensor.job_name)):
-            raise BadInput(f"job_name: {why}")
+        if trouble := why_not_an_object_name(str(sensor.job_name)):
+            raise BadInput(f"job_name: {trouble}")
         if self.hook.is_local:
             raise BadInput(
-                f"kind and job_name are of a cluster, and connection {self.hook.conn_id!r} names none; give "
+                f"kind and job_name need a cluster, and connection {self.hook.conn_id!r} has none; give "
                 "it backend: kubernetes, or wait for a run or a key"
             )
 
@@ -132,7 +132,7 @@ class TrainingLooks:
         if ended_before(seen, since_of(seen, sensor.run, self.since, self.since_of_ids)):
             self._log_passed_over(seen)
             return None
-        self.log.info("%s", observation_words(seen))
+        self.log.info("%s", observation_text(seen))
         if not state_of(seen).is_final:
             return None
         last = backend.observe(seen.run, evidence=True)
@@ -156,7 +156,7 @@ class TrainingLooks:
         return result
 
     def _ending_of_job(self) -> Mapping[str, Any] | None:
-        """How the job ended; None while it has not."""
+        """End of the job; None while it has not ended."""
         backend: Any = self.place.backend
         kind, name = str(self.sensor.kind), str(self.sensor.job_name)
         seen = backend.observe_job(kind, name, uid=self.uid)
@@ -164,7 +164,7 @@ class TrainingLooks:
             self._log_passed_over(seen)
             return None
         self.uid = seen.uid
-        self.log.info("%s", observation_words(seen))
+        self.log.info("%s", observation_text(seen))
         if not state_of(seen).is_final:
             return None
         last = backend.observe_job(kind, name, evidence=True, uid=self.uid)
@@ -173,5 +173,5 @@ class TrainingLooks:
     def _log_passed_over(self, seen: Observation) -> None:
         self.log.info(
             "%s at %s, before %s: it is not the one that is waited for (`since` says which counts)",
-            observation_words(seen), rfc3339(seen.finished), rfc3339(self.since),
+            observation_text(seen), rfc3339(seen.finished), rfc3339(self.since),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from allaboard.follow.loop import Outcome
 from allaboard.report.commands import Place
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of
-from allaboard_provider.results import end_of, observation_words
+from allaboard_provider.results import end_of, observation_text
 from allaboard_provider.runs import ended_before
 from allaboard_provider.triggers import train
 from allaboard_provider.triggers.backends import cluster_backend
@@ -84,7 +84,7 @@ class JobTrigger(PollTrigger):
         self.uid = seen.uid
         if state_of(seen).value != self._state:
             self._state = state_of(seen).value
-            self.log.info("%s", observation_words(seen))
+            self.log.info("%s", observation_text(seen))
         return seen
 
 

@@ -57,7 +57,7 @@ def test_a_place_is_its_newest_version_when_a_generation_begins_and_that_is_kept
     cluster.tick(5)
     second = cluster.backend().launch(plan, YOU)
     assert (second.attempt, second.generation) == (2, 1) and data_of(cluster, first.run) == mine
-    assert any("holds a newer version by now" in note for note in second.notes)
+    assert any("has a newer version" in note for note in second.notes)
 
 
 @pytest.mark.parametrize("owner", [ME, DEFERRED])

@@ -442,7 +442,7 @@ def test_logs_of_a_member_or_rank_that_is_not_there(backend: LocalBackend, folde
     ended(backend, handle.run)
     with pytest.raises(BadInput, match="did you mean 'worker-0'"):
         list(backend.logs(handle.run, Selection(members=("wroker-0",))))
-    with pytest.raises(BadInput, match="there are 0 to 1"):
+    with pytest.raises(BadInput, match="ranks are 0 to 1"):
         list(backend.logs(handle.run, Selection(ranks=(7,))))
     with pytest.raises(BadInput, match="has no attempt 3"):
         list(backend.logs(handle.run, Selection(attempt=3)))
@@ -572,18 +572,15 @@ def test_a_gang_too_large_is_shrunk_with_a_word_or_refused(backend: LocalBackend
 def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBackend, folder: Path) -> None:
     handle = backend.launch(a_plan(folder, QUICK, image="x:1", gang={"queue": "q"}, pod={"spec": {}}), ME)
     assert [n for n in handle.notes if "no meaning" in n] == [
-        "image, pod, gang.queue: no meaning on one machine, left out; "
-        "slots of one machine go to whoever came first"
+        "image, pod, gang.queue: ignored on one machine; slots of one machine go to whoever came first"
     ]
     handle = backend.launch(a_plan(folder, QUICK, key="spot", spot={"prefer": True, "grace": 5}), ME)
-    assert [n for n in handle.notes if "no meaning" in n] == [
-        "spot.prefer: no meaning on one machine, left out"
-    ]
+    assert [n for n in handle.notes if "no meaning" in n] == ["spot.prefer: ignored on one machine"]
     job = {"framework": "tensorflow", "groups": {"worker": 1}, "workers": None}
     own = {"successPolicy": "AllWorkers", "enableDynamicWorker": True}
     handle = backend.launch(a_plan(folder, QUICK, key="tf", engine_spec=own, **job), ME)
     assert [n for n in handle.notes if "no meaning" in n] == [
-        "engine_spec.enableDynamicWorker: no meaning on one machine, left out"
+        "engine_spec.enableDynamicWorker: ignored on one machine"
     ]
 
 

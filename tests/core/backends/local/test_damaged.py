@@ -56,7 +56,7 @@ DAMAGES: dict[str, tuple[Callable[[RunFolder], object], str]] = {
     "a record of bytes": (lambda run: run.record.write_bytes(b"\xff\x00"), "record.json is not UTF-8 text"),
     "a list": (lambda run: run.record.write_text("[1]"), "record.json is no run record"),
     "a number": (lambda run: run.record.write_text("1"), "record.json is no run record"),
-    "a record of another run": (_wrong("run", "other-1"), "is the record of 'other-1'"),
+    "a record of another run": (_wrong("run", "other-1"), "holds the record of another run, 'other-1'"),
     "a date in words": (_wrong("created", "yesterday"), "holds no number that can be one (created)"),
     "an attempt that is none": (_wrong("attempt", None), "holds no number that can be one (attempt)"),
     "a key that is none": (_wrong("key", 7), "holds no text (key)"),
@@ -67,11 +67,14 @@ DAMAGES: dict[str, tuple[Callable[[RunFolder], object], str]] = {
     "no record": (lambda run: run.record.unlink(), "has no record.json"),
     "a folder for a record": (_folder_for_a_record, "record.json is a folder"),
     "nothing at all": (lambda run: (remove(run.path), run.path.mkdir()), "has no record.json"),
-    "a link": (_linked, "is a link"),
-    "a link to nothing": (_dangling, "is a link"),
+    "a link": (_linked, "is a symbolic link"),
+    "a link to nothing": (_dangling, "is a symbolic link"),
     "half a state": (lambda run: os.truncate(run.attempt(1, 1).state, 10), "state.json is not JSON"),
-    "a state of nothing": (lambda run: run.attempt(1, 1).state.write_text("{}"), "holds no state of a run"),
-    "a state that is none": (lambda run: run.attempt(1, 1).state.write_text("[]"), "holds no state of a run"),
+    "a state of nothing": (lambda run: run.attempt(1, 1).state.write_text("{}"), "is not the state of a run"),
+    "a state that is none": (
+        lambda run: run.attempt(1, 1).state.write_text("[]"),
+        "is not the state of a run",
+    ),
 }
 
 
@@ -204,7 +207,7 @@ def test_a_plan_that_is_damaged_hides_no_log_and_no_state(backend: LocalBackend,
     run.attempt(1, 1).plan.write_text('{"layout": 3}')
     assert state_of(backend.observe(run.name)) is State.SUCCEEDED and len(backend.list()) == 1
     assert list(backend.logs(run.name, Selection()))
-    with pytest.raises(SiteError, match=r"plan\.json holds no plan of a run"):
+    with pytest.raises(SiteError, match=r"plan\.json is not the plan of a run"):
         backend.saving(run.name)
     backend.delete(run.name)
     assert run.attempts() == []

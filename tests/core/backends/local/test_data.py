@@ -102,7 +102,7 @@ def test_a_retry_goes_on_with_its_version_though_the_place_has_a_newer_one(
     end(backend, folder, first.run, "fail")
     second = backend.launch(reading(folder), ME)
     assert (second.attempt, second.generation) == (2, 1)
-    assert any("holds a newer version by now" in note for note in second.notes)
+    assert any("has a newer version" in note for note in second.notes)
     end(backend, folder, first.run)
     assert state_of(backend.observe(first.run)) is State.SUCCEEDED
     assert model(folder, first.run) == ["mine"]

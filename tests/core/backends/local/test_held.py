@@ -82,9 +82,9 @@ def test_it_is_ended_in_bounded_time(
     else:
         backend.stop(handle, ME, "ann", "enough")
     assert state_of(ended(backend, handle.run, 40)) is State.STOPPED and time.monotonic() - begun < 40
-    who = rf"process ({pids[0]}|{pids[1]}), which has to end {handle.run}, "
+    who = rf"process ({pids[0]}|{pids[1]}), which must end {handle.run}, "
     assert len(said) == 1 and re.match(rf"{who}is held by \S+ \(process {debugger.pid}\): ", said[0]), said
-    assert said[0].endswith("it has 2.0 s to go on, then it is killed, and the members with it")
+    assert said[0].endswith("let it continue within 2.0 s, or it is killed together with the members")
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members), 20)
 
 

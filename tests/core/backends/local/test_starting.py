@@ -59,7 +59,7 @@ def test_a_supervisor_that_is_slow_is_waited_for_and_that_is_said_once(
     assert state_of(ended(backend, handle.run)) is State.SUCCEEDED
     (words,) = said
     assert (
-        f"waits for the supervisor of {handle.run} to start, 300 s at most: the machine has a load of"
+        f"waiting for the supervisor of {handle.run} to start, 300 s at most: the machine has a load of"
         in words
     )
 

@@ -141,8 +141,8 @@ HELD_AT_MOST = 30.0
 _STOPPED_EVERY = 1.0
 """Seconds between two looks whether a supervisor that is waited for is stopped."""
 _NOT_FOUND = (
-    "and so was its keeper: no control group could be made here, so a process of it that has cleared its "
-    "environment and begun a session of its own may still run (look with ps)"
+    "and so was its keeper; without a control group, a process that cleared its environment and left its "
+    "session may still run (check with ps)"
 )
 _LOG_POLL = 0.3
 """Seconds between two reads of followed logs."""
@@ -261,9 +261,11 @@ class LocalBackend:
                     assert record is not None
                     transaction.write(replace(record, owner=owner))
                     return replace(_handle_of_record(record), hand_over=True)
-                case run_record.StopFirst(_, why):
+                case run_record.StopFirst(_, reason):
                     assert record is not None
-                    stop = Stop(owner.id, f"started anew: {why}" if why else "started anew", time.time())
+                    stop = Stop(
+                        owner.id, f"started anew: {reason}" if reason else "started anew", time.time()
+                    )
                     self._request_stop(
                         folder, transaction.write(replace(record, stop=record.stop or stop)), stop, False
                     )
@@ -271,7 +273,7 @@ class LocalBackend:
             return self._start(transaction, decision, plan, owner, choice)
 
     def data_of(self, plan: Plan) -> Data | None:
-        """What a first attempt of this plan would train on; None: no data set, or nothing is known of it."""
+        """Data that a first attempt of this plan would train on; None: no data set, or an unknown one."""
         return self._named_data(plan)[1]
 
     def _named_data(self, plan: Plan) -> tuple[str | None, Data | None]:
@@ -280,7 +282,7 @@ class LocalBackend:
         return uri, read_data(uri, plan.run, self.environ) if uri is not None else None
 
     def _data_uri(self, plan: Plan, folder: RunFolder) -> str | None:
-        """Where this plan's data is on this machine; None where it has none, or that is not known."""
+        """Place of this plan's data on this machine; None: no data set, or an unknown place."""
         if "shards" not in (plan.job.get("data") or {}):
             return None
         with suppress(BadInput):  # raised again where the attempt is prepared
@@ -325,8 +327,8 @@ class LocalBackend:
             record = RunRecord(plan.run, plan.key, plan.job.name, spec, digest, owner, uid, now)
         further = record.going_on_after(plan.after, choice.data)
         if plan.after is not None and further is not record:
-            why = run_record.why_from_scratch(plan.after.data, choice.data)
-            notes += [f"{plan.run}: {why}"] if why else []
+            reason = run_record.why_from_scratch(plan.after.data, choice.data)
+            notes += [f"{plan.run}: {reason}"] if reason else []
         record = replace(further, data=choice.data, secrets=plan.secrets)
         if choice.data is not None:
             plan = replace(plan, shards=choice.data.uri)
@@ -416,12 +418,12 @@ class LocalBackend:
         require_processes()
         where = plan.job.folder or str(Path.cwd())
         own = self._own_folders(plan, attempt)
-        job, words = self._with_champion(self._placed(plan, attempt))
+        job, champion_notes = self._with_champion(self._placed(plan, attempt))
         layout = lay_out(job, engine_of(job), record.run, record.attempt, record.generation)
         layout = layout.with_environment(plan.environment).with_data(plan.shards)
         layout, shrunk = self._fit_layout(layout, job.get("fit", self.site.fit))
         version = other_version(plan.job.source, engine_of(job))
-        notes = [*([version] if version else []), *words, *shrunk]
+        notes = [*([version] if version else []), *champion_notes, *shrunk]
         problems = [
             *_member_limit_problems(layout),
             *_command_problems(layout, where, self.environ, self.site),
@@ -469,8 +471,8 @@ class LocalBackend:
             Need(g.needs.cpu, g.needs.memory, g.needs.gpu) for g in layout.groups for _ in range(g.replicas)
         ]
         minimum = layout.elastic.min if layout.elastic else None
-        smaller, words = shrink_to_fit(needs, room, minimum)
-        if words and fit == "strict":
+        smaller, cuts = shrink_to_fit(needs, room, minimum)
+        if cuts and fit == "strict":
             pod = in_pod(self.environ)
             here = "this pod" if pod else "this machine"
             advice = (
@@ -482,11 +484,11 @@ class LocalBackend:
                 f"job {layout.job!r} does not fit {here} ({_describe_capacity(room)}) and fit is strict"
                 f"{', the default in a pod' if pod else ''}; {advice}, "
                 "or let it run on what is there (fit: shrink in the job, or ALLABOARD_FIT=shrink):",
-                [Problem("resources", w.rpartition(": ")[0].replace("this machine", here)) for w in words],
+                [Problem("resources", cut.rpartition(": ")[0].replace("this machine", here)) for cut in cuts],
                 code="never_fits",
             )
         members = dict(zip([m.group for m in layout.members][::-1], list(smaller)[::-1], strict=False))
-        return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(words)
+        return layout.with_needs({r: Needs(n.cpu, n.memory, n.gpu) for r, n in members.items()}), list(cuts)
 
     def _of_the_node(self, plan: Plan) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The folders of the node that the job mounts, which are folders of this machine unless it maps the
@@ -584,8 +586,8 @@ class LocalBackend:
             return begun[0]
         if begun:
             raise UnknownRun(
-                f"{show(run)} fits {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
-                "write more of it"
+                f"{show(run)} matches {len(begun)} runs: {', '.join(sorted(f.name for f in begun)[:5])}; "
+                "give a longer prefix"
             )
         near = nearest(run, [f.name for f in every] + [f.name.rpartition("-")[0] for f in every])
         hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this machine"
@@ -615,7 +617,7 @@ class LocalBackend:
         return record
 
     def _read_state(self, attempt: AttemptFolder) -> Observation | None:
-        """What the supervisor last wrote; None when it wrote nothing."""
+        """State that the supervisor wrote last; None: it wrote no state."""
         written = _read_state_file(attempt)
         return None if written is None else written.seen
 
@@ -752,8 +754,8 @@ class LocalBackend:
 
     @_translate_disk_errors
     def stacks(self, run: str, between: float = BETWEEN) -> tuple[ProcessLook, ...]:
-        """What the processes of its members are doing, by two looks ``between`` seconds apart; empty where
-        none of them runs Python, or this is no Linux.
+        """Stacks of the processes of its members, by two looks ``between`` seconds apart; empty unless one
+        of them runs Python, and on systems other than Linux.
         """
         return look_twice(self._read_record(self.find(run)).uid, between)
 
@@ -790,8 +792,8 @@ class LocalBackend:
         layout = _read_layout(folder.attempt(record.generation, record.attempt))
         if layout is None:
             raise BadInput(
-                f"run {folder.name} was deleted, and with it where its checkpoints are; "
-                "name their folder instead"
+                f"run {folder.name} was deleted, so the place of its checkpoints is unknown; "
+                "give their folder instead"
             )
         return None if layout.saving is None else layout.saving.uri
 
@@ -850,7 +852,8 @@ class LocalBackend:
         attempt = folder.attempt(record.generation, selection.attempt or record.attempt)
         if not attempt.path.is_dir():
             raise BadInput(
-                f"run {folder.name} has no attempt {selection.attempt}; it is on attempt {record.attempt}"
+                f"run {folder.name} has no attempt {selection.attempt}; "
+                f"its newest attempt is {record.attempt}"
             )
         seen = self._read_state(attempt)
         return self._read_logs(attempt, seen.members if seen else (), selection, cursor)
@@ -959,8 +962,8 @@ class LocalBackend:
                     _stop_by_signal(attempt, record.uid, kill)
                     if self.on_silence is not None:
                         self.on_silence(
-                            f"the stop of {record.run} cannot be written down ({error.strerror}): its "
-                            "supervisor is told by a signal, and its end may not be written down either"
+                            f"the stop of {record.run} cannot be saved ({error.strerror}); its supervisor "
+                            "gets a signal instead, and the end of the run may not be saved either"
                         )
         stuck = _Stuck(folder.attempt(record.generation, record.attempt), self.on_silence)
         while stuck.look():
@@ -983,16 +986,17 @@ class LocalBackend:
     def resume(self, run: str) -> None:
         self._request_of_live(run, "resume")
 
-    def _request_of_live(self, run: str, what: str) -> None:
+    def _request_of_live(self, run: str, request: str) -> None:
         folder = self.find(run)
         record = self._read_record(folder)
         state = self._state_of_run(folder, record)
         if state.is_final:
             raise BadInput(
-                f"run {folder.name} {state}; only a live run can be {what}{'d' if what == 'resume' else 'ed'}"
+                f"run {folder.name} {state}; only a live run can be "
+                f"{request}{'d' if request == 'resume' else 'ed'}"
             )
         folder.attempt(record.generation, record.attempt).write_request(
-            f"{what}-{random.token_hex(4)}", {"do": what}
+            f"{request}-{random.token_hex(4)}", {"do": request}
         )
 
     @_translate_disk_errors
@@ -1098,7 +1102,9 @@ class LocalBackend:
         return tuple(dict.fromkeys(troubles))
 
     def _needs_housekeeping(self, folder: RunFolder, now: Moment, keep: float) -> bool:
-        """Whether a run may need housekeeping. Takes no lock, because most runs need none."""
+        """Return whether a run may need housekeeping. Takes no lock, because most runs need no
+        housekeeping.
+        """
         record = records.read_record(folder)
         if record is None:
             return _is_abandoned(folder)
@@ -1182,7 +1188,7 @@ class _Stuck:
         self.since: float | None = None
 
     def look(self) -> bool:
-        """Whether one of them is held by a debugger; looks once in a while."""
+        """Return whether a debugger holds one of the processes. Reads the process table at intervals only."""
         now = time.monotonic()
         if now - self.looked < _STOPPED_EVERY:
             return self.held
@@ -1197,8 +1203,8 @@ class _Stuck:
             if self.say is not None:
                 run, pid = self.attempt.path.parent.name, held[0].pid
                 self.say(
-                    f"process {pid}, which has to end {run}, is held by {debugger_of(pid)}: it has "
-                    f"{show_seconds(HELD_AT_MOST)} to go on, then it is killed, and the members with it"
+                    f"process {pid}, which must end {run}, is held by {debugger_of(pid)}: let it continue "
+                    f"within {show_seconds(HELD_AT_MOST)}, or it is killed together with the members"
                 )
         return self.held
 
@@ -1216,12 +1222,12 @@ class _StartTimer:
         if waited > START_LIMIT:
             raise SiteError(
                 f"the supervisor of {self.run} has not started within {START_LIMIT:g} s ({_machine_load()}); "
-                "nothing was started; run it again when the machine has less to do",
+                "nothing was started; try again when the machine is less busy",
                 code="no_supervisor",
             )
         if waited > NOTICE_AFTER and self.say is not None:
             self.say(
-                f"waits for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: "
+                f"waiting for the supervisor of {self.run} to start, {START_LIMIT:g} s at most: "
                 f"{_machine_load()}"
             )
             self.say = None
@@ -1304,7 +1310,7 @@ _PoolViews = dict[str, PoolView]
 
 
 def _waiting_reason(written: Any, glances: _PoolViews) -> str | None:
-    """Why a run waits now. Computed here, because its supervisor sleeps until slots are free."""
+    """Reason for which a run waits now. Computed here, because its supervisor sleeps until slots are free."""
     try:
         queued = read_value(_Queued, written)
         cpu, memory, gpus = queued.room
@@ -1324,12 +1330,12 @@ def _exists(folder: RunFolder) -> bool:
 
 
 def _is_abandoned(folder: RunFolder) -> bool:
-    """Whether a folder without a record was abandoned. A launch in progress holds its lock."""
+    """Return whether a folder without a record was abandoned. A launch in progress holds its lock."""
     return folder.path.is_dir() and not is_held(folder.lock)
 
 
 def _readable_and_created(folder: RunFolder) -> tuple[bool, float]:
-    """Whether the files of a run can be read, and when it was created."""
+    """Return whether the files of a run can be read, and the time of its creation."""
     with suppress(SiteError, OSError):
         if record := records.read_record(folder):
             _read_state_file(folder.attempt(record.generation, record.attempt))
@@ -1349,7 +1355,7 @@ class _Queued:
 
 @dataclass(frozen=True, slots=True)
 class _StateFile:
-    """What a supervisor writes down. ``queued`` of an older release is a sentence."""
+    """State file of a supervisor. ``queued`` of an older release is a sentence."""
 
     seen: Observation
     written: float
@@ -1382,7 +1388,7 @@ def _read_state_file(attempt: AttemptFolder) -> _StateFile | None:
         seen = Observation.from_dict(body["seen"])
         return replace(read_value(_StateFile, {**body, "seen": {"run": seen.run}}), seen=seen)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        trouble = f"holds no state of a run ({error})"
+        trouble = f"is not the state of a run ({error})"
         raise unreadable_error(attempt.state, body, STATE_VERSION, trouble) from error
 
 
@@ -1394,7 +1400,7 @@ def _read_layout(attempt: AttemptFolder) -> Layout | None:
     try:
         return Layout.from_dict(plan["layout"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        trouble = f"holds no plan of a run ({error})"
+        trouble = f"is not the plan of a run ({error})"
         raise unreadable_error(attempt.plan, plan, STATE_VERSION, trouble) from error
 
 
@@ -1413,7 +1419,7 @@ def _is_overdue(attempt: AttemptFolder, ended: float, now: Moment) -> bool:
 
 
 def _is_older(attempt: AttemptFolder, ended: float, now: Moment, seconds: float) -> bool:
-    """Whether the end of a run is so long ago. Its state is read only where that seems so."""
+    """Return whether a run ended before a moment. Its state is read only if the files are that old."""
     return now.wall - ended >= seconds and _since_end(attempt, ended, now) >= seconds
 
 
@@ -1462,22 +1468,22 @@ def _is_of_another_boot(attempt: AttemptFolder) -> bool:
 
 
 def _ended_with_machine(folder: RunFolder, record: RunRecord) -> bool:
-    """Whether the attempt of this record was lost because the machine was rebooted."""
+    """Return whether the attempt of this record was lost because the machine was rebooted."""
     lost = record.outcome is not None and record.outcome.state == State.LOST
     return lost and _is_of_another_boot(folder.attempt(record.generation, record.attempt))
 
 
 def _loss_reason(attempt: AttemptFolder) -> str:
-    """Why a run that has not ended has no supervisor."""
+    """Reason for which a run that has not ended has no supervisor."""
     if _is_of_another_boot(attempt):
         return "the machine was rebooted"
     last_line = tail(attempt.supervisor_log, 1)
-    why = f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
-    return why if _is_all_found(attempt) else f"{why}, {_NOT_FOUND}"
+    reason = f"its supervisor ended with: {last_line}" if last_line else "its supervisor was killed"
+    return reason if _is_all_found(attempt) else f"{reason}, {_NOT_FOUND}"
 
 
 def _is_all_found(attempt: AttemptFolder) -> bool:
-    """Whether every process of a run without a supervisor is gone, or can be found and ended."""
+    """Return whether every process of a run without a supervisor is gone, or can be found and ended."""
     written = _read_state_file(attempt)
     if written is None or written.grouped or not any(m.started for m in written.seen.members):
         return True
@@ -1498,8 +1504,8 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
     problems = []
     idle = ENGINES[layout.engine].idle(layout.framework)
     if not all(group.command or group.role in idle for group in layout.groups):
-        words = "is missing; on one machine no image is there whose entrypoint could run: give the program, "
-        problems.append(Problem("command", f"{words}like [python, train.py]"))
+        message = "is missing; a local run has no image with an entrypoint: give the program, like "
+        problems.append(Problem("command", f"{message}[python, train.py]"))
     for group in layout.groups:
         if not group.command:
             continue
@@ -1526,7 +1532,7 @@ def _reference_note(plan: Plan, layout: Layout) -> str | None:
     ]
     if not unknown:
         return None
-    return f"{', '.join(dict.fromkeys(unknown))}: no variable of the job, stays as it is, as in a pod"
+    return f"{', '.join(dict.fromkeys(unknown))}: not a variable of the job; left as it is, as in a pod"
 
 
 def _ignored_note(plan: Plan) -> str | None:
@@ -1555,7 +1561,7 @@ def _ignored_note(plan: Plan) -> str | None:
     if not fields:
         return None
     turn = f"; {FIRST_COME}" if {"queue", "priority"} & {*gang} else ""
-    return f"{', '.join(fields)}: no meaning on one machine, left out{turn}"
+    return f"{', '.join(fields)}: ignored on one machine{turn}"
 
 
 def _describe_capacity(room: Capacity) -> str:

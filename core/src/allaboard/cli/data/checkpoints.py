@@ -68,17 +68,17 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     if as_json:
         show_json({"checkpoints": [_checkpoint_body(item) for item in complete]})
         return
-    from allaboard.report import words
+    from allaboard.report.words import metrics, table
 
     if not complete:
         say(f"no complete checkpoint in {uri}")
     else:
         head = ("step", "saved", "size", "metrics", "where")
         rows = (
-            (str(c.step), _saved_at(c), show_bytes(c.bytes), words.metrics(c.metrics) or "-", c.uri)
+            (str(c.step), _saved_at(c), show_bytes(c.bytes), metrics(c.metrics) or "-", c.uri)
             for c in complete
         )
-        for line in words.table(head, rows):
+        for line in table(head, rows):
             say(line)
     for torn in items:
         if isinstance(torn, Torn):
@@ -126,7 +126,7 @@ def _saved_at(checkpoint: Checkpoint) -> str:
 
 @checkpoints.command(epilog=VERIFY_EPILOG, help=f"Read every byte and compare it with the manifest. {WHERE}")
 @click.argument("where")
-@click.option("--step", type=click.IntRange(min=0), metavar="N", help="This step alone.")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step.")
 @store_option
 @place_options
 @json_option
@@ -196,7 +196,11 @@ def collect(
 @checkpoints.command(epilog=PRUNE_EPILOG, help=f"Retire old checkpoints. {WHERE}")
 @click.argument("where")
 @click.option(
-    "--keep", type=click.IntRange(min=1), required=True, metavar="N", help="How many of the newest to keep."
+    "--keep",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="Number of newest checkpoints to keep.",
 )
 @click.option("--best", metavar="METRIC:MODE", help="Also keep the best one: val_loss:min or accuracy:max.")
 @store_option
@@ -214,9 +218,9 @@ def prune(where: str, keep: int, best: str | None, store: str | None, at: Place,
     if as_json:
         show_json(pruned.to_dict())
         return
-    say(f"kept {_list_steps(pruned.kept)}; let go of {_list_steps(pruned.retired)}")
+    say(f"kept {_list_steps(pruned.kept)}; retired {_list_steps(pruned.retired)}")
     if pruned.held:
-        say(f"somebody reads {_list_steps(pruned.held)}: kept for now")
+        say(f"a reader holds {_list_steps(pruned.held)}: kept for now")
     if pruned.removed:
         say(f"removed the files of {_list_steps(pruned.removed)}: {show_bytes(pruned.bytes)}")
     if pruned.waiting:
@@ -243,7 +247,7 @@ def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int |
     hide(backend.secrets_of(where))  # the names of metrics are a member's
     saved = backend.saving(where)
     if saved is None:
-        raise BadInput(f"the job of run {where!r} says nothing of checkpoints; name their folder instead")
+        raise BadInput(f"the job of run {where!r} has no checkpoints; give their folder instead")
     if at.is_cluster and ("://" not in saved or saved.startswith("file://")):
         raise SiteError(
             f"the checkpoints of {where} are at {saved} in its members, on a volume that is not mounted "

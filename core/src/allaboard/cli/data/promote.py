@@ -53,9 +53,14 @@ Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
     help="A limit that must hold: accuracy>=0.97, loss<=0.2.",
 )
 @click.option("--rollback", is_flag=True, help="Promote the previous champion again.")
-@click.option("--to", type=click.IntRange(min=1), metavar="N", help="With --rollback: this promotion.")
+@click.option(
+    "--to",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --rollback: the number of the promotion to restore.",
+)
 @click.option("--history", is_flag=True, help="Show all promotions, newest first.")
-@click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, kept in the record.")
 @click.option(
     "--single-writer",
     is_flag=True,
@@ -112,13 +117,13 @@ def promote(
 
 def _check_one_action(checkpoint: str | None, rollback: bool, history: bool, to: int | None) -> None:
     given = [
-        what
-        for what, value in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
+        option
+        for option, value in (("CHECKPOINT", checkpoint), ("--rollback", rollback), ("--history", history))
         if value
     ]
     if len(given) != 1:
-        what_is_given = f"{' and '.join(given)} are given" if given else "none is given"
-        raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {what_is_given}")
+        trouble = f"{' and '.join(given)} are given" if given else "none is given"
+        raise BadInput(f"give one of CHECKPOINT, --rollback and --history; {trouble}")
     if to is not None and not rollback:
         raise BadInput("--to names the target of --rollback; add --rollback, or leave out --to")
 
@@ -161,12 +166,12 @@ def _say_decision(decision: Decision) -> None:
 
 
 def _say_history(shown: History, uri: str) -> None:
-    from allaboard.report import words
+    from allaboard.report.words import table
 
     if not shown.promotions:
         say(f"nothing was promoted in {uri} yet")
     else:
-        for line in words.table(
+        for line in table(
             ("number", "at", "by", "metrics", "checkpoint", "reason"), map(_row, shown.promotions)
         ):
             say(line)
@@ -175,14 +180,14 @@ def _say_history(shown: History, uri: str) -> None:
 
 
 def _row(promotion: Promotion) -> tuple[str, ...]:
-    from allaboard.report import words
+    from allaboard.report.words import metrics
 
-    why = promotion.reason or (f"restores {promotion.restores}" if promotion.restores else "-")
+    reason = promotion.reason or (f"restores {promotion.restores}" if promotion.restores else "-")
     return (
         str(promotion.number),
         promotion.at or "-",
         promotion.by or "-",
-        words.metrics(promotion.metrics) or "-",
+        metrics(promotion.metrics) or "-",
         promotion.checkpoint,
-        why,
+        reason,
     )

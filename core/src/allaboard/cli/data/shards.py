@@ -90,14 +90,14 @@ def prepare(
 def list_(uri: str, store: str | None, as_json: bool) -> None:
     """Show the shards of a data set."""
     from allaboard import shards as of
-    from allaboard.report import words
+    from allaboard.report.words import table
 
     at = resolved(uri, store)
     index = of.load_index(at)
     if as_json:
         show_json({"uri": at, **index.to_dict()})
         return
-    for line in words.table(
+    for line in table(
         ("shard", "samples", "size"), ((s.name, str(s.samples), show_bytes(s.size)) for s in index.shards)
     ):
         say(line)
@@ -126,5 +126,5 @@ def _describe_size(index: Index) -> str:
     return f"{_count(index.samples, 'sample')} in {shards}, {show_bytes(index.size)}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -185,8 +185,8 @@ def _run_detached(
         return 0
     for note in (*handle.notes, *(f"no client follows it: {warning}" for warning in warnings)):
         say(note)
-    what = "runs already" if handle.adopted else "is on its way"
-    say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else what}")
+    progress = "runs already" if handle.adopted else "is on its way"
+    say(f"{handle.run} {'succeeded before; its result waits' if handle.hand_over else progress}")
     say(f"  follow     {at.command('follow', handle.run)}")
     say(f"  stop       {at.command('stop', handle.run)}")
     if not plan.key.startswith("once/"):

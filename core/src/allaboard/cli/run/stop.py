@@ -40,7 +40,7 @@ _NO_OWNER = Owner("nobody", "detached", "detached")
     "--orphans", is_flag=True, help="On a cluster: all runs and objects whose clients cannot come back."
 )
 @click.option("--now", is_flag=True, help="Kill its members, without time to save.")
-@click.option("--reason", default="allaboard stop", metavar="TEXT", help="Why; kept in the run's record.")
+@click.option("--reason", default="allaboard stop", metavar="TEXT", help="Reason, kept in the run's record.")
 @adopt_option
 @place_options
 @json_option
@@ -52,7 +52,7 @@ def stop(
         if run is not None:
             raise BadInput(f"give either {run!r} or --orphans, not both")
         if adopt:
-            raise BadInput("--adopt is for one job of others, by its name; orphans are ours: leave it out")
+            raise BadInput("--adopt names one job of others; leave it out with --orphans")
         return stop_orphans(at, as_json)
     if run is None:
         raise BadInput("say which run: `allaboard stop RUN`; `allaboard list` shows them")
@@ -69,7 +69,7 @@ def stop(
     elif ended:
         say(
             f"{seen.run} had ended already: {state_of(seen)}"
-            + ("; what was left of it is gone" if living else "")
+            + ("; its remaining members are gone" if living else "")
         )
     elif seen.stop is not None:
         say(f"{seen.run} was stopped by {seen.stop.by}: {seen.stop.reason}")
@@ -85,7 +85,7 @@ def _request_stop(backend: Backend, seen: Observation, reason: str, now: bool) -
         if not isinstance(answer, NotYours):
             return
         seen = backend.observe(seen.run)
-    raise OwnershipConflict(f"{seen.run} changes hands all the time; it was not stopped, try again")
+    raise OwnershipConflict(f"{seen.run} changes its owner too often; it was not stopped, try again")
 
 
 def wait_until_gone(backend: Backend, run: str, at: Place, adopt: bool = False) -> Observation:
@@ -102,14 +102,14 @@ def wait_until_gone(backend: Backend, run: str, at: Place, adopt: bool = False) 
             late = next((d for d in diagnose(seen) if d.code == "node_lost"), None)
             if late is not None:
                 now = at.command("stop", run, "--now", *(["--adopt"] if adopt else []))
-                words = f"the stop is recorded, and goes on by itself; to wait no longer: {now}"
-                raise SiteError(f"{late.summary}\n{words}", code=late.code)
+                hint = f"the stop is recorded and continues by itself; to kill the members now: {now}"
+                raise SiteError(f"{late.summary}\n{hint}", code=late.code)
             if seen.key or _any_runs(seen):
                 deadline = None
             elif time.monotonic() > (deadline := deadline or time.monotonic() + _PATIENCE):
-                why = "is asked to end, and does not though none of its members runs"
+                trouble = "was asked to end and still exists, although none of its members runs"
                 see = at.command("status", run)
-                raise SiteError(f"{run} {why}; its finalizers may keep it; see: {see}")
+                raise SiteError(f"{run} {trouble}; its finalizers may keep it; see: {see}")
             changes.wait(1.0)
             if not seen.alive:
                 time.sleep(0.05)

@@ -43,7 +43,7 @@ def suspend(run: str, adopt: bool, at: Place, as_json: bool) -> None:
         say(f"{name}: suspending; its members may save and end")
     seen = _wait_until(backend, name, at, has_released_slots, "suspended")
     again = at.command("resume", name, *(["--adopt"] if adopt and not seen.key else []))
-    _print_run(seen, as_json, f"{name} is suspended; go on with: {again}")
+    _print_run(seen, as_json, f"{name} is suspended; resume it with: {again}")
 
 
 @click.command(
@@ -73,11 +73,11 @@ def resume(run: str, adopt: bool, at: Place, as_json: bool) -> None:
 
     seen = _wait_until(backend, name, at, is_resumed, "resumed")
     watch = at.command("follow", name)
-    _print_run(seen, as_json, f"{name} is on its way again; watch it with: {watch}")
+    _print_run(seen, as_json, f"{name} is on its way again; follow it with: {watch}")
 
 
 def _wait_until(
-    backend: Backend, run: str, at: Place, reached: Callable[[Observation], bool], what: str
+    backend: Backend, run: str, at: Place, reached: Callable[[Observation], bool], goal: str
 ) -> Observation:
     deadline = None
     with backend.changes(run) as changes:
@@ -89,14 +89,14 @@ def _wait_until(
             if not any(m.phase == "running" for m in seen.members):
                 deadline = deadline or time.monotonic() + _PATIENCE
                 if time.monotonic() > deadline:
-                    why = f"was asked to be {what} and did not answer for {_PATIENCE:g} s"
-                    raise SiteError(f"{run} {why}; see: {at.command('status', run)}")
+                    trouble = f"was asked to be {goal} and did not answer for {_PATIENCE:g} s"
+                    raise SiteError(f"{run} {trouble}; see: {at.command('status', run)}")
             changes.wait(1.0)
 
 
-def _print_run(seen: Observation, as_json: bool, words: str) -> None:
+def _print_run(seen: Observation, as_json: bool, message: str) -> None:
     state = state_of(seen)
     if as_json:
         show_json(summary(seen, diagnose(seen)))
     else:
-        say(f"{seen.run} ended meanwhile: {state}" if state.is_final else words)
+        say(f"{seen.run} ended meanwhile: {state}" if state.is_final else message)

@@ -95,8 +95,8 @@ def demo(folder: str, no_kill: bool) -> int:
     if code := shell("evaluate", "evaluate.yaml", "--checkpoint", best, "--json", into="evaluation.json"):
         return code
     shell.title("Good enough, and better than the champion? Then it is the champion.")
-    words = ("--metrics", "evaluation.json", "--metric", "accuracy", "--threshold", "accuracy>=0.9")
-    if code := shell("promote", best, "--into", "store://spirals", *words):
+    criteria = ("--metrics", "evaluation.json", "--metric", "accuracy", "--threshold", "accuracy>=0.9")
+    if code := shell("promote", best, "--into", "store://spirals", *criteria):
         return code
     shell.title("All of it on one page.")
     if code := shell("report", run, "-o", "page.html", with_store=False):
@@ -117,8 +117,8 @@ def _lay_out(place: Path) -> None:
             if not (place / name).exists():
                 (place / name).write_bytes((source / name).read_bytes())
     except OSError as error:
-        why = f"{place} cannot hold the demo: {error.strerror}; name a folder that you may write to"
-        raise BadInput(why) from error
+        message = f"{place} cannot hold the demo: {error.strerror}; name a folder that you may write to"
+        raise BadInput(message) from error
 
 
 class _Shell:
@@ -132,15 +132,15 @@ class _Shell:
         say()
         say(self.ink(f"{self.number}. {text}", bold=True, colour=""))
 
-    def __call__(self, *words: str, into: str | None = None, with_store: bool = True) -> int:
+    def __call__(self, *arguments: str, into: str | None = None, with_store: bool = True) -> int:
         """Its exit code. ``into``: the file that takes its output."""
-        words = (*words, "--store", STORE) if with_store else words
-        shown = shlex.join(["allaboard", *words]) + (f" > {into}" if into else "")
+        arguments = (*arguments, "--store", STORE) if with_store else arguments
+        shown = shlex.join(["allaboard", *arguments]) + (f" > {into}" if into else "")
         say(self.ink(f"$ {shown}", "cyan"))
         sys.stdout.flush()
         from allaboard.backends.local.host.isolated import isolated_command
 
-        command = isolated_command("allaboard", *words)
+        command = isolated_command("allaboard", *arguments)
         if into is None:
             return _end_of(subprocess.Popen(command, cwd=self.place))
         with (self.place / into).open("wb") as file:
@@ -186,7 +186,7 @@ class _Misfortune:
                 return
 
     def lines(self, resumed_from: int | None, lost: int) -> list[str]:
-        """What has come of it."""
+        """Lines about the result."""
         if not self.killed:
             return []
         from_where = "from its beginning" if resumed_from is None else f"from step {resumed_from}"

@@ -35,7 +35,7 @@ Examples:
 
 Kueue must run with --feature-gates=PriorityBoost=true, and nobody else may write this annotation. A run
 gets the more boost, from 0 to 6, the more GPU-seconds it has not saved; it stays below the next priority
-class. Who saves no checkpoints below --store gets none. When it ends, it takes its boosts away.
+class. A run without checkpoints below --store gets none. At its end the command removes its boosts.
 """
 MOST_ENTRIES = 20_000
 """Entries of one run's folder that are looked at."""
@@ -51,7 +51,7 @@ class _Ended(BaseException):
 @click.command(epilog=EPILOG)
 @click.option("--backend", type=click.Choice(["kubernetes"]), expose_value=False, help="As with other verbs.")
 @cluster_options
-@click.option("--all-namespaces", is_flag=True, help="Runs of all namespaces; else of one.")
+@click.option("--all-namespaces", is_flag=True, help="Runs of all namespaces, not of one.")
 @click.option(
     "--store",
     "stores",
@@ -65,9 +65,9 @@ class _Ended(BaseException):
     show_default=True,
     help="How often each run's checkpoints are listed. A boost stands for twice as long.",
 )
-@click.option("--once", is_flag=True, help="One look, and leave the boosts as they are then.")
-@click.option("--clear", is_flag=True, help="Take away all boosts that were written, and end.")
-@click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written.")
+@click.option("--once", is_flag=True, help="Update the boosts once, then exit and keep them.")
+@click.option("--clear", is_flag=True, help="Remove all boosts that were written, then exit.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written.")
 @json_option
 def boost(
     kubeconfig: str | None,
@@ -87,10 +87,10 @@ def boost(
     from allaboard.backends.kubernetes.watch.informer import hub_of
 
     if all_namespaces and namespace:
-        raise click.UsageError("--namespace and --all-namespaces say different things; name one of them")
+        raise click.UsageError("--namespace and --all-namespaces exclude each other; give one of them")
     stores = stores or tuple(filter(None, [os.environ.get("ALLABOARD_STORE")]))
     if not stores and not clear:
-        raise BadInput("no --store: name where the checkpoints of runs are, such as s3://checkpoints")
+        raise BadInput("no --store: give the place of the checkpoints of runs, such as s3://checkpoints")
     stores = tuple(map(resolved, stores))
     every = read_seconds(interval)
     if every < 1:
@@ -173,7 +173,7 @@ class Keeper:
                         self._look(copy)
                         rest = SHORTEST_REST
                     except AllaboardError as error:
-                        self._say_once(f"tries again in a moment: {error}")
+                        self._say_once(f"trying again soon: {error}")
                         self.pause(rest)
                         rest = min(2 * rest, LONGEST_REST)
                     copy.wait(self.booster.interval)
@@ -185,10 +185,10 @@ class Keeper:
 
     def _look(self, copy: Copy) -> None:
         if (other := self._leader()) is not None:
-            self._say_once(f"waits: {other} writes the boosts here")
+            self._say_once(f"waiting: {other} writes the boosts here")
             return
         if copy.trouble is not None:
-            self._say_once(f"goes on with what it knows, for the watch tells nothing: {copy.trouble}")
+            self._say_once(f"continuing with known workloads; the watch fails: {copy.trouble}")
         else:
             self._said = ""
         look = self.booster.look(self.api, copy.objects(), self.api.server_time())
@@ -196,7 +196,7 @@ class Keeper:
             self.show(look)
 
     def _leader(self) -> str | None:
-        """Who else writes the boosts here; None: this one does. In a dry run nobody is in the way."""
+        """Name of another process that writes the boosts here; None: no other does, or this is a dry run."""
         from allaboard.backends.kubernetes.operations.boost import lead
         from allaboard.backends.kubernetes.state.leases import EVERY
 
@@ -219,10 +219,10 @@ class Keeper:
 
         return self.api.list(KUEUE_WORKLOADS, self.namespace)[0]
 
-    def _say_once(self, words: str) -> None:
-        if words != self._said:
-            self._said = words
-            self.show(words)
+    def _say_once(self, message: str) -> None:
+        if message != self._said:
+            self._said = message
+            self.show(message)
 
 
 def _show(as_json: bool, look: Look | str) -> None:
@@ -247,16 +247,16 @@ def _lines(look: Look) -> Iterator[str]:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """SIGTERM and Ctrl-C end it once; what is taken away afterwards is not interrupted."""
+    """Let SIGTERM and Ctrl-C end the loop once; they do not interrupt the removal of boosts afterwards."""
 
     def end(*_: object) -> NoReturn:
-        for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         raise _Ended
 
-    before = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -23,7 +23,7 @@ Exit code 0 when the job can be run, warnings or not; 2 when it has errors.
 @click.argument("job", metavar="JOB")
 @json_option
 def check(job: str, as_json: bool) -> int:
-    """Say everything that is wrong with a job file (YAML or JSON; -: stdin), or with a manifest in the place
+    """Report every problem of a job file (YAML or JSON; -: stdin), or with a manifest in the place
     of one, each with its path and the nearest right word."""
     from allaboard.checking.files import check as problems_of
     from allaboard.convert.manifests import fields_of, given_in
@@ -36,8 +36,8 @@ def check(job: str, as_json: bool) -> int:
     try:
         fields, source = fields_of(*given)
         problems = problems_of(fields, folder=folder_of(job))
-        if source is not None and (words := other_version(source, engine_of(TrainingJob.of(fields)))):
-            problems.append(Problem("apiVersion", words, severity="warning"))
+        if source is not None and (warning := other_version(source, engine_of(TrainingJob.of(fields)))):
+            problems.append(Problem("apiVersion", warning, severity="warning"))
     except BadInput as error:
         problems = [*(error.problems or [Problem("", error.headline)])]
     errors = [p for p in problems if p.severity == "error"]

@@ -28,8 +28,8 @@ Examples:
   allaboard convert pytorchjob.yaml --to xgboostjob
   allaboard convert --from-cluster -n research > jobs.yaml
 
-A job means on a cluster what the manifest means; what differs is said, each with its path. Other objects in a
-file are passed over. Exit code 2 when a manifest cannot be converted; the others are printed all the same.
+A job means on a cluster what the manifest means; every difference is printed with its path. Other objects
+in a file are skipped. Exit code 2 when a manifest cannot be converted; the others are printed all the same.
 """
 MOST_FILES = 10_000
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -37,8 +37,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="[FILE|FOLDER|-]", required=False)
-@click.option("--to", metavar="ENGINE", help="To the manifests of this engine, not to a job.")
-@click.option("--from-cluster", is_flag=True, help="The jobs that others made on a cluster.")
+@click.option("--to", metavar="ENGINE", help="Convert to manifests of this engine, not to a job.")
+@click.option("--from-cluster", is_flag=True, help="Convert the jobs that others created on a cluster.")
 @cluster_options
 @json_option
 def convert(
@@ -58,21 +58,21 @@ def convert(
     if from_cluster == (source is not None):
         raise click.UsageError("give a file, a folder, - or --from-cluster")
     if not from_cluster and (kubeconfig or context or namespace):
-        raise click.UsageError("--kubeconfig, --context and --namespace go with --from-cluster")
+        raise click.UsageError("--kubeconfig, --context and --namespace need --from-cluster")
     engine = None if to is None else engine_of_kind(to).NAME
     unread: list[str] = []
     if from_cluster:
-        found = _live_objects(Place("kubernetes", kubeconfig, context, namespace))
+        sources = _live_objects(Place("kubernetes", kubeconfig, context, namespace))
     else:
         assert source is not None
-        found = list(_documents(source, unread))
-    outcomes = converted(found, engine)
-    if not any(one.documents for one in outcomes):
+        sources = list(_documents(source, unread))
+    outcomes = converted(sources, engine)
+    if not any(outcome.documents for outcome in outcomes):
         _raise_nothing_found(source, outcomes, unread)
     _print(outcomes, as_json)
-    if not as_json or any(one.problems for one in outcomes):
+    if not as_json or any(outcome.problems for outcome in outcomes):
         _report(outcomes, unread, many=from_cluster or (source is not None and Path(source).is_dir()))
-    return ExitCode.BAD_INPUT if any(one.problems for one in outcomes) else ExitCode.OK
+    return ExitCode.BAD_INPUT if any(outcome.problems for outcome in outcomes) else ExitCode.OK
 
 
 # What is read.
@@ -98,17 +98,17 @@ def _files(folder: Path, unread: list[str]) -> list[Path]:
     """The files below a folder that may be manifests, in the order of their names; ``unread``: why folders
     cannot be read. Raises BadInput for more than are taken at once.
     """
-    found: list[Path] = []
+    files: list[Path] = []
 
     def refused(error: OSError) -> None:
         unread.append(f"{error.filename} cannot be read ({error.strerror})")
 
     for where, folders, names in os.walk(folder, onerror=refused):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(where, name) for name in sorted(names) if name.endswith(SUFFIXES)]
-        if len(found) > MOST_FILES:
+        files += [Path(where, name) for name in sorted(names) if name.endswith(SUFFIXES)]
+        if len(files) > MOST_FILES:
             raise BadInput(f"{folder} holds more than {MOST_FILES:,} files; name a folder within it")
-    return found
+    return files
 
 
 def _live_objects(at: Place) -> list[Document]:
@@ -117,29 +117,29 @@ def _live_objects(at: Place) -> list[Document]:
 
     backend = cast("KubernetesBackend", at.open())
     objects = backend.objects_of_others()
-    return [Document(f"{one['kind']}/{one['metadata']['name']}", "", one) for one in objects]
+    return [Document(f"{body['kind']}/{body['metadata']['name']}", "", body) for body in objects]
 
 
 def _raise_nothing_found(source: str | None, outcomes: Sequence[Outcome], unread: Sequence[str]) -> None:
     where = "this namespace" if source is None else "stdin" if source == "-" else source
-    wrong = [problem for one in outcomes for problem in _placed_problems(one)]
+    wrong = [problem for outcome in outcomes for problem in _placed_problems(outcome)]
     if wrong:
         raise BadInput(f"nothing in {where} could be converted:", wrong)
-    passed = [Problem(one.source.place, one.passed or "") for one in outcomes[:20]]
-    passed += [Problem("", words) for words in unread[:20]]
+    passed = [Problem(outcome.source.place, outcome.passed or "") for outcome in outcomes[:20]]
+    passed += [Problem("", trouble) for trouble in unread[:20]]
     raise BadInput(f"{where} holds no job", passed)
 
 
-def _placed_problems(one: Outcome) -> list[Problem]:
+def _placed_problems(outcome: Outcome) -> list[Problem]:
     """Its problems, with the place of the document in their paths."""
-    return [replace(problem, path=f"{one.source.place}: {problem.path}") for problem in one.problems]
+    return [replace(problem, path=f"{outcome.source.place}: {problem.path}") for problem in outcome.problems]
 
 
 # What is told.
 
 
 def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
-    documents = [document for one in outcomes for document in one.documents]
+    documents = [document for outcome in outcomes for document in outcome.documents]
     if not as_json:
         from allaboard.cli.tools.render import to_yaml
 
@@ -149,13 +149,13 @@ def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
 
     from allaboard.text.printable import visible_json
 
-    told = [one.differences() for one in outcomes if not one.problems]
+    differences = [outcome.differences() for outcome in outcomes if not outcome.problems]
     answer = {
         "documents": documents,
-        "changed": [item for changed, _ in told for item in changed],
-        "lost": [item for _, lost in told for item in lost],
+        "changed": [item for changed, _ in differences for item in changed],
+        "lost": [item for _, lost in differences for item in lost],
     }
-    problems = [problem.to_dict() for one in outcomes for problem in _placed_problems(one)]
+    problems = [problem.to_dict() for outcome in outcomes for problem in _placed_problems(outcome)]
     if problems:
         answer["problems"] = problems
     # The documents are what is sent: they keep what the author wrote.
@@ -163,34 +163,35 @@ def _print(outcomes: Sequence[Outcome], as_json: bool) -> None:
 
 
 def _report(outcomes: Sequence[Outcome], unread: Sequence[str], *, many: bool) -> None:
-    """What became of each document, on stderr."""
-    for one in outcomes:
-        for line in _lines(one):
-            say(f"{one.title}: {line}", to_stderr=True)
-    for words in unread:
-        say(f"not a manifest: {words}", to_stderr=True)
+    """Print the result of each document on stderr."""
+    for outcome in outcomes:
+        for line in _lines(outcome):
+            say(f"{outcome.title}: {line}", to_stderr=True)
+    for trouble in unread:
+        say(f"not a manifest: {trouble}", to_stderr=True)
     if many:
         for line in _summary(outcomes, unread):
             say(line, to_stderr=True)
 
 
-def _lines(one: Outcome) -> Iterator[str]:
-    if one.passed:
-        yield f"passed over, {one.passed}"
-    for problem in one.problems:
+def _lines(outcome: Outcome) -> Iterator[str]:
+    if outcome.passed:
+        yield f"passed over, {outcome.passed}"
+    for problem in outcome.problems:
         yield f"cannot be converted: {problem}"
-    changed, lost = one.differences() if not one.problems else ([], [])
+    changed, lost = outcome.differences() if not outcome.problems else ([], [])
     for item in changed:
-        yield f"changed: {_path(one, item)}: {_words(item['from'])} -> {_words(item['to'])} ({item['why']})"
+        values = f"{_shown(item['from'])} -> {_shown(item['to'])}"
+        yield f"changed: {_path(outcome, item)}: {values} ({item['why']})"
     for item in lost:
-        yield f"lost: {_path(one, item)}: {_words(item['value'])} ({item['why']})"
+        yield f"lost: {_path(outcome, item)}: {_shown(item['value'])} ({item['why']})"
 
 
-def _path(one: Outcome, item: dict[str, Any]) -> str:
-    return str(item["path"]).removeprefix(f"{one.source.place}: ")
+def _path(outcome: Outcome, item: dict[str, Any]) -> str:
+    return str(item["path"]).removeprefix(f"{outcome.source.place}: ")
 
 
-def _words(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value in one line, shortened."""
     import json
 

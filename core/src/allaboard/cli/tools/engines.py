@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from allaboard.cli.place import json_option
-from allaboard.report import words
 from allaboard.report.terminal import say, show_json
+from allaboard.report.words import table
 
 EPILOG = """\b
 Examples:
@@ -18,10 +18,12 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--matrix", is_flag=True, help="Also which gang scheduler each of them goes with, and how.")
+@click.option(
+    "--matrix", is_flag=True, help="Also print which gang schedulers each of them supports, and how."
+)
 @json_option
 def engines(matrix: bool, as_json: bool) -> None:
-    """The kinds of jobs that this version makes. `allaboard cluster` says what a cluster has."""
+    """List the kinds of jobs that this version makes. `allaboard cluster` shows what a cluster has."""
     every = [_described(name) for name in _known()]
     if as_json:
         show_json({"engines": every})
@@ -36,13 +38,13 @@ def engines(matrix: bool, as_json: bool) -> None:
         ]
         for e in every
     ]
-    for line in words.table(("ENGINE", "FRAMEWORK", "OBJECT", "OPERATOR", "ROLES, BY RANK"), rows):
+    for line in table(("ENGINE", "FRAMEWORK", "OBJECT", "OPERATOR", "ROLES, BY RANK"), rows):
         say(line)
     if matrix:
         say()
         gangs = [*every[0]["gangs"]]
         pairs = [[e["name"], *(_pair(e["gangs"][gang]) for gang in gangs), e["kueue"]["how"]] for e in every]
-        for line in words.table(("ENGINE", *gangs, "kueue"), pairs):
+        for line in table(("ENGINE", *gangs, "kueue"), pairs):
             say(line)
         say()
         say(
@@ -72,7 +74,7 @@ def _described(name: str) -> dict[str, Any]:
         pair = pair_engine_and_gang(engine, gang)
         natively = gang.NAME in engine.NATIVELY
         gangs[gang.NAME] = {"how": pair.how, "natively": natively, "reason": pair.reason or None}
-    why = kueue.why_not_admitted(name)
+    reason = kueue.why_not_admitted(name)
     admits = "admitted, if configured" if name in kueue.OFF_BY_DEFAULT else "admitted"
     return {
         "name": engine.NAME,
@@ -89,7 +91,7 @@ def _described(name: str) -> dict[str, Any]:
         "api_version": engine.API_VERSION,
         "operator": engine.OPERATOR.title,
         "gangs": gangs,
-        "kueue": {"how": admits if why is None else "refused", "reason": why},
+        "kueue": {"how": admits if reason is None else "refused", "reason": reason},
     }
 
 

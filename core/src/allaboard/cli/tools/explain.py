@@ -26,7 +26,7 @@ Examples:
 @click.argument("path", metavar="[PATH]", default="")
 @json_option
 def explain(path: str, as_json: bool) -> None:
-    """Say what a field of a job means: its type, what is allowed, its default, an example. Without PATH: the
+    """Explain a field of a job: its type, what is allowed, its default, an example. Without PATH: the
     fields of a job."""
     from allaboard.job.explaining import explain as explained
 

@@ -33,8 +33,9 @@ COLOURS = {"error": "red", "warning": "yellow", "advice": "bright_black"}
 @click.option("--rules", is_flag=True, help="Print the page of all rules, in Markdown, instead.")
 @json_option
 def lint(file: str | None, rules: bool, as_json: bool) -> int:
-    """Say what experts say of the jobs and manifests in FILE (-: stdin), each with its path, why, and what to
-    do."""
+    """Report what experts would change in the jobs and manifests of FILE (-: stdin): the path, the reason,
+    and what to do.
+    """
     if rules:
         from allaboard.lint.page import page
 
@@ -77,8 +78,8 @@ def _lint_all(documents: list[Any], name: str) -> list[tuple[str, list[Finding]]
     for n, document in enumerate(every):
         at = f"document {n + 1}" if len(every) > 1 else ""
         if not isinstance(document, Mapping):
-            words = f"holds {kind_in_words(document)}; a job or a manifest is fields, like `name: digits`"
-            problems.append(Problem(at, words))
+            message = f"holds {kind_in_words(document)}; a job or a manifest is fields, like `name: digits`"
+            problems.append(Problem(at, message))
         elif "apiVersion" in document or "kind" in document:
             from allaboard.lint import lint_object
 
@@ -138,7 +139,7 @@ def _nothing(name: str, others: Sequence[Mapping[str, Any]]) -> str:
     if not others:
         return f"{name} is empty; a job, or a manifest of {known}, can be read"
     named = dict.fromkeys(show(f"{o.get('apiVersion')}/{o.get('kind')}", quote=False) for o in others[:5])
-    advice = [words for o in others[:5] if (words := no_job(o).partition(": ")[2])]
+    advice = [hint for o in others[:5] if (hint := no_job(o).partition(": ")[2])]
     more = f": {'; '.join(dict.fromkeys(advice))}" if advice else ""
     return f"{name} holds no job and no manifest that is known ({', '.join(named)}){more}; known: {known}"
 

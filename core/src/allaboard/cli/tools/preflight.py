@@ -31,7 +31,7 @@ dry run. What you may not read is shown as unknown. Exit code 2 when a check fai
 
 @click.command(epilog=EPILOG)
 @click.argument("job", metavar="JOB")
-@click.option("--key", default="preflight", metavar="K", help="The identity of the run that is tried.")
+@click.option("--key", default="preflight", metavar="K", help="The identity of the run to check.")
 @place_options
 @site_options
 @json_option
@@ -44,7 +44,7 @@ def preflight(
     as_json: bool,
     at: Place,
 ) -> int:
-    """Check that a job can run where it is to run, and say what to do where it cannot."""
+    """Check whether a job can run on its target, and say what to do if it cannot."""
     from allaboard.backends.base import Plan
     from allaboard.running import read_job
 
@@ -93,7 +93,7 @@ def _check_this_machine(plan: Plan, store: str | None, mounts: Sequence[str], fi
 
 
 def _job_checks(error: BadInput) -> Iterator[Check]:
-    """What is wrong with the job itself, one check each."""
+    """Problems of the job itself, one check each."""
     from allaboard.backends.check import Check
     from allaboard.diagnosis import Evidence
 

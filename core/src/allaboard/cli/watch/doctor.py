@@ -49,8 +49,8 @@ COLOURS = {"healthy": "green", "unknown": "yellow"}
 @place_options
 @json_option
 def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: bool) -> None:
-    """Say why a run waits, fails or looks wrong: the cause first, with what shows it, whom to blame,
-    whether trying again helps, and what to do."""
+    """Explain why a run waits, fails or looks wrong: the cause first, with its evidence, whom to blame,
+    whether another try helps, and what to do."""
     if causes:
         from allaboard.diagnosis.page import page
 
@@ -101,7 +101,7 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
 
 
 def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
-    """What people read of the difference to the last good run."""
+    """Lines about the difference to the last good run."""
     ago = "" if since.finished is None else f", {show_seconds(now - since.finished)} ago"
     yield ""
     if not since.changes and not since.lines:
@@ -117,33 +117,33 @@ def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
 
 
 def _why_it_stands(backend: Backend, seen: Observation) -> tuple[Diagnosis | None, str | None]:
-    """What the stacks of its ranks say, of a run whose members run and write nothing; and why there are none,
-    where that is so.
+    """Diagnosis by the stacks of the ranks of a run whose members run and write nothing; and the reason for
+    which there are no stacks.
     """
     from allaboard.diagnosis.stacks import SILENT, diagnose_stacks
 
     if state_of(seen) is not State.RUNNING or not hasattr(backend, "standing"):  # a job of others
         return None, None
     stands = cast("LocalBackend | KubernetesBackend", backend).standing(seen.run, SILENT)
-    found = diagnose_stacks(stands.told.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
-    return found, None if found is not None else stands.told.why
+    stall = diagnose_stacks(stands.told.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
+    return stall, None if stall is not None else stands.told.why
 
 
 def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:
-    """Whether one rank of a run that trains holds up the others: what its supervisor has said of it, or its
-    ranks say now.
+    """Observation with the slow rank of a run that trains: as its supervisor reported it, or as its ranks
+    answer now.
     """
-    from allaboard.backends.local.host.machine import load_words
+    from allaboard.backends.local.host.machine import load_text
     from allaboard.backends.local.supervisor.slowness import BETWEEN, LOOKS
     from allaboard.diagnosis.stragglers import slow_of, slow_rank
 
     if state_of(seen) is not State.RUNNING or seen.slow is not None:
         return seen
-    found = slow_rank(backend.arrivals(seen.run))
-    if found is None:
+    suspect = slow_rank(backend.arrivals(seen.run))
+    if suspect is None:
         return seen
     looks = [backend.stacks(seen.run, BETWEEN) for _ in range(LOOKS)]
-    return replace(seen, slow=slow_of(found, looks, None, load_words()))
+    return replace(seen, slow=slow_of(suspect, looks, None, load_text()))
 
 
 def _with_slow_rank_of_pods(backend: KubernetesBackend, seen: Observation) -> Observation:
@@ -201,7 +201,7 @@ def _as_snapshot(value: Any, name: str) -> Mapping[str, Any]:
 def lines(
     seen: Observation, name: str, diagnoses: tuple[Diagnosis, ...], at: Place, coloured: bool
 ) -> Iterator[str]:
-    """What people read: the cause with its proof, then what else there is."""
+    """Lines for people: the cause with its evidence, then the other findings."""
     ink = Ink(coloured)
     first, *others = diagnoses
     colour = COLOURS.get(first.code, "red")

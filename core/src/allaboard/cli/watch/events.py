@@ -7,8 +7,9 @@ import time
 import click
 
 from allaboard.cli.place import Place, json_option, place_options
-from allaboard.report import localtime, words
+from allaboard.report import localtime
 from allaboard.report.terminal import say, show_json, style
+from allaboard.report.words import table
 from allaboard.text.units import rfc3339
 
 EPILOG = """\b
@@ -22,7 +23,7 @@ Example:
 @place_options
 @json_option
 def events(run: str, at: Place, as_json: bool) -> None:
-    """Say what happened to a run, in order."""
+    """Show the events of a run, in order."""
     backend, seen = at.open_to_watch(run)
     listed = backend.events(seen.run)
     if as_json:
@@ -40,7 +41,7 @@ def events(run: str, at: Place, as_json: bool) -> None:
         return
     now = time.time()
     rows = ((localtime.moment(e.time, now), e.type, e.object, e.reason, e.message) for e in listed)
-    head, *lines = words.table(("time", "type", "object", "reason", "message"), rows)
+    head, *lines = table(("time", "type", "object", "reason", "message"), rows)
     say(style(head, dim=True))
     for event, line in zip(listed, lines, strict=True):
         say(style(line, "yellow") if event.type == "Warning" else line)

@@ -17,8 +17,9 @@ from allaboard.cli.orphans import list_orphans
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import BadInput, SiteError, UnknownRun
-from allaboard.report import localtime, words
+from allaboard.report import localtime
 from allaboard.report.terminal import hide, say, show_json, style
+from allaboard.report.words import COLOURS, duration, members_phrase, step_phrase, table
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of, summary
 from allaboard.text.units import show_bytes, show_seconds
@@ -33,7 +34,7 @@ Examples:
   allaboard list -n research
   allaboard list -A --wide                 of all namespaces, and why they wait
   allaboard list --all -n research         with the jobs that others made
-  allaboard list --orphans -n research     what clients that died have left behind
+  allaboard list --orphans -n research     what dead clients have left behind
 """
 _SHOWN = 10
 """Number of waiting runs that are shown."""
@@ -42,9 +43,11 @@ _HEAD = ("run", "state", "created", "took", "members", "restarts", "progress", "
 
 
 @click.command(name="list", epilog=EPILOG)
-@click.option("--orphans", is_flag=True, help="Runs and objects on a cluster whose clients died.")
-@click.option("--all", "everything", is_flag=True, help="On a cluster: the jobs of others, too.")
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="On a cluster: of all namespaces.")
+@click.option("--orphans", is_flag=True, help="List runs and objects on a cluster whose clients died.")
+@click.option("--all", "everything", is_flag=True, help="On a cluster: also list the jobs of others.")
+@click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, help="On a cluster: list runs of all namespaces."
+)
 @click.option("--wide", is_flag=True, help="More columns: the attempt, the key, and why a run waits.")
 @place_options
 @json_option
@@ -53,7 +56,7 @@ def list_runs(
 ) -> None:
     """Show the runs of this machine or of a cluster's namespace, newest first."""
     if everywhere and not at.is_cluster:
-        raise BadInput("-A is for the namespaces of a cluster; leave it out, or add --backend kubernetes")
+        raise BadInput("-A lists the namespaces of a cluster; leave it out, or add --backend kubernetes")
     if everywhere and at.namespace is not None:
         raise BadInput("-A means all namespaces, and -n one; leave out one of them")
     if orphans:
@@ -86,11 +89,11 @@ def list_runs(
             (*((space,) if everywhere else ()), *_row(seen, now), *(_more(seen) if wide else ()))
             for space, seen in readable
         )
-        head, *lines = words.table(titles, rows)
+        head, *lines = table(titles, rows)
         say(style(head, dim=True))
         for seen, line in zip(whole, lines, strict=True):
             state = str(state_of(seen))
-            say(line.replace(state, style(state, words.COLOURS[state_of(seen)]), 1))
+            say(line.replace(state, style(state, COLOURS[state_of(seen)]), 1))
     for seen in filter(_unreadable, runs):
         say(seen.notes[0], to_stderr=True)
     if not runs:
@@ -119,7 +122,7 @@ def _secrets_of(backend: Backend, seen: Observation) -> tuple[str, ...]:
 
 
 def _unreadable(seen: Observation) -> bool:
-    """Whether its files are damaged, or of a newer allaboard: a note says which."""
+    """Return whether its files are damaged, or written by a newer allaboard; a note says which."""
     return bool({"run_damaged", "run_newer"} & {*seen.flags})
 
 
@@ -136,10 +139,10 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
         seen.run,
         str(state_of(seen)) + (" (deleted)" if seen.deleted else ""),
         localtime.moment(seen.created, now),
-        "-" if seen.started is None else show_seconds(words.duration(seen, now)),
-        words.members_phrase(seen.members) or "-",
+        "-" if seen.started is None else show_seconds(duration(seen, now)),
+        members_phrase(seen.members) or "-",
         str(seen.restarts),
-        words.step_phrase(seen).removeprefix("step ") or "-",
+        step_phrase(seen).removeprefix("step ") or "-",
         who if seen.key else "(a job of others)",
     )
 

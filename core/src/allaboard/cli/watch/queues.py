@@ -36,27 +36,27 @@ _TITLES = {"LocalQueue": "Kueue", "Queue": "Volcano", "ResourceQuota": "quota", 
 @place_options
 @json_option
 def queues(at: Place, as_json: bool) -> None:
-    """Show the queues of this machine or of a cluster's namespace, and who waits in them."""
+    """Show the queues of this machine or of a cluster's namespace, and the runs that wait in them."""
     notes: list[str] = []
     if at.is_cluster:
         backend = cast("KubernetesBackend", at.open())
-        found, notes = backend.queues()
+        listed, notes = backend.queues()
         where = backend.where
     else:
         from allaboard.backends.local.queues import NOTE, read_queue
 
-        found, where = [read_queue(os.environ)], "on this machine"
+        listed, where = [read_queue(os.environ)], "on this machine"
         notes = [NOTE]
     if as_json:
-        show_json({"queues": [queue.to_dict() for queue in found], "notes": notes})
+        show_json({"queues": [queue.to_dict() for queue in listed], "notes": notes})
         return
     now = time.time()
-    for number, queue in enumerate(found):
+    for number, queue in enumerate(listed):
         if number:
             say()
         for line in _lines(queue, now):
             say(line)
-    if not found:
+    if not listed:
         say(f"no queue and no quota {where}: jobs start as soon as nodes have room for them")
     for note in notes:
         say(note, to_stderr=True)
@@ -87,7 +87,7 @@ def _lines(queue: Queue, now: float) -> Iterator[str]:
 
 
 def _bar(amount: Amount) -> str:
-    """How full it is; nothing where there is no limit."""
+    """Bar of the used share; empty without a limit."""
     if not amount.quota:
         return ""
     share = min(1.0, amount.used / amount.quota)

@@ -32,8 +32,8 @@ Examples:
   allaboard report --compare digits-1f0c digits-2b7e -o compared.html
   allaboard report --history digits --champions store://digits -o history.html
 
-One file, which fetches nothing; a small script in it zooms, and nothing needs it. A running run is shown
-in its present state. --json carries everything on the page as data.
+One file, which fetches nothing; a small script in it zooms, and the page works without it. A running
+run is shown in its present state. --json carries everything on the page as data.
 Exit code 0 whenever the run is known, failed runs included.
 """
 _HEAD = 64 << 10
@@ -43,14 +43,12 @@ _HEAD = 64 << 10
 @click.command(epilog=EPILOG)
 @click.argument("runs", metavar="RUN...", nargs=-1)
 @click.option(
-    "--compare", is_flag=True, help="The curves of several runs on one page, and how their jobs differ."
+    "--compare", is_flag=True, help="Show the curves of several runs on one page, and how their jobs differ."
 )
 @click.option(
-    "--history", metavar="NAME", help="The runs of the job NAME: metrics, time and goodput of each."
+    "--history", metavar="NAME", help="Show the runs of the job NAME: metrics, time and goodput of each."
 )
-@click.option(
-    "--champions", metavar="URI", help="With --history: where champions are kept, which are marked."
-)
+@click.option("--champions", metavar="URI", help="With --history: mark the champions kept at URI.")
 @click.option(
     "-o",
     "--output",
@@ -71,34 +69,34 @@ def report(
     at: Place,
     as_json: bool,
 ) -> None:
-    """Write a page about a run: its state and why, its phases, curves, members, checkpoints, events and last
-    lines, the job as it was run, and of a failure what differs from the last good run.
+    """Write a page about a run: its state and the reason, phases, curves, members, checkpoints, events and
+    last lines, its job, and after a failure the differences from the last good run.
     """
     if as_json and output == "-":
         raise BadInput("--json and -o - both want stdout; leave out one of them, or name a file")
-    _check_what(runs, compare, history, champions, output)
+    _check_options(runs, compare, history, champions, output)
     now = time.time()
     if history is not None:
-        found = _runs_of(at, history, now)
+        pages = _runs_of(at, history, now)
         numbers = None if champions is None else _champions(resolved(champions, store))
-        _publish(history_page(history, found, numbers), output, None, as_json, now, {"runs": found})
+        _publish(history_page(history, pages, numbers), output, None, as_json, now, {"runs": pages})
     elif compare:
         bounds = replace(PAGE, points=PAGE.points // len(runs))
-        found = [_told(at, run, now, bounds) for run in runs]
-        _publish(compare_page(found), output, None, as_json, now, {"runs": found})
+        pages = [_data_of(at, run, now, bounds) for run in runs]
+        _publish(compare_page(pages), output, None, as_json, now, {"runs": pages})
     else:
-        told = _told(at, runs[0], now, PAGE)
-        _publish(run_page(told), output, told["run"], as_json, now, {"run": told["run"], "data": told})
+        data = _data_of(at, runs[0], now, PAGE)
+        _publish(run_page(data), output, data["run"], as_json, now, {"run": data["run"], "data": data})
 
 
-def _check_what(
+def _check_options(
     runs: tuple[str, ...], compare: bool, history: str | None, champions: str | None, output: str | None
 ) -> None:
     """Raises BadInput for what does not say one page."""
     if history is not None and (runs or compare):
-        raise BadInput("--history NAME is a page of its own; leave out the runs, or --history")
+        raise BadInput("--history NAME is a page of its own; leave out the runs or --history")
     if champions is not None and history is None:
-        raise BadInput("--champions marks them on the page of --history NAME; add it, or leave it out")
+        raise BadInput("--champions needs --history NAME; add --history, or leave out --champions")
     if compare and not 2 <= len(runs) <= MOST_COMPARED:
         raise BadInput(f"--compare takes 2 to {MOST_COMPARED} runs; {len(runs)} are named")
     if not compare and history is None and len(runs) != 1:
@@ -108,11 +106,11 @@ def _check_what(
             else "name a run (`allaboard list` shows them), or --history NAME"
         )
     if (compare or history is not None) and output is None:
-        raise BadInput("say where the page goes: -o page.html, or -o - for stdout")
+        raise BadInput("name the file of the page: -o page.html, or -o - for stdout")
 
 
-def _told(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
-    """What is told of a run."""
+def _data_of(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
+    """Data of the page of a run."""
     backend, seen = at.open_to_watch(run, evidence=True)
     outcome = Outcome(seen, diagnose(seen))
     read = read_run(backend, outcome, backend.secrets_of(seen.run))
@@ -121,17 +119,21 @@ def _told(at: Place, run: str, now: float, bounds: Bounds) -> dict[str, Any]:
 
 
 def _runs_of(at: Place, name: str, now: float) -> list[dict[str, Any]]:
-    """What is told of the runs of a job, oldest first, without what they wrote. Raises UnknownRun."""
+    """Data of the runs of a job, oldest first, without their logs. Raises UnknownRun."""
     backend = at.open()
-    seen = [one for one in backend.list() if one.job == name]
+    seen = [observed for observed in backend.list() if observed.job == name]
     if not seen:
-        raise UnknownRun(f"no run of a job {name} is known {backend.where}; `allaboard list` shows all")
-    seen.sort(key=lambda one: one.created or 0.0)
+        raise UnknownRun(f"the job {name} has no run {backend.where}; `allaboard list` shows all runs")
+    seen.sort(key=lambda observed: observed.created or 0.0)
     return [
         page_data(
-            Outcome(one, ()), Readings(secrets=backend.secrets_of(one.run)), now, at=at, bounds=SNAPSHOT
+            Outcome(observed, ()),
+            Readings(secrets=backend.secrets_of(observed.run)),
+            now,
+            at=at,
+            bounds=SNAPSHOT,
         )
-        for one in seen[-MOST_RUNS:]
+        for observed in seen[-MOST_RUNS:]
     ]
 
 
@@ -145,7 +147,7 @@ def _champions(uri: str) -> dict[str, int]:
 
 
 def _publish(
-    page: str, output: str | None, run: str | None, as_json: bool, now: float, told: dict[str, Any]
+    page: str, output: str | None, run: str | None, as_json: bool, now: float, body: dict[str, Any]
 ) -> None:
     """Write the page, and say where it is. ``run``: whose page it is, if of one."""
     data = page.encode("utf-8", "backslashreplace")
@@ -155,7 +157,7 @@ def _publish(
     path = _page_path(output, run or "runs")
     _write_page(path, data, exclusive=output is None and not path.exists())
     if as_json:
-        show_json({"page": str(path), "looked_at": rfc3339(now), **told})
+        show_json({"page": str(path), "looked_at": rfc3339(now), **body})
     else:
         say(str(path))
 
@@ -169,14 +171,14 @@ def _page_path(output: str | None, run: str) -> Path:
         raise BadInput(f"-o {output} is a folder; name a file in it: -o {path / f'{run}.html'}")
     if output is None and path.exists() and not _is_page_of(path, run):
         raise BadInput(
-            f"{path} is there already, and is no page of {run}; move it, or say where the page goes: "
+            f"{path} exists and is not a page of {run}; move it, or name another file: "
             f"-o {path} overwrites it"
         )
     return path
 
 
 def _is_page_of(path: Path, run: str) -> bool:
-    """Whether the file is an earlier page of this run."""
+    """Return whether the file is an earlier page of this run."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -76,7 +76,7 @@ def snapshot(run: str, output: str, at: Place, as_json: bool) -> None:
 
 
 def _stacks(backend: Backend, seen: Observation) -> dict[str, Any]:
-    """Where its processes are, and for how many seconds no member has written; nothing of jobs of others."""
+    """Stacks of its processes, and the seconds since a member wrote; empty for jobs of others."""
     from allaboard.diagnosis.stacks import to_dicts
 
     if not hasattr(backend, "standing"):

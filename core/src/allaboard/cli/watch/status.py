@@ -9,8 +9,21 @@ import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
-from allaboard.report import localtime, words
+from allaboard.report import localtime
 from allaboard.report.terminal import Ink, say, show_json, supports_colour
+from allaboard.report.words import (
+    COLOURS,
+    conditions_in_order,
+    duration_phrase,
+    evidence_source,
+    member_row,
+    members_phrase,
+    metrics,
+    phases,
+    progress_phrase,
+    share_done,
+    table,
+)
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of, summary
 from allaboard.text.units import counted
@@ -48,13 +61,13 @@ def page(
 
     ink = Ink(coloured)
     state = state_of(seen)
-    word = ink(str(state).replace("_", " "), words.COLOURS[state], bold=True)
-    yield f"{seen.run}  {word}  {words.duration_phrase(seen, now)}"
+    word = ink(str(state).replace("_", " "), COLOURS[state], bold=True)
+    yield f"{seen.run}  {word}  {duration_phrase(seen, now)}"
     yield from _rows(seen, [d.summary for d in diagnoses], now)
     for diagnosis in diagnoses:
         yield _row("why", ink(diagnosis.summary, "red" if state.is_final else "yellow"))
         yield from (
-            _row("", f"{words.evidence_source(e)}: {e.text}")
+            _row("", f"{evidence_source(e)}: {e.text}")
             for e in diagnosis.evidence
             if e.text not in diagnosis.summary
         )
@@ -72,7 +85,7 @@ def page(
 def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iterator[str]:
     progress = seen.progress
     attempt = f"attempt {seen.attempt}, {seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
-    yield _row("job", f"{seen.job}: {words.members_phrase(seen.members) or 'no members yet'}, {attempt}")
+    yield _row("job", f"{seen.job}: {members_phrase(seen.members) or 'no members yet'}, {attempt}")
     if seen.key and not seen.key.startswith("once/"):
         yield _row("key", seen.key)
     if seen.owner is not None and not state_of(seen).is_final:
@@ -94,21 +107,21 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
             "stopped", f"by {seen.stop.by} at {localtime.moment(seen.stop.at, now)}: {seen.stop.reason}"
         )
     march = " → ".join(
-        f"{c.type} {localtime.moment(c.since, now)}" for c in words.conditions_in_order(seen.conditions)
+        f"{c.type} {localtime.moment(c.since, now)}" for c in conditions_in_order(seen.conditions)
     )
     if march:
         yield _row("conditions", march)
-    phases = "   ".join(f"{name} {seconds}{'…' if on else ''}" for name, seconds, on in words.phases(seen))
-    if phases:
-        yield _row("phases", phases)
+    phase_line = "   ".join(f"{name} {seconds}{'…' if on else ''}" for name, seconds, on in phases(seen))
+    if phase_line:
+        yield _row("phases", phase_line)
     if progress.step is not None:
-        share = words.share_done(seen)
+        share = share_done(seen)
         bar = f"{'█' * round(share * _BAR):░<{_BAR}}  " if share is not None else ""
-        yield _row("progress", bar + words.progress_phrase(seen))
+        yield _row("progress", bar + progress_phrase(seen))
     if progress.lost_steps:
         yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
     if progress.result is not None:
-        yield _row("result", words.metrics(progress.result))
+        yield _row("result", metrics(progress.result))
     if progress.checkpoint:
         yield _row("checkpoint", progress.checkpoint)
     if progress.best_checkpoint and progress.best_checkpoint != progress.checkpoint:
@@ -119,7 +132,7 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
 
 def _members(seen: Observation, ink: Ink) -> Iterator[str]:
     head = ("member", "rank", "phase", "exit", "restarts", "log")
-    lines = words.table(head, ([*words.member_row(m), m.log or "-"] for m in seen.members))
+    lines = table(head, ([*member_row(m), m.log or "-"] for m in seen.members))
     yield f"  {ink(lines[0], 'bright_black')}"
     for member, line in zip(seen.members, lines[1:], strict=True):
         failed = member.phase == "failed" or member.reason == "CrashLoopBackOff"
@@ -129,7 +142,7 @@ def _members(seen: Observation, ink: Ink) -> Iterator[str]:
 def _events(seen: Observation, ink: Ink) -> Iterator[str]:
     last = seen.events[-_EVENTS:]
     for event, line in zip(
-        last, words.table(("", "", "", ""), (localtime.event_row(e) for e in last))[1:], strict=True
+        last, table(("", "", "", ""), (localtime.event_row(e) for e in last))[1:], strict=True
     ):
         yield f"  {ink(line, 'yellow') if event.type == 'Warning' else line}"
 

@@ -410,13 +410,13 @@ def test_the_verb_keeps_them_through_troubles_and_takes_them_away_when_it_ends(
     with pytest.raises(verb._Ended):
         keeper.keep()
     assert "2" in seen and at_the_lab.boost("one") is None
-    assert "tries again in a moment: the API server is not there" in said
+    assert "trying again soon: the API server is not there" in said
 
 
 def test_the_verb_says_what_is_missing(at_the_lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["boost"]) == 2 and "no --store" in capsys.readouterr().err
     assert main(["boost", "--store", "s3://x", "--all-namespaces", "-n", "a"]) == 2
-    assert "name one of them" in capsys.readouterr().err
+    assert "give one of them" in capsys.readouterr().err
     assert main(["boost", "--store", "s3://x", "--interval", "0s"]) == 2
 
 

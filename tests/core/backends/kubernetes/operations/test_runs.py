@@ -425,7 +425,7 @@ def test_a_run_is_found_by_its_name_a_prefix_of_it_and_its_job(cluster: FakeClus
     assert backend.observe(first.run).run == first.run
     assert backend.observe(first.run[:-2]).run == first.run
     assert backend.observe("digits").run == second.run, "the newest"
-    with pytest.raises(UnknownRun, match="fits 2 runs"):
+    with pytest.raises(UnknownRun, match="matches 2 runs"):
         backend.observe("digits-")
     with pytest.raises(UnknownRun, match="did you mean 'digits'"):
         backend.observe("digitz")

@@ -212,7 +212,7 @@ def test_a_pool_that_cannot_be_used_is_waited_for(
         return seen if "No such file or directory" in (seen.waiting or "") else None
 
     seen = wait_for(waits)
-    assert state_of(seen) is State.QUEUED and "tried again" in (seen.waiting or "")
+    assert state_of(seen) is State.QUEUED and "tries again" in (seen.waiting or "")
     (tmp_path / "not yet").mkdir()
     assert state_of(ended(backend, run, 60)) is State.SUCCEEDED
 

@@ -166,7 +166,7 @@ def _script(folder: Path, text: str, mode: int) -> str:
             id="no interpreter",
         ),
         pytest.param(
-            lambda d: {"argv": [_script(d, "\0\1\2", 0o755)]}, "exec", "is no program", id="not a program"
+            lambda d: {"argv": [_script(d, "\0\1\2", 0o755)]}, "exec", "is not a program", id="not a program"
         ),
         pytest.param(
             lambda d: {"argv": ["true", "x" * 200_000]}, "exec", "too large", id="argument too large"

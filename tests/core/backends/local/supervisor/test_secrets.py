@@ -61,8 +61,8 @@ TROUBLES: dict[str, tuple[Callable[[Path], object], str]] = {
         r"udcff' cannot name a variable",
     ),
     "a name with a newline": (lambda f: a_key(f, "A\nB", b"x"), r"A\\nB' cannot name a variable"),
-    "a folder": (lambda f: (f / "KEY").mkdir(mode=0o700), "KEY is not a plain file"),
-    "a pipe": (lambda f: os.mkfifo(f / "KEY", 0o600), "KEY is not a plain file"),
+    "a folder": (lambda f: (f / "KEY").mkdir(mode=0o700), "KEY is not a regular file"),
+    "a pipe": (lambda f: os.mkfifo(f / "KEY", 0o600), "KEY is not a regular file"),
     "a link": (lambda f: (f / "KEY").symlink_to(f / "TOKEN"), "KEY is a symbolic link"),
     "a dangling link": (lambda f: (f / "KEY").symlink_to(f / "none"), "KEY is a symbolic link"),
     "too large": (lambda f: a_key(f, "KEY", b"x" * (MOST_BYTES + 1)), "KEY has 100,001 bytes"),
@@ -102,7 +102,7 @@ def test_a_key_of_another_user_is_refused(secret: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc", "x" * 300, "\ud800"])
 def test_a_name_that_is_no_folder_below_secrets_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BadInput, match="is no name of a secret"):
+    with pytest.raises(BadInput, match="is not a valid secret name"):
         locate_secrets(str(tmp_path), [{"name": name, "env": True}])
 
 

@@ -450,7 +450,7 @@ def find_record(api: Api, run: str) -> Stored:
         return begun[0]
     if begun:
         some = ", ".join(sorted(s.record.run for s in begun)[:5])
-        raise UnknownRun(f"{show(run)} fits {len(begun)} runs: {some}; write more of it")
+        raise UnknownRun(f"{show(run)} matches {len(begun)} runs: {some}; give a longer prefix")
     near = nearest(run, [s.record.run for s in every] + [s.record.job for s in every])
     hint = f"did you mean {near!r}?" if near else "`allaboard list` shows the runs of this namespace"
     raise UnknownRun(f"there is no run {show(run)} here; {hint}")

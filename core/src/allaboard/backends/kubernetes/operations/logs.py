@@ -59,7 +59,7 @@ def readable_logs(
     record = stored.record
     attempt = selection.attempt or record.attempt
     if attempt > record.attempt:
-        raise BadInput(f"run {record.run} has no attempt {attempt}; it is on attempt {record.attempt}")
+        raise BadInput(f"run {record.run} has no attempt {attempt}; its newest attempt is {record.attempt}")
     members = Layout.from_dict(stored.layout).members
     refuse_strangers(selection, [MemberSeen(m.group, m.index, m.rank, "unknown") for m in members])
     if attempt < record.attempt:

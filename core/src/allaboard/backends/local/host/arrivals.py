@@ -1,4 +1,4 @@
-"""When the ranks of a run entered their last collectives: asked of their processes, as stacks are.
+"""Times at which the ranks of a run entered their last collectives, asked of their processes as stacks are.
 
 A process answers if it began with `allaboard.inside.startup` and imported torch.distributed. To be asked
 costs it some 30 µs for each collective that torch keeps, 2,000 unless TORCH_FR_BUFFER_SIZE says otherwise.
@@ -35,7 +35,7 @@ class _Asked:
     world: int
     path: str
     before: int
-    told: str | None = field(default=None)
+    answer: str | None = field(default=None)
 
 
 def arrivals_in(mark: str, sleep: Callable[[float], None] = time.sleep) -> Mapping[int, tuple[Arrival, ...]]:
@@ -43,9 +43,9 @@ def arrivals_in(mark: str, sleep: Callable[[float], None] = time.sleep) -> Mappi
     Waits `PATIENCE` seconds at most.
     """
     asking = AskedArrivals(mark)
-    while (found := asking.step()) is None:
+    while (arrivals := asking.step()) is None:
         sleep(_SETTLED)
-    return found
+    return arrivals
 
 
 class AskedArrivals:
@@ -59,16 +59,16 @@ class AskedArrivals:
     def step(self) -> Mapping[int, tuple[Arrival, ...]] | None:
         """The answers; None: not all are there yet, ask again soon."""
         for each in self.asked:
-            if each.told is None:
-                each.told = _answer(each)
-        if any(each.told is None for each in self.asked) and time.monotonic() < self.until:
+            if each.answer is None:
+                each.answer = _answer(each)
+        if any(each.answer is None for each in self.asked) and time.monotonic() < self.until:
             return None
-        found: dict[int, tuple[Arrival, ...]] = {}
+        latest: dict[int, tuple[Arrival, ...]] = {}
         for each in self.asked:
             # An agent of torchrun has the rank of its member in its environment, and enters nothing.
-            found[each.rank] = max(found.get(each.rank, ()), arrivals_of(each.told or ""), key=len)
-        worlds = [each.world for each in self.asked if found[each.rank]]
-        known = {rank: arrivals for rank, arrivals in found.items() if arrivals}
+            latest[each.rank] = max(latest.get(each.rank, ()), arrivals_of(each.answer or ""), key=len)
+        worlds = [each.world for each in self.asked if latest[each.rank]]
+        known = {rank: arrivals for rank, arrivals in latest.items() if arrivals}
         return known if known and len(known) == max(worlds) else {}
 
 
@@ -87,12 +87,12 @@ def _ask(pid: int) -> _Asked | None:
 
 
 def _answer(asked: _Asked) -> str | None:
-    """What it has told since it was asked, complete; None: nothing yet. Nothing where it is gone."""
+    """Complete answer of a process since it was asked; None: no answer yet. Empty if the process is gone."""
     try:
         if os.stat(asked.path).st_mtime_ns == asked.before:
             return None
         with open(asked.path, encoding="utf-8", errors="replace") as file:
-            told = file.read(MOST).partition("\n")[2]
+            answer = file.read(MOST).partition("\n")[2]
     except OSError:
         return ""
-    return told if told.endswith("\n") else None
+    return answer if answer.endswith("\n") else None

@@ -42,13 +42,13 @@ def remove_group(mark: str) -> None:
 
 def pids_in_group(mark: str) -> list[int]:
     """The processes in the group of a run, wherever it was made. Linux only; elsewhere []."""
-    found = []
+    pids = []
     with contextlib.suppress(FileNotFoundError):
         for name in filter(str.isdigit, os.listdir("/proc")):
             lines = read_text("/proc", name, "cgroup").splitlines()
             if any(f"/{_name(mark)}/" in f"{line}/" for line in lines):
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 def _name(mark: str) -> str:

@@ -19,10 +19,10 @@ import sys
 from contextlib import suppress
 
 
-def isolated_command(module: str, *words: str) -> list[str]:
+def isolated_command(module: str, *arguments: str) -> list[str]:
     """The command line that runs ``module`` of allaboard with these arguments."""
     without_bytecode = ["-B"] if sys.dont_write_bytecode else []
-    return [sys.executable, "-I", *without_bytecode, __file__, json.dumps(import_path()), module, *words]
+    return [sys.executable, "-I", *without_bytecode, __file__, json.dumps(import_path()), module, *arguments]
 
 
 def import_path() -> list[str]:

@@ -88,10 +88,10 @@ def cpus(root: str = "/") -> float:
     return min([float(usable), *_quotas(root)])
 
 
-def load_words() -> str:
-    """How much this machine has to do, over the last minute."""
+def load_text() -> str:
+    """Load of this machine over the last minute, as a sentence."""
     here = cpus()
-    return f"{os.getloadavg()[0]:.0f} processes want to compute on {here:g} CPU{'s' if here != 1 else ''}"
+    return f"{os.getloadavg()[0]:.0f} runnable processes on {here:g} CPU{'s' if here != 1 else ''}"
 
 
 def memory(root: str = "/") -> int:
@@ -108,14 +108,14 @@ def _physical_memory(root: str) -> int:
 
 def _quotas(root: str) -> Iterator[float]:
     for folder in cgroup_folders(root, "cpu"):
-        words = read_text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
-        if not words:
-            words = [
+        limits = read_text(folder, "cpu.max").split()  # v2: "150000 100000" or "max 100000"
+        if not limits:
+            limits = [
                 read_text(folder, "cpu.cfs_quota_us"),
                 read_text(folder, "cpu.cfs_period_us"),
             ]  # v1: quota -1 is none
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
-            yield int(words[0]) / int(words[1])
+        if len(limits) == 2 and limits[0].isdigit() and limits[1].isdigit() and int(limits[1]):
+            yield int(limits[0]) / int(limits[1])
 
 
 def _memory_limits(root: str) -> Iterator[int]:
@@ -127,15 +127,15 @@ def _memory_limits(root: str) -> Iterator[int]:
 
 
 def oom_kills(root: str = "/") -> int:
-    """How many processes the kernel has killed for the memory of our control group, as far as that counts
-    them; 0 elsewhere.
+    """Number of processes that the kernel has killed for the memory of our control group; 0 if the group
+    does not count them.
     """
     for folder in cgroup_folders(root, "memory"):
         for name in ("memory.events", "memory.oom_control"):
             for line in read_text(folder, name).splitlines():
-                words = line.split()
-                if words[:1] == ["oom_kill"] and words[-1].isdigit():
-                    return int(words[-1])
+                fields = line.split()
+                if fields[:1] == ["oom_kill"] and fields[-1].isdigit():
+                    return int(fields[-1])
     return 0
 
 
@@ -231,7 +231,7 @@ def _devices_by_nvidia_smi(root: str, environ: Mapping[str, str]) -> list[str]:
         return []
     except OSError as error:
         raise SiteError(
-            f"the GPUs are not known, as nvidia-smi cannot be started: {processes.why_no_process(error)}",
+            f"the GPUs are unknown, because nvidia-smi cannot be started: {processes.why_no_process(error)}",
             code="no_process",
         ) from error
     return parse_device_list(listing.splitlines())

@@ -99,24 +99,23 @@ def require_processes() -> None:
     """Raise SiteError where the system does not show this process its own kind, by which runs are kept."""
     if _LINUX and process_of(os.getpid()) is None:
         raise SiteError(
-            "/proc shows no processes here, and runs of this machine are kept by what stands there; "
-            "mount it: mount -t proc proc /proc",
+            "/proc shows no processes, and local runs need it; mount it: mount -t proc proc /proc",
             code="no_proc",
         )
 
 
 def why_no_process(error: OSError) -> str:
-    """Why no process could be made, in words."""
+    """Reason for which no process could be created, as a sentence."""
     if error.errno != errno.EAGAIN:
         return f"no process could be made: {error.strerror}"
     import resource
 
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if most == resource.RLIM_INFINITY:
-        return "no process could be made: this user, or this container, may have no more; end some of them"
+        return "no process could be made: this user or container is at its process limit; end some of them"
     return (
-        f"no process could be made: this user may have no more than {most} (ulimit -u), or this container no "
-        "more; end some, or raise the limit"
+        f"no process could be made: the process limit of this user ({most}, ulimit -u) or of this container "
+        "is reached; end some, or raise the limit"
     )
 
 
@@ -135,16 +134,18 @@ def _ps(pid: int | None = None) -> dict[int, Process]:
     which = ["-A"] if pid is None else ["-p", str(pid)]
     table: dict[int, Process] = {}
     for line in output_of("ps", *which, "-o", "pid=,ppid=,pgid=,stat=,lstart=").splitlines():
-        words = line.split()
+        columns = line.split()
         with contextlib.suppress(ValueError, IndexError, OSError):
-            one, parent, group = int(words[0]), int(words[1]), int(words[2])
-            start = int(time.mktime(time.strptime(" ".join(words[4:9]), "%a %b %d %H:%M:%S %Y")))
-            table[one] = Process(one, parent, group, os.getsid(one), start, words[3].startswith("Z"))
+            process, parent, group = int(columns[0]), int(columns[1]), int(columns[2])
+            start = int(time.mktime(time.strptime(" ".join(columns[4:9]), "%a %b %d %H:%M:%S %Y")))
+            table[process] = Process(
+                process, parent, group, os.getsid(process), start, columns[3].startswith("Z")
+            )
     return table
 
 
 def output_of(*command: str, path: str | None = None, within: float = 10.0) -> str:
-    """What a command, found in ``path`` (default: ours), prints; its complaints are dropped.
+    """Output of a command that is looked up in ``path`` (default: ours); its stderr is dropped.
 
     Raises TimeoutError when it has not ended after ``within`` seconds, OSError when it cannot be started.
     """
@@ -195,7 +196,7 @@ def identity(pid: int) -> Identity | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started (unit: see `Process`); None when there is none."""
+    """Start time of a process (unit: see `Process`); None if there is no such process."""
     process = process_of(pid)
     return process.start if process else None
 
@@ -338,7 +339,7 @@ def continue_stopped(path: str, *, kill: bool = False) -> list[Identity]:
 
 
 def debugger_of(pid: int) -> str:
-    """Who holds this process, in words."""
+    """Name of the debugger that holds this process."""
     with contextlib.suppress(OSError, ValueError):
         for line in _read_file(f"/proc/{pid}/status").splitlines():
             if line.startswith(b"TracerPid:") and (tracer := int(line.split()[1])):
@@ -443,10 +444,10 @@ def kill_all(find: Callable[[], Iterable[Identity]], within: float = 2.0) -> tup
     pause, quiet = 0.001, 0
     killed: set[Identity] = set()
     while quiet < 2:
-        found = freeze_and_kill(find)
+        frozen = freeze_and_kill(find)
         # One that is dying has no environment any more, by which it could be found, and holds its files.
-        killed = {who for who in {*killed, *found} if is_alive(who)}
-        quiet = 0 if found or killed else quiet + 1
+        killed = {who for who in {*killed, *frozen} if is_alive(who)}
+        quiet = 0 if frozen or killed else quiet + 1
         if time.monotonic() > deadline:
             return tuple({*killed, *(who for who in find() if is_alive(who))})
         if not quiet:
@@ -543,7 +544,7 @@ def set_pdeathsig(sig: int) -> bool:
 
 
 def set_name(name: str) -> bool:
-    """What ``ps -o comm`` and ``top`` show for this process; at most 15 bytes. Not inherited through exec."""
+    """Set the name that ``ps -o comm`` and ``top`` show for this process; at most 15 bytes. Lost at exec."""
     return _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
@@ -596,9 +597,9 @@ def spawn_supervisor(
         del opened[1:]
         answer = _read_start_report(reading, patient)
     except OSError as error:
-        what = getattr(error, "filename", None) or argv[0]
-        why = why_no_process(error) if error.errno == errno.EAGAIN else f"{what}: {error.strerror}"
-        raise SiteError(f"the supervisor cannot be started: {why}", code="no_supervisor") from error
+        name = getattr(error, "filename", None) or argv[0]
+        reason = why_no_process(error) if error.errno == errno.EAGAIN else f"{name}: {error.strerror}"
+        raise SiteError(f"the supervisor cannot be started: {reason}", code="no_supervisor") from error
     except BaseException:
         if child:
             _kill_half_started(child, opened[0])

@@ -70,7 +70,7 @@ def own_folder(path: str) -> tuple[str, int]:
                 _lock_against_tmpfiles(fd)
                 return own[0], fd
             os.close(fd)
-    raise OSError(errno.EAGAIN, "it is removed as often as it is made", path)
+    raise OSError(errno.EAGAIN, "another process removes the folder each time it is created", path)
 
 
 def check_pool(path: str) -> None:
@@ -102,7 +102,9 @@ def _make_own(path: str) -> None:
 
 
 def _is_root_sticky(path: str) -> bool:
-    """Whether root made this folder for all users: then only root can remove this user's folder from it."""
+    """Return whether root made this folder for all users: then only root can remove a user's folder from
+    it.
+    """
     try:
         info = os.lstat(path)
     except OSError:
@@ -163,7 +165,7 @@ def new_pipe(folder: int, name: str, path: str) -> int:
 
 
 def has_reader(folder: int, name: str) -> bool:
-    """Whether a process of the pipe's owner has it open."""
+    """Return whether a process of the pipe's owner has the pipe open."""
     try:
         fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -214,13 +216,13 @@ def replace_file(folder: int, name: str, data: bytes) -> None:
 
 
 def read_small_file(folder: int, name: str, limit: int = 1 << 20) -> bytes:
-    """A plain file's bytes; OSError when it is no plain file, or larger than ``limit``."""
+    """Bytes of a regular file; OSError if it is not a regular file, or larger than ``limit``."""
     fd = os.open(name, READ, dir_fd=folder)
     try:
         status = os.fstat(fd)
         # A hard link could make another user's file appear here.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > limit:
-            raise OSError(errno.EINVAL, "not a plain small file", name)
+            raise OSError(errno.EINVAL, "not a regular file, or too large", name)
         return os.read(fd, limit)
     finally:
         os.close(fd)
@@ -239,7 +241,7 @@ def remove_folder(parent: int, name: str) -> None:
 
 
 def is_same_folder(path: str, fd: int) -> bool:
-    """Whether the folder that is open is still the one at ``path``."""
+    """Return whether the open folder is still the folder at ``path``."""
     with contextlib.suppress(OSError):
         return os.path.samestat(os.lstat(path), os.fstat(fd))
     return False

@@ -1,4 +1,4 @@
-"""What the Python processes of members are doing: the stacks of their threads, asked for from outside.
+"""Stacks of the threads of members' Python processes, asked for from outside.
 
 A process answers if it began with `allaboard.inside.startup`: a signal makes it write its stacks into an
 anonymous file, which is read through ``/proc``. One that does not catch that signal is never sent it, because
@@ -82,13 +82,13 @@ class _Spied:
 def look_twice(
     mark: str, between: float = BETWEEN, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[ProcessLook, ...]:
-    """What the processes of a run are doing, by its mark: their stacks ``between`` seconds after a first
-    look, which tells who computes and who waits. Those that did not answer have no frames.
+    """Stacks of the processes of a run, by its mark, ``between`` seconds after a first look, which tells
+    who computes and who waits. Processes that did not answer have no frames.
     """
     looks = TwoLooks(mark, between)
-    while (found := looks.step()) is None:
+    while (processes := looks.step()) is None:
         sleep(_SETTLED)
-    return found
+    return processes
 
 
 class TwoLooks:
@@ -101,7 +101,7 @@ class TwoLooks:
         self.again_at = 0.0
 
     def step(self) -> tuple[ProcessLook, ...] | None:
-        """What they are doing; None: not known yet, ask again soon."""
+        """Stacks of the processes; None: not known yet, ask again soon."""
         if self.first is not None and self.again_at:
             if time.monotonic() < self.again_at:
                 return None
@@ -174,9 +174,11 @@ def _spies(members: Iterable[Identity]) -> Iterator[_Spied]:
         return
     for who in islice((who for who in members if _is_python(who.pid)), MOST_SPIED):
         printed = tempfile.TemporaryFile()
-        words = [program, "dump", "--nonblocking", "--json", "--pid", str(who.pid)]
+        command = [program, "dump", "--nonblocking", "--json", "--pid", str(who.pid)]
         try:
-            spy = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.DEVNULL)
+            spy = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.DEVNULL
+            )
         except OSError:
             printed.close()
             return
@@ -196,7 +198,7 @@ def _is_python(pid: int) -> bool:
 
 
 def _seen_by(spied: _Spied) -> ProcessStacks | None:
-    """What py-spy has read; None where that is nothing: a process of which nothing is known is no member."""
+    """Stacks that py-spy has read; None if it read none: an unknown process is no member."""
     if spied.spy.poll() is None:
         spied.spy.kill()
     spied.spy.wait()
@@ -225,9 +227,9 @@ def open_file(pid: int, name: str) -> str | None:
     return None
 
 
-def ask_collectives(pid: int, what: bytes = b"?") -> bool:
-    """Ask a process for the number of its collective, or what else ``what`` stands for; whether it could be
-    asked. The answer is there a little later.
+def ask_collectives(pid: int, question: bytes = b"?") -> bool:
+    """Ask a process for the number of its collective, or what else ``question`` stands for; whether it
+    could be asked. The answer is there a little later.
     """
     pipe = f"/proc/{pid}/fd/{_collectives(pid)[0]}"
     with suppress(OSError):
@@ -235,7 +237,7 @@ def ask_collectives(pid: int, what: bytes = b"?") -> bool:
             return False
         ask = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         try:
-            return os.write(ask, what) > 0
+            return os.write(ask, question) > 0
         finally:
             os.close(ask)
     return False
@@ -249,15 +251,15 @@ def _collectives(pid: int) -> tuple[str, str]:
         path = open_file(pid, COLLECTIVES)
         if path is not None:
             with open(path, encoding="utf-8", errors="replace") as file:
-                head, _, told = file.read(MOST).partition("\n")
+                head, _, answer = file.read(MOST).partition("\n")
             who, _, pipe = head.partition(" ")
             if who == str(pid) and pipe.isdecimal():
-                return pipe, told
+                return pipe, answer
     return "", ""
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal. Raises OSError where it may not be looked at."""
+    """Return whether a process has a handler for a signal. Raises OSError if its status is not readable."""
     mask = int(_status(pid).get("SigCgt", "0"), 16)
     return bool(mask >> (number - 1) & 1)
 
@@ -278,7 +280,7 @@ def _ask_one(who: Identity, path: str) -> _Asked | None:
 
 
 def _has_settled(asked: _Asked) -> bool:
-    """Whether its answer is there, and grew no more since the last look."""
+    """Return whether the answer is there and has not grown since the last look."""
     try:
         size = os.stat(asked.file).st_size
     except OSError:
@@ -310,7 +312,7 @@ def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """What it has computed so far; 0 where that cannot be read."""
+    """CPU time of a process so far; 0 if it cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()

@@ -22,7 +22,7 @@ from allaboard.text.units import show_bytes
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one member states; None takes no slot. Cores, bytes, whole devices."""
+    """Resources of one member, in cores, bytes and whole devices; None takes no slot."""
 
     cpu: float | None = None
     memory: int | None = None
@@ -164,7 +164,7 @@ class _Reservation:
             self.sums.clear()
 
     def holds_beside(self, taken: Used) -> bool:
-        """Whether the claim starts as early and as large if ``taken`` is never released."""
+        """Return whether the claim starts as early and as large if ``taken`` is never released."""
         members, there = self.claim.members, self.claim.capacity
         cores, devices = _millionths(taken.cpu), len(taken.gpus.intersection(there.gpus))
         return (
@@ -243,18 +243,18 @@ def shrink_to_fit(
     first = tuple(members)[:minimum]
     asks = "the member asks" if len(first) == 1 else f"{len(first)} members together ask"
     gets = "it gets" if len(first) == 1 else "each gets at most"
-    words: list[str] = []
+    cuts: list[str] = []
 
     cores = _equal_cap([member.cpu or 0 for member in first], capacity.cpu)
     if cores is not None:
         cores = math.floor(cores * 1000) / 1000
         asked = sum(member.cpu or 0 for member in first)
-        words.append(f"{asks} for {asked:g} cores, this machine has {capacity.cpu:g}: {gets} {cores:g}")
+        cuts.append(f"{asks} for {asked:g} cores, this machine has {capacity.cpu:g}: {gets} {cores:g}")
     size = _equal_cap([member.memory or 0 for member in first], capacity.memory)
     if size is not None:
         asked = sum(member.memory or 0 for member in first)
         there = f"this machine has {show_bytes(capacity.memory)}"
-        words.append(f"{asks} for {show_bytes(asked)} of memory, {there}: {gets} {show_bytes(int(size))}")
+        cuts.append(f"{asks} for {show_bytes(asked)} of memory, {there}: {gets} {show_bytes(int(size))}")
     devices = _equal_cap([member.gpu for member in first], len(capacity.gpus))
     if devices is not None:
         devices = math.floor(devices)
@@ -262,7 +262,7 @@ def shrink_to_fit(
         there = f"this machine has {len(capacity.gpus) or 'none'}"
         runs = "it runs" if len(members) == 1 else "all run"
         got = f"{gets} {devices}" if devices else f"{runs} on CPU"
-        words.append(f"{asks} for {asked} GPU{'s' if asked != 1 else ''}, {there}: {got}")
+        cuts.append(f"{asks} for {asked} GPU{'s' if asked != 1 else ''}, {there}: {got}")
 
     def cut(need: Need) -> Need:
         return Need(
@@ -271,7 +271,7 @@ def shrink_to_fit(
             need.gpu if devices is None else min(need.gpu, int(devices)),
         )
 
-    return tuple(cut(member) for member in members), words
+    return tuple(cut(member) for member in members), cuts
 
 
 def _equal_cap(amounts: Sequence[float], there: float) -> float | None:

@@ -510,16 +510,20 @@ class Pool:
         return TAKE_WITHIN - max(waits) if waits else None
 
     def _read_offers(self, now: float) -> dict[str, _Offer]:
-        """Whom slots were offered, as this user's processes have seen it in this boot."""
+        """Offers of slots that this user's processes have seen since the boot, by the name of who was
+        offered.
+        """
         try:
             boot, body = parse_json(files.read_small_file(self._own, _OFFERS), spelling=False)
-            found = {
+            offers = {
                 str(name): _Offer(float(spent), float(at), tuple(map(str, tickets)))
                 for name, (spent, at, *tickets) in body.items()
             }
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
-        return {name: offer for name, offer in found.items() if boot == machine.boot_id() and offer.at <= now}
+        return {
+            name: offer for name, offer in offers.items() if boot == machine.boot_id() and offer.at <= now
+        }
 
     def _admit(self, ticket: Ticket, answer: Allotment) -> Grant | None:
         """Write the entry and read the pool again: None if another user took the same slots meanwhile."""
@@ -546,7 +550,7 @@ class Pool:
         return fd
 
     def _fits_machine(self, me: _Key, entry: Entry) -> bool:
-        """Whether all entries, including this one, fit the machine."""
+        """Return whether all entries, including this one, fit the machine."""
         seen = self._read_pool(sweep=False, queue=False)
         used = seen.used
         others = [gang.used.gpus for key, gang in seen.gangs.items() if key != me]
@@ -830,9 +834,9 @@ class Pool:
         try:
             yield
         except OSError as error:
-            what = f" ({error.filename})" if error.filename else ""
+            file = f" ({error.filename})" if error.filename else ""
             raise SiteError(
-                f"the pool {self.path} cannot be used: {error.strerror or error}{what}; "
+                f"the pool {self.path} cannot be used: {error.strerror or error}{file}; "
                 "repair it, or point ALLABOARD_POOL to a folder of your own",
                 code="pool_unusable",
             ) from error
@@ -846,7 +850,9 @@ class PoolView:
     _names: list[str]
 
     def why_waiting(self, name: str, asked: Need, capacity: Capacity) -> str | None:
-        """Why the ticket ``name``, which needs ``asked`` to start, waits; None if it left the queue."""
+        """Reason for which the ticket ``name``, which needs ``asked`` to start, waits; None if it left the
+        queue.
+        """
         if any(name == gang for _, gang in self._seen.gangs):
             return STARTS  # its supervisor has not written so yet
         return _why(name, asked, capacity, self._seen, self._names) if name in self._names else None
@@ -861,8 +867,8 @@ def _read_entry(folder: int, is_own: bool) -> Entry | None:
 
 
 def _is_believed(entry: Entry, user: int) -> bool:
-    """Whether a ticket of another user may be true: it is of this boot, and its process, where that can be
-    seen, is his.
+    """Return whether a ticket of another user may be valid: it is of this boot, and its process, if visible,
+    belongs to that user.
     """
     if entry.boot != machine.boot_id():
         return False
@@ -880,8 +886,8 @@ def _pids_with_file(folder: str | int, name: str, reading: bool = False) -> list
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         else:
             status = os.lstat(os.path.join(folder, name))
-        found = processes.pids_with_open_file(status.st_dev, status.st_ino, reading=reading)
-        return [pid for pid in found if pid != os.getpid()]
+        pids = processes.pids_with_open_file(status.st_dev, status.st_ino, reading=reading)
+        return [pid for pid in pids if pid != os.getpid()]
     return []
 
 
@@ -889,14 +895,14 @@ def _pids_with_file(folder: str | int, name: str, reading: bool = False) -> list
 
 
 def _describe_amounts(cpu: float, memory: int, gpus: int, all_of_it: bool = False) -> str:
-    words = []
+    amounts = []
     if cpu or all_of_it:
-        words.append(f"{cpu:g} core{'s' if cpu != 1 else ''}")
+        amounts.append(f"{cpu:g} core{'s' if cpu != 1 else ''}")
     if memory or all_of_it:
-        words.append(f"{show_bytes(memory)} of memory")
+        amounts.append(f"{show_bytes(memory)} of memory")
     if gpus or all_of_it:
-        words.append(f"{gpus or 'no'} GPU{'s' if gpus != 1 else ''}")
-    return ", ".join(words)
+        amounts.append(f"{gpus or 'no'} GPU{'s' if gpus != 1 else ''}")
+    return ", ".join(amounts)
 
 
 def _describe_claim(claim: Claim) -> str:
@@ -905,7 +911,7 @@ def _describe_claim(claim: Claim) -> str:
 
 
 def _why(name: str, asked: Need, capacity: Capacity, seen: _PoolState, names: Sequence[str]) -> str:
-    """Why a ticket waits. ``names``: of the queue, the next first."""
+    """Reason for which a ticket waits. ``names``: the tickets of the queue, the next first."""
     kinds = set(_kind_letters_in(name))
     earlier = itertools.takewhile(lambda other: other < name, names)
     before = sum(not kinds.isdisjoint(_kind_letters_in(other)) for other in earlier)
@@ -913,16 +919,16 @@ def _why(name: str, asked: Need, capacity: Capacity, seen: _PoolState, names: Se
 
 
 def _holders(seen: _PoolState) -> list[Holder]:
-    """Who has slots, oldest first; what a run left behind under another word."""
-    found = []
+    """Holders of slots, oldest first; leftovers of a run have a name of their own."""
+    holders = []
     for key, entry in sorted(seen.gangs.items(), key=lambda item: item[0][1]):
         user = None if key[0] == os.geteuid() else files.user_name(key[0])
         name = f"run {entry.request.run}" if entry.request.run else f"process {entry.pid}"
         left = f"what is left of {name}"
-        found.append(Holder(left if key in seen.leftover else name, entry.used, user))
+        holders.append(Holder(left if key in seen.leftover else name, entry.used, user))
         if gpus := seen.lingering_gpus.get(key):
-            found.append(Holder(left, Used(gpus=gpus), user))
-    return found
+            holders.append(Holder(left, Used(gpus=gpus), user))
+    return holders
 
 
 def _kind_letters(claim: Claim) -> str:
@@ -992,7 +998,9 @@ def _port_range() -> range:
 
 
 def _is_port_free(port: int) -> bool:
-    """Whether a port is free on the loopback interface and on all interfaces (torch's store binds to all)."""
+    """Return whether a port is free on the loopback interface and on all interfaces (torch's store binds to
+    all).
+    """
     import socket
 
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):

@@ -59,8 +59,8 @@ def become_sleeper(
     pairs = [text for pair in list(dead.items())[:_FOREIGN] for text in pair]
     # SIGTERM is blocked until a handler is installed again.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
-    words = [*numbers, home, pool, client, str(len(pairs)), *pairs, *back]
-    posix.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *words])
+    arguments = [*numbers, home, pool, client, str(len(pairs)), *pairs, *back]
+    posix.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *arguments])
 
 
 class _Terminated(Exception):
@@ -71,21 +71,21 @@ def _raise_terminated(number: int, frame: object) -> None:
     raise _Terminated
 
 
-def main(words: list[str]) -> None:
-    wake, owner = int(words[0]), int(words[1])
-    until, patience, calm = map(float, words[2:5])
-    home, pool, client = words[5:8]
-    count = int(words[8])
-    pairs, back = words[9 : 9 + count], words[9 + count :]
+def main(arguments: list[str]) -> None:
+    wake, owner = int(arguments[0]), int(arguments[1])
+    until, patience, calm = map(float, arguments[2:5])
+    home, pool, client = arguments[5:8]
+    count = int(arguments[8])
+    pairs, back = arguments[9 : 9 + count], arguments[9 + count :]
     dead = dict(zip(pairs[::2], pairs[1::2], strict=True))
     try:
         _signal.signal(_signal.SIGTERM, _raise_terminated)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
-        why, followed = _sleep(wake, owner, home, pool, until, client, patience, calm, dead)
+        reason, followed = _sleep(wake, owner, home, pool, until, client, patience, calm, dead)
     except _Terminated:
-        why, followed = "sigterm", 0.0
+        reason, followed = "sigterm", 0.0
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
-    posix.execv(back[0], [*back, why, repr(followed)])
+    posix.execv(back[0], [*back, reason, repr(followed)])
 
 
 def _sleep(
@@ -182,7 +182,7 @@ def _try_lookout_lock(folder: int) -> int:
 
 
 def _has_pool_changed(pool: str, dead: dict[str, str], tickets: bool) -> bool:
-    """Whether the state of a gang (or a ticket) differs from the known one."""
+    """Return whether the state of a gang (or a ticket) differs from the known state."""
     for folder in _folders(pool):
         try:
             names = sorted(filter(_is_name, posix.listdir(folder)))

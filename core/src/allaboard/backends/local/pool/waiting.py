@@ -1,5 +1,5 @@
-"""Why a gang waits for slots, in the words of a queue: its place, what it lacks, and who has it. Pure
-functions of values. Only what it needs to start at all is weighed: of an elastic gang the minimum.
+"""Reasons for which a gang waits for slots: its place in the queue, the slots that it lacks, and their
+holders. Pure functions of values. Only the slots that a gang needs to start count: an elastic gang's minimum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has slots. ``name``: of a run, in words; ``user``: None where it is the reader's own."""
+    """Holder of slots. ``name``: of a run, for people; ``user``: None if it is the reader."""
 
     name: str
     used: Used
@@ -29,14 +29,14 @@ class Holder:
         return self.name if self.user is None else f"{self.name} of user {self.user}"
 
     def has(self, kind: str, capacity: Capacity) -> bool:
-        """Whether it has some of a kind of slots, of those that another may use."""
+        """Return whether it holds slots of a kind that another run may use."""
         if kind == "gpu":
             return not self.used.gpus.isdisjoint(capacity.gpus)
         return bool(self.used.cpu if kind == "cpu" else self.used.memory)
 
 
 def start_of(claim: Claim) -> Need:
-    """What a gang needs to start, added up."""
+    """Sum of the resources that a gang needs to start."""
     first = claim.members[: claim.minimum]
     asked = Used().plus(first)
     return Need(asked.cpu, asked.memory, sum(member.gpu for member in first))
@@ -61,12 +61,12 @@ def _lacking(asked: Need, capacity: Capacity, used: Used) -> Mapping[str, str]:
     cpu = round((asked.cpu or 0) + used.cpu - capacity.cpu, 3)
     memory = (asked.memory or 0) + used.memory - capacity.memory
     gpu = asked.gpu - sum(gpu not in used.gpus for gpu in capacity.gpus)
-    words = {
+    lacks = {
         "cpu": f"{cpu:g} more core{'s' if cpu != 1 else ''}" if asked.cpu and cpu > 0 else "",
         "memory": f"{show_bytes(memory)} more memory" if asked.memory and memory > 0 else "",
         "gpu": f"{gpu} more GPU{'s' if gpu != 1 else ''}" if asked.gpu and gpu > 0 else "",
     }
-    return {kind: text for kind, text in words.items() if text}
+    return {kind: text for kind, text in lacks.items() if text}
 
 
 def _who(holders: Sequence[Holder]) -> str:

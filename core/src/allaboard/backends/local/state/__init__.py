@@ -1,1 +1,1 @@
-"""What a run keeps on this machine: its folder, its record, its logs."""
+"""State of a run on this machine: its folder, its record, its logs."""

@@ -31,7 +31,7 @@ _LOG = "housekeeping.log"
 
 
 def is_due(base: Path, now: float) -> bool:
-    """Whether housekeeping of ``base`` (a home's folder of this machine) is due."""
+    """Return whether housekeeping of ``base`` (a home's folder of this machine) is due."""
     try:
         at = (base / HOUSEKEEPING).stat().st_mtime
     except OSError:
@@ -58,12 +58,12 @@ def take_unreported(base: Path) -> tuple[str, ...]:
         with locked(base / HOUSEKEEPING, wait=False):
             troubles = _read_troubles(path)
             write_json(path, {"version": 1, "troubles": dict.fromkeys(troubles, True)})
-            return tuple(f"housekeeping: {words}" for words in _unreported(troubles))
+            return tuple(f"housekeeping: {trouble}" for trouble in _unreported(troubles))
     return ()
 
 
 def _unreported(troubles: Mapping[str, bool]) -> list[str]:
-    return [words for words, reported in troubles.items() if not reported]
+    return [trouble for trouble, reported in troubles.items() if not reported]
 
 
 def _read_troubles(path: Path) -> dict[str, bool]:
@@ -71,7 +71,7 @@ def _read_troubles(path: Path) -> dict[str, bool]:
     body = read_json(path)
     troubles = body.get("troubles") if isinstance(body, dict) else None
     return (
-        {str(words): reported is True for words, reported in troubles.items()}
+        {str(trouble): reported is True for trouble, reported in troubles.items()}
         if isinstance(troubles, dict)
         else {}
     )
@@ -84,6 +84,6 @@ def write_troubles(base: Path, troubles: Iterable[str]) -> None:
         before = _read_troubles(path)
     except SiteError:
         before = {}
-    now = {words: before.get(words, False) for words in troubles}
+    now = {trouble: before.get(trouble, False) for trouble in troubles}
     if now != before:
         write_json(path, {"version": 1, "troubles": now})

@@ -1,4 +1,4 @@
-"""What the last good run of a job tells of its next one. Reads the records and states of this machine."""
+"""Facts of the last good run of a job, for its next run. Reads the records and states of this machine."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ def _merge_spans(spans: Sequence[_Span]) -> Iterator[LogLine]:
     step = min(_LARGEST, max(_SMALLEST, _AT_ONCE // max(1, len(members))))
     sources = [chain.from_iterable(_blocks(span, step) for span in group) for group in members]
     blocks = sources[0] if len(sources) == 1 else heapq.merge(*map(_with_rising_times, sources), key=_key)
-    for one, when, texts, more in blocks:
-        member, rank, number = one.member, one.rank, one.number
+    for member_try, when, texts, more in blocks:
+        member, rank, number = member_try.member, member_try.rank, member_try.number
         last = [LogLine(member, rank, number, when, texts.pop(), more=True)] if more else ()
         yield from [LogLine(member, rank, number, when, text) for text in texts]
         yield from last
@@ -169,7 +169,7 @@ def _last_of_merged(spans: Sequence[_Span], most: int) -> Iterator[LogLine]:
 
 
 def _last_lines(span: _Span, most: int) -> tuple[int, int]:
-    """Where the last ``most`` lines of a span begin, and how many there are."""
+    """Offset of the last ``most`` lines of a span, and the number of these lines."""
     count, at = 0, span.end
     while at > span.start:
         low = max(span.start, at - _LARGEST)
@@ -220,7 +220,7 @@ def _with_rising_times(blocks: Iterable[_Block]) -> Iterator[_Block]:
 
 
 def _blocks(span: _Span, step: int) -> Iterator[_Block]:
-    """What a span holds, ``step`` bytes at a time: a member may have more tries than files may be open."""
+    """Content of a span, ``step`` bytes at a time: a member may have more tries than files may be open."""
     notes = _TimeNotes(span.member_try.path).walk(span.start)
     when, until = next(notes, (None, None))
     rest, at, inside = b"", span.start, False
@@ -264,7 +264,7 @@ def _split_lines(data: bytes) -> list[str]:
 
 
 def _whole_characters(data: bytes) -> int:
-    """How many bytes hold whole characters: one that is cut at the end belongs to the next piece."""
+    """Number of bytes that hold whole characters: a character cut at the end belongs to the next piece."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:  # the first byte of a character
@@ -315,7 +315,7 @@ class _TimeNotes:
         return next((at for at, then in note if then >= epoch), size)
 
     def _before(self, holds: Callable[[int, float], bool]) -> int:
-        """Where to read from: a place in the notes of which this still holds, close to where it ceases to."""
+        """Offset to read from: the last note for which this still holds, or one close to it."""
         low, high = 0, self.size
         while high - low > _NOTES:
             middle = (low + high) // 2

@@ -1,5 +1,5 @@
-"""Where a run keeps its state on this machine, and how files there change: atomically, so that a reader never
-sees half.
+"""Files in which a run keeps its state on this machine. They change atomically: a reader never sees half a
+file.
 
 <home>/local/<machine>/format                     the version of all below
 <home>/local/<machine>/housekeeping.lock          when it was last tidied up here; held while somebody does
@@ -135,7 +135,7 @@ class AttemptFolder:
             self.reserve.unlink()
 
     def is_live(self) -> bool:
-        """Whether the supervisor or the keeper lives: one of them holds the lock."""
+        """Return whether the supervisor or the keeper lives: one of them holds the lock."""
         return is_held(self.live)
 
     def write_request(self, name: str, body: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ def prepare(home: str) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether it is. Unlike `Path.exists`, trouble on the way is trouble."""
+    """Return whether a path exists. Unlike `Path.exists`, raises for a path that cannot be read."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -319,7 +319,7 @@ def _private(path: str, flags: int) -> int:
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "is no plain file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     if stat.S_IMODE(info.st_mode) != 0o600:
         with suppress(OSError):  # a disk without modes
             os.fchmod(fd, 0o600)
@@ -381,14 +381,14 @@ def write_json(path: Path, body: Any) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A plain file, to read, without waiting. Raises OSError for anything else: a pipe would never answer, a
-    device never end, a link lead anywhere.
+    """A regular file, to read, without waiting. Raises OSError for anything else: a pipe would never
+    answer, a device never end, a link lead anywhere.
     """
     fd = os.open(path, READ)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, "rb")
     os.close(fd)
-    raise OSError(errno.EINVAL, "is no plain file", str(path))
+    raise OSError(errno.EINVAL, "is not a regular file", str(path))
 
 
 def read_json(path: Path) -> Any:
@@ -406,7 +406,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         if error.errno not in _NOT_PLAIN:
             raise
-        raise damaged_error(path, "is a folder" if path.is_dir() else "is no plain file") from error
+        raise damaged_error(path, "is a folder" if path.is_dir() else "is not a regular file") from error
 
 
 _NOT_PLAIN = (errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENXIO)
@@ -537,7 +537,7 @@ def wait_for_lock(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds a file's lock. Creates nothing and does not wait."""
+    """Return whether a process holds a file's lock. Creates nothing and does not wait."""
     try:
         # For reading: also where the disk has become read-only under a run.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -553,7 +553,7 @@ def is_held(path: Path) -> bool:
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Whether the file that is open is the one of this name."""
+    """Return whether the open file is the file of this name."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:

@@ -37,14 +37,14 @@ def read_record(folder: RunFolder) -> RunRecord | None:
         trouble = f"is no run record ({error})"
         raise unreadable_error(folder.record, data, VERSION, trouble) from error
     if record.run != folder.name:
-        raise damaged_error(folder.record, f"is the record of {record.run!r}")
+        raise damaged_error(folder.record, f"holds the record of another run, {record.run!r}")
     return record
 
 
 def refuse_link(folder: RunFolder) -> None:
     """Raises SiteError (`paths.DAMAGED`) where the folder of a run is a link: it may lead anywhere."""
     if folder.path.is_symlink():
-        raise damaged_error(folder.path, "is a link, and runs have folders of their own")
+        raise damaged_error(folder.path, "is a symbolic link; a run needs a folder of its own")
 
 
 @dataclass
@@ -74,7 +74,7 @@ def locked_record(folder: RunFolder, *, wait: bool = True) -> Iterator[Transacti
     refuse_link(folder)
     with locked(folder.lock, wait=wait) as lock:
         if not folder.record.exists() and any(attempt.is_live() for attempt in folder.attempts()):
-            raise damaged_error(folder.path, "has no record.json, and a supervisor that lives")
+            raise damaged_error(folder.path, "has no record.json, although its supervisor is alive")
         try:
             yield Transaction(folder, read_record(folder))
         finally:

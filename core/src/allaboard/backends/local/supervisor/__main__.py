@@ -100,7 +100,7 @@ class Supervisor:
         self.ticket: Ticket | None = None
         self.pool_fails = False
         """Why it waits is no matter of the queue."""
-        self.told_to_end = False
+        self.asked_to_end = False
         self.grant: Grant | None = None
         self.ports: tuple[int, ...] = ()
         self.members = {m.name: m for m in self.layout.members}
@@ -271,7 +271,7 @@ class Supervisor:
     def _sleep(self) -> bool:
         """Sleep until something happens; true if slots may have become free."""
         place = self.ticket or (self.grant if self._may_grow() else None)
-        sources = [self.wake, *(one.fileno() for one in (self.keeper, place) if one is not None)]
+        sources = [self.wake, *(source.fileno() for source in (self.keeper, place) if source is not None)]
         now = self.clock.now()
         pause = _FAST if self._is_starting(now) else _SLOW
         due = self.operator.due()
@@ -288,8 +288,8 @@ class Supervisor:
         return place is not None and place.fileno() in ready
 
     def _is_starting(self, now: float) -> bool:
-        """Whether a rendezvous or a first step is due soon, which is polled at short intervals for a limited
-        time.
+        """Return whether a rendezvous or a first step is due soon; it is polled at short intervals for a
+        limited time.
         """
         marks = self.operator.marks
         return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSE_WATCH
@@ -359,7 +359,7 @@ class Supervisor:
 
     def _pool_unusable(self, error: SiteError) -> None:
         """Wait while the pool cannot be used. The run never ends because of it."""
-        self.operator.waiting = f"slots cannot be had here: {error}; it is tried again from time to time"
+        self.operator.waiting = f"no slots can be reserved: {error}; the supervisor tries again at intervals"
         self.dirty = self.pool_fails = True
         self.calm = min(_LONGEST_POOL_RETRY, max(_POOL_RETRY, 2 * self.calm))
 
@@ -407,13 +407,13 @@ class Supervisor:
         self.keeper.hold(grant.owner_fds)
         self._on_admitted(grant.admitted)
 
-    def _set_waiting(self, why: str) -> None:
-        self.dirty |= self.operator.waiting != why
+    def _set_waiting(self, reason: str) -> None:
+        self.dirty |= self.operator.waiting != reason
         self.pool_fails = False
-        self.operator.waiting = why
+        self.operator.waiting = reason
 
     def _may_grow(self) -> bool:
-        """Whether an elastic gang that started below its maximum may take further members."""
+        """Return whether an elastic gang that started below its maximum may take further members."""
         elastic = self.layout.elastic is not None and not self.operator.ended
         return elastic and self.grant is not None and len(self.grant.admitted) < self.layout.total
 
@@ -538,7 +538,11 @@ class Supervisor:
         now = self.clock.now()
         self.operator.events.append(
             Event(
-                now, "Warning", "KeeperLost", self.layout.run, "the keeper was killed; every member with it"
+                now,
+                "Warning",
+                "KeeperLost",
+                self.layout.run,
+                "the keeper was killed, and every member with it",
             )
         )
         living = [n for n, member in self.operator.members.items() if member.alive and n not in self.to_start]
@@ -553,9 +557,9 @@ class Supervisor:
             self._on_exited(name, -signal.SIGKILL, now)
 
     def _read_requests(self, now: float) -> None:
-        if self.told_to_end:
-            self.told_to_end, self.dirty = False, True
-            stop = Stop("SIGTERM", "the supervisor was told to end", now)
+        if self.asked_to_end:
+            self.asked_to_end, self.dirty = False, True
+            stop = Stop("SIGTERM", "the supervisor was asked to end", now)
             self._carry_out(self.operator.ask_stop(stop, False, now))
         for path in sorted(self.folder.requests.glob("*.json")):
             body = _read_request(path)
@@ -614,12 +618,12 @@ class Supervisor:
         self._probe_movement(now)
         self._probe_speed(now)
         if not self.operator.ended and self.layout.policy.clocks:
-            words = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
-            if words is not None:
-                self._flag(CLOCK_IDLE, words, now)
+            message = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
+            if message is not None:
+                self._flag(CLOCK_IDLE, message, now)
 
     def _probe_movement(self, now: float) -> None:
-        """Whether the run stands although its members run, and what policy.hang says then."""
+        """Look for a hang: members run but do not progress. Act on it as policy.hang says."""
         if self.hang is None or self.operator.ended:
             return
         written = sum(watch.offset for watch in self.watches.values())
@@ -630,11 +634,11 @@ class Supervisor:
         if isinstance(news, Stall):
             self._carry_out(self.operator.on_stalled(news, now))
         else:
-            text = f"it moves again, after {show_seconds(news)} without a sign of progress"
+            text = f"the run makes progress again, after {show_seconds(news)} without a sign of progress"
             self.operator.events.append(Event(now, "Normal", "MovesAgain", self.layout.run, text))
 
     def _probe_speed(self, now: float) -> None:
-        """Whether one rank holds up the others."""
+        """Look for a rank that holds up the others."""
         if self.slowness is None or self.operator.ended:
             return
         stands = self.hang is not None and self.hang.stall is not None
@@ -737,8 +741,8 @@ class Supervisor:
     def _passing_flags(self) -> tuple[str, ...]:
         """Those that go again when what they say has passed."""
         stall, slow, waits = self._stall(), self._slow(), self.operator.waiting is not None
-        said = [stall and stall.code, slow and "slow_rank", waits and _WAITS]
-        return tuple(code for code in said if code)
+        codes = [stall and stall.code, slow and "slow_rank", waits and _WAITS]
+        return tuple(code for code in codes if code)
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
         now = self.clock.now()
@@ -792,12 +796,12 @@ class Supervisor:
                 time.sleep(0.5)
             else:
                 return
-        print("error: the end of the run could not be written down", file=sys.stderr, flush=True)
+        print("error: the end of the run could not be saved", file=sys.stderr, flush=True)
 
     def _on_write_error(self, error: OSError, now: float) -> None:
         self.folder.make_room()
-        words = f"{error.filename or self.folder.path}: {error.strerror}"
-        self._flag("home_unusable", f"the state of the run cannot be written: {words}", now)
+        reason = f"{error.filename or self.folder.path}: {error.strerror}"
+        self._flag("home_unusable", f"the state of the run cannot be written: {reason}", now)
 
     def _write_events(self) -> None:
         fresh = self.operator.events[self.written_events :]
@@ -823,9 +827,11 @@ class Supervisor:
 
 
 def _abandoned(kind: str, patience: float) -> str:
-    """Why a run is stopped that nobody follows."""
+    """Reason for which a run that nobody follows is stopped."""
     if kind == "attached":
-        return f"no client followed this attached run for {patience:g} s; --detach lets a run go on alone"
+        return (
+            f"no client followed this attached run for {patience:g} s; use --detach to let a run go on alone"
+        )
     return (
         f"nobody followed this run for {show_seconds(patience)}, neither a task nor a triggerer; "
         "the next try of its task resumes it"
@@ -879,7 +885,7 @@ def main() -> int:
 
     def on_term(*_: object) -> None:
         """A shutdown, or a stop that could not be written down: the run stops as usual, with its grace."""
-        supervisor.told_to_end = True
+        supervisor.asked_to_end = True
 
     signal.signal(signal.SIGTERM, on_term)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])

@@ -112,13 +112,13 @@ class _MemberState:
 
     @property
     def busy(self) -> bool:
-        """Whether a process of it lives or is about to."""
+        """Return whether a process of the member lives or is about to start."""
         return self.alive or self.due is not None or self.is_restart
 
 
 @dataclass(slots=True)
 class PhaseEnds:
-    """When each phase ended; None: not yet, or not seen."""
+    """End of each phase; None: not ended yet, or not seen."""
 
     created: float
     admitted: float | None = None
@@ -173,7 +173,7 @@ class Operator:
 
     @property
     def meets(self) -> bool:
-        """Whether its members meet where that can be seen."""
+        """Return whether its members have a rendezvous that can be observed."""
         return self.layout.total > 1 and bool(self.engine.listeners(self.layout))
 
     @property
@@ -182,12 +182,12 @@ class Operator:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has its final condition (members may still be ending)."""
+        """Return whether the job has its final condition (members may still be ending)."""
         return self._has_condition("Succeeded") or self._has_condition("Failed") or self.stop is not None
 
     @property
     def stopped(self) -> bool:
-        """Whether the run was stopped and no member is busy."""
+        """Return whether the run was stopped and no member is busy."""
         return (
             self.stop is not None
             and not self._is_final()
@@ -225,7 +225,9 @@ class Operator:
         return [self._spawn(state) for name in names if not self._is_kept(state := self.members[name])]
 
     def _is_kept(self, state: _MemberState) -> bool:
-        """Whether a suspension leaves the member as it is: it has succeeded, and its operator keeps that."""
+        """Return whether a suspension leaves the member as it is: it has succeeded, and its operator keeps
+        it.
+        """
         return self.rules.keeps_done and state.phase == "succeeded"
 
     def _spawn(self, state: _MemberState) -> Spawn:
@@ -333,8 +335,8 @@ class Operator:
             "Warning", "BackOff", state.member.name, f"exited with code {code}; restart {self.restarts}", now
         )
         if self._is_host(state):
-            why = "the rendezvous host is gone; the whole gang starts again"
-            return [Kill(member) for member in self._restart_gang(state, why, now)]
+            message = "the rendezvous host is gone; the whole gang starts again"
+            return [Kill(member) for member in self._restart_gang(state, message, now)]
         state.due = now + _delay(state.restarts)
         return self._update_conditions(now)
 
@@ -345,19 +347,19 @@ class Operator:
         failed.phase, failed.reason = "pending", None
         self._unset_running(now)
         self._condition("Restarting", now, role=failed.member.group, count=1)
-        why = f"exited with code {failed.exit_code}; restart {self.restarts} of the whole gang"
-        return self._end_gang(failed, why, now)
+        message = f"exited with code {failed.exit_code}; restart {self.restarts} of the whole gang"
+        return self._end_gang(failed, message, now)
 
-    def _end_gang(self, first: _MemberState, why: str, now: float) -> list[Action]:
+    def _end_gang(self, first: _MemberState, message: str, now: float) -> list[Action]:
         """Every member has its grace to end, and then starts again, because of ``first``."""
-        ending = self._restart_gang(first, why, now)
+        ending = self._restart_gang(first, message, now)
         for member in ending:
             self.members[member.name].kill_at = now + self.layout.grace
         return [Terminate(member) for member in ending]
 
     @property
     def is_training(self) -> bool:
-        """Whether every member runs that shall: none is to be started, ended or started again."""
+        """Return whether every member runs that should: none is to be started, ended or restarted."""
         living = [state for state in self.members.values() if state.alive]
         waits = any(s.due is not None or s.is_restart or s.kill_at is not None for s in self.members.values())
         return (
@@ -391,7 +393,7 @@ class Operator:
         return self._end_gang(first, f"it made no progress; restart {self.restarts}, of the whole gang", now)
 
     def _is_owed_a_start(self, state: _MemberState) -> bool:
-        """Whether a restart of the member was counted but has not begun."""
+        """Return whether a restart of the member was counted but has not begun."""
         return state.due is not None or state.is_restart
 
     def _fail_if_used_up(self, now: float) -> list[Action]:
@@ -407,11 +409,11 @@ class Operator:
     def _host(self) -> Member:
         return next(m for m in self.layout.members if m.group == "worker" and m.index == 0)
 
-    def _restart_gang(self, first: _MemberState, why: str, now: float) -> list[Member]:
+    def _restart_gang(self, first: _MemberState, message: str, now: float) -> list[Member]:
         """All members that were ever started start again, once none of them lives any more. Those that have
         to be ended for it.
         """
-        self._event("Warning", "GangRestart", first.member.name, why, now)
+        self._event("Warning", "GangRestart", first.member.name, message, now)
         self.gang_due = now + _delay(first.restarts)
         living = []
         for state in self.members.values():
@@ -750,9 +752,9 @@ class Operator:
     def _object(self, state: _MemberState) -> str:
         return f"default.{self.layout.name}-{state.member.name}"
 
-    def _message(self, what: str, role: str = "", count: int = 0) -> str:
+    def _message(self, condition: str, role: str = "", count: int = 0) -> str:
         master = self.layout.group("master") is not None
-        return self.engine.message(what, self.layout.name, master=master, role=role, count=count)
+        return self.engine.message(condition, self.layout.name, master=master, role=role, count=count)
 
     def _condition(
         self,

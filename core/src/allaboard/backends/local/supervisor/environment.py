@@ -1,4 +1,4 @@
-"""What a member's environment and command are on one machine.
+"""Environment and command of a member on one machine.
 
 Names and rules are the engine's; these values must differ (core/docs/contract.md, Members):
 
@@ -61,7 +61,9 @@ _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
 
 
 def loopback_place(layout: Layout, ports: Sequence[int]) -> Place:
-    """Where members listen on this machine. ``ports``: one for each group of `Engine.listeners`."""
+    """Addresses on which members listen on this machine. ``ports``: one for each group of
+    `Engine.listeners`.
+    """
     groups = ENGINES[layout.engine].listeners(layout)
     return {
         name: Address(f"127.0.{n // 250}.{n % 250 + 1}", port)
@@ -146,13 +148,13 @@ def member_command(group: Group, environment: Mapping[str, str], declared: Colle
 def unknown_references(group: Group, declared: Collection[str]) -> list[str]:
     """References in the words and variables of a group that name no variable of the job, which stay as they
     are."""
-    words = (*group.command, *group.args, *group.environment.values())
-    named = [match["name"] for word in words for match in _REFERENCE.finditer(word) if not match["escape"]]
+    texts = (*group.command, *group.args, *group.environment.values())
+    named = [match["name"] for text in texts for match in _REFERENCE.finditer(text) if not match["escape"]]
     return [f"$({name})" for name in dict.fromkeys(named) if name not in declared]
 
 
 def _defaults(layout: Layout, stated: float | None, cpus: float) -> dict[str, str]:
-    """What the job's own environment may override."""
+    """Variables that the job's own environment may override."""
     share = stated if stated is not None else cpus / max(1, layout.total)
     interface = "lo0" if sys.platform == "darwin" else "lo"
     elastic = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if layout.elastic is not None else {}
@@ -236,8 +238,8 @@ def why_not_startable(
     """(index of the word, what is wrong with it) for a command that could never start; None when it looks
     right.
     """
-    words = local_command(command)
-    program = words[0]
+    resolved = local_command(command)
+    program = resolved[0]
     executable = (
         os.path.join(folder, program)
         if os.sep in program

@@ -1,5 +1,5 @@
-"""Whether the members of an attempt still move: their logs, their checkpoints, and, once both stand still for
-long enough, the stacks of their processes.
+"""Detector of hangs: it watches the logs and checkpoints of the members of an attempt and, once both stand
+still for long enough, reads the stacks of their processes.
 
 A healthy run costs one comparison of numbers at each look. Time is that of a clock which stands still while
 the machine sleeps.
@@ -74,13 +74,13 @@ class HangWatch:
             if saved > self.moved_at:
                 return self._move(movement, now - max(0.0, wall - saved), saved)
             self.looks = TwoLooks(self.mark)
-        found = self.looks.step()
-        return None if found is None else self._judge(found, now)
+        processes = self.looks.step()
+        return None if processes is None else self._judge(processes, now)
 
-    def _judge(self, found: tuple[ProcessLook, ...], now: float) -> Stall | None:
+    def _judge(self, processes: tuple[ProcessLook, ...], now: float) -> Stall | None:
         self.looks, self.due = None, now + self.pause
         self.pause = min(LONGEST, 2 * self.pause)
-        stall, before = stall_of(found, self.moved_at, sure=self.after is not None), self.stall
+        stall, before = stall_of(processes, self.moved_at, sure=self.after is not None), self.stall
         if stall is None or (before and (stall.code, stall.blame) == (before.code, before.blame)):
             return None
         self.stall = stall
@@ -98,7 +98,7 @@ class HangWatch:
 
 
 def newest_file(folder: str) -> float:
-    """When a file below a folder was last written, epoch seconds; 0 where there is none to be seen."""
+    """Time of the last write to a file below a folder, epoch seconds; 0 if no file is visible."""
     newest, seen = 0.0, 0
     for place, _, files in os.walk(folder):
         for name in files:

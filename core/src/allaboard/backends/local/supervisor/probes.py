@@ -125,25 +125,25 @@ def probe_port(port: int) -> Rendezvous | None:
 
 
 def excerpt(path: Path, most: int = 256 << 20) -> str:
-    """What tells of a log: its beginning, its end, and between them what speaks of trouble
-    (`allaboard.diagnosis.excerpt`); empty when it cannot be read. Of more than ``most`` bytes the first are
-    read, and its end.
+    """Excerpt of a log: its beginning, its end, and the lines between them that report trouble
+    (`allaboard.diagnosis.excerpt`); empty if the log cannot be read. Of more than ``most`` bytes the first
+    are read, and its end.
     """
-    found = Excerpt()
+    collected = Excerpt()
     try:
         with open_plain(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
             left = size if size <= most else most
             while left > 0 and (data := file.read(min(left, PIECE))):
-                found.feed(data)
+                collected.feed(data)
                 left -= len(data)
             if size > most:
                 file.seek(size - TAIL)
-                found.feed(b"\n" + file.read(TAIL))
+                collected.feed(b"\n" + file.read(TAIL))
     except OSError:
         return ""
-    return found.text()
+    return collected.text()
 
 
 PIECE = 1 << 20

@@ -250,7 +250,7 @@ class Keeper:
         return self._wire.sock.fileno()
 
     def read_events(self) -> list[Event]:
-        """What happened since the last call, in order, without waiting."""
+        """Events since the last call, in order; does not wait."""
         return [
             self._record_event(_event(message, self.clock.at(message["at"])))
             for message, _ in self._wire.receive()
@@ -349,7 +349,7 @@ class Keeper:
         return events
 
     def _ended_regularly(self) -> bool:
-        """Whether the keeper, which hung up, did so because nothing was left to keep. Reaps it."""
+        """Return whether the keeper, which hung up, had nothing left to keep. Reaps the keeper."""
         try:
             return os.waitpid(self.pid, 0)[1] == 0
         except ChildProcessError:  # reaped elsewhere: unknown
@@ -602,8 +602,8 @@ class _KeeperLoop:
         # They belong to init. Those that left the session and hid their environment cannot be found.
         sessions = {each.pid for each in self.members.values()}
         in_session = (p.pid for p in processes.processes().values() if p.session in sessions and not p.dead)
-        found = (*processes.find_marked(self.mark), *processes.find_in_group(self.mark))
-        marked = (who.pid for who in found if who.pid not in (os.getpid(), os.getppid()))
+        candidates = (*processes.find_marked(self.mark), *processes.find_in_group(self.mark))
+        marked = (who.pid for who in candidates if who.pid not in (os.getpid(), os.getppid()))
         return {*in_session, *marked}
 
     def owner_of(self, process: processes.Process) -> str | None:
@@ -747,7 +747,7 @@ def _explain(
                 f"command {argv[0]!r} is not executable: make it so (chmod +x) or name its interpreter first"
             )
         case "exec", errno.ENOEXEC:
-            return f"command {argv[0]!r} is no program: give it a #! line or name its interpreter first"
+            return f"command {argv[0]!r} is not a program: give it a #! line or name its interpreter first"
         case "exec", errno.E2BIG:
             return f"arguments and environment of {argv[0]!r} are too large for this system"
         case _:

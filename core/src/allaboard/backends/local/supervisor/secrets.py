@@ -104,7 +104,7 @@ def _read_secret(secret: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 def _key_files(folder: Path, name: str) -> list[str]:
     if text_flaw(name) or not 0 < len(name.encode()) < 256 or "/" in name or name in (".", ".."):
-        raise _UnusableSecret("is no name of a secret; give the name of a folder below secrets")
+        raise _UnusableSecret("is not a valid secret name; give the name of a folder below secrets")
     try:
         info = os.lstat(folder)
         if not stat.S_ISDIR(info.st_mode):
@@ -128,14 +128,14 @@ def _check_private(path: Path, info: os.stat_result) -> None:
 
 
 def _read_value(path: Path, wanted: bool) -> bytes:
-    """The bytes of a plain file; with ``wanted=False`` only checks that it can be read. Never blocks: it may
-    turn out to be a pipe.
+    """The bytes of a regular file; with ``wanted=False`` only checks that it can be read. Never blocks: it
+    may turn out to be a pipe.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise _UnusableSecret(f"{_shown(path)} is not a plain file; remove it, or make it one")
+            raise _UnusableSecret(f"{_shown(path)} is not a regular file; remove it, or replace it with one")
         if wanted and info.st_size > MOST_BYTES:
             raise _UnusableSecret(
                 f"{_shown(path)} has {info.st_size:,} bytes; a variable holds {MOST_BYTES:,}: mount the "
@@ -166,8 +166,8 @@ def _decode_value(path: Path, data: bytes) -> str:
         ) from None
     if "\0" in value:
         raise _UnusableSecret(
-            f"{_shown(path)} holds a NUL byte, which no variable can; encode it (base64), or mount the "
-            "secret (mount: /path) instead of env: true"
+            f"{_shown(path)} holds a NUL byte, which no variable can hold; encode it (base64), or mount "
+            "the secret (mount: /path) instead of env: true"
         )
     return value.rstrip("\n")
 

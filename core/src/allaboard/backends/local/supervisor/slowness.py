@@ -1,5 +1,5 @@
-"""Whether one rank of an attempt holds up the others in each step: asked for seldom, and more seldom the
-longer all is well, because each time every rank writes its last collectives.
+"""Detector of a rank that holds up the others in each step. It asks seldom, and more seldom the longer all is
+well, because every rank writes its last collectives at each question.
 
 A rank is called slow once two looks in a row found it. Time is that of a clock which stands still while the
 machine sleeps.
@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from allaboard.backends.local.host.arrivals import AskedArrivals
-from allaboard.backends.local.host.machine import load_words
+from allaboard.backends.local.host.machine import load_text
 from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.diagnosis.stragglers import SlowRank, slow_of, slow_rank
@@ -33,7 +33,7 @@ class SlowWatch:
 
     mark: str
     slow: Slow | None = None
-    found: SlowRank | None = None
+    suspect: SlowRank | None = None
     due: float = 0.0
     pause: float = AGAIN
     arrivals: AskedArrivals | None = None
@@ -60,49 +60,49 @@ class SlowWatch:
             return self._say(self.looks, now)
         if self.arrivals is None:
             self.arrivals = AskedArrivals(self.mark)
-        told = self.arrivals.step()
-        if told is None:
+        arrivals = self.arrivals.step()
+        if arrivals is None:
             return None
         self.arrivals = None
-        return self._judge(slow_rank(told), now)
+        return self._judge(slow_rank(arrivals), now)
 
     def forget(self) -> None:
         """Its members start again, or it is over."""
-        self.slow = self.found = self.arrivals = self.looks = None
+        self.slow = self.suspect = self.arrivals = self.looks = None
         self.due, self.pause, self.seen = 0.0, AGAIN, []
         self.steps.clear()
 
-    def _judge(self, found: SlowRank | None, now: float) -> str | None:
-        before, self.found = self.found, found
-        again = found is not None and before is not None and found.rank == before.rank
-        known = self.slow is not None and found is not None and self.slow.rank == found.rank
+    def _judge(self, suspect: SlowRank | None, now: float) -> str | None:
+        before, self.suspect = self.suspect, suspect
+        again = suspect is not None and before is not None and suspect.rank == before.rank
+        known = self.slow is not None and suspect is not None and self.slow.rank == suspect.rank
         if again and not known:
             self.looks = TwoLooks(self.mark, BETWEEN)
             return None
-        sure = known if found is not None else self.slow is None or before is None
+        sure = known if suspect is not None else self.slow is None or before is None
         self.due = now + (self.pause if sure else CONFIRM)
-        self.pause = AGAIN if found is not None else min(LONGEST, 2 * self.pause)
-        if found is not None or self.slow is None or before is not None:
+        self.pause = AGAIN if suspect is not None else min(LONGEST, 2 * self.pause)
+        if suspect is not None or self.slow is None or before is not None:
             return None  # that it keeps up is as sure as that it does not: two looks say so
         text, self.slow = f"rank {self.slow.rank} keeps up with the others again", None
         return text
 
     def _say(self, looks: TwoLooks, now: float) -> Slow | None:
         look = looks.step()
-        if look is None or self.found is None:
+        if look is None or self.suspect is None:
             return None
         self.seen.append(look)
         if len(self.seen) < LOOKS:
             self.looks = TwoLooks(self.mark, BETWEEN)
             return None
-        self.slow = slow_of(self.found, self.seen, self._step_at(self.found), load_words())
+        self.slow = slow_of(self.suspect, self.seen, self._step_at(self.suspect), load_text())
         self.looks, self.seen, self.due = None, [], now + self.pause
         return self.slow
 
-    def _step_at(self, found: SlowRank) -> int | None:
+    def _step_at(self, suspect: SlowRank) -> int | None:
         """The step at which it began, by those that rank 0 reported before and after; None: not known."""
-        place = bisect_right(self.steps, (found.at, 1 << 62))
-        if found.since is None or not 0 < place < len(self.steps):
+        place = bisect_right(self.steps, (suspect.at, 1 << 62))
+        if suspect.since is None or not 0 < place < len(self.steps):
             return None
         (before, first), (after, last) = self.steps[place - 1], self.steps[place]
-        return first + round((last - first) * (found.at - before) / (after - before))
+        return first + round((last - first) * (suspect.at - before) / (after - before))

@@ -18,12 +18,12 @@ ARMS = 3
 
 
 def samples() -> Iterator[dict[str, Any]]:
-    """What a model is trained on: samples for shards."""
+    """Samples for shards, on which a model is trained."""
     return points(1200, seed=1)
 
 
 def held_out() -> Iterator[dict[str, Any]]:
-    """What a trained model is judged by."""
+    """Samples on which a trained model is evaluated."""
     return points(600, seed=2)
 
 

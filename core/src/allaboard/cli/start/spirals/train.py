@@ -34,7 +34,7 @@ def net() -> nn.Module:
 
 
 def tensors(batch: Iterable[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the points are, and which arm they are on."""
+    """Places of the points, and the arms that they are on."""
     read = [json.loads(sample["json"]) for sample in batch]
     places = torch.tensor(read, dtype=torch.float32).reshape(-1, 2)
     return places, torch.tensor([int(sample["cls"]) for sample in batch], dtype=torch.long)
@@ -48,14 +48,14 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 
     checkpoints = Checkpointer()  # where, how often, how many, and by what the best is chosen: from the job
-    found = checkpoints.resume()
+    checkpoint = checkpoints.resume()
     done = 0
-    if found:
-        saved = found.load()
+    if checkpoint:
+        saved = checkpoint.load()
         model.module.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         reader.load_state_dict(saved["data"])
-        done = found.step
+        done = checkpoint.step
     total = done + len(reader)
 
     def state() -> dict[str, Any]:
