@@ -15,7 +15,8 @@ from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import complete_facts
 from allaboard.backends.kubernetes.observe.objects import pod_seen
-from allaboard.backends.kubernetes.observe.obstacles import Scene, obstacle_of
+from allaboard.backends.kubernetes.observe.obstacles import obstacle_of
+from allaboard.backends.kubernetes.observe.scene import Scene
 from allaboard.backends.kubernetes.preflight import budgets
 from allaboard.engines import ENGINES
 from allaboard.render import devices

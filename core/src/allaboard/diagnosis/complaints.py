@@ -21,7 +21,6 @@ IMAGE_REASONS = frozenset(
     }
 )  # fmt: skip
 NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError"})
-NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
 MOUNTS = frozenset({"FailedMount", "FailedMapVolume", "FailedAttachVolume"})
 OF_NODES = MOUNTS | {"FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources"}
 """Reasons of events of a pod whose containers cannot be made yet."""
@@ -148,7 +147,7 @@ def _of_container(case: Case, pod: PodSeen, container: ContainerSeen) -> Iterato
         if verdict is None and (of_start := verdict_of(Place.START, text, now.reason)) and of_start.sure:
             place, verdict = Place.START, of_start
         yield Complaint(pod, place, f"{where}.waiting", now.reason, text, verdict, container)
-    elif (failed := start_failure(container)) is not None:
+    elif (failed := container.start_failure) is not None:
         text = _of_start(case, pod, container, failed)
         verdict = verdict_of(Place.START, text, failed.reason)
         time = failed.ended or case.went_bad(pod)
@@ -183,16 +182,6 @@ def _unnamed(text: str, image: str) -> str:
     short = name.rpartition("/")[2]
     text = re.sub(rf"[\w./:-]*{re.escape(name)}(@\S+)?", "IMAGE", text)
     return re.sub(rf"(?<![\w-])[\w./:-]*/{re.escape(short)}", "IMAGE", text)
-
-
-def start_failure(container: ContainerSeen) -> Try | None:
-    """The try of a container whose program could not be started, unless it runs now."""
-    if container.now.state == "running":
-        return None
-    for one in (container.now, container.last):
-        if one is not None and (one.reason in NOT_STARTED or (one.exit_code == 128 and one.message)):
-            return one
-    return None
 
 
 def _of_start(case: Case, pod: PodSeen, container: ContainerSeen, failed: Try) -> str:

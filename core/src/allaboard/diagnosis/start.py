@@ -9,10 +9,8 @@ from dataclasses import replace
 from allaboard.diagnosis.case import Case, exit_code, exit_evidence, has_run, pod_object, quote
 from allaboard.diagnosis.complaints import (
     MOUNTS,
-    NOT_STARTED,
     complained,
     complaints,
-    start_failure,
 )
 from allaboard.diagnosis.finding import Evidence, Finding, Need
 from allaboard.diagnosis.logs import Log, words
@@ -21,7 +19,7 @@ from allaboard.diagnosis.rule import Place, rule, says
 from allaboard.diagnosis.start_errors import why_not_started
 from allaboard.diagnosis.tracebacks import RaisedException
 from allaboard.diagnosis.verdict import Verdict, verdict_of
-from allaboard.runs.observation import ContainerSeen, PodSeen, Try
+from allaboard.runs.observation import NOT_STARTED, ContainerSeen, PodSeen, Try
 
 _NEEDS = (Need.PODS, Need.EVENTS)
 
@@ -184,7 +182,7 @@ def _start_failures(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, s
     """Containers whose program a runtime could not start, with its words."""
     for one in complaints(case):
         if one.place is Place.START and one.container is not None:
-            failed = start_failure(one.container) or one.container.now
+            failed = one.container.start_failure or one.container.now
             yield one.pod, one.container, failed, one.text
     for pod in case.pods:
         if case.is_local and pod.main is not None and pod.main.now.message and not pod.main.now.reason:

@@ -226,6 +226,10 @@ class Obstacle:
     certain: bool = False
 
 
+NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
+"""Reasons of a container whose program a runtime could not start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Try:
     """One try of a container: ``state`` waiting, running, terminated or empty (not known); ``id``: the
@@ -245,6 +249,11 @@ class Try:
         """True if the try ended with an exit code other than 0."""
         return self.state == "terminated" and self.exit_code not in (None, 0)
 
+    @property
+    def not_started(self) -> bool:
+        """Whether a container runtime could not start its program."""
+        return self.reason in NOT_STARTED or (self.exit_code == 128 and bool(self.message))
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerSeen:
@@ -258,6 +267,12 @@ class ContainerSeen:
     restarts: int = 0
     image: str = ""
     image_id: str = ""
+
+    @property
+    def start_failure(self) -> Try | None:
+        """The try whose program could not be started; None: there is none, or it runs now."""
+        tries = () if self.now.state == "running" else (self.now, self.last)
+        return next((one for one in tries if one is not None and one.not_started), None)
 
     @property
     def ended_try(self) -> Try | None:
@@ -303,6 +318,12 @@ class PodSeen:
     def is_over(self) -> bool:
         """True if all of its containers have ended for good. It holds no place on a node any more."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def finds_no_place(self) -> bool:
+        """Whether a scheduler has said that it finds no node for it."""
+        said = self.condition("PodScheduled")
+        return said is not None and said.status == "False" and said.reason != "SchedulingGated"
 
     @property
     def restarts(self) -> int:

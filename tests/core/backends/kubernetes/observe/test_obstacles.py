@@ -12,7 +12,8 @@ from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe.deadlines import HOLDING, limit_of
 from allaboard.backends.kubernetes.observe.objects import event_seen, pod_seen
 from allaboard.backends.kubernetes.observe.observation import of_object
-from allaboard.backends.kubernetes.observe.obstacles import PATIENCE, Scene, obstacle_of
+from allaboard.backends.kubernetes.observe.obstacles import obstacle_of
+from allaboard.backends.kubernetes.observe.scene import PATIENCE, Scene
 from allaboard.diagnosis import diagnose
 from allaboard.runs.layout import Policy
 from allaboard.runs.observation import Obstacle, Stop

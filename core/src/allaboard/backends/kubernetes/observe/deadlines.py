@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from allaboard.backends.kubernetes.observe.obstacles import PATIENCE
+from allaboard.backends.kubernetes.observe.scene import PATIENCE
 from allaboard.runs.layout import Policy
 from allaboard.runs.observation import PHASES, Limit, Observation, Stall, State
 from allaboard.runs.status import state_of

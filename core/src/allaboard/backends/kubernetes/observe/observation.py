@@ -39,7 +39,8 @@ from allaboard.backends.kubernetes.observe.objects import (
     objects_of,
     pod_seen,
 )
-from allaboard.backends.kubernetes.observe.obstacles import Scene, is_over_quota, obstacle_of, refusal
+from allaboard.backends.kubernetes.observe.obstacles import is_over_quota, obstacle_of
+from allaboard.backends.kubernetes.observe.scene import Scene, refusal
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen, restarts_in_all
 from allaboard.engines.kubeflow import NOT_STARTED

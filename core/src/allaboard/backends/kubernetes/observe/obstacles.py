@@ -14,352 +14,36 @@ limits, a full cluster) waits without end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from typing import Any
-
-from allaboard.backends.kubernetes.discovery import capacity
-from allaboard.backends.kubernetes.discovery.installed import Node
-from allaboard.backends.kubernetes.observe.objects import (
-    from_nodes,
-    object_seen,
-    pod_seen,
-)
-from allaboard.diagnosis.case import Case
-from allaboard.diagnosis.causes import all_rules
-from allaboard.diagnosis.complaints import Complaint, of_pod, start_failure
-from allaboard.diagnosis.placement import is_closed
-from allaboard.diagnosis.rule import Place
-from allaboard.diagnosis.verdict import refusal_verdict, verdict_of
-from allaboard.engines import engine_of_object
-from allaboard.engines.base import AddedContainer
-from allaboard.gangs.requests import amount, requested
-from allaboard.job.gpus import nearest_device
-from allaboard.runs.observation import ContainerSeen, EventSeen, Objects, Observation, Obstacle, PodSeen, Try
-from allaboard.text.units import counted
-
-Json = Mapping[str, Any]
-PATIENCE = 600.0
-"""Seconds for which a run that can never start is left alone where its job has no clock for the phase."""
-INIT_TRIES = 5
-"""Restarts after which an init container that fails is taken to fail for ever. The operator counts those of
-running pods alone, and would let it go on without end.
-"""
-LONGEST = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What is looked at. ``container``: the one that trains; ``pods``: of each member that has one, in rank
-    order; ``events``: of the job and these pods; ``nodes``: None when they are not known; ``specs``: of the
-    pods, with which nodes that are known are compared; ``total``: members in all.
-    """
-
-    job: Json
-    container: str
-    pods: Mapping[str, PodSeen]
-    now: float
-    total: int
-    needed: int
-    events: Sequence[EventSeen] = ()
-    nodes: Sequence[Node] | None = None
-    has_status: bool = True
-    suspended: bool = False
-    specs: Mapping[str, Json] = field(default_factory=dict)
+from allaboard.backends.kubernetes.observe.objects import pod_seen
+from allaboard.backends.kubernetes.observe.scene import Json, Scene
+from allaboard.runs.observation import Obstacle, PodSeen
 
 
 def obstacle_of(scene: Scene) -> Obstacle | None:
-    """What tells the most: what never passes first, then what keeps pods from being made, then the first
-    rank's.
-    """
+    """What keeps members from starting; None: nothing that is known."""
     going = sum(pod.phase in ("Running", "Succeeded") for pod in scene.pods.values())
     if scene.suspended or (going >= scene.needed > 0 and not any(map(_stuck_at_start, scene.pods.values()))):
         return None
-    case = _case(scene)
-    obstacles = [*_refused(scene, case), *_unattended(scene, case)]
-    for member, pod in scene.pods.items():
-        obstacles += _of_pod(member, pod, case, scene)
-    if not obstacles:
-        obstacles += _too_large_together(scene)
-    if not obstacles:
-        return None
-    chosen = min(obstacles, key=lambda one: (one.consequence, not one.never))
-    same = sorted({o.member for o in obstacles if o.code == chosen.code and o.member} - {chosen.member})
-    if chosen.member is None or not same:
-        return chosen
-    more = f"{len(same)} more member{'s' if len(same) > 1 else ''}"
-    return replace(chosen, text=f"{chosen.text} (and so with {more})")
+    # Who follows runs that train needs none of the causes.
+    from allaboard.backends.kubernetes.observe.kept_back import obstacle_in
 
-
-def _case(scene: Scene) -> Case:
-    """The same in the words of the causes."""
-    job, nodes = object_seen(scene.job), from_nodes(scene.nodes)
-    objects = Objects(scene.now, True, job, None, tuple(scene.pods.values()), tuple(scene.events), nodes)
-    return Case(Observation("", objects=objects))
+    return obstacle_in(scene)
 
 
 def _stuck_at_start(pod: PodSeen) -> bool:
     """Whether a pod runs for its kubelet alone: its program could not be started."""
-    return any(c.now.state == "waiting" and start_failure(c) is not None for c in pod.containers)
-
-
-def _of_pod(member: str, pod: PodSeen, case: Case, scene: Scene) -> Iterator[Obstacle]:
-    if pod.phase in ("Succeeded", "Failed") or pod.deleted is not None:
-        return
-    found = [*of_pod(case, pod)]
-    if not pod.node:
-        yield from _unplaced(member, pod, found, case, scene)
-        return
-    yield from (_told(member, one) for one in found)
-    for container in pod.containers:
-        if container.role == "init" and not any(one.container is container for one in found):
-            yield from _init(member, pod, container, scene)
-
-
-def _told(member: str, said: Complaint) -> Obstacle:
-    """A complaint as the live view tells it."""
-    quoted, thing = short(said.quoted), f"pod/{said.pod.pod}"
-    if said.verdict is None:
-        text = f"{said.who} does not start: {short(said.text) or said.reason}"
-        return Obstacle("unknown", text, False, member, thing, said.field, quoted)
-    return Obstacle(said.code, short(said.told), not said.verdict.passes, member, thing, said.field, quoted)
-
-
-# --- init containers ----------------------------------------------------------------------------------------
-
-
-def _init(member: str, pod: PodSeen, container: ContainerSeen, scene: Scene) -> Iterator[Obstacle]:
-    """An init container that fails, also while it runs again."""
-    tries = (one for one in (container.now, container.last) if one is not None)
-    ended = next((one for one in tries if one.state == "terminated"), None)
-    if ended is None or not ended.failed or container.now.reason == "PodInitializing":
-        return
-    added = _added(scene.job, container.name)
-    if added is not None:
-        yield _waits(member, pod, added, ended)
-    else:
-        yield _failed(member, pod, container, ended)
-
-
-def _added(job: Json, name: str) -> AddedContainer | None:
-    """The init container of this name that the operator of a job adds; None: the operator adds none."""
-    engine = engine_of_object(job)
-    return next((one for one in engine.ADDED if one.name == name), None) if engine is not None else None
-
-
-def _waits(member: str, pod: PodSeen, added: AddedContainer, ended: Try) -> Obstacle:
-    text = f"{member} waits for {added.waits_for}"
-    where, code = f"initContainerStatuses[{added.name}]", "master_unreachable_dns"
-    quoted, thing = short(_end_of(ended)), f"pod/{pod.pod}"
-    return Obstacle(code, text, False, member, thing, where, quoted, consequence=True)
-
-
-def _end_of(ended: Try) -> str:
-    said = ended.message.strip()
-    return f"exitCode {ended.exit_code or 0}" + (f": {said}" if said else "")
-
-
-def _failed(member: str, pod: PodSeen, container: ContainerSeen, ended: Try) -> Obstacle:
-    code, restarts = ended.exit_code or 0, container.restarts
-    lines = [line for line in ended.message.splitlines() if line.strip()]
-    more = f": {short(lines[-1])}" if lines else ""
-    why = f" ({ended.reason})" if ended.reason not in _PLAIN_ENDS else ""
-    again = f" ({counted(restarts, 'restart')})" if restarts else ""
-    how = f"exited with {code}{why}{more}{again}"
-    text = f"{member} does not start: its init container {container.name} {how}"
-    where, quoted = f"initContainerStatuses[{container.name}]", short(_end_of(ended))
-    thing = f"pod/{pod.pod}"
-    return Obstacle(_code_of(ended), text, restarts >= INIT_TRIES, member, thing, where, quoted)
-
-
-_PLAIN_ENDS = frozenset({"", "Error", "Completed"})
-"""Reasons of an end that say no more than its exit code."""
-
-
-def _code_of(ended: Try) -> str:
-    if ended.reason == "OOMKilled":
-        return "oom_killed"
-    if ended.exit_code in (126, 127):
-        return "bad_entrypoint"
-    return "python_exception" if "Traceback" in ended.message else "unknown"
-
-
-# --- pods that are refused ----------------------------------------------------------------------------------
-
-
-def _refused(scene: Scene, case: Case) -> Iterator[Obstacle]:
-    said = refusal(case.events)
-    if said is None or len(scene.pods) >= scene.needed:
-        return
-    verdict = refusal_verdict(said, limits=case.limits)
-    missing = scene.total - len(scene.pods)
-    text = f"{missing} of {scene.total} members cannot be made: {short(said)}"
-    code, never = ("unknown", False) if verdict is None else (verdict.code, not verdict.passes)
-    yield Obstacle(code, text, never, None, f"job/{_name(case)}", "events.FailedCreatePod", short(said))
-
-
-def _name(case: Case) -> str:
-    return case.job.name if case.job is not None else ""
-
-
-def refusal(events: Sequence[EventSeen]) -> str | None:
-    """What the API server said last when the operator made a pod."""
-    refusals = [e for e in events if e.reason in ("FailedCreatePod", "FailedCreate")]
-    made = [e for e in events if e.reason in ("SuccessfulCreatePod", "SuccessfulCreate")]
-    newest = max(refusals, key=lambda e: e.time or 0.0, default=None)
-    if newest is None or any((e.time or 0.0) > (newest.time or 0.0) for e in made):
-        return None
-    return newest.message.strip()
+    return any(c.now.state == "waiting" and c.start_failure is not None for c in pod.containers)
 
 
 def is_over_quota(said: str) -> bool:
     """Whether a refusal is that of a quota."""
+    from allaboard.diagnosis.rule import Place
+    from allaboard.diagnosis.verdict import verdict_of
+
     found = verdict_of(Place.REFUSAL, said)
     return found is not None and found.code == "resource_quota_exceeded"
 
 
-def _unattended(scene: Scene, case: Case) -> Iterator[Obstacle]:
-    """A job that no operator has written to."""
-    if scene.has_status or scene.pods or scene.events:
-        return
-    engine, job = engine_of_object(scene.job), case.job
-    managed = None if engine is None else engine.managed_by(scene.job)
-    if managed or job is None or job.created is None:
-        return
-    cause = all_rules()["operator_not_running"].cause
-    if (age := scene.now - job.created) >= cause.after:
-        text = f"no operator has taken up the {job.kind or 'job'} for {age:.0f} s: is it running?"
-        yield Obstacle(cause.code, text, False, None, f"job/{job.name}", "status", "")
-
-
-# --- pods without a node ------------------------------------------------------------------------------------
-
-
 def is_unschedulable(pod: Json) -> bool:
     """Whether a scheduler has said that it finds no place for it."""
-    return _finds_no_place(pod_seen(pod))
-
-
-def _finds_no_place(pod: PodSeen) -> bool:
-    scheduled = pod.condition("PodScheduled")
-    return scheduled is not None and scheduled.status == "False" and scheduled.reason != "SchedulingGated"
-
-
-def _unplaced(
-    member: str, pod: PodSeen, found: Sequence[Complaint], case: Case, scene: Scene
-) -> Iterator[Obstacle]:
-    if not _finds_no_place(pod):
-        return
-    told = [one for one in found if one.verdict is not None]
-    if any(one.is_sure for one in told):
-        yield from (_told(member, one) for one in told)
-        return
-    grows = _may_grow(scene)
-    said = next((one.text for one in found), "")
-    if scene.nodes is not None and (reason := impossible(scene.specs[member], scene.nodes)) is not None:
-        code, words = reason
-        text = f"{member} can never start here: {words}"
-        if grows:
-            text = f"{member} does not start: {words}; a node may be added"
-        most = _at_most(scene)
-        certain = most is not None and impossible(scene.specs[member], most) is not None
-        yield _without_place(member, pod, code, text, said, never=not grows, certain=certain)
-    elif told and not grows and is_closed(case, pod, said):
-        # Nodes may not be read, or do not tell where volumes lie: the scheduler does.
-        yield _without_place(member, pod, told[0].code, told[0].told, said, never=True)
-
-
-def _without_place(
-    member: str, pod: PodSeen, code: str, text: str, said: str, *, never: bool, certain: bool = False
-) -> Obstacle:
-    where = "conditions.PodScheduled"
-    return Obstacle(code, short(text), never, member, f"pod/{pod.pod}", where, short(said), certain=certain)
-
-
-def _may_grow(scene: Scene) -> bool:
-    """Whether nodes are made on demand, or just now: what is not there may come."""
-    return any(node.grows for node in scene.nodes or ()) or any(
-        e.reason in ("TriggeredScaleUp", "Nominated") for e in scene.events
-    )
-
-
-def _at_most(scene: Scene) -> list[Node] | None:
-    """The nodes with all that they can ever offer; None where that is not known: something may add nodes, one
-    is not ready, or has come just now, without its devices maybe. A device plugin that is started again
-    offers none for a moment; the capacity stays.
-    """
-    nodes = scene.nodes or ()
-    settled = all(
-        node.grows is False and node.ready and (node.joined is None or scene.now - node.joined >= PATIENCE)
-        for node in nodes
-    )
-    if not nodes or not settled:
-        return None
-    return [
-        replace(node, cordoned=False, allocatable={**node.allocatable, **node.capacity}) for node in nodes
-    ]
-
-
-def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
-    """(code, words) when no node could hold a pod of this spec, were it empty, ready and open; None: one
-    could, or there are no nodes at all.
-    """
-    if not nodes:
-        return None
-    asked = {name: value for name, value in requested(spec).items() if value > 0}
-    for name, value in asked.items():
-        most = max((amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
-        device = "/" in name
-        if device and not most:
-            offered = sorted({r for n in nodes for r, v in n.allocatable.items() if "/" in r and amount(v)})
-            near = nearest_device(name, offered)
-            meant = f"; did you mean {near}?" if near else ""
-            return "gpu_not_advertised", f"no node offers {name}, of which it asks for {value}{meant}"
-        if value > most:
-            has = f"the largest node has {capacity.show(name, most)}"
-            words = f"it asks for {capacity.show(name, value)} {name}, and {has}"
-            return "insufficient_gpu" if device else "unschedulable_constraints", words
-    reasons: dict[str, int] = {}
-    for node in nodes:
-        willing = replace(node, ready=True, cordoned=False)
-        why = capacity.why_not(spec, willing) or next(iter(capacity.lacking(spec, node)), None)
-        if why is None:
-            return None
-        reasons[why] = reasons.get(why, 0) + 1
-    sentences = [
-        f"{why} ({n} of {len(nodes)} nodes)" for why, n in sorted(reasons.items(), key=lambda i: -i[1])[:3]
-    ]
-    return "unschedulable_constraints", f"no node takes it: {'; '.join(sentences)}"
-
-
-def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
-    """Members that each fit a node, and not all of them at once, were all nodes empty."""
-    nodes = scene.nodes
-    waits = [member for member, pod in scene.pods.items() if _finds_no_place(pod)]
-    if nodes is None or not nodes or not waits or len(scene.pods) < scene.needed:
-        return
-    willing = [replace(node, ready=True, cordoned=False) for node in nodes]
-    groups = [capacity.Pods(member, 1, scene.specs[member], {}) for member in scene.pods]
-    fits = capacity.room(groups, willing)
-    if fits >= scene.needed or _may_grow(scene):
-        return
-    pod = scene.pods[waits[0]]
-    scheduled = pod.condition("PodScheduled")
-    gpus = any("/" in name for group in groups for name in requested(group.spec))
-    text = (
-        f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
-    )
-    code = "insufficient_gpu" if gpus else "unschedulable_constraints"
-    most = _at_most(scene)
-    certain = most is not None and capacity.room(groups, most) < scene.needed
-    said = scheduled.message if scheduled is not None else ""
-    yield _without_place(waits[0], pod, code, text, said, never=True, certain=certain)
-
-
-# --- words --------------------------------------------------------------------------------------------------
-
-
-def short(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 3]}..."
+    return pod_seen(pod).finds_no_place

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
@@ -34,7 +35,6 @@ from allaboard.backends.kubernetes.preflight.admission import judge
 from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, DryRunResult, Json, Lookup
 from allaboard.backends.kubernetes.preflight.namespace_objects import Claim, Limit, Quota
 from allaboard.diagnosis import Evidence
-from allaboard.diagnosis.verdict import refusal_verdict
 from allaboard.engines import Engine, engine_of_object
 from allaboard.errors import Problem
 from allaboard.gangs import GANGS
@@ -45,6 +45,9 @@ from allaboard.gangs.topology import label_of
 from allaboard.job.gpus import nearest_device
 from allaboard.text.names import nearest, one_of
 from allaboard.text.units import counted
+
+if TYPE_CHECKING:
+    from allaboard.diagnosis.verdict import Verdict
 
 LONGEST_NAME = 63
 _ALLOWED = "`allaboard cluster --rbac capacity` allows it"
@@ -340,7 +343,7 @@ def scc(facts: Facts) -> Iterator[Check]:
     refused = [
         t
         for t in facts.pods_tried or ()
-        if (found := refusal_verdict(str(t.error or ""))) is not None and found.code == "openshift_scc_denied"
+        if (found := _meaning(str(t.error or ""))) is not None and found.code == "openshift_scc_denied"
     ]
     if refused:
         said = tuple(_quote(t.what, "dry run", str(t.error)) for t in refused)
@@ -978,7 +981,7 @@ def dry_run(facts: Facts) -> Iterator[Check]:
             _quote(one.what, "dry run", str(one.error)),
         )
         message = str(one.error)
-        found = refusal_verdict(message, limits=limited)
+        found = _meaning(message, limits=limited)
         yield Check(
             "dry_run",
             False,
@@ -1011,9 +1014,16 @@ def _misspelt(what: str, problem: Problem) -> Check:
 _WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+) of type (\S+)")
 
 
+def _meaning(message: str, limits: Collection[str] = ()) -> Verdict | None:
+    """The cause that a refusal tells; ``limits``: the resources of which the job itself states a limit."""
+    from allaboard.diagnosis.verdict import refusal_verdict  # not for who launches: nothing is refused there
+
+    return refusal_verdict(message, limits=limits)
+
+
 def _what_to_do(message: str) -> str:
     """By the cause that the refusal tells."""
-    found = refusal_verdict(message)
+    found = _meaning(message)
     if found is not None and found.code == "rbac_forbidden":
         role = next((r for what, r in _ROLES.items() if f'resource "{what}"' in message), "submitter")
         return f"have the right granted: allaboard cluster --rbac {role}"
