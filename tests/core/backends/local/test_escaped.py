@@ -38,7 +38,7 @@ subprocess.Popen(
 ).wait()
 time.sleep(600)
 """
-MAY_STILL_RUN = "has cleared its environment and begun a session of its own may still run"
+MAY_STILL_RUN = "cleared its environment and left its session may still run"
 
 
 hidden: list[Identity] = []
