@@ -25,7 +25,7 @@ MOST_LINES, MOST_BYTES, LONGEST = 300, 1 << 16, 2000
 """Of the lines that are told at once; the characters of one."""
 KEPT = 50
 """The last lines of a try that are kept."""
-_PER_SECOND = 5.0
+_PER_SECOND = 20.0
 """Lines that may be told in the long run."""
 _WORTH_READING = 60
 """In a flood nothing is read until so many lines may be told: each look costs a line about those left out."""
