@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -22,6 +23,14 @@ NONE = "\N{EN DASH}"
 def escape(text: str) -> str:
     """Escape text from outside for a page: no markup, no secret, no invisible characters."""
     return html.escape(visible(redact_text(text), newlines=True, tabs=True))
+
+
+_COMMAND = re.compile(r"`([^`\n]+)`")
+
+
+def prose(text: str) -> str:
+    """A sentence from outside, with what stands in backticks as code."""
+    return _COMMAND.sub(r"<code>\1</code>", escape(text))
 
 
 def head(kicker: str, title: str, state: str, tone: str, lead: str, *, live: bool = False) -> str:

@@ -16,13 +16,16 @@ from typing import Any
 from allaboard.report import words
 from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, ticks, time_axis
 from allaboard.report.curves import at, thin_out
-from allaboard.report.html import NONE, definitions, escape, head, page, section, table
+from allaboard.report.html import NONE, definitions, escape, head, page, prose, section, table
 from allaboard.report.page_data import is_loss
 from allaboard.text.units import counted, rfc3339, show_bytes, show_seconds
 
 Data = Mapping[str, Any]
 
-TONES = {"succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad"}
+TONES = {
+    "succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad",
+    "queued": "warning", "suspended": "warning", "restarting": "warning",
+}  # fmt: skip
 _SPEED = words.SPEED.replace("_", " ")
 _ROWS = 2400
 """Rows of the tables behind all curves together."""
@@ -107,7 +110,7 @@ def _tiles(data: Data) -> str:
     tiles = [(m["name"], words.number(m["value"])) for m in data["metrics"][:_TILES]]
     if progress["step"] is not None:
         total, share = progress["total"], progress["share"]
-        done = f" ({share:.0%})" if share is not None and not data["is_final"] else ""
+        done = f" ({share:.0%})" if share is not None and share >= 0.01 and not data["is_final"] else ""
         tiles.append(("steps", f"{progress['step']}/{total}{done}" if total else str(progress["step"])))
     if progress["seconds_left"]:
         tiles.append(("left, at this speed", show_seconds(progress["seconds_left"])))
@@ -144,7 +147,7 @@ def _reasons(data: Data) -> str:
         parts.append(
             f'<div class="reason {tone}">{said}'
             + (f"<ul>{quotes}</ul>" if quotes else "")
-            + f"<p>{escape(fix[:1].upper() + fix[1:])}. "
+            + f"<p>{prose(fix[:1].upper() + fix[1:])}. "
             + f'<span class="code">{escape(diagnosis["code"])}</span></p></div>'
         )
     if not parts:
@@ -621,7 +624,7 @@ def _facts(data: Data) -> str:
         ("spec", data["spec_hash"]),
     ]
     facts += [(m["name"], words.number(m["value"])) for m in data["metrics"][_TILES:]]
-    notes = "".join(f"<li>{escape(note)}</li>" for note in data["notes"])
+    notes = "".join(f"<li>{prose(note)}</li>" for note in data["notes"])
     return section(
         "Facts",
         definitions((k, v) for k, v in facts if v not in (None, ""))
