@@ -142,7 +142,7 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
         "-" if seen.started is None else show_seconds(duration(seen, now)),
         members_phrase(seen.members) or "-",
         str(seen.restarts),
-        step_phrase(seen).removeprefix("step ") or "-",
+        step_phrase(seen.progress.step, seen.progress.total).removeprefix("step ") or "-",
         who if seen.key else "(a job of others)",
     )
 
