@@ -129,7 +129,9 @@ WRONG = {
     "no such run": (["list", "nothing"], 2, "there is no run 'nothing'"),
     "nothing to verify": (["verify", "./nowhere"], 2, "no checkpoint in"),
     "nothing to collect": (["collect", "./nowhere", "models"], 2, "no complete checkpoint is there"),
-    "no such step": (["collect", "digits", "models", "--step", "7"], 2, "complete steps are: 10, 20, 30, 40, 50"),
+    "no such step": (
+        ["collect", "digits", "models", "--step", "7"], 2, "complete steps are: 10, 20, 30, 40, 50",
+    ),
     "best by nothing": (["collect", "digits", "models", "--best", "loss"], 2, "val_loss:min"),
     "best by what is not": (["collect", "digits", "models", "--best", "f1:max"], 2, "has a finite metric"),
     "two choices": (["collect", "digits", "models", "--best", "loss:min", "--step", "7"], 2, "not both"),
