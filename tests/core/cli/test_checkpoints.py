@@ -130,7 +130,7 @@ WRONG = {
     "nothing to verify": (["verify", "./nowhere"], 2, "no checkpoint in"),
     "nothing to collect": (["collect", "./nowhere", "models"], 2, "no complete checkpoint is there"),
     "no such step": (
-        ["collect", "digits", "models", "--step", "7"], 2, "complete steps are: 10, 20, 30, 40, 50"
+        ["collect", "digits", "models", "--step", "7"], 2, "complete steps are: 10, 20, 30, 40, 50",
     ),
     "best by nothing": (["collect", "digits", "models", "--best", "loss"], 2, "val_loss:min"),
     "best by what is not": (["collect", "digits", "models", "--best", "f1:max"], 2, "has a finite metric"),

@@ -192,7 +192,11 @@ def test_facts_that_cannot_be_are_told_at_once(ab: Terminal) -> None:
     problems = {p["path"]: p for p in said.json["error"]["problems"]}
     assert problems.keys() == {"version", "kinds", "schdulers", "namespace", "secrets"}
     assert problems["schdulers"]["suggestion"] == "schedulers"
-    for text, word in (("{", "is not JSON"), ("[]", "facts of a cluster are fields"), ("{}", "")):
+    for text, word in (
+        ("{", "is not JSON"),
+        ("[]", "facts of a cluster are a mapping of fields"),
+        ("{}", ""),
+    ):
         said = ab("render", "job.yaml", *STORE, "--cluster-facts", ab.write("lab.json", text))
         assert said.code == (2 if word else 0) and word in said.err
     there = ab("render", "job.yaml", *STORE, "--cluster-facts", "lab.json", "--context", "lab")

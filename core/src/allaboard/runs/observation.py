@@ -251,7 +251,7 @@ class Try:
 
     @property
     def not_started(self) -> bool:
-        """Whether a container runtime could not start its program."""
+        """True if a container runtime could not start its program."""
         return self.reason in NOT_STARTED or (self.exit_code == 128 and bool(self.message))
 
 
@@ -321,9 +321,9 @@ class PodSeen:
 
     @property
     def finds_no_place(self) -> bool:
-        """Whether a scheduler has said that it finds no node for it."""
-        said = self.condition("PodScheduled")
-        return said is not None and said.status == "False" and said.reason != "SchedulingGated"
+        """True if a scheduler has said that it finds no node for the pod."""
+        placed = self.condition("PodScheduled")
+        return placed is not None and placed.status == "False" and placed.reason != "SchedulingGated"
 
     @property
     def restarts(self) -> int:
