@@ -575,7 +575,9 @@ def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBacke
         "image, pod, gang.queue: ignored on one machine; slots of one machine go to whoever came first"
     ]
     handle = backend.launch(a_plan(folder, QUICK, key="spot", spot={"prefer": True, "grace": 5}), ME)
-    assert [n for n in handle.notes if "ignored on one machine" in n] == ["spot.prefer: ignored on one machine"]
+    assert [n for n in handle.notes if "ignored on one machine" in n] == [
+        "spot.prefer: ignored on one machine"
+    ]
     job = {"framework": "tensorflow", "groups": {"worker": 1}, "workers": None}
     own = {"successPolicy": "AllWorkers", "enableDynamicWorker": True}
     handle = backend.launch(a_plan(folder, QUICK, key="tf", engine_spec=own, **job), ME)
