@@ -98,7 +98,7 @@ def test_a_worker_that_is_told_to_end_stops_preparing() -> None:
         task_id="prepare", source=samples, into="store://shards", samples_per_shard=1, allaboard_conn_id=None
     )
     operator.on_kill()
-    with pytest.raises(AirflowException, match="the next try goes on"):
+    with pytest.raises(AirflowException, match="the next try continues"):
         operator.execute(a_context())
 
 

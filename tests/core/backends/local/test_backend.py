@@ -596,7 +596,7 @@ def test_a_job_that_starts_the_entrypoint_of_its_image_is_refused_here(
     backend: LocalBackend, folder: Path
 ) -> None:
     plan = a_plan(folder, QUICK, key="entrypoint", args=["--epochs=2"], command=None, workers=2)
-    with pytest.raises(BadInput, match="no image is there whose entrypoint") as caught:
+    with pytest.raises(BadInput, match="a local run has no image with an entrypoint") as caught:
         backend.launch(plan, ME)
     assert [p.path for p in caught.value.problems] == ["command"]
 
