@@ -272,7 +272,7 @@ class ContainerSeen:
     def start_failure(self) -> Try | None:
         """The try whose program could not be started; None: there is none, or it runs now."""
         tries = () if self.now.state == "running" else (self.now, self.last)
-        return next((one for one in tries if one is not None and one.not_started), None)
+        return next((attempt for attempt in tries if attempt is not None and attempt.not_started), None)
 
     @property
     def ended_try(self) -> Try | None:
