@@ -86,7 +86,6 @@ def test_who_is_cancelled_is_so_at_once_and_what_has_begun_goes_on_to_its_end() 
     async def main() -> None:
         begun, waits = (asyncio.create_task(pool.run(30, do)) for do in (slow, busy.work))
         await asyncio.sleep(0.05)
-        before = time.monotonic()
         for task in (begun, waits):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
