@@ -20,6 +20,7 @@ from allaboard.errors import BadInput
 from allaboard.follow.loop import Outcome
 from allaboard.report.commands import HERE
 from allaboard.report.ending import ending_lines
+from allaboard.report.output import LONGEST
 from allaboard.report.plain import launch_lines
 from allaboard.running import new_owner
 from allaboard.runs.observation import Condition, Objects, PodSeen, Progress, State
@@ -27,10 +28,8 @@ from allaboard.testing import FakeBackend, a_job, a_member, seen
 from allaboard_kfp.inputs import job_of
 from allaboard_kfp.step import (
     KEEPALIVE,
-    LONGEST_LINE,
     MAY_PASS,
     Place,
-    Rank0Output,
     StepView,
     attempts_of,
     finish,
@@ -40,6 +39,7 @@ from allaboard_kfp.step import (
     run_to_the_end,
     step_errors,
 )
+from tests.core.report import one_output
 
 OUTPUT = "/tmp/out/pipe-2026-11-21-12-00-00-000001/train/report"
 
@@ -76,7 +76,7 @@ def write(backend: FakeBackend, *lines: str) -> None:
 def test_the_log_of_a_step_shows_none_of_the_secrets_of_its_run(capfd: pytest.CaptureFixture[str]) -> None:
     """Also where a long line is cut."""
     backend = FakeBackend()
-    write(backend, "plainWordOfTheJob77", "x" * (LONGEST_LINE - 5) + "plainWordOfTheJob77", "and *** itself")
+    write(backend, "plainWordOfTheJob77", "x" * (LONGEST - 5) + "plainWordOfTheJob77", "and *** itself")
     outcome, _ = run_to_the_end(backend, a_job(environment={"API_KEY": "plainWordOfTheJob77"}), "k", HERE)
     said = capfd.readouterr()
     assert outcome.ok and "[rank0] ***" in said.out and "and *** itself" in said.out
@@ -122,31 +122,40 @@ def test_one_that_gets_on_is_not(
     assert "still" not in capsys.readouterr().out
 
 
-def test_rank_0_is_quoted_once_and_without_the_lines_for_us(backend: FakeBackend, clock: Clock) -> None:
-    rank0 = Rank0Output(backend, "r", clock)
-    write(backend, "hello", '[allaboard] {"v":1,"kind":"progress","step":1}', "x" * 5000)
-    first = list(rank0.new_lines(seen()))
-    assert first[0] == "[rank0] hello"
-    assert [len(line) for line in first] == [13, 2008]
-    clock.now += 1
-    assert list(rank0.new_lines(seen())) == []
+def test_rank_0_is_quoted_once_and_without_the_lines_for_us(
+    backend: FakeBackend, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = StepView(backend, Plan(a_job(), "k").run, HERE, clock)
+
+    def quoted() -> list[str]:
+        view.seen(seen(State.RUNNING))
+        lines = (line.strip() for line in capsys.readouterr().out.splitlines())
+        return [line for line in lines if line.startswith("[rank0] ")]
+
+    write(backend, "hello", '[allaboard] {"v":1,"kind":"progress","step":1}')
+    assert quoted() == ["[rank0] hello"]
     write(backend, "more")
-    assert list(rank0.new_lines(seen())) == []  # looked a moment ago
+    assert quoted() == []  # looked a moment ago
     clock.now += 1
-    assert list(rank0.new_lines(seen())) == ["[rank0] more"]
+    assert quoted() == ["[rank0] more"]
 
 
-def test_a_flood_is_cut_counted_and_told_where_it_is_whole(backend: FakeBackend, clock: Clock) -> None:
-    rank0 = Rank0Output(backend, "r", clock)
-    write(backend, *(f"line {n}" for n in range(1000)))
-    looked = seen(members=(a_member("master-0", log="/logs/master-0.0.log"),))
-    assert len(list(rank0.new_lines(looked))) == 300
-    clock.now += 60
-    write(backend, "after a minute")
-    assert list(rank0.new_lines(looked)) == [
-        "[rank0] … 700 lines left out here; all are in /logs/master-0.0.log",
-        "[rank0] after a minute",
-    ]
+def test_a_step_says_the_same_of_an_output_as_all_others(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = one_output.Wrote()
+    handle = backend.launch(Plan(a_job(), "k"), new_owner())
+    view = StepView(backend, handle.run, HERE, clock)
+    view.launched(handle)
+    capsys.readouterr()
+    view.seen(one_output.RUNNING)
+    # Stripped: kfp.local, once it ran a loop, indents whatever its process prints from then on.
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "[rank0] " in line] == [f"[rank0] {line}" for line in one_output.LINES]
+    assert lines[-1].endswith(f"  {one_output.PROGRESS}")
+    view.ended(one_output.FAILED)
+    ending = capsys.readouterr()
+    assert f"last line of {one_output.FAILING}" in ending.err and one_output.TAIL in ending.err
 
 
 # --- who reads it ---

@@ -5,6 +5,7 @@ is behind it (1.4.3), lines and marks have 3 (1.4.11); light and dark.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,13 +15,21 @@ SHEETS = (CORE.source / "report/page.css", ROOT / "provider/ui/src/style.css")
 TEXT = ("ink", "soft", "good", "bad", "warn", "calm")
 MARKS = ("s0", "s1", "s2", "s3", "s4", "s5")
 BEHIND = ("paper", "card")
-THEMES = [
-    pytest.param(dict(re.findall(r"--(\w+): *(#\w+)", block)), id=f"{sheet.stem}-{name}")
-    for sheet in SHEETS
-    for name, block in zip(
-        ("light", "dark"), re.findall(r"\{([^{}]*--ink:[^{}]*)", sheet.read_text()), strict=True
-    )
-]
+
+
+def themes() -> Iterator[tuple[str, dict[str, str]]]:
+    """The colours of each sheet by name, light and dark, and in Airflow's dark pages."""
+    page, parts = (sheet.read_text() for sheet in SHEETS)
+    pairs = re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", page)
+    assert {name for name, *_ in pairs} == {*TEXT, *MARKS, *BEHIND, "line", "axis"}
+    dark = {name: colour for name, _, colour in pairs}
+    (framed,) = re.findall(r'data-theme="dark"\] \{([^}]*)', page)
+    yield "page-light", {name: colour for name, colour, _ in pairs}
+    yield "page-dark", dark
+    yield "page-framed-dark", dark | dict(re.findall(r"--(\w+): (#\w+)", framed))
+    blocks = re.findall(r"\{([^{}]*--ink:[^{}]*)", parts)
+    for name, block in zip(("light", "dark"), blocks, strict=True):
+        yield f"parts-{name}", dict(re.findall(r"--(\w+): *(#\w+)", block))
 
 
 def brightness(colour: str) -> float:
@@ -40,13 +49,13 @@ def test_the_contrast_of_black_to_white() -> None:
     assert contrast("#fff", "#000000") == pytest.approx(21)
 
 
-@pytest.mark.parametrize("colours", THEMES)
+@pytest.mark.parametrize("colours", [pytest.param(found, id=name) for name, found in themes()])
 def test_text_and_marks_stand_out(colours: dict[str, str]) -> None:
     faint = {
         f"{name} on {behind}": round(contrast(colours[name], colours[behind]), 2)
         for names, least in ((TEXT, 4.5), (MARKS, 3.0))
         for name in names
         for behind in BEHIND
-        if contrast(colours[name], colours[behind]) < least
+        if name in colours and contrast(colours[name], colours[behind]) < least
     }
     assert faint == {}

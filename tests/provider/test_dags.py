@@ -138,7 +138,7 @@ def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path, 
     answer = airflow(tmp_path, examples, "dags", "test", "retrain_digits", "--conf", '{"epochs": 8}')
     assert answer.returncode == 0, answer.stdout
     assert "resumed" not in answer.stdout
-    assert re.search(r"step (\d+)/\1 \(100 %\)", answer.stdout)
+    assert re.search(r"step (\d+)/\1 \(100%\)", answer.stdout)
     champion = history(open_store(tmp_path / "home" / "store" / "digits")).champion
     assert champion is None or champion.metrics["accuracy"] >= 0.97
     verdict = "promoted:" if champion else "not promoted: accuracy"

@@ -340,8 +340,8 @@ def has_snapshot(run: Run) -> bool:
 def pages_of(world: World, places: Places, run: Run, moment: str) -> None:
     """What the web pages and the API show of a task."""
     where = f"{run.dag}/{run.name}/{run.task_id}/-1"
-    places.add(f"tab {moment}", world.get(f"/allaboard/api/task/{where}"))
-    places.add(f"plain page {moment}", world.get(f"/allaboard/page/{where}"))
+    places.add(f"tab {moment}", world.get(f"/allaboard/api/page/{where}"))
+    places.add(f"page in a frame {moment}", world.get(f"/allaboard/page/{where}"))
     places.add(f"task log {moment}", run.log())
     places.add(f"rendered fields {moment}", json.dumps(run.task()["rendered_fields"], ensure_ascii=False))
     for entry in world.live.airflow.api("GET", f"{run.path()}/xcomEntries")["xcom_entries"]:

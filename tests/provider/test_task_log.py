@@ -4,6 +4,7 @@ bounded.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import replace
@@ -14,20 +15,12 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.follow.loop import Outcome
-from allaboard.report.commands import HERE
+from allaboard.report.output import LONGEST, MOST_LINES
 from allaboard.runs.observation import Progress, Stall, State, Stop
 from allaboard.testing import a_member, seen
 from allaboard.text.reportline import encode
-from allaboard_provider.task_log import (
-    LONGEST,
-    MOST_BYTES,
-    MOST_LINES,
-    TaskLog,
-    bounded,
-    new_output,
-    progress_words,
-    restart_warnings,
-)
+from allaboard_provider.task_log import TaskLog, restart_warnings
+from tests.core.report import one_output
 
 TRACEBACK = "Traceback (most recent call last):"
 
@@ -61,8 +54,8 @@ class LoggedRun(TaskLog):
         self.backend = backend
 
     def look(self, seen: Any, now: float) -> list[str]:
-        self.track(seen)
-        return self.update(seen, now, new_output(self.backend, self))
+        self.read(self.backend, seen, now)
+        return self.update(seen, now)
 
 
 def at(step: int, **fields: Any) -> Any:
@@ -129,7 +122,7 @@ def test_progress_is_told_now_and_then_and_at_the_last_step(backend: Any) -> Non
     log = LoggedRun(backend, "r", "try-1")
     told = [log.look(at(step, started=1000.0), 1000.0 + step) for step in range(1, 200)]
     lines = [line for news in told for line in news if "step" in line]
-    assert "r: step 1/400 (0 %), loss 0.3125" in lines
+    assert "r: step 1/400 (0%), loss 0.3125" in lines
     assert 10 < len(lines) < 40
     assert any("step 400/400" in line for line in log.look(at(400, started=1000.0), 1199.1))
 
@@ -182,7 +175,7 @@ def test_a_new_attempt_tells_nothing_of_the_progress_of_the_one_before(backend: 
         assert log.look(seen(State.STARTING, uid="u2", progress=resumed), 2.0) == ["r: resumed from step 55"]
         anew = replace(resumed, step=56, metrics={"loss": 0.25}, checkpoint="file:///a/step-56")
         assert log.look(seen(State.STARTING, uid="u2", progress=anew), 90.0) == [
-            "r: step 56/400 (14 %), loss 0.25",
+            "r: step 56/400 (14%), loss 0.25",
             "r: checkpoint file:///a/step-56",
         ]
 
@@ -253,40 +246,38 @@ def test_a_disk_that_is_full_or_a_memory_that_is_torn_ends_no_task(backend: Any,
     assert LoggedRun(backend, "r", "try-1").look(seen(State.RUNNING), 0.0) != []
 
 
-def test_a_flood_of_lines_is_cut_to_its_end_and_says_so() -> None:
-    kept = bounded([f"line {n}" for n in range(10_000)], "r", HERE)
-    assert len(kept) == MOST_LINES + 1 and kept[-1] == "line 9999"
-    assert kept[0] == f"({10_000 - MOST_LINES:,} lines of rank 0 left out here: allaboard logs r --rank 0)"
-
-
-def test_a_long_line_and_many_bytes_are_cut() -> None:
-    (line,) = bounded(["x" * 10 * LONGEST], "r", HERE)
-    assert len(line) < LONGEST + 100 and line.endswith(f"({10 * LONGEST} characters)")
-    kept = bounded(["y" * LONGEST] * 150, "r", HERE)
-    assert sum(map(len, kept)) <= MOST_BYTES + 100 and "left out" in kept[0]
-
-
-@pytest.mark.parametrize(
-    ("progress", "words"),
-    [
-        (Progress(step=3), "step 3"),
-        (Progress(step=120, total=400, metrics={"loss": 0.3125, "steps_per_second": 40.0}),
-         "step 120/400 (30 %), loss 0.3125, 40 steps/s, 7.0 s to go"),
-        (Progress(step=400, total=400, metrics={"loss": None}), "step 400/400 (100 %), loss not a number"),
-    ],
-)  # fmt: skip
-def test_progress_in_words(progress: Progress, words: str) -> None:
-    assert progress_words(progress) == words
-
-
 def test_of_a_flood_only_its_end_is_held(backend: Any) -> None:
     backend.lines = ["[allaboard] {}", *(f"line {n}" for n in range(100_000))]
-    log = LoggedRun(backend, "r", "ti")
-    found = new_output(backend, log)
-    assert len(found) < 2 * MOST_LINES and found[-1] == "line 99999"
-    told = log.update(seen(State.RUNNING), 1.0, found)
-    assert "(99,800 lines of rank 0 left out here: allaboard logs r --rank 0)" in told
+    told = LoggedRun(backend, "r", "ti").look(seen(State.RUNNING), 1.0)
+    left_out = 100_001 - MOST_LINES
+    assert f"({left_out:,} lines of rank 0 left out here: allaboard logs r --rank 0)" in told
     assert told[-1] == "line 99999"
+
+
+def test_the_task_log_says_the_same_of_an_output_as_all_others() -> None:
+    """In a worker, and in a triggerer, which awaits its backend."""
+    backend: Any = one_output.Wrote()
+
+    class Awaited:
+        name = "kubernetes"
+
+        async def logs(self, *asked: Any) -> Any:
+            for item in backend.logs(*asked):
+                yield item
+
+    for awaits in (False, True):
+        log = TaskLog("r", "try-1", secrets=(one_output.SECRET,))
+        if awaits:
+            asyncio.run(log.aread(Awaited(), one_output.RUNNING, 0.0))
+        else:
+            log.read(backend, one_output.RUNNING, 0.0)
+        told = log.update(one_output.RUNNING, 10.0)
+        first = told.index(one_output.LINES[0])
+        assert told[first : first + len(one_output.LINES)] == one_output.LINES
+        assert told[-1] == f"r: {one_output.PROGRESS}"
+        head, *end = log.failure_lines(one_output.FAILED)
+        assert head.startswith(f"the last lines of {one_output.FAILING}, ")
+        assert end == [f"  {one_output.TAIL}"]
 
 
 def test_a_secret_of_the_run_is_in_no_line_even_where_one_is_cut(backend: Any) -> None:

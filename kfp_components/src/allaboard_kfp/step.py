@@ -21,7 +21,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from allaboard.backends.base import Backend, Cursor, Handle, LogLine, Plan, Selection
+from allaboard.backends.base import Backend, Handle, Plan
 from allaboard.diagnosis.faults import SURE
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.loop import Outcome
@@ -31,14 +31,13 @@ from allaboard.job.training_job import TrainingJob
 from allaboard.report import commands, localtime, words
 from allaboard.report.attached_run import AttachedRun, FollowerLeft, Signals, event_source
 from allaboard.report.exits import exit_code_of, untouched_on_error
+from allaboard.report.output import OutputReader
 from allaboard.report.plain import PlainView
 from allaboard.report.terminal import shown, silence_stdout
 from allaboard.running import ATTEMPTS, backend_of, follow_policy
 from allaboard.runs.observation import Observation, State
 from allaboard.runs.status import state_of
 from allaboard.storage.scratch import own_folder
-from allaboard.text.printable import last_state
-from allaboard.text.reportline import decode
 from allaboard.text.units import counted
 from allaboard_kfp.identity import check_place, key_of, owner_of
 from allaboard_kfp.inputs import as_written, inputs_as_written, on_cluster
@@ -51,8 +50,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST_POLL = 10.0  # seconds between two observations of the run at most
 RANK0_INTERVAL = 0.5  # seconds between two reads of rank 0's output
-LINES_PER_MINUTE = 300
-LONGEST_LINE = 2000
 PATIENCE = 60.0
 """Seconds for which a local run goes on after its step was killed; the next try may adopt it. Then the run is
 stopped, and may save. In a pod the run ends with the pod.
@@ -305,22 +302,23 @@ class StepView:
         self, backend: Backend, run: str, at: commands.Place, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.plain = PlainView(event_source(backend, run), at, clock=clock)
-        self.rank0 = Rank0Output(backend, run, clock)
+        self.backend, self.run, self.at = backend, run, at
+        self.rank0 = OutputReader()
+        self.read_at = float("-inf")
         self.clock, self.last_line_at = clock, clock()
         self.shown: object = None
 
     def launched(self, handle: Handle) -> None:
+        self.rank0.secrets = self.backend.secrets_of(handle.run)
         with no_broken_pipe():
             self.plain.launched(handle)
 
     def seen(self, seen: Observation) -> None:
         with no_broken_pipe():
-            lines = list(self.rank0.new_lines(seen))
-            for line in lines:
-                say(line)
+            wrote = self._say_what_rank_0_wrote(seen)
             self.plain.seen(seen)
             shown, now = (state_of(seen), seen.progress.step, seen.members), self.clock()
-            if lines or shown != self.shown:
+            if wrote or shown != self.shown:
                 self.shown, self.last_line_at = shown, now
             elif now - max(self.last_line_at, self.plain.line_at) >= KEEPALIVE:
                 self.last_line_at = now
@@ -337,12 +335,28 @@ class StepView:
 
     def ended(self, outcome: Outcome) -> None:
         with no_broken_pipe():
-            for line in self.rank0.new_lines(outcome.seen, last=True):
-                say(line)
+            self._say_what_rank_0_wrote(outcome.seen, last=True)
             self.plain.ended(outcome)
 
     def close(self) -> None:
         self.plain.close()
+
+    def _say_what_rank_0_wrote(self, seen: Observation, last: bool = False) -> bool:
+        """Whether there was anything to say. ``last``: no call follows."""
+        now = self.clock()
+        if not last and (now - self.read_at < RANK0_INTERVAL or not self.rank0.is_due(now)):
+            return False
+        self.read_at = now
+        try:
+            self.rank0.read(self.backend, self.run, seen.attempt)
+        except AllaboardError as error:
+            # The next call may be able to read it, if there is one.
+            if last:
+                say(f"… the output of rank 0 cannot be read: {error}")
+        lines = self.rank0.new_lines(self.run, self.at, last=last)
+        for line in lines:
+            say(f"[rank0] {line}")
+        return bool(lines)
 
 
 @contextmanager
@@ -350,63 +364,6 @@ def no_broken_pipe() -> Iterator[None]:
     """A line without a reader is no error; `Step` handles the missing reader."""
     with suppress(BrokenPipeError):
         yield
-
-
-class Rank0Output:
-    """New output of rank 0, bounded: a training may write more than any log should hold."""
-
-    def __init__(self, backend: Backend, run: str, clock: Callable[[], float]) -> None:
-        self.backend, self.run, self.clock = backend, run, clock
-        self.attempt: int | None = None
-        self.cursor: Cursor | None = None
-        self.last_read_at = float("-inf")
-        self.allowance, self.refilled_at = float(LINES_PER_MINUTE), clock()
-        self.skipped = 0
-
-    def new_lines(self, seen: Observation, last: bool = False) -> Iterator[str]:
-        """The lines since the last call, marked as rank 0's, without report lines. ``last``: no call
-        follows.
-        """
-        now = self.clock()
-        if not last and now - self.last_read_at < RANK0_INTERVAL:
-            return
-        self.last_read_at = now
-        self.allowance = min(
-            LINES_PER_MINUTE, self.allowance + (now - self.refilled_at) * LINES_PER_MINUTE / 60
-        )
-        self.refilled_at = now
-        if seen.attempt != self.attempt:
-            self.attempt, self.cursor = seen.attempt, None
-        for line in self._lines(seen, last):
-            if self.allowance < 1:
-                self.skipped += 1
-                continue
-            yield from self._skipped_line(seen)
-            self.allowance -= 1
-            yield f"[rank0] {shown(last_state(line))[:LONGEST_LINE]}"
-        if last:
-            yield from self._skipped_line(seen)
-
-    def _lines(self, seen: Observation, last: bool) -> Iterator[str]:
-        try:
-            for item in self.backend.logs(self.run, Selection(ranks=(0,), attempt=seen.attempt), self.cursor):
-                if isinstance(item, LogLine):
-                    if decode(item.text) is None:
-                        yield item.text
-                else:
-                    self.cursor = item
-        except AllaboardError as error:
-            # The next call may be able to read it, if there is one.
-            if last:
-                yield f"… the output of rank 0 cannot be read: {error}"
-
-    def _skipped_line(self, seen: Observation) -> Iterator[str]:
-        if self.skipped:
-            where = next((m.log for m in seen.members if m.rank == 0 and m.log), None)
-            yield f"[rank0] … {counted(self.skipped, 'line')} left out here" + (
-                f"; all are in {where}" if where else ""
-            )
-            self.skipped = 0
 
 
 def finish(outcome: Outcome, at: commands.Place, since_last_good: str = "") -> None:

@@ -152,15 +152,6 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "research",
                         "default": "",
                     },
-                    "ui": {
-                        "description": "What the web pages show of trainings. tabs: a tab of task instances, "
-                        "one of DAGs, and a card on the dashboard; page: only the tab of task instances, as "
-                        "a plain page in a frame; off: nothing.",
-                        "version_added": "0.1.0",
-                        "type": "string",
-                        "example": "page",
-                        "default": "tabs",
-                    },
                     "elsewhere": {
                         "description": "What a next try does whose local run lives on another host. stop: it "
                         "has the run stopped there, waits for its end, and resumes it here; fail: the try "

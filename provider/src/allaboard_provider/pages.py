@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from allaboard.backends.base import Backend
     from allaboard.follow.loop import Outcome
     from allaboard.report.commands import Place
+    from allaboard.report.output import OutputReader
     from allaboard.report.page_data import Bounds
-    from allaboard.report.reading import Rank0Output
     from allaboard.runs.observation import Observation
 
 RUN_KEY = "allaboard_run"
@@ -113,18 +113,18 @@ class Output:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._rank0: Rank0Output | None = None
+        self._rank0: OutputReader | None = None
 
-    def read(self, hurried: _Hurried, run: str, attempt: int) -> Rank0Output:
+    def read(self, hurried: _Hurried, run: str, attempt: int) -> OutputReader:
         """All of it; where the time does not suffice, its last lines."""
-        from allaboard.report.reading import Rank0Output
+        from allaboard.report.output import OutputReader
 
-        found = self._rank0 if self._rank0 is not None and self._rank0.can_go_on else Rank0Output()
+        found = self._rank0 if self._rank0 is not None and self._rank0.can_go_on else OutputReader()
         backend: Any = hurried
-        found.read(backend, run, attempt)
+        found.read_all(backend, run, attempt)
         if hurried.is_late and not found.can_go_on:
-            found = Rank0Output()
-            found.read(hurried.backend, run, attempt, tail=_LAST_LINES)
+            found = OutputReader()
+            found.read_all(hurried.backend, run, attempt, tail=_LAST_LINES)
         self._rank0 = found
         return found
 

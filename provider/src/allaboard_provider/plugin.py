@@ -27,7 +27,6 @@ from pluggy import HookimplMarker
 
 from allaboard.errors import SiteError
 from allaboard.job.site import home
-from allaboard.text.untrusted import show
 from allaboard_provider.links import ROUTE
 from allaboard_provider.ui import PREFIX, LazyApp
 
@@ -87,62 +86,43 @@ class Listener:
             stop_runs_of(cut_short, (dag_run.dag_id, dag_run.run_id), reason)
 
 
-UI = ("tabs", "page", "off")
-
-
-def ui_of(configured: str) -> str:
-    """``[allaboard] ui``. Another word than those of `UI` is logged, and is no reason to load no plugin."""
-    word = configured.strip().lower() or UI[0]
-    if word in UI:
-        return word
-    log.error(
-        "[allaboard] ui is %s in Airflow's configuration; %s are allowed; tabs are shown",
-        show(configured), ", ".join(UI),
-    )  # fmt: skip
-    return UI[0]
-
-
-def web_pages(ui: str, knows: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """What a plugin registers for Airflow's web pages. ``ui``: the option ``[allaboard] ui``; ``knows``: the
-    attributes of plugins that this Airflow reads. An Airflow without React plugins shows the HTML page of a
-    run in a frame, and an older one nothing.
+def shows_pages(configured: str) -> bool:
+    """Whether Airflow's web pages show trainings. The option ``[allaboard] ui`` of older releases chose
+    between two pages, and there is one now: ``off`` still means none, other words mean nothing any more.
     """
-    if ui == "off" or "fastapi_apps" not in knows:
-        return {}
-    # Addresses without a slash before them: Airflow may live below a path.
-    below = PREFIX.removeprefix("/")
-    found: dict[str, list[dict[str, Any]]] = {
-        "fastapi_apps": [{"app": LazyApp(), "url_prefix": PREFIX, "name": "allaboard"}]
-    }
-    if ui == "tabs" and "react_apps" in knows:
-        # The bundle sets a component under each of these names.
-        apps = (
-            ("Training", "task_instance", ROUTE),
-            ("Models", "dag", "models"),
-            ("Trainings", "dashboard", "now"),
+    word = configured.strip().lower()
+    if word not in ("", "off"):
+        log.info(
+            "[allaboard] ui is not an option any more; the tab of a task is a page in a frame: leave it out"
         )
-        found["react_apps"] = [
-            {
-                "name": name,
-                "bundle_url": f"{below}/bundle.js",
-                "destination": destination,
-                "url_route": route if route == ROUTE else f"{ROUTE}-{route}",
-            }
-            for name, destination, route in apps
-        ]
-    elif "external_views" in knows:
-        found["external_views"] = [
-            {
-                "name": "Training",
-                "href": f"{below}/page/{{DAG_ID}}/{{RUN_ID}}/{{TASK_ID}}/{{MAP_INDEX}}",
-                "destination": "task_instance",
-                "url_route": ROUTE,
-            }
-        ]
-    return found
+    return word != "off"
 
 
-_PAGES = web_pages(ui_of(str(conf.get("allaboard", "ui", fallback=""))), dir(AirflowPlugin))
+# Addresses without a slash before them: Airflow may live below a path.
+_BELOW = PREFIX.removeprefix("/")
+WEB_PAGES: dict[str, list[dict[str, Any]]] = {
+    "fastapi_apps": [{"app": LazyApp(), "url_prefix": PREFIX, "name": "allaboard"}],
+    "external_views": [
+        {
+            "name": "Training",
+            "href": f"{_BELOW}/page/{{DAG_ID}}/{{RUN_ID}}/{{TASK_ID}}/{{MAP_INDEX}}",
+            "destination": "task_instance",
+            "url_route": ROUTE,
+        }
+    ],
+    # The bundle sets a component under each of these names.
+    "react_apps": [
+        {
+            "name": name,
+            "bundle_url": f"{_BELOW}/bundle.js",
+            "destination": destination,
+            "url_route": f"{ROUTE}-{route}",
+        }
+        for name, destination, route in (("Models", "dag", "models"), ("Trainings", "dashboard", "now"))
+    ],
+}
+"""What the plugin registers for Airflow's web pages."""
+_PAGES = WEB_PAGES if shows_pages(str(conf.get("allaboard", "ui", fallback=""))) else {}
 
 
 class AllaboardPlugin(AirflowPlugin):

@@ -9,6 +9,7 @@ from typing import Any
 
 from allaboard.diagnosis.faults import SURE, Fault, fault_of
 from allaboard.follow.loop import Outcome
+from allaboard.report import words
 from allaboard.report.commands import Place
 from allaboard.runs.observation import PHASES, Observation, State
 from allaboard.runs.status import state_of
@@ -38,8 +39,8 @@ def failure_text(outcome: Outcome, at: Place, secrets: Iterable[str] = ()) -> st
     fix = (
         f"; {at.in_text(outcome.diagnoses[0].fix, outcome.run)}" if outcome.diagnoses and not stopped else ""
     )
-    words = f"{outcome.message}{fix}. All logs: {at.command('logs', outcome.run)}"
-    return _plain(words, secrets)
+    text = f"{outcome.message}{fix}. All logs: {at.command('logs', outcome.run)}"
+    return _plain(text, secrets)
 
 
 def _plain(text: str, secrets: Iterable[str]) -> str:
@@ -147,5 +148,5 @@ def read_end(value: Any) -> tuple[str, dict[str, Any] | None, TrainingFailed | N
 
 def observation_words(seen: Observation) -> str:
     """``digits-1f0c9a77 running, step 120/400``."""
-    step = seen.progress.step
-    return f"{seen.run} {state_of(seen)}" + (f", step {step}" if step is not None else "")
+    step = words.step_phrase(seen.progress.step, seen.progress.total)
+    return ", ".join(filter(None, [f"{seen.run} {state_of(seen)}", step]))

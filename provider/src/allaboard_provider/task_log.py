@@ -6,7 +6,7 @@ of its machine (``<home>/airflow/<try>.json``), for the triggerer that takes its
 stands twice in the log of a try, except after a triggerer was killed and one on another machine takes over:
 that one starts where the worker stopped.
 
-`TaskLog` formats; `new_output` and `anew_output` read the output of rank 0, and the caller logs.
+`TaskLog` formats, over a reader of rank 0's output (`allaboard.report.output`); the caller logs.
 """
 
 from __future__ import annotations
@@ -19,31 +19,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allaboard.backends.base import Backend, Cursor, LogLine, Selection
+from allaboard.backends.base import Backend, Cursor, Selection
 from allaboard.backends.local.state.paths import write_json
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.follow.news import Said, kind_of_reason, news, reason_of
 from allaboard.job.site import home
+from allaboard.report import words
 from allaboard.report.commands import Place
-from allaboard.runs.observation import MemberSeen, Observation, Progress, State
+from allaboard.report.output import KEPT, MOST_LINES, OutputReader
+from allaboard.runs.observation import MemberSeen, Observation, State
 from allaboard.runs.status import state_of
-from allaboard.text.printable import last_state, visible
+from allaboard.text.printable import visible
 from allaboard.text.redaction import redact_text
-from allaboard.text.reportline import PREFIX
-from allaboard.text.units import counted, show_seconds
 from allaboard.text.untrusted import LIMITS, parse_json
 
-MOST_LINES, MOST_BYTES, LONGEST = 200, 1 << 16, 2000
-LAST_LINES = 50
-"""The last lines of the member that failed first."""
 LAST_OF_A_TRY = 10
 """The last lines of a restarted member without a traceback."""
 MOST_MEMBERS = 4
 """Members whose restarts are logged at once, with their last lines."""
 _TRACEBACK = "Traceback (most recent call last)"
 _FORGET_AFTER = 30 * 86400
-_SPEED = "steps_per_second"
 _PLACE = ("backend", "context", "namespace")
 
 
@@ -100,6 +96,7 @@ class TaskLog:
         """
         self.run, self.output = run, output
         self.secrets = secrets
+        self.reader = OutputReader(secrets=secrets or ())
         self.path = Path(home) / "airflow" / f"{ti_id}.json" if home is not None else None
         self.state = max(LogState.of(state), self._load(), key=lambda state: state.at)
         if at is not None:
@@ -116,6 +113,8 @@ class TaskLog:
         the attempt before, and is not logged.
         """
         if seen.uid != self.state.uid:
+            if self.state.uid is not None:
+                self.reader = OutputReader(secrets=self.secrets or ())
             self.state = LogState(uid=seen.uid, checkpoint=self.state.checkpoint, place=self.state.place)
         if seen.progress.heartbeat is None:
             self.state.step, self.state.checkpoint = seen.progress.step, self._checkpoint_of(seen)
@@ -125,16 +124,38 @@ class TaskLog:
         """The state for the process that goes on. Plain JSON."""
         return asdict(self.state)
 
-    def update(self, seen: Observation, now: float, lines: Iterable[str] = ()) -> list[str]:
-        """The lines that this observation adds to the log. ``lines``: the output of rank 0 since the last
-        one.
-        """
+    def read(self, backend: Backend, seen: Observation, now: float) -> None:
+        """Read what rank 0 wrote since the last call, for `update`. Blocks."""
+        if (asked := self._ask(backend, seen, now)) is not None:
+            with suppress(AllaboardError, OSError):  # not started yet, or cleaned up meanwhile
+                for item in backend.logs(self.run, *asked):
+                    self.reader.take(item)
+
+    async def aread(self, backend: Any, seen: Observation, now: float) -> None:
+        """As `read`, of an async backend."""
+        if (asked := self._ask(backend, seen, now)) is not None:
+            with suppress(AllaboardError, OSError):
+                async for item in backend.logs(self.run, *asked):
+                    self.reader.take(item)
+
+    def _ask(self, backend: Any, seen: Observation, now: float) -> tuple[Selection, Cursor | None] | None:
+        self.track(seen)
+        if not self.output or not (self.reader.is_due(now) or state_of(seen).is_final):
+            return None
+        if self.state.cursor is not None:
+            self.reader.cursors.setdefault(seen.attempt, self.state.cursor)
+        # Of a long run on a cluster only the newest lines are fetched at first.
+        return self.reader.ask(seen.attempt, None if backend.name == "local" else MOST_LINES)
+
+    def update(self, seen: Observation, now: float) -> list[str]:
+        """The lines that this observation, and what was read with it, add to the log."""
         self.track(seen)
         before = asdict(self.state)
+        self.reader.secrets = self.secrets or ()
+        self.state.cursor = self.reader.cursors.get(seen.attempt, self.state.cursor)
         state = list(self._state_lines(seen, now))
-        newest = NewestLines(lines)
         rest = [
-            *self._bounded(newest),
+            *self.reader.new_lines(self.run, self.at, last=state_of(seen).is_final),
             *self._progress_lines(seen, now),
             *self._flag_lines(seen),
         ]
@@ -157,7 +178,7 @@ class TaskLog:
 
     def restart_lines(self, member: MemberSeen, lines: Iterable[str]) -> list[str]:
         """A warning for the log. ``lines``: the last ones of the failed try."""
-        end = self._end_of([line for line in lines if not line.startswith(PREFIX)])
+        end = self._end_of([*lines])
         ended = _exit_words(member) if member.exit_code is not None else f"{visible(member.name)} ended"
         words = f"{self.run}: {ended} and is started again, restart {member.restarts}"
         return [f"{words}; its last lines:", *end] if end else [words]
@@ -169,15 +190,16 @@ class TaskLog:
         self.track(outcome.seen)
         if outcome.ok or outcome.state is State.STOPPED:
             return []
-        member = first_failing(outcome)
-        text = outcome.seen.tails.get(member or "", "")
-        if not text or self.state.over:
+        member = words.first_failing(outcome)
+        if member is None or self.state.over:
+            return []
+        lines = words.tail(outcome, member, KEPT)
+        if not lines:
             return []
         self.state.over = True
-        lines = [line for line in text.split("\n") if line.strip() and not line.startswith(PREFIX)]
-        cut = [f"  {self._line(line)}" for line in lines[-LAST_LINES:]]
         first = ", which failed first" if outcome.state is State.FAILED else ""
-        return [f"the last lines of {member}{first}:", *cut]
+        cut = [f"  {self.reader.shown(line)}" for line in lines]
+        return [f"the last lines of {member.name}{first}:", *cut]
 
     def forget(self) -> None:
         """Remove the state of this try, which is over, and that of tries long gone."""
@@ -208,21 +230,12 @@ class TaskLog:
 
     # Lines.
 
-    def _bounded(self, newest: NewestLines) -> list[str]:
-        # Hidden before they are cut: half a secret is known to nobody.
-        shown = [self._redact(last_state(line)) for line in newest[-MOST_LINES:]]
-        return bounded(shown, self.run, self.at, newest.dropped + len(newest) - len(shown))
-
     def _end_of(self, lines: list[str]) -> list[str]:
         """The last traceback and what follows it, else the last lines; indented."""
-        kept = lines[-LAST_LINES:]
+        kept = lines[-KEPT:]
         starts = [n for n, line in enumerate(kept) if _TRACEBACK in line]
         end = kept[starts[-1] :] if starts else kept[-LAST_OF_A_TRY:]
-        return [f"  {self._line(line)}" for line in end]
-
-    def _line(self, line: str) -> str:
-        """One line of a member's output."""
-        return visible(_short(self._redact(last_state(line))), tabs=True)
+        return [f"  {self.reader.shown(line)}" for line in end]
 
     def _clean(self, line: str) -> str:
         """One line of the task log, without secrets and line breaks, whoever wrote its text."""
@@ -255,7 +268,7 @@ class TaskLog:
             yield f"{self.run}: resumed from step {progress.resumed_from}"
         if progress.step is not None and progress.step != state.step and self._is_due(seen, now):
             state.step, state.progress_at = progress.step, now
-            yield f"{self.run}: {progress_words(progress)}"
+            yield f"{self.run}: {words.progress_phrase(seen)}"
         checkpoint = self._checkpoint_of(seen)
         if checkpoint is not None and checkpoint != state.checkpoint:
             state.checkpoint = checkpoint
@@ -304,62 +317,17 @@ def state_home(environ: Mapping[str, str] = os.environ) -> str | None:
         return None
 
 
-# The output of members.
-
-
-class NewestLines(list[str]):
-    """The newest of many lines, without report lines. ``dropped``: how many came before them."""
-
-    def __init__(self, lines: Iterable[str] = ()) -> None:
-        super().__init__()
-        self.dropped = getattr(lines, "dropped", 0)
-        for line in lines:
-            self.add(line)
-
-    def add(self, line: str) -> None:
-        if line.startswith(PREFIX):
-            return
-        self.append(line)
-        if len(self) >= 2 * MOST_LINES:
-            self.dropped += MOST_LINES
-            del self[:MOST_LINES]
-
-
-def new_output(backend: Backend, task_log: TaskLog) -> list[str]:
-    """The lines of rank 0 since the last call. Blocks."""
-    if not task_log.output:
-        return []
-    newest = NewestLines()
-    try:
-        for item in backend.logs(task_log.run, _selection(backend, task_log), task_log.state.cursor):
-            _collect(item, newest, task_log)
-    except (AllaboardError, OSError):  # not started yet, or cleaned up meanwhile
-        return []
-    return newest
-
-
-async def anew_output(backend: Any, task_log: TaskLog) -> list[str]:
-    """As `new_output`, of an async backend."""
-    if not task_log.output:
-        return []
-    newest = NewestLines()
-    try:
-        async for item in backend.logs(task_log.run, _selection(backend, task_log), task_log.state.cursor):
-            _collect(item, newest, task_log)
-    except (AllaboardError, OSError):
-        return []
-    return newest
+# The restarts of members.
 
 
 def restart_warnings(backend: Backend, task_log: TaskLog, seen: Observation) -> list[str]:
     """The warnings of restarts since the last call: who failed, how, and its last lines. Blocks."""
     warnings = []
     for member in task_log.failed_tries(seen):
-        lines: list[str] = []
+        reader = OutputReader(_failed_try(member))
         with suppress(AllaboardError, OSError):  # cleaned up meanwhile
-            items = backend.logs(task_log.run, _previous_try(member))
-            lines = [item.text for item in items if isinstance(item, LogLine)]
-        warnings += task_log.restart_lines(member, lines)
+            reader.read(backend, task_log.run, seen.attempt, KEPT)
+        warnings += task_log.restart_lines(member, reader.last_lines)
     return warnings
 
 
@@ -367,85 +335,19 @@ async def arestart_warnings(backend: Any, task_log: TaskLog, seen: Observation) 
     """As `restart_warnings`, of an async backend."""
     warnings = []
     for member in task_log.failed_tries(seen):
-        lines = []
+        reader = OutputReader(_failed_try(member))
         with suppress(AllaboardError, OSError):
-            items = backend.logs(task_log.run, _previous_try(member))
-            lines = [item.text async for item in items if isinstance(item, LogLine)]
-        warnings += task_log.restart_lines(member, lines)
+            async for item in backend.logs(task_log.run, *reader.ask(seen.attempt, KEPT)):
+                reader.take(item)
+        warnings += task_log.restart_lines(member, reader.last_lines)
     return warnings
 
 
-def _previous_try(member: MemberSeen) -> Selection:
-    return Selection(members=(member.name,), restart=member.restarts - 1, tail=LAST_LINES)
-
-
-def _selection(backend: Any, task_log: TaskLog) -> Selection:
-    # Of a long run on a cluster only the newest lines are fetched at first.
-    late = backend.name != "local" and task_log.state.cursor is None
-    return Selection(ranks=(0,), tail=MOST_LINES if late else None)
-
-
-def _collect(item: LogLine | Cursor, newest: NewestLines, task_log: TaskLog) -> None:
-    if isinstance(item, LogLine):
-        newest.add(item.text)
-    else:
-        task_log.state.cursor = item
-
-
-def bounded(lines: list[str], run: str, at: Place, dropped: int = 0) -> list[str]:
-    """The last lines, as many as a task log takes at once, after a line that counts those left out.
-    ``dropped``: lines that came before.
-    """
-    kept: list[str] = []
-    room = MOST_BYTES
-    for line in reversed(lines[-MOST_LINES:]):
-        short = _short(last_state(line))
-        room -= len(short.encode("utf-8", "replace"))
-        if room < 0:
-            break
-        kept.append(short)
-    kept.reverse()
-    left_out = dropped + len(lines) - len(kept)
-    if left_out:
-        where = at.command("logs", run, "--rank", "0")
-        kept.insert(0, f"({counted(left_out, 'line')} of rank 0 left out here: {where})")
-    return kept
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}... ({len(line)} characters)"
+def _failed_try(member: MemberSeen) -> Selection:
+    return Selection(members=(member.name,), restart=member.restarts - 1)
 
 
 # Words.
-
-
-def first_failing(outcome: Outcome) -> str | None:
-    """The member that the diagnosis blames, else the first to fail."""
-    seen = outcome.seen
-    blamed = (outcome.diagnoses[0].blame or "").split() if outcome.diagnoses else []
-    names = {m.name for m in seen.members}
-    member = next((name for word in blamed if (name := word.strip("()")) in names), None)
-    if member is not None:
-        return member
-    failed = [m for m in seen.members if m.exit_code not in (None, 0)]
-    return min(failed, key=lambda m: (m.ended or float("inf"), m.rank)).name if failed else None
-
-
-def progress_words(progress: Progress) -> str:
-    """``step 120/400 (30 %), loss 0.31, 39.8 steps/s, 7 s to go``."""
-    step, total = progress.step, progress.total
-    words = [f"step {step}" if not total else f"step {step}/{total} ({100 * (step or 0) // total} %)"]
-    words += [f"{name} {_number(value)}" for name, value in progress.metrics.items() if name != _SPEED]
-    speed = progress.metrics.get(_SPEED)
-    if speed:
-        words.append(f"{speed:.3g} steps/s")
-        if total and step is not None and step < total:
-            words.append(f"{show_seconds((total - step) / speed)} to go")
-    return ", ".join(words)
-
-
-def _number(value: float | None) -> str:
-    return "not a number" if value is None else f"{value:.4g}"
 
 
 def _state_words(seen: Observation, state: State) -> str:

@@ -4,7 +4,6 @@ import { Now } from "./now.js";
 import { Nothing } from "./parts.js";
 import { Component, h, useEffect, useState } from "./react.js";
 import style from "./style.css";
-import { Training } from "./training.js";
 import { zone } from "./words.js";
 
 const ID = "allaboard-style";
@@ -41,8 +40,5 @@ const framed = (Part) => (props) => {
   useZone();
   return h("div", { className: "allaboard" }, h(Guard, null, h(Part, props)));
 };
-globalThis.Training = framed(Training);
 globalThis.Models = framed(Models);
 globalThis.Trainings = framed(Now);
-// For whoever loads it under another name.
-globalThis.AirflowPlugin = globalThis.Training;

@@ -50,15 +50,15 @@ const Trends = ({ value }) => {
       if (found.length) pictures.push({ task, name, found });
     }
   if (!pictures.length) return null;
-  const axis = { key: "run", unit: "DAG run, oldest first", per: 1, low: dagRuns.length > 1 ? 1 : 0, high: Math.max(2, dagRuns.length) };
+  const axis = { unit: "DAG run, oldest first", low: dagRuns.length > 1 ? 1 : 0, high: Math.max(2, dagRuns.length) };
   const place = (run) => dagRuns.indexOf(run.dag_run) + 1;
   return h(Section, { title: "From run to run" }, h("div", { className: "pair" },
     pictures.slice(0, PICTURES).map(({ task, name, found }) => {
       const points = found.map((run) => [place(run), run.metrics[name]]), best = found.find((run) => champions.has(run.dag_run));
       return h("figure", { key: `${task} ${name}`, className: "small" },
         h("figcaption", null, h("b", null, spaced(name), h("span", { className: "fine" }, ` of ${task}`)), h("span", { className: "value" }, number(points[points.length - 1][1]))),
-        h(Chart, { title: `${name} of ${task}`, lines: [{ name, points, dots: true }], axis, star: best ? [place(best), best.metrics[name]] : null,
-          marks: best ? [{ x: place(best), text: "the champion", best: true }] : [], name: (x) => (Number.isInteger(x) && x > 0 ? `#${x}` : "") }));
+        h(Chart, { title: `${name} of ${task}`, line: { name, points }, axis, star: best ? [place(best), best.metrics[name]] : null,
+          name: (x) => (Number.isInteger(x) && x > 0 ? `#${x}` : "") }));
     })), pictures.length > PICTURES && h(Fine, null, `${counted(pictures.length - PICTURES, "more metric")} left out here.`));
 };
 

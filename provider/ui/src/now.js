@@ -3,7 +3,7 @@ import { address, useAnswer } from "./data.js";
 import { page } from "./models.js";
 import { Badge } from "./parts.js";
 import { h } from "./react.js";
-import { alike, filled, inZone, isFull, origin, percent, seconds, spaced, tone } from "./words.js";
+import { alike, filled, inZone, isFull, origin, spaced, tone } from "./words.js";
 
 export const Now = () => {
   const { value, error } = useAnswer(address("api", "now"), () => 10);
@@ -16,7 +16,7 @@ export const Now = () => {
     value.runs.map((row) => h("a", { key: `${row.dag_id} ${row.run_id} ${row.task_id} ${row.map_index}`, className: "row", href: page(row.dag_id, row) },
       h("span", { className: "what" }, h("b", null, row.dag_id), ` ${row.task_id}`, row.map_index >= 0 && ` [${row.map_index}]`, twins.has(row) && h("span", { className: "fine" }, ` ${row.run_id}`)),
       h(Badge, { tone: tone(row.state) }, spaced(row.state ?? row.task_state ?? "unknown")),
-      h("span", { className: "how" }, inZone(row.held_by ?? row.note) ?? how(row)),
+      h("span", { className: "how" }, inZone(row.held_by ?? row.note) ?? row.how),
       row.share !== null && h("span", { className: "progress" }, h("i", { style: { width: `${100 * Math.min(1, row.share)}%` } })))),
     value.queues.map((queue) => h(Queue, { key: `${queue.server} ${queue.where} ${queue.kind} ${queue.name}`, ...queue })));
 };
@@ -31,8 +31,3 @@ const Queue = (queue) =>
       h("div", { key: `${amount.resource} ${amount.flavor}`, className: "meter" },
         h("span", null, amount.resource, amount.flavor && ` (${amount.flavor})`), h("span", null, amount.words),
         amount.limit !== null && h("div", { className: "progress" }, h("i", { className: isFull(amount) ? "full" : "", style: { width: `${100 * filled(amount)}%` } }))))));
-
-const how = (row) => [
-  row.step !== null && `step ${row.step}${row.total ? `/${row.total}` : ""}`, row.share >= 0.01 && percent(row.share),
-  row.seconds !== null && `for ${seconds(row.seconds)}`, row.seconds_left !== null && `${seconds(row.seconds_left)} left`,
-].filter(Boolean).join(", ");

@@ -23,20 +23,8 @@ export const seconds = (value) => {
   return `${Math.floor(whole / 86400)}d ${two(Math.floor((whole % 86400) / 3600))}h`;
 };
 
-export const bytes = (value) => {
-  if (value === null || value === undefined) return NONE;
-  let left = value;
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (left < 1024) return unit === "B" ? `${left} B` : `${left.toFixed(1)} ${unit}`;
-    left /= 1024;
-  }
-  return `${left.toFixed(1)} TiB`;
-};
-
-export const percent = (share) => `${Math.round(share * 100)}%`;
 export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 export const spaced = (name) => String(name).replaceAll("_", " ");
-export const isLoss = (name) => name.toLowerCase().includes("loss");
 /** The zone of the reader: the one chosen in Airflow's own pages, which keep it there, else the browser's. */
 export const zone = (store = globalThis.localStorage) => {
   try {

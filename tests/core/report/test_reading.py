@@ -12,9 +12,10 @@ from allaboard.diagnosis import diagnose
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.report.commands import HERE
+from allaboard.report.output import KEPT, OutputReader
 from allaboard.report.page import run_page
-from allaboard.report.page_data import LAST_LINES, page_data
-from allaboard.report.reading import Rank0Output, read_run
+from allaboard.report.page_data import page_data
+from allaboard.report.reading import read_run
 from allaboard.runs.observation import Event, State
 from allaboard.testing import a_member, seen
 from allaboard.text.reportline import encode
@@ -86,7 +87,7 @@ def test_a_page_shows_the_lines_of_earlier_tries_below_their_names() -> None:
 def test_of_many_lines_the_last_are_kept_and_long_ones_are_put_together() -> None:
     report = encode("progress", step=1, note="x" * 50, loss=3.0)
     found = told(Logs({"master-0": [*map(str, range(1000)), report[:30] + "…", report[30:]]}))
-    assert found.lines["master-0"] == [str(n) for n in range(1000 - LAST_LINES, 1000)]
+    assert found.lines["master-0"] == [str(n) for n in range(1000 - KEPT, 1000)]
     assert found.history.curves == {"loss": [(1, 3.0)]}
 
 
@@ -98,7 +99,7 @@ def test_a_line_without_end_is_held_in_part() -> None:
 def test_the_end_of_whoever_failed_is_what_was_kept_of_it_else_what_can_be_read() -> None:
     logs = Logs({"master-0": ["calm"], "worker-0": ["read"]})
     assert told(logs, State.FAILED, members=FAILED).lines == {"master-0": ["calm"], "worker-0": ["read"]}
-    assert logs.asked[-1] == Selection(members=("worker-0",), attempt=1, tail=LAST_LINES)
+    assert logs.asked[-1] == Selection(members=("worker-0",), attempt=1, tail=KEPT)
     kept = told(logs, State.FAILED, members=FAILED, tails={"worker-0": "a\nkept\n"})
     assert kept.lines["worker-0"] == ["a", "kept"]
 
@@ -119,16 +120,16 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_told() -> None:
 
 
 def test_what_broke_off_is_not_gone_on_with() -> None:
-    output = Rank0Output()
+    output = OutputReader()
     logs: Any = Logs({"master-0": SiteError("it is gone")})
-    output.read(logs, "digits-1", 1)
+    output.read_all(logs, "digits-1", 1)
     assert not output.can_go_on and output.gaps
 
 
 def test_attempts_that_were_read_are_not_read_again() -> None:
     logs: Any = Logs({"master-0": ["one"]}, {"master-0": ["two"]})
-    output = Rank0Output()
-    output.read(logs, "digits-1", 1)
-    output.read(logs, "digits-1", 2)
-    output.read(logs, "digits-1", 2)
+    output = OutputReader()
+    output.read_all(logs, "digits-1", 1)
+    output.read_all(logs, "digits-1", 2)
+    output.read_all(logs, "digits-1", 2)
     assert [selection.attempt for selection in logs.asked] == [1, 1, 2, 2], "the last one may have gone on"

@@ -7,13 +7,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
+import re
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
@@ -32,8 +36,8 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import cpus
 from allaboard.follow.loop import Outcome
 from allaboard.report.commands import HERE
-from allaboard.report.page_data import SNAPSHOT, Readings, page_data
-from allaboard.report.reading import Rank0Output
+from allaboard.report.output import OutputReader
+from allaboard.report.page_data import PAGE, SNAPSHOT, Readings, page_data
 from allaboard.runs.observation import Observation, Owner, Progress, State
 from allaboard.runs.queues import Amount, Queue
 from allaboard.runs.status import state_of
@@ -54,7 +58,9 @@ from allaboard_provider.ui.app import build
 from allaboard_provider.ui.card import queues_shown
 from allaboard_provider.ui.database import Database, Task, Where
 from allaboard_provider.ui.models import models_of
+from allaboard_provider.ui.reading import Cache, page_of
 from tests.core.backends.kubernetes.operations.test_queues import put
+from tests.core.report import one_output
 from tests.provider.building import TaskInstance, a_context
 from tests.provider.runs import wait
 from tests.provider.test_cluster import an_operator, deferred, running
@@ -125,18 +131,23 @@ def a_task(ti: TaskInstance, **fields: Any) -> Task:
     )
 
 
-def path_of(task: Task, kind: str = "api/task") -> str:
+def path_of(task: Task, kind: str = "api/page") -> str:
     where = task.where
     return f"/{kind}/{where.dag_id}/{where.run_id}/{where.task_id}/{where.map_index}"
 
 
-OTHERS = ("/api/now", "/api/dag/nightly/models", "/page/nightly/manual__1/train")
+def data_of(task: Task) -> dict[str, Any]:
+    """What the page of this task is drawn from."""
+    return page_of(task, time.time(), Cache(), Cache(8))
+
+
+OTHERS = ("/api/now", "/api/dag/nightly/models", "/page/nightly/manual__1/train/-1")
 
 
 # --- who may ask
 
 
-@pytest.mark.parametrize("path", ["/api/task/nightly/manual__1/train/-1", *OTHERS])
+@pytest.mark.parametrize("path", ["/api/page/nightly/manual__1/train/-1", *OTHERS])
 def test_nobody_is_told_anything_without_a_token_or_with_a_wrong_one(path: str) -> None:
     task = Task(Where("nightly", "manual__1", "train"))
     asks = client(task, signed_in=False)
@@ -144,7 +155,7 @@ def test_nobody_is_told_anything_without_a_token_or_with_a_wrong_one(path: str) 
     assert asks.get(path, headers={"Authorization": "Bearer nonsense"}).status_code in (401, 403)
 
 
-@pytest.mark.parametrize("path", ["/api/task/nightly/manual__1/train/-1", *OTHERS[1:]])
+@pytest.mark.parametrize("path", ["/api/page/nightly/manual__1/train/-1", *OTHERS[1:]])
 def test_a_user_who_may_not_see_the_dag_is_told_nothing(path: str) -> None:
     asks = client(Task(Where("nightly", "manual__1", "train")), role=None)
     assert asks.get(path).status_code == 403
@@ -171,13 +182,13 @@ def test_the_code_of_the_browser_is_for_everybody_and_asked_for_anew_only_if_it_
 
 def test_a_run_of_this_machine_is_read_where_it_lives() -> None:
     task, result = trained()
-    answer = client(task).get(path_of(task))
-    told = answer.json()
+    told = data_of(task)
     assert (told["source"], told["run"]["run"], told["run"]["state"]) == ("live", result["run"], "succeeded")
     assert {curve["name"] for curve in told["run"]["curves"]} >= {"loss", "val_loss"}
     assert (told["run"]["best"]["step"], len(told["run"]["checkpoints"])) == (30, 3)
+    answer = client(task).get(path_of(task))
     assert answer.headers["cache-control"] == "private, no-cache"
-    assert "hush-hush-hush" not in answer.text
+    assert "api_key=***" in answer.json()["main"] and "hush-hush-hush" not in answer.text
 
 
 def test_a_failed_run_is_compared_with_the_last_good_one_of_its_own_dag_alone() -> None:
@@ -186,13 +197,13 @@ def test_a_failed_run_is_compared_with_the_last_good_one_of_its_own_dag_alone() 
     with pytest.raises(AirflowException):
         trained(bad, environment={"LR": "3"}, command=["python", "-c", "raise SystemExit(3)"])
     task = a_task(bad, state="failed")
-    assert client(task).get(path_of(task)).json()["run"]["since_last_good"] is None
+    assert data_of(task)["run"]["since_last_good"] is None
     _, good = trained()
     worse = TaskInstance(run_id="manual__3")
     with pytest.raises(AirflowException):
         trained(worse, environment={"LR": "3"}, command=["python", "-c", "raise SystemExit(3)"])
     task = a_task(worse, state="failed")
-    since = client(task).get(path_of(task)).json()["run"]["since_last_good"]
+    since = data_of(task)["run"]["since_last_good"]
     assert since["run"] == good["run"] and 'environment: absent -> {"LR": "3"}' in since["changes"]
 
 
@@ -201,11 +212,11 @@ def test_a_run_that_is_gone_from_here_is_told_from_the_snapshot_its_task_left(
 ) -> None:
     task, result = trained()
     monkeypatch.setenv("ALLABOARD_HOME", str(tmp_path / "another machine"))
-    told = client(task).get(path_of(task)).json()
+    told = data_of(task)
     assert (told["source"], told["run"]["run"], told["run"]["is_final"]) == ("snapshot", result["run"], True)
     assert "cannot be read from here now" in told["note"]
     assert told["run"]["curves"] and "hush-hush-hush" not in json.dumps(task.left)
-    empty = client(replace(task, left=None)).get(path_of(task)).json()
+    empty = data_of(replace(task, left=None))
     assert (empty["source"], empty["run"]) == ("none", None) and "cannot be shown" in empty["empty"]
 
 
@@ -226,9 +237,7 @@ def test_the_card_tells_a_run_of_another_host_as_it_was_seen() -> None:
     told = client(left_elsewhere(found, "deferred"), left_elsewhere(waits, "running", task_id="other"))
     rows = {row["task_id"]: row for row in told.get("/api/now").json()["runs"]}
     row = rows["train"]
-    assert (row["state"], row["job"], row["step"], row["total"], row["share"]) == (
-        "running", "digits", 30, 120, 0.25,
-    )  # fmt: skip
+    assert (row["state"], row["job"], row["share"]) == ("running", "digits", 0.25)
     assert row["note"] == "step 30/120, as seen at 1970-01-01T00:00:02Z from gpu-7"
     assert (rows["other"]["state"], rows["other"]["held_by"]) == ("queued", "waits for 2 CPUs")
 
@@ -243,13 +252,13 @@ def test_the_card_says_no_state_of_a_run_elsewhere_that_nobody_follows(state: st
 def test_a_run_whose_task_has_ended_is_not_said_to_go_on(state: str) -> None:
     """On main the tab says for ever that it is running for 2.1 s."""
     task = left_elsewhere(a_seen(State.RUNNING), state)
-    run = client(task).get(path_of(task)).json()["run"]
+    run = data_of(task)["run"]
     assert (run["state"], run["is_final"], run["ok"]) == ("unknown", True, state == "success")
     assert run["headline"] == (
         f"digits-00000000 was running as seen at 1970-01-01T00:00:02Z from gpu-7; its task is {state} since"
     )
     goes_on = replace(task, state="deferred")
-    run = client(goes_on).get(path_of(goes_on)).json()["run"]
+    run = data_of(goes_on)["run"]
     assert (run["state"], run["is_final"]) == ("running", False)
     assert run["headline"] == "digits-00000000 was running as seen at 1970-01-01T00:00:02Z from gpu-7"
 
@@ -312,11 +321,11 @@ def test_a_run_on_a_cluster_is_read_with_the_connection_and_else_from_the_snapsh
     deferred(an_operator(), context)
     run = running(cluster)
     task = a_task(context["ti"])
-    told = client(task).get(path_of(task)).json()
+    told = data_of(task)
     assert (told["source"], told["run"]["run"], told["run"]["state"]) == ("live", run, "running")
     assert len(told["run"]["members"]) == 2
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "allaboard", "extra": {"backend": "nowhere"}}')
-    told = client(task).get(path_of(task)).json()
+    told = data_of(task)
     assert (told["source"], told["run"]["run"]) == ("snapshot", run)
     assert "nowhere" in told["note"]
 
@@ -324,7 +333,7 @@ def test_a_run_on_a_cluster_is_read_with_the_connection_and_else_from_the_snapsh
 def test_a_task_sees_no_run_of_another_task_whatever_its_xcom_names() -> None:
     task, _ = trained()
     thief = Task(Where("nightly", "manual__1", "peek"), "success", named=task.named, left=None)
-    told = client(task, thief).get(path_of(thief)).json()
+    told = data_of(thief)
     assert (told["source"], told["run"]) == ("none", None)
     row = client(thief).get("/api/now").json()["runs"][0]
     assert (row["state"], row["job"]) == (None, None)
@@ -342,8 +351,8 @@ HOSTILE: tuple[Any, ...] = (
 def test_an_xcom_that_names_nonsense_names_no_run(named: Any) -> None:
     task = Task(Where("nightly", "manual__1", "train"), "success", "TrainingJobOperator", named=named)
     asks = client(task)
-    told = asks.get(path_of(task))
-    assert told.status_code == 200 and told.json()["run"] is None and told.json()["empty"]
+    assert data_of(task)["run"] is None and data_of(task)["empty"]
+    assert "nothing" in asks.get(path_of(task)).json()["main"]
     assert asks.get(path_of(task, "page")).status_code == 200
     assert asks.get("/api/now").status_code == 200
     assert asks.get("/api/dag/nightly/models").status_code == 200
@@ -352,10 +361,10 @@ def test_an_xcom_that_names_nonsense_names_no_run(named: Any) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/api/task/nightly/manual__1/train/x", "/api/task/nightly/manual__1/train/-2",
-        "/api/task/nightly/manual__1/other/-1", "/api/task/~/~/~/-1",
-        "/api/task/nightly/%2e%2e%2f%2e%2e/train/-1", f"/api/task/nightly/{'r' * 300}/train/-1",
-        "/api/task/nightly/%3Cscript%3E/train/-1", "/page/nightly/%00/train", "/api/dag/%2F/models",
+        "/api/page/nightly/manual__1/train/x", "/api/page/nightly/manual__1/train/-2",
+        "/api/page/nightly/manual__1/other/-1", "/api/page/~/~/~/-1",
+        "/api/page/nightly/%2e%2e%2f%2e%2e/train/-1", f"/api/page/nightly/{'r' * 300}/train/-1",
+        "/api/page/nightly/%3Cscript%3E/train/-1", "/page/nightly/%00/train/-1", "/api/dag/%2F/models",
     ],
 )  # fmt: skip
 def test_an_address_that_means_no_task_is_refused_and_not_repeated(path: str) -> None:
@@ -367,23 +376,44 @@ def test_an_address_that_means_no_task_is_refused_and_not_repeated(path: str) ->
 def test_a_task_of_others_has_a_polite_nothing() -> None:
     task = Task(Where("nightly", "manual__1", "greet"), "success", "PythonOperator")
     asks = client(task)
-    assert "started no run of allaboard" in asks.get(path_of(task)).json()["empty"]
+    assert "started no run of allaboard" in data_of(task)["empty"]
     page = asks.get(path_of(task, "page"))
     # The address of a frame for a task that is not mapped, as Airflow writes it.
     assert asks.get("/page/nightly/manual__1/greet/%7BMAP_INDEX%7D").text == page.text
     assert page.status_code == 200 and "started no run of allaboard" in page.text
+    assert 'data-every="0"' in page.text, "it is over"
     early = replace(task, state="queued", operator="TrainingJobOperator")
-    assert "has not begun" in client(early).get(path_of(early)).json()["empty"]
+    assert "has not begun" in data_of(early)["empty"]
 
 
-def test_the_page_of_a_frame_is_the_page_of_the_command_line_and_asks_again_while_the_run_goes_on() -> None:
-    task, result = trained()
-    answer = client(task).get(path_of(task, "page"))
-    assert result["run"] in answer.text and 'class="plot"' in answer.text
-    assert "frame-ancestors" in answer.headers["content-security-policy"]
-    assert "refresh" not in answer.headers
-    waiting = Task(Where("nightly", "manual__1", "train"), "running", "TrainingJobOperator")
-    assert client(waiting).get("/page/nightly/manual__1/train").headers["refresh"]
+def test_the_page_of_a_frame_is_that_of_the_command_line_and_asks_again_while_the_run_goes_on() -> None:
+    task, result = trained(TaskInstance(run_id="scheduled__2026-11-27T08:00:00+00:00"))
+    asks = client(task)
+    page, again = asks.get(path_of(task, "page")), asks.get(path_of(task)).json()
+    assert result["run"] in page.text and 'class="plot"' in page.text
+    assert again["main"] in page.text and again["title"] == "small: succeeded" and again["every"] is None
+    assert 'data-every="0"' in page.text and "refresh" not in page.headers
+    waiting = Task(task.where, "running", "TrainingJobOperator")
+    page = client(waiting).get(path_of(waiting, "page"))
+    live = re.search(r'data-live="([^"]+)" data-every="10"', page.text)
+    assert live is not None and "T08%3A00%3A00%2B00%3A00" in live[1]
+    whole = urljoin(str(page.url), live[1])
+    assert client(waiting).get(whole).json()["every"] == 10.0, "below whatever path Airflow lives"
+
+
+def test_a_browser_runs_one_script_in_the_frame_and_asks_this_server_alone() -> None:
+    task, _ = trained()
+    page = client(task).get(path_of(task, "page"))
+    assert page.headers["content-security-policy"] == "frame-ancestors 'self'"
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page.text)
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy[1].replace("&#x27;", "'").split(";"))
+    script = rules.pop("script-src")
+    assert rules == {
+        "default-src": "'none'", "style-src": "'unsafe-inline'", "connect-src": "'self'",
+        "base-uri": "'none'", "form-action": "'none'",
+    }  # fmt: skip
+    assert re.fullmatch(r"'sha256-[\w+/=]+'", script) and page.text.count("<script>") == 1
 
 
 def test_the_same_answer_is_not_sent_twice() -> None:
@@ -426,7 +456,7 @@ def test_a_snapshot_of_no_time_takes_no_other_run_from_the_card(zero: float) -> 
     sound = left_elsewhere(a_seen(State.RUNNING), "deferred", task_id="sound")
     told = client(made_up, sound).get("/api/now").json()
     assert {row["task_id"]: row["state"] for row in told["runs"]}["sound"] == "running"
-    assert client(made_up).get(path_of(made_up)).status_code == 200
+    assert client(made_up).get(path_of(made_up)).json()["main"]
 
 
 @pytest.mark.parametrize("field", ["curves", "members", "checkpoints", "diagnoses", "metrics"])
@@ -603,28 +633,22 @@ def test_a_promotion_that_is_none_of_ours_is_passed_over(promotion: Any) -> None
 # --- how it is registered
 
 
-def test_an_airflow_without_react_plugins_shows_the_page_in_a_frame_and_an_older_one_nothing() -> None:
-    assert set(plugin.web_pages("tabs", ["fastapi_apps", "external_views", "react_apps"])) == {
-        "fastapi_apps",
-        "react_apps",
-    }
-    for ui, knows in (
-        ("tabs", ["fastapi_apps", "external_views"]),
-        ("page", ["fastapi_apps", "external_views", "react_apps"]),
-    ):
-        (view,) = plugin.web_pages(ui, knows)["external_views"]
-        assert view["destination"] == "task_instance" and "{RUN_ID}" in view["href"]
-    assert plugin.web_pages("tabs", []) == plugin.web_pages("off", ["fastapi_apps", "react_apps"]) == {}
+def test_the_tab_of_a_task_is_a_frame_and_the_others_are_parts_of_airflows_pages() -> None:
+    (view,) = plugin.WEB_PAGES["external_views"]
+    assert view["destination"] == "task_instance" and view["href"].startswith("allaboard/page/{DAG_ID}/")
+    parts = [(part["name"], part["destination"]) for part in plugin.WEB_PAGES["react_apps"]]
+    assert parts == [("Models", "dag"), ("Trainings", "dashboard")]
 
 
-@pytest.mark.parametrize("configured", ["", "Tabs", " page ", "off", "tab", "none", "o\nff"])
-def test_a_word_for_the_pages_that_is_not_allowed_is_told(
+@pytest.mark.parametrize("configured", ["", "Tabs", " page ", "off", "OFF ", "none", "o\nff"])
+def test_an_option_of_an_older_release_is_no_trouble(
     configured: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     word = configured.strip().lower()
-    assert plugin.ui_of(configured) == (word if word in plugin.UI else "tabs")
-    told = [line for line in caplog.messages if "tabs, page, off are allowed" in line]
-    assert len(told) == (word not in ("", *plugin.UI)) and "\n" not in "".join(told)
+    assert plugin.shows_pages(configured) == (word != "off")
+    told = [line for line in caplog.messages if "is not an option any more" in line]
+    assert len(told) == (word not in ("", "off"))
 
 
 def test_the_plugin_imports_nothing_of_a_web_server_before_the_first_request() -> None:
@@ -695,7 +719,7 @@ class Growing:
         yield {"at": len(self.texts)}
 
 
-def read(output: pages.Output, run: Growing) -> Rank0Output:
+def read(output: pages.Output, run: Growing) -> OutputReader:
     hurried = pages._Hurried(run, 5.0, lambda: run.clock[0])  # type: ignore[arg-type]
     return output.read(hurried, "digits-1", 1)
 
@@ -722,8 +746,17 @@ def test_of_an_output_that_is_too_long_the_end_is_told_and_from_then_on_all(
     assert [*found.last_lines] == ["step 4", "step 5"]
     [gap] = found.gaps
     assert gap.startswith(
-        "only the last 4 lines that rank 0 wrote in attempt 1 were read; `allaboard report`"
+        "only the last 4 lines that rank 0 wrote in attempt 1 were read; `allaboard report digits-1`"
     )
     run.write(6)
     found = read(output, run)
     assert [step for step, _ in found.history.curves["loss"]] == [4, 5, 6] and found.gaps == [gap]
+
+
+def test_the_tab_says_the_same_of_an_output_as_all_others() -> None:
+    backend: Any = one_output.Wrote()
+    page = pages.told(backend, one_output.FAILED, 10.0, at=HERE, bounds=PAGE)
+    first, rank0 = sorted((m for m in page["members"] if m["lines"]), key=lambda m: m["order"])
+    assert (first["name"], first["lines"]) == (one_output.FAILING, [one_output.TAIL])
+    lines = [line.replace("\x1b", "\\x1b") for line in rank0["lines"]]
+    assert lines == one_output.LINES

@@ -207,7 +207,7 @@ class Frame:
                 finished_style="green",
                 pulse=share is None,
             ),
-            _text(words.step_phrase(seen)),
+            _text(words.step_phrase(seen.progress.step, seen.progress.total)),
             f"{share:.0%}" if share is not None else "",
             "" if not rest or state_of(seen).is_final else f"{show_seconds(rest)} left",
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -24,18 +25,32 @@ def escape(text: str) -> str:
     return html.escape(visible(redact_text(text), newlines=True, tabs=True))
 
 
-def head(kicker: str, title: str, state: str, tone: str, lead: str) -> str:
-    """The head of a page; without a badge where there is no ``state``."""
+_COMMAND = re.compile(r"`([^`\n]+)`")
+
+
+def prose(text: str) -> str:
+    """A sentence from outside, with what stands in backticks as code."""
+    return _COMMAND.sub(r"<code>\1</code>", escape(text))
+
+
+def head(kicker: str, title: str, state: str, tone: str, lead: str, *, live: bool = False) -> str:
+    """The head of a page; without a badge where there is no ``state``. ``live``: it changes by itself."""
+    kicker_ = escape(kicker) + (' <span class="live">live</span>' if live else "")
     badge = f' <span class="badge {tone}">{escape(state)}</span>' if state else ""
     return (
-        f'<header class="{tone}"><p class="kicker">{escape(kicker)}</p>'
+        f'<header class="{tone}"><p class="kicker">{kicker_}</p>'
         f"<h1>{escape(title)}{badge}</h1>"
         f'<p class="lead">{escape(lead)}</p></header>'
     )
 
 
+def nothing(title: str, text: str) -> str:
+    """A polite word where there is nothing to show."""
+    return f'<div class="nothing"><b>{escape(title)}</b><p>{escape(text)}</p></div>'
+
+
 def section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    return f'<section data-part="{escape(title)}"><h2>{escape(title)}</h2>{body}</section>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
@@ -53,6 +68,7 @@ def definitions(facts: Iterable[tuple[str, Any]]) -> str:
 
 _NO_SCRIPT = "default-src 'none'; style-src 'unsafe-inline'"
 """What a browser may load for a page: nothing but the styles in it."""
+_LIVE = f"{_NO_SCRIPT}; connect-src 'self'; base-uri 'none'; form-action 'none'"
 
 
 def meta(name: str, content: str) -> str:
@@ -66,22 +82,33 @@ GENERATOR = "allaboard"
 def page(
     title: str, parts: Iterable[str], about: Mapping[str, str] | None = None, *, script: bool = False
 ) -> str:
-    """A whole page. ``parts`` are HTML already; ``about``: metadata for its head, by name; ``script``: with
-    the script of charts, the only one that a browser may run in it.
+    """A whole page, one file. ``parts`` are HTML already; ``about``: metadata for its head, by name;
+    ``script``: with the script of charts, the only one that a browser may run in it.
     """
-    style, code = _file("page.css"), _file("page.js") if script else ""
     body = "\n".join(part for part in parts if part)
-    facts = {"generator": GENERATOR, **(about or {}), "viewport": "width=device-width,initial-scale=1"}
-    policy = _NO_SCRIPT + (f"; script-src '{_hash(code)}'" if script else "")
+    footer = f"<footer>allaboard {escape(__version__)}</footer>"
+    code = _file("page.js") if script else ""
+    return _document(title, about or {}, f"<main>{body}\n{footer}</main>", code, _NO_SCRIPT)
+
+
+def live_page(title: str, content: str, address: str, every: float | None) -> str:
+    """A page in a frame of another page of the same server, which changes by itself. ``content``: its HTML;
+    ``address``: where the next one is asked for, as JSON with the fields ``title``, ``main`` (the HTML) and
+    ``every``: after how many seconds, None for never.
+    """
+    main = f'<main data-live="{escape(address)}" data-every="{every or 0:g}">{content}</main>'
+    return _document(title, {}, main, _file("page.js") + _file("live.js"), _LIVE)
+
+
+def _document(title: str, about: Mapping[str, str], main: str, code: str, policy: str) -> str:
+    facts = {"generator": GENERATOR, **about, "viewport": "width=device-width,initial-scale=1"}
+    policy += f"; script-src '{_hash(code)}'" if code else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"{''.join(meta(name, text) for name, text in facts.items())}"
-        f"<title>{escape(title)}</title><style>{style}</style></head>\n"
-        f"<body><main>{body}\n"
-        f"<footer>allaboard {escape(__version__)}</footer></main>"
-        + (f"<script>{code}</script>" if script else "")
-        + "</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_file('page.css')}</style></head>\n"
+        f"<body>{main}" + (f"<script>{code}</script>" if code else "") + "</body></html>\n"
     )
 
 

@@ -1,5 +1,6 @@
-// The page works without this. It adds values under the pointer, and zoom: drag over a stretch of a chart.
-(() => {
+// The page works without this. It adds values under the pointer, or by the arrow keys, and zoom: drag over a
+// stretch of a chart.
+const charts = (() => {
   "use strict";
   const SIZE = 10000;
   const short = (v) => {
@@ -37,6 +38,7 @@
   class Plot {
     constructor(box) {
       this.box = box;
+      this.served = box.outerHTML;
       this.svg = box.querySelector("svg");
       this.axis = box.dataset.axis;
       this.per = Number(box.dataset.per);
@@ -135,29 +137,31 @@
     }
   }
 
-  const make = (kind) => {
-    const made = document.createElement("div");
+  const make = (kind, name = "div") => {
+    const made = document.createElement(name);
     made.className = kind;
+    made.dataset.ours = ""; // no part of the page that the server drew
     return made;
   };
-  const tip = make("tip"), line = make("hair"), band = make("band");
-  const plots = [...document.querySelectorAll(".plot")].map((box) => new Plot(box));
-  if (!plots.length) return;
+  const tip = make("tip"), line = make("hair"), band = make("band"), back = make("", "button"), hint = make("fine hint", "span");
+  const plots = new Map(), views = { step: null, time: null };
+  let dragged = false;
   const zoom = (axis, low, high) => {
-    for (const plot of plots) if (plot.axis === axis) plot.zoom(low, high);
-    back.hidden = !document.querySelector(".plot.zoomed");
+    views[axis] = low === null ? null : [low, high];
+    for (const plot of plots.values()) if (plot.axis === axis) plot.zoom(low, high);
+    back.hidden = !views.step && !views.time;
   };
-  const back = document.createElement("button");
+  const whole = () => { zoom("step", null); zoom("time", null); };
   back.type = "button";
   back.textContent = "Show all";
   back.hidden = true;
-  back.addEventListener("click", () => { zoom("step", null); zoom("time", null); });
-  const hint = document.createElement("span");
-  hint.className = "fine hint";
+  back.addEventListener("click", whole);
   hint.textContent = "Drag over a chart to zoom.";
-  for (const tools of document.querySelectorAll(".tools")) tools.append(hint, back);
 
-  for (const plot of plots) {
+  const adopt = (plot) => {
+    plots.set(plot.box, plot);
+    if (views[plot.axis]) plot.zoom(...views[plot.axis]);
+    plot.svg.setAttribute("tabindex", "0");
     const share = (event) => {
       const box = plot.svg.getBoundingClientRect();
       return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
@@ -166,6 +170,7 @@
     plot.svg.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || event.pointerType === "touch") return;
       from = share(event);
+      dragged = true;
       plot.svg.setPointerCapture(event.pointerId);
       event.preventDefault();
     });
@@ -180,13 +185,33 @@
     plot.svg.addEventListener("pointerup", (event) => {
       const at = share(event), begun = from;
       from = null;
+      dragged = false;
       band.remove();
       if (begun === null || Math.abs(at - begun) < 0.01) return;
       const ends = [begun, at].sort((a, b) => a - b).map((s) => plot.x(plot.view[0] + s * plot.view[2]));
       zoom(plot.axis, ends[0], ends[1]);
     });
-    plot.svg.addEventListener("pointercancel", () => { from = null; band.remove(); });
-    plot.svg.addEventListener("pointerleave", () => { tip.remove(); line.remove(); });
+    const leave = () => { tip.remove(); line.remove(); };
+    plot.svg.addEventListener("pointercancel", () => { from = null; dragged = false; band.remove(); });
+    plot.svg.addEventListener("pointerleave", leave);
+    plot.svg.addEventListener("blur", leave);
     plot.svg.addEventListener("dblclick", () => zoom(plot.axis, null));
-  }
+    let reading = 0.5;
+    plot.svg.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") { leave(); whole(); }
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      event.preventDefault();
+      reading = Math.min(1, Math.max(0, reading + (event.key === "ArrowLeft" ? -0.02 : 0.02)));
+      plot.tell(reading);
+    });
+  };
+  /** Takes over the charts that are new in the document, and lets go of those that left it. */
+  const look = () => {
+    for (const box of plots.keys()) if (!box.isConnected) plots.delete(box);
+    for (const box of document.querySelectorAll(".plot")) if (!plots.has(box)) adopt(new Plot(box));
+    const tools = document.querySelector(".tools");
+    if (tools && hint.parentNode !== tools) tools.append(hint, back);
+  };
+  look();
+  return { look, isDragged: () => dragged, served: (box) => plots.get(box)?.served };
 })();

@@ -1,8 +1,9 @@
-"""The page of a run: one file, nothing fetched. A value of `page_data` in, text out.
+"""The page of a run. A value of `page_data` in, text out.
 
-Kubeflow shows it in a frame without an origin of its own, so styles, pictures and the little script are in
-the page. It is readable on a telephone, in dark mode, printed, in an archive, and where no script may run.
-The page stays small, because the value is.
+As a file it fetches nothing: Kubeflow shows it in a frame without an origin of its own, so styles, pictures
+and the little script are in the page. It is readable on a telephone, in dark mode, printed, in an archive,
+and where no script may run. In a frame of Airflow the same drawing lives: `run_content` is asked for again,
+and the script of the frame (live.js) changes what is different. The page stays small, because the value is.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Any
 from allaboard.report import words
 from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, ticks, time_axis
 from allaboard.report.curves import at, thin_out
-from allaboard.report.html import NONE, definitions, escape, head, page, section, table
+from allaboard.report.html import NONE, definitions, escape, head, page, prose, section, table
 from allaboard.report.page_data import is_loss
 from allaboard.text.units import counted, rfc3339, show_bytes, show_seconds
 
 Data = Mapping[str, Any]
 
-TONES = {"succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad"}
+TONES = {
+    "succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad",
+    "queued": "warning", "suspended": "warning", "restarting": "warning",
+}  # fmt: skip
 _SPEED = words.SPEED.replace("_", " ")
 _ROWS = 2400
 """Rows of the tables behind all curves together."""
@@ -37,14 +41,37 @@ def run_page(data: Data) -> str:
     """The page of a run, ended or not: its state, phases, curves, members, checkpoints and events, and why it
     waits or failed. ``data``: of `page_data`.
     """
-    title, state = data["job"] or data["run"], _state_word(data)
+    title, parts = _drawn(data, head_of(data, data["headline"]), _ROWS)
+    return page(title, parts, {"allaboard-run": data["run"]}, script=bool(data["curves"]))
+
+
+def run_content(data: Data, *, live: bool = False, note: str | None = None) -> tuple[str, str]:
+    """The title and the HTML of the same for a frame that is drawn again and again: without what only a file
+    needs, the tables behind curves and the time of the look. ``live``: it is read where it runs, and goes on;
+    ``note``: a word of warning about the whole.
+    """
+    lead = data["headline"].partition(", when it was looked at: ")[0]
+    warning = f'<p class="fine warning">{escape(note)}</p>' if note else ""
+    title, parts = _drawn(data, head_of(data, lead, live=live) + warning, 0)
+    return title, "\n".join(part for part in parts if part)
+
+
+def head_of(data: Data, lead: str, *, live: bool = False) -> str:
+    title, tone = data["job"] or data["run"], TONES.get(data["state"], "calm")
+    return head(f"{data['kind']} run", title, _state_word(data), tone, lead, live=live)
+
+
+def _drawn(data: Data, top: str, rows: int) -> tuple[str, list[str]]:
+    """The title and the parts. ``rows``: of the tables behind all curves together."""
+    message = data["message"] if data["message"].strip() not in data["headline"] else ""
     parts = [
-        head(f"{data['kind']} run", title, state, TONES.get(data["state"], "calm"), data["headline"]),
-        f'<pre class="lead">{escape(data["message"])}</pre>' if data["message"] else "",
+        top,
+        f'<pre class="lead">{escape(message)}</pre>' if message else "",
+        _progress(data),
         _tiles(data),
         _reasons(data),
         _since_last_good(data),
-        _curves(data),
+        _curves(data, rows),
         _timeline(data),
         _members(data),
         _last_lines(data),
@@ -53,7 +80,7 @@ def run_page(data: Data) -> str:
         _facts(data),
         _job(data),
     ]
-    return page(f"{title}: {state}", parts, {"allaboard-run": data["run"]}, script=bool(data["curves"]))
+    return f"{data['job'] or data['run']}: {_state_word(data)}", parts
 
 
 def _state_word(data: Data) -> str:
@@ -67,12 +94,23 @@ def _moment(data: Data, seconds: float | None) -> str | None:
 # --- the parts -------------------------------------------------------------------------------------------
 
 
+def _progress(data: Data) -> str:
+    share = data["progress"]["share"]
+    if share is None or data["is_final"]:
+        return ""
+    done = 100 * min(1.0, share)
+    return (
+        f'<div class="progress" role="progressbar" aria-label="steps done" aria-valuemin="0" '
+        f'aria-valuemax="100" aria-valuenow="{done:.0f}"><i style="width:{done:.4g}%"></i></div>'
+    )
+
+
 def _tiles(data: Data) -> str:
     progress = data["progress"]
     tiles = [(m["name"], words.number(m["value"])) for m in data["metrics"][:_TILES]]
     if progress["step"] is not None:
         total, share = progress["total"], progress["share"]
-        done = f" ({share:.0%})" if share is not None and not data["is_final"] else ""
+        done = f" ({share:.0%})" if share is not None and share >= 0.01 and not data["is_final"] else ""
         tiles.append(("steps", f"{progress['step']}/{total}{done}" if total else str(progress["step"])))
     if progress["seconds_left"]:
         tiles.append(("left, at this speed", show_seconds(progress["seconds_left"])))
@@ -99,14 +137,17 @@ def _reasons(data: Data) -> str:
         parts.append(f'<div class="reason warning"><h3>{escape(data["held_by"])}</h3></div>')
     for n, diagnosis in enumerate(data["diagnoses"]):
         tone, fix = "bad" if n == 0 and ended_badly else "warning", diagnosis["fix"]
+        summary = diagnosis["summary"]
         quotes = "".join(
             f"<li><code>{escape(e['object'])} {escape(e['field'])}</code> <q>{escape(e['text'])}</q></li>"
             for e in diagnosis["evidence"]
+            if e["text"] != summary
         )
+        said = "" if summary in data["headline"] else f"<h3>{escape(summary)}</h3>"
         parts.append(
-            f'<div class="reason {tone}"><h3>{escape(diagnosis["summary"])}</h3>'
+            f'<div class="reason {tone}">{said}'
             + (f"<ul>{quotes}</ul>" if quotes else "")
-            + f"<p>{escape(fix[:1].upper() + fix[1:])}. "
+            + f"<p>{prose(fix[:1].upper() + fix[1:])}. "
             + f'<span class="code">{escape(diagnosis["code"])}</span></p></div>'
         )
     if not parts:
@@ -138,19 +179,20 @@ def _since_last_good(data: Data) -> str:
 # --- curves
 
 
-def _curves(data: Data) -> str:
+def _curves(data: Data, most: int) -> str:
     curves = data["curves"]
     if not curves:
         text = (
             "This run reported no numbers. "
             "<code>allaboard.inside.report(step=, total=, loss=)</code> in the script draws its curve here."
         )
-        return "" if data["metrics"] else section("Curves", f'<p class="fine">{text}</p>')
+        may_come = data["metrics"] or not data["is_final"]
+        return "" if may_come else section("Curves", f'<p class="fine">{text}</p>')
     first = [curve for curve in curves if is_loss(curve["name"])][:_TILES]
     losses = [Drawn(curve["name"], curve, data, n) for n, curve in enumerate(first)]
     others = [Drawn(c["name"], c, data) for c in curves if not any(c is loss for loss in first)]
     axes = axes_of([data])
-    rows = max(6, min(_MOST_ROWS, _ROWS // len(curves)))
+    rows = max(6, min(_MOST_ROWS, most // len(curves))) if most else 0
     big = _figure("Loss", losses, axes, rows, wide=True) if losses else ""
     small = "".join(_figure(_title(d.curve), [d], axes, rows, wide=False) for d in others)
     return section(
@@ -232,12 +274,13 @@ def figure(
         for axis in axes
     )
     keys = "".join(_key(drawn, len(shown) > 1 or about is None, short=not wide) for drawn in shown)
-    behind = "".join(_table_behind(drawn, rows, named=len(shown) > 1) for drawn in shown)
+    behind = "".join(_table_behind(drawn, rows, named=len(shown) > 1) for drawn in shown) if rows else ""
     if about is None and len(shown) > 1:
         behind = f'<details class="data"><summary>as tables</summary>{behind}</details>'
     caption = f"<figcaption><b>{escape(title)}</b>{keys}{note}</figcaption>"
     kind = "big" if wide else "small several" if len(shown) > 1 else "small"
-    return f'<figure class="{kind}">{caption}{pictures}<div class="tables">{behind}</div></figure>'
+    tables = f'<div class="tables">{behind}</div>' if behind else ""
+    return f'<figure class="{kind}" data-part="{escape(title)}">{caption}{pictures}{tables}</figure>'
 
 
 def _picture(
@@ -480,19 +523,18 @@ def _last_lines(data: Data) -> str:
     parts = []
     for n, m in enumerate(told):
         whole = f'<p class="fine">All of them: <code>{escape(m["log"])}</code></p>' if m["log"] else ""
-        text = escape("\n".join(m["lines"]))
-        parts.append(
-            f'<details class="lines"{" open" * (n < 2)}><summary>{escape(m["name"])}</summary>'
-            f"<pre>{text}</pre>{whole}</details>"
-        )
+        parts.append(_lines_of(m["name"], m["lines"], whole, is_open=n < 2))
     for m in data["members"]:
         for of in m["earlier"]:
             name = f"{m['name']}, attempt {of['attempt']}, restart {of['restart']}"
-            text = escape("\n".join(of["lines"]))
-            parts.append(
-                f'<details class="lines"><summary>{escape(name)}</summary><pre>{text}</pre></details>'
-            )
+            parts.append(_lines_of(name, of["lines"]))
     return section("The last lines", "".join(parts)) if parts else ""
+
+
+def _lines_of(name: str, lines: Sequence[str], more: str = "", *, is_open: bool = False) -> str:
+    begin = f'<details class="lines" data-part="{escape(name)}"{" open" * is_open}>'
+    text = escape("\n".join(lines))
+    return f"{begin}<summary>{escape(name)}</summary><pre>{text}</pre>{more}</details>"
 
 
 def _checkpoints(data: Data) -> str:
@@ -582,7 +624,7 @@ def _facts(data: Data) -> str:
         ("spec", data["spec_hash"]),
     ]
     facts += [(m["name"], words.number(m["value"])) for m in data["metrics"][_TILES:]]
-    notes = "".join(f"<li>{escape(note)}</li>" for note in data["notes"])
+    notes = "".join(f"<li>{prose(note)}</li>" for note in data["notes"])
     return section(
         "Facts",
         definitions((k, v) for k, v in facts if v not in (None, ""))

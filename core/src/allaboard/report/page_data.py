@@ -212,9 +212,9 @@ def _told(value: Any, known: Sequence[str]) -> Any:
     """
     if isinstance(value, str):
         text = redact_text(value, known)
-        if len(value) <= LONGEST_LINE:
+        if len(text) <= LONGEST_LINE:
             return text
-        return text[:LONGEST_LINE] + f" … {counted(len(value), 'character')} in all"
+        return text[:LONGEST_LINE] + f" … {counted(len(text), 'character')} in all"
     if isinstance(value, Mapping):
         return {_told(str(name), known): _told(inner, known) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -12,6 +12,7 @@ from allaboard.follow.loop import Outcome
 from allaboard.runs.observation import DISRUPTIONS, PHASES, Condition, Event, MemberSeen, Observation, State
 from allaboard.runs.status import state_of
 from allaboard.text.printable import visible
+from allaboard.text.reportline import PREFIX, decode
 from allaboard.text.units import show_seconds
 
 COLOURS = {
@@ -133,23 +134,25 @@ def seconds_left(seen: Observation) -> float | None:
     return None if step is None or not total or pace is None else max(0, total - step) / pace
 
 
-def step_phrase(seen: Observation) -> str:
-    """``step 312/500``"""
-    progress = seen.progress
-    if progress.step is None:
+def step_phrase(step: int | None, total: int | None) -> str:
+    """``step 312/500``; empty before the first step."""
+    if step is None:
         return ""
-    return f"step {progress.step}/{progress.total}" if progress.total else f"step {progress.step}"
+    return f"step {step}/{total}" if total else f"step {step}"
 
 
-def progress_phrase(seen: Observation) -> str:
-    """``step 312/500 (62%), loss 0.0312, 8.4 steps/s, 22 s left``; empty before the first step."""
+def progress_phrase(seen: Observation, *, brief: bool = False) -> str:
+    """``step 312/500 (62%), loss 0.0312, 8.4 steps/s, 22 s left``; empty before the first step. ``brief``:
+    without metrics and speed.
+    """
     if seen.progress.step is None:
         return ""
     share, pace, rest = share_done(seen), steps_per_second(seen), seconds_left(seen)
-    parts = [step_phrase(seen) + (f" ({share:.0%})" if share is not None else "")]
-    parts += [f"{name} {number(value)}" for name, value in seen.progress.metrics.items() if name != SPEED]
-    if pace is not None:
-        parts.append(f"{pace:.3g} steps/s")
+    done = f" ({share:.0%})" if share is not None else ""
+    parts = [step_phrase(seen.progress.step, seen.progress.total) + done]
+    if not brief:
+        parts += [f"{name} {number(value)}" for name, value in seen.progress.metrics.items() if name != SPEED]
+        parts += [f"{pace:.3g} steps/s"] if pace is not None else []
     if rest and not state_of(seen).is_final:
         parts.append(f"{show_seconds(rest)} left")
     return ", ".join(parts)
@@ -219,16 +222,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 2) -> l
 
 
 def first_failing(outcome: Outcome) -> MemberSeen | None:
-    """The member that the diagnosis blames, else the first that failed."""
-    blamed = [name.strip("()") for d in outcome.diagnoses[:1] for name in (d.blame or "").split()]
+    """The member that the diagnosis blames, also one without an exit code (a rank that hangs, a pod that is
+    gone), else the first that failed.
+    """
+    by_name = {m.name: m for m in outcome.seen.members}
+    blamed = (outcome.diagnoses[0].blame or "").split() if outcome.diagnoses else []
+    if found := next((name for word in blamed if (name := word.strip("(),;")) in by_name), None):
+        return by_name[found]
     failed = [m for m in outcome.seen.members if m.exit_code not in (None, 0)]
-    failed.sort(key=lambda m: (m.name not in blamed, m.ended or float("inf"), m.rank))
-    return failed[0] if failed else None
+    return min(failed, key=lambda m: (m.ended or float("inf"), m.rank), default=None)
 
 
 def tail(outcome: Outcome, member: MemberSeen, lines: int = 20) -> list[str]:
-    """The last lines that a member wrote."""
-    return outcome.seen.tails.get(member.name, "").rstrip().splitlines()[-lines:]
+    """The last lines that a member wrote, as far as they were kept, without reports."""
+    text = outcome.seen.tails.get(member.name, "").rstrip()
+    return [line for line in text.splitlines() if PREFIX not in line or decode(line) is None][-lines:]
 
 
 COVERED_BY_STATE = frozenset({"FailedScheduling"})

@@ -70,7 +70,7 @@ from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, goodput_in, outcome_of, snapshot
 from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_of, failure_text, read_end, result_of
-from allaboard_provider.task_log import TaskLog, new_output, poll_delay, restart_warnings, state_home
+from allaboard_provider.task_log import TaskLog, poll_delay, restart_warnings, state_home
 from allaboard_provider.tracing import trace_environment
 from allaboard_provider.triggerers import present, why_not_left
 from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
@@ -467,8 +467,8 @@ class TaskTry:
         )
 
     def _log_observation(self, seen: Observation) -> None:
-        self._task_log.track(seen)
-        for line in self._task_log.update(seen, time.time(), new_output(self.backend, self._task_log)):
+        self._task_log.read(self.backend, seen, time.monotonic())
+        for line in self._task_log.update(seen, time.time()):
             self.log.info("%s", line)
         for line in restart_warnings(self.backend, self._task_log, seen):
             self.log.warning("%s", line)

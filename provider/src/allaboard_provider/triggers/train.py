@@ -37,7 +37,7 @@ from allaboard_provider.ownership import astop_deferred
 from allaboard_provider.pages import SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
 from allaboard_provider.results import end_of
 from allaboard_provider.runs import afind_run, ended_before, find_run, since_of
-from allaboard_provider.task_log import TaskLog, anew_output, arestart_warnings, poll_delay, state_home
+from allaboard_provider.task_log import TaskLog, arestart_warnings, poll_delay, state_home
 from allaboard_provider.triggers.backends import cluster_backend, local_backend
 from allaboard_provider.triggers.polling import PollTrigger, settle
 
@@ -306,8 +306,8 @@ class _RunFollower:
         if seen.uid != trigger.uid:
             raise _Fire("ended")  # another attempt is on
         self.seen = seen
-        self.task_log.track(seen)
-        for line in self.task_log.update(seen, time.time(), await anew_output(self.backend, self.task_log)):
+        await self.task_log.aread(self.backend, seen, time.monotonic())
+        for line in self.task_log.update(seen, time.time()):
             trigger.log.info("%s", line)
         for line in await arestart_warnings(self.backend, self.task_log, seen):
             trigger.log.warning("%s", line)

@@ -1,4 +1,5 @@
-"""The app behind the pages: JSON for the tabs and the card, and the whole page of a run as HTML.
+"""The app behind the pages: JSON for the tab of models and the card, and the page of a run, which lives in a
+frame.
 
 Airflow guards no app of a plugin. Every route here but that of the browser code, which says nothing about
 anybody, asks whether this user may see the task instances of the DAG.
@@ -10,13 +11,16 @@ import hashlib
 import json
 import math
 import time
+from collections.abc import Mapping
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Request, Response
 
-from allaboard.report.html import head, page
-from allaboard.report.page import run_page
+from allaboard.report.html import live_page, nothing
+from allaboard.report.page import run_content
+from allaboard_provider.pages import ENDED_STATES
 from allaboard_provider.ui.card import now_of
 from allaboard_provider.ui.database import Database, Task, Where
 from allaboard_provider.ui.models import models_of
@@ -24,9 +28,6 @@ from allaboard_provider.ui.reading import Cache, page_of
 
 _MOST_OUTPUTS = 8
 """Runs whose curves are kept from page to page: a few megabytes each."""
-_REFRESH = 15
-"""Seconds after which a browser asks again for the HTML page of a run that goes on."""
-
 MapIndex = Annotated[int, Path(ge=-1, le=1_000_000)]
 #: Airflow leaves the placeholder in the address for a task that is not mapped.
 FramedIndex = Annotated[str, Path(pattern=r"^(-1|\d{1,6}|\{MAP_INDEX\})$")]
@@ -48,21 +49,17 @@ def build(database: Database | None = None) -> FastAPI:
             raise HTTPException(404, "there is no such task instance")
         return task
 
-    @app.get("/api/task/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=may_see)
-    def task(request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: MapIndex) -> Response:
-        where = Where(dag_id, run_id, task_id, map_index)
-        return _json(request, page_of(task_at(where), time.time(), pages, outputs))
+    def drawn(where: Where) -> Drawn:
+        return draw(page_of(task_at(where), time.time(), pages, outputs))
 
-    @app.get("/page/{dag_id}/{run_id}/{task_id}", dependencies=may_see)
-    def plain_page(request: Request, dag_id: Name, run_id: Name, task_id: Name) -> Response:
-        return _html(request, page_of(task_at(Where(dag_id, run_id, task_id)), time.time(), pages, outputs))
+    @app.get("/api/page/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=may_see)
+    def content(request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: MapIndex) -> Response:
+        return _json(request, drawn(Where(dag_id, run_id, task_id, map_index))._asdict())
 
     @app.get("/page/{dag_id}/{run_id}/{task_id}/{map_index}", dependencies=may_see)
-    def page_in_frame(
-        request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: FramedIndex
-    ) -> Response:
+    def page(request: Request, dag_id: Name, run_id: Name, task_id: Name, map_index: FramedIndex) -> Response:
         where = Where(dag_id, run_id, task_id, int(map_index) if map_index.isdigit() else -1)
-        return _html(request, page_of(task_at(where), time.time(), pages, outputs))
+        return _html(request, where, drawn(where))
 
     @app.get("/api/dag/{dag_id}/models", dependencies=may_see)
     def models(request: Request, dag_id: Name) -> Response:
@@ -112,23 +109,48 @@ def _json(request: Request, value: Any) -> Response:
     return _answer(request, text.encode("utf-8", "backslashreplace"), "application/json")
 
 
-def _html(request: Request, told: dict[str, Any]) -> Response:
-    if told["run"] is None:
-        text = page("Training", [head("training", "Training", "", "calm", told["empty"])])
-    else:
-        text = _drawn(told["run"])
+def _html(request: Request, where: Where, drawn: Drawn) -> Response:
+    parts = (where.dag_id, where.run_id, where.task_id, str(where.map_index))
+    # Relative: Airflow may live below a path.
+    again = "/".join(["../../../../api/page", *(quote(part, safe="") for part in parts)])
+    text = live_page(drawn.title, drawn.main, again, drawn.every)
     answer = _answer(request, text.encode("utf-8", "backslashreplace"), "text/html; charset=utf-8")
     answer.headers["Content-Security-Policy"] = "frame-ancestors 'self'"
-    if told["run"] is None or not told["run"]["is_final"]:
-        answer.headers["Refresh"] = str(_REFRESH)
     return answer
 
 
-def _drawn(run: dict[str, Any]) -> str:
+_NOT_DRAWN = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+"""What drawing a snapshot ends with that some task made up."""
+
+
+class Drawn(NamedTuple):
+    """The page of a task in a frame: ``main`` is HTML; ``every``: the seconds after which it is asked for
+    again, None for never.
+    """
+
+    title: str
+    main: str
+    every: float | None
+
+
+def draw(told: Mapping[str, Any]) -> Drawn:
+    """``told``: of `page_of`."""
+    run, live = told["run"], told["source"] == "live"
+    if run is None:
+        over = told["task"]["state"] in ENDED_STATES
+        return Drawn("Training", nothing("No training here", told["empty"]), None if over else 10.0)
+    every = None if run["is_final"] else 4.0 if live else 10.0
     try:
-        return run_page(run)
-    except (AttributeError, LookupError, TypeError, ValueError):  # a snapshot that some task made up
-        return page("Training", [head("training", "Training", "", "calm", "What this task left is no page.")])
+        return Drawn(*run_content(run, live=live and every is not None, note=told["note"]), every)
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        OSError,
+        TypeError,
+        ValueError,
+    ):  # a snapshot that some task made up
+        return Drawn("Training", nothing("No training here", "What this task left is no page."), None)
 
 
 def _answer(request: Request, body: bytes, kind: str, cache: str = "private, no-cache") -> Response:

@@ -92,19 +92,17 @@ def _row(task: Task, seen: Observation | None, now: float, note: str | None = No
         "map_index": where.map_index, "run": str(named.get("run")), "task_state": task.state, "note": note,
     }  # fmt: skip
     if seen is None:
-        return {**row, "job": None, "state": None, "held_by": None, "step": None, "total": None,
-                "share": None, "seconds": None, "seconds_left": None}  # fmt: skip
+        return {**row, "job": None, "state": None, "held_by": None, "how": "", "share": None}
     state = state_of(seen)
     return {
         **row,
         "job": seen.job,
         "state": str(state),
         "held_by": None if state.is_final else seen.held_by,
-        "step": seen.progress.step,
-        "total": seen.progress.total,
+        "how": ", ".join(
+            filter(None, [words.progress_phrase(seen, brief=True), words.duration_phrase(seen, now)])
+        ),
         "share": words.share_done(seen),
-        "seconds": words.duration(seen, now),
-        "seconds_left": None if state.is_final else words.seconds_left(seen),
     }
 
 
@@ -119,12 +117,11 @@ def _row_elsewhere(task: Task, now: float, why: str) -> dict[str, Any]:
     if left is None or left["run"] != named.get("run"):
         return row
     progress = left["progress"]
-    step = f"step {progress['step']}" if is_whole(progress.get("step")) else ""
-    total = f"/{progress['total']}" if step and is_whole(progress.get("total")) else ""
+    step, total = (progress.get(n) if is_whole(progress.get(n)) else None for n in ("step", "total"))
     host = host_of(named)
     words_of_it = [
         shorten(left["state"].replace("_", " "), 30) if task.state not in FOLLOWED else "",
-        f"{step}{total}",
+        words.step_phrase(step, total),
         f"as seen at {seen_at(left)}" + (f" from {host}" if host else ""),
     ]
     note = ", ".join(filter(None, words_of_it))
@@ -137,8 +134,6 @@ def _row_elsewhere(task: Task, now: float, why: str) -> dict[str, Any]:
         "job": str(left["job"]) if isinstance(left.get("job"), str) else None,
         "state": shorten(left["state"], 30),
         "held_by": shorten(held_by, _LONGEST_REASON) if isinstance(held_by, str) else None,
-        "step": progress["step"] if step else None,
-        "total": progress["total"] if total else None,
         "share": share if isinstance(share, (int, float)) and 0 <= share <= 1 else None,
     }
 

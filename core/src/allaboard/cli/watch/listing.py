@@ -139,7 +139,7 @@ def _row(seen: Observation, now: float) -> tuple[str, ...]:
         "-" if seen.started is None else show_seconds(words.duration(seen, now)),
         words.members_phrase(seen.members) or "-",
         str(seen.restarts),
-        words.step_phrase(seen).removeprefix("step ") or "-",
+        words.step_phrase(seen.progress.step, seen.progress.total).removeprefix("step ") or "-",
         who if seen.key else "(a job of others)",
     )
 
