@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.meta.source import CORE, ROOT
+from tests.meta.source import COMPONENTS, CORE, ROOT
 
 ROOMS = [
     CORE.source / name
@@ -32,8 +32,10 @@ ROOMS = [
         "storage",
         "testing",
         "text",
+        "backends/local",
+        "cli",
     )
-]
+] + [COMPONENTS.source]
 """The folders and files that keep the rules."""
 
 VAGUE = {"found", "one", "said", "thing", "told", "what", "why", "words"}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 PREFIX = "parameter_"
-"""What the names of such inputs begin with."""
+"""Prefix of the names of such inputs."""
 WHOLE = "<<allaboard:whole>>"
 """Stands beside the mark of a parameter that is a whole mapping or list."""
 _MARK = re.compile(r"<<allaboard:(parameter_\w+):(any|float|json)(:text)?>>")

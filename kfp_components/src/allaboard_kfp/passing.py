@@ -38,7 +38,7 @@ _NAMES = {
     type_utils.BOOLEAN: "Boolean", type_utils.NUMBER_INTEGER: "Integer", type_utils.NUMBER_DOUBLE: "Float",
     type_utils.STRING: "String", type_utils.LIST: "List", type_utils.STRUCT: "Dict",
 }  # fmt: skip
-"""What kfp calls the types of its inputs in a component."""
+"""Names that kfp gives the types of its inputs in a component."""
 
 
 def passed(

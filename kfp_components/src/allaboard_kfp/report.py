@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from allaboard.promotion.champion import Decision, Promotion
-from allaboard.report import html, words
+from allaboard.report import html, phrases
 from allaboard.report.page_data import is_number
 
 
@@ -35,7 +35,7 @@ def promotion_page(
         (
             str(record.number) + (" ★" if n == 0 else ""),
             html.escape(record.at or html.NONE),
-            html.escape(words.metrics(record.metrics) or html.NONE),
+            html.escape(phrases.metrics(record.metrics) or html.NONE),
             f"<code>{html.escape(record.checkpoint)}</code>",
             html.escape(record.reason or (f"restores {record.restores}" if record.restores else html.NONE)),
         )
@@ -54,7 +54,7 @@ def promotion_page(
 
 def _metric_rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
-        yield name, words.number(value) if is_number(name, value) or value is None else str(value)
+        yield name, phrases.number(value) if is_number(name, value) or value is None else str(value)
 
 
 def _cell(value: float | None) -> str:

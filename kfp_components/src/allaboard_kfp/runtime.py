@@ -27,8 +27,8 @@ from allaboard.report import commands
 from allaboard.report.last_good import since_last_good
 from allaboard.report.page import run_page
 from allaboard.report.page_data import page_data
+from allaboard.report.phrases import metrics as in_words
 from allaboard.report.reading import read_run
-from allaboard.report.words import metrics as in_words
 from allaboard.running import evaluation_job
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store

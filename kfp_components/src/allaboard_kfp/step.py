@@ -28,7 +28,7 @@ from allaboard.follow.loop import Outcome
 from allaboard.job.loader import job_folder
 from allaboard.job.site import STORE, Site, resolve_uri, site_of
 from allaboard.job.training_job import TrainingJob
-from allaboard.report import commands, localtime, words
+from allaboard.report import commands, localtime, phrases
 from allaboard.report.attached_run import AttachedRun, FollowerLeft, Signals, event_source
 from allaboard.report.exits import exit_code_of, untouched_on_error
 from allaboard.report.output import OutputReader
@@ -87,9 +87,9 @@ def step_errors() -> Iterator[Errors]:
     try:
         yield errors
     except AllaboardError as error:
-        words = errors.at.in_text(str(error))
-        print(shown(f"error: {words}", lines=True), file=sys.stderr, flush=True)
-        keep_reason(words)
+        message = errors.at.in_text(str(error))
+        print(shown(f"error: {message}", lines=True), file=sys.stderr, flush=True)
+        keep_reason(message)
         if error.code == "never_fits" and on_cluster():
             print(_RESOURCES_HINT, file=sys.stderr, flush=True)
         raise SystemExit(exit_code_of(error)) from None
@@ -134,7 +134,7 @@ or give each member a pod of its own: train(..., backend="kubernetes")."""
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a step works: its key, its site, and where relative paths start. ``durable``: whether the store
+    """Place of a step: its key, its site, and where relative paths start. ``durable``: whether the store
     outlives the step; a pod's own disk does not. ``backend``, ``namespace``: of the step's runs.
     ``started``: when the step did, epoch seconds.
     """
@@ -200,7 +200,7 @@ class Place:
 
 
 def place_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> commands.Place:
-    """Where the step's runs are, for whoever reads its log elsewhere. Members in the step's own pod can only
+    """Place of the step's runs, for whoever reads its log elsewhere. Members in the step's own pod can only
     be asked inside of it.
     """
     if backend.name != "local":
@@ -219,7 +219,7 @@ def place_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> comma
 
 
 def start_time(environ: Mapping[str, str]) -> float:
-    """When this step started, epoch seconds: its process, where kfp made one for it and the system knows;
+    """Start of this step, epoch seconds: its process, where kfp made one for it and the system knows;
     else now.
     """
     if environ.get("_KFP_RUNTIME") == "true":
@@ -286,7 +286,7 @@ class Step(AttachedRun):
 
 
 def reader_is_gone(fd: int = 1) -> bool:
-    """Whether stdout is a pipe without a reader. A file, a terminal and a closed stdout are none."""
+    """Return whether stdout is a pipe without a reader. A file, a terminal and a closed stdout are none."""
     poller = select.poll()
     try:
         poller.register(fd, 0)  # errors are reported even when nothing is asked for
@@ -325,9 +325,8 @@ class StepView:
                 running = sum(member.phase == "running" for member in seen.members)
                 at = time.time()
                 more = seen.held_by or f"{running} of {counted(len(seen.members), 'member')} running"
-                say(
-                    f"{localtime.clock(at)}  still {state_of(seen)} {words.duration_phrase(seen, at)}: {more}"
-                )
+                lasting = phrases.duration_phrase(seen, at)
+                say(f"{localtime.clock(at)}  still {state_of(seen)} {lasting}: {more}")
 
     def say(self, text: str) -> None:
         with no_broken_pipe():
@@ -342,7 +341,7 @@ class StepView:
         self.plain.close()
 
     def _say_what_rank_0_wrote(self, seen: Observation, last: bool = False) -> bool:
-        """Whether there was anything to say. ``last``: no call follows."""
+        """Return whether there was anything to say. ``last``: no call follows."""
         now = self.clock()
         if not last and (now - self.read_at < RANK0_INTERVAL or not self.rank0.is_due(now)):
             return False

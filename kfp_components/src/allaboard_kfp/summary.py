@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from allaboard.report.words import number
+from allaboard.report.phrases import number
 from allaboard.text.printable import visible
 
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")

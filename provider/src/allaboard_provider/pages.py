@@ -1,4 +1,4 @@
-"""What the tab of a task tells of its run, and the snapshot of it that a task leaves for readers that cannot
+"""Data of the tab of a task: of its run, and the snapshot of it that a task leaves for readers that cannot
 see the run: the API server on another machine, or after the run was deleted.
 
 A snapshot is an XCom of some 10 KB under `SNAPSHOT_KEY`: the bounded value of
@@ -107,7 +107,7 @@ class _Hurried:
 
 
 class Output:
-    """What rank 0 of a run wrote, kept from page to page: each reads only what came since the one before.
+    """Output of rank 0 of a run, kept from page to page: each reads only what came since the one before.
     ``lock``: for whoever makes a page of it.
     """
 
@@ -119,14 +119,14 @@ class Output:
         """All of it; where the time does not suffice, its last lines."""
         from allaboard.report.output import OutputReader
 
-        found = self._rank0 if self._rank0 is not None and self._rank0.can_go_on else OutputReader()
+        reader = self._rank0 if self._rank0 is not None and self._rank0.can_go_on else OutputReader()
         backend: Any = hurried
-        found.read_all(backend, run, attempt)
-        if hurried.is_late and not found.can_go_on:
-            found = OutputReader()
-            found.read_all(hurried.backend, run, attempt, tail=_LAST_LINES)
-        self._rank0 = found
-        return found
+        reader.read_all(backend, run, attempt)
+        if hurried.is_late and not reader.can_go_on:
+            reader = OutputReader()
+            reader.read_all(hurried.backend, run, attempt, tail=_LAST_LINES)
+        self._rank0 = reader
+        return reader
 
 
 def outcome_of(seen: Observation) -> Outcome:
@@ -181,7 +181,7 @@ ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 def seen_at(page: Mapping[str, Any]) -> str:
-    """When a page was made: RFC 3339, in whole seconds."""
+    """Time at which a page was made: RFC 3339, in whole seconds."""
     since = page.get("looked_at")
     try:
         seen = rfc3339(float(round(page["zero"] + (since if isinstance(since, (int, float)) else 0.0))))
@@ -197,14 +197,14 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 
 class Snapshots:
-    """When the next snapshot of a run is due. ``clock``: seconds that never go back."""
+    """Time at which the next snapshot of a run is due. ``clock``: seconds that never go back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._next, self._failed = clock, 0.0, 0
         self._state: str | None = None
 
     def is_due(self, state: str) -> bool:
-        """Whether to leave one now. A new state is due sooner; after three failures none is."""
+        """Return whether to leave one now. A new state is due sooner; after three failures none is."""
         if self._failed >= 3:
             return False
         now = self._clock()
@@ -251,16 +251,16 @@ def promotions(
     """
     rows = [
         {
-            "number": one.number,
-            "at": one.at,
-            "run": one.run,
-            "step": one.step,
-            "checkpoint": redact_text(one.checkpoint),
-            "by": one.by,
-            "restores": one.restores,
-            "metric": None if metric is None else one.metrics.get(metric),
+            "number": promotion.number,
+            "at": promotion.at,
+            "run": promotion.run,
+            "step": promotion.step,
+            "checkpoint": redact_text(promotion.checkpoint),
+            "by": promotion.by,
+            "restores": promotion.restores,
+            "metric": None if metric is None else promotion.metrics.get(metric),
         }
-        for one in history.promotions[:_MOST_PROMOTIONS]
+        for promotion in history.promotions[:_MOST_PROMOTIONS]
     ]
     return {
         "version": VERSION,

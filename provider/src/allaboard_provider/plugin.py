@@ -87,8 +87,9 @@ class Listener:
 
 
 def shows_pages(configured: str) -> bool:
-    """Whether Airflow's web pages show trainings. The option ``[allaboard] ui`` of older releases chose
-    between two pages, and there is one now: ``off`` still means none, other words mean nothing any more.
+    """Return whether Airflow's web pages show trainings. The option ``[allaboard] ui`` of older releases
+    chose between two pages, and there is one now: ``off`` still means none, other words mean nothing any
+    more.
     """
     word = configured.strip().lower()
     if word not in ("", "off"):
@@ -121,7 +122,7 @@ WEB_PAGES: dict[str, list[dict[str, Any]]] = {
         for name, destination, route in (("Models", "dag", "models"), ("Trainings", "dashboard", "now"))
     ],
 }
-"""What the plugin registers for Airflow's web pages."""
+"""Attributes that the plugin registers for Airflow's web pages."""
 _PAGES = WEB_PAGES if shows_pages(str(conf.get("allaboard", "ui", fallback=""))) else {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from allaboard.diagnosis.faults import SURE, Fault, fault_of
 from allaboard.follow.loop import Outcome
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.commands import Place
 from allaboard.runs.observation import PHASES, Observation, State
 from allaboard.runs.status import state_of
@@ -158,5 +158,5 @@ def read_end(value: Any) -> tuple[str, dict[str, Any] | None, TrainingFailed | N
 
 def observation_text(seen: Observation) -> str:
     """``digits-1f0c9a77 running, step 120/400``."""
-    step = words.step_phrase(seen.progress.step, seen.progress.total)
+    step = phrases.step_phrase(seen.progress.step, seen.progress.total)
     return ", ".join(filter(None, [f"{seen.run} {state_of(seen)}", step]))

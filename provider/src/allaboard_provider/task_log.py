@@ -25,7 +25,7 @@ from allaboard.errors import AllaboardError, SiteError
 from allaboard.follow.loop import Outcome
 from allaboard.follow.news import Said, kind_of_reason, news, reason_of
 from allaboard.job.site import home
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.commands import Place
 from allaboard.report.output import KEPT, MOST_LINES, OutputReader
 from allaboard.runs.observation import MemberSeen, Observation, State
@@ -45,7 +45,7 @@ _PLACE = ("backend", "context", "namespace")
 
 @dataclass
 class LogState:
-    """What the log holds already. ``uid``: of the attempt; ``at``: the time of the last line, epoch seconds,
+    """Contents of the log so far. ``uid``: of the attempt; ``at``: the time of the last line, epoch seconds,
     below zero for none; ``over``: the failure is logged, too; ``place``: of the run, for commands.
     """
 
@@ -104,9 +104,9 @@ class TaskLog:
 
     @property
     def at(self) -> Place:
-        """Where the run is."""
-        told = self.state.place
-        return Place(told.get("backend"), None, told.get("context"), told.get("namespace"))
+        """Place of the run."""
+        place = self.state.place
+        return Place(place.get("backend"), None, place.get("context"), place.get("namespace"))
 
     def track(self, seen: Observation) -> None:
         """Start anew for another attempt. Until its own rank 0 has reported, the observed progress is that of
@@ -180,8 +180,8 @@ class TaskLog:
         """A warning for the log. ``lines``: the last ones of the failed try."""
         end = self._end_of([*lines])
         ended = _exit_words(member) if member.exit_code is not None else f"{visible(member.name)} ended"
-        words = f"{self.run}: {ended} and is started again, restart {member.restarts}"
-        return [f"{words}; its last lines:", *end] if end else [words]
+        sentence = f"{self.run}: {ended} and is started again, restart {member.restarts}"
+        return [f"{sentence}; its last lines:", *end] if end else [sentence]
 
     def failure_lines(self, outcome: Outcome) -> list[str]:
         """The last lines of the member that failed first; only once, and none of a stopped run, whose members
@@ -190,10 +190,10 @@ class TaskLog:
         self.track(outcome.seen)
         if outcome.ok or outcome.state is State.STOPPED:
             return []
-        member = words.first_failing(outcome)
+        member = phrases.first_failing(outcome)
         if member is None or self.state.over:
             return []
-        lines = words.tail(outcome, member, KEPT)
+        lines = phrases.tail(outcome, member, KEPT)
         if not lines:
             return []
         self.state.over = True
@@ -249,10 +249,10 @@ class TaskLog:
     def _state_lines(self, seen: Observation, now: float) -> Iterator[str]:
         state = state_of(seen)
         # Triggers keep what was said, so it holds no secret.
-        kind, why = (text and self._redact(text) for text in (kind_of_reason(seen), reason_of(seen)))
+        kind, reason = (text and self._redact(text) for text in (kind_of_reason(seen), reason_of(seen)))
         log = self.state
         said = Said(log.state, log.waiting, log.why, log.why_at, log.reasons)
-        now_said = news(said, state.value, kind, why, now)
+        now_said = news(said, state.value, kind, reason, now)
         if now_said is None:
             return
         log.state, log.waiting, log.why = now_said.state, now_said.kind, now_said.reason
@@ -268,7 +268,7 @@ class TaskLog:
             yield f"{self.run}: resumed from step {progress.resumed_from}"
         if progress.step is not None and progress.step != state.step and self._is_due(seen, now):
             state.step, state.progress_at = progress.step, now
-            yield f"{self.run}: {words.progress_phrase(seen)}"
+            yield f"{self.run}: {phrases.progress_phrase(seen)}"
         checkpoint = self._checkpoint_of(seen)
         if checkpoint is not None and checkpoint != state.checkpoint:
             state.checkpoint = checkpoint
@@ -281,7 +281,7 @@ class TaskLog:
         return uri if uri is None else self._redact(uri)
 
     def _is_due(self, seen: Observation, now: float) -> bool:
-        """Whether the progress is logged now; the last step always is."""
+        """Return whether the progress is logged now; the last step always is."""
         if seen.progress.step == seen.progress.total or state_of(seen).is_final:
             return True
         return now - self.state.progress_at >= update_interval(seen, now)
@@ -310,7 +310,7 @@ def poll_delay(backend: Any, seen: Observation | None, seconds: float, now: floa
 
 
 def state_home(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Where this machine keeps the states of task logs; None for a user without a home."""
+    """Folder in which this machine keeps the states of task logs; None for a user without a home."""
     try:
         return home(environ)
     except SiteError:

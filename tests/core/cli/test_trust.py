@@ -16,7 +16,7 @@ from allaboard.cli import failure
 from allaboard.cli.live import Frame
 from allaboard.errors import BadInput, Problem, SpecChanged
 from allaboard.job.identity import differences
-from allaboard.report import terminal, words
+from allaboard.report import phrases, terminal
 from allaboard.report.commands import HERE
 from allaboard.runs.observation import Event, MemberSeen, State
 from allaboard.storage import open_store
@@ -132,7 +132,7 @@ def test_json_stays_the_same_value_and_plain() -> None:
 
 
 def test_columns_stay_columns() -> None:
-    lines = words.table(("a", "b"), [(EVIL, "x")])
+    lines = phrases.table(("a", "b"), [(EVIL, "x")])
     assert len(lines) == 2
     unharmed("\n".join(lines))
 

@@ -9,7 +9,7 @@ import pytest
 
 from allaboard.backends.base import LogLine, Selection
 from allaboard.errors import SiteError
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.commands import HERE, Place
 from allaboard.report.output import LONGEST, MOST_BYTES, MOST_LINES, OutputReader
 from allaboard.report.page import run_page
@@ -116,9 +116,9 @@ def test_a_report_says_the_same_as_all_others() -> None:
     reader = OutputReader(secrets=(SECRET,))
     reader.read(backend, "r", 1)
     assert reader.new_lines("r", HERE) == LINES
-    failing = words.first_failing(FAILED)
+    failing = phrases.first_failing(FAILED)
     assert failing is not None and failing.name == FAILING
-    assert words.tail(FAILED, failing) == [TAIL]
-    assert words.progress_phrase(RUNNING) == PROGRESS
+    assert phrases.tail(FAILED, failing) == [TAIL]
+    assert phrases.progress_phrase(RUNNING) == PROGRESS
     page = run_page(page_data(FAILED, read_run(backend, FAILED, (SECRET,)), 10.0, at=HERE))
     assert SECRET not in page and page.index(TAIL) < page.index("opened with ***")

@@ -36,7 +36,7 @@ from rich.text import Text
 
 from allaboard.backends.base import Handle
 from allaboard.follow.loop import Outcome
-from allaboard.report import localtime, words
+from allaboard.report import localtime, phrases
 from allaboard.report.commands import Place
 from allaboard.report.ending import ending_lines
 from allaboard.report.plain import launch_lines
@@ -167,8 +167,8 @@ class Frame:
         state = state_of(seen)
         words_of_state = Text.assemble(
             (shown(seen.run), "bold"), "  ",
-            (str(state).replace("_", " "), f"bold {words.COLOURS[state]}"), "  ",
-            (words.duration_phrase(seen, self.clock()), "dim"),
+            (str(state).replace("_", " "), f"bold {phrases.COLOURS[state]}"), "  ",
+            (phrases.duration_phrase(seen, self.clock()), "dim"),
         )  # fmt: skip
         row = Table.grid(expand=True)
         row.add_column(width=2)
@@ -176,7 +176,7 @@ class Frame:
         row.add_column(justify="right")
         restarts = f"{seen.restarts} restart{'' if seen.restarts == 1 else 's'}"
         mark: RenderableType = (
-            Text(_state_mark(state), style=words.COLOURS[state])
+            Text(_state_mark(state), style=phrases.COLOURS[state])
             if state.is_final or self.over
             else self.spinner
         )
@@ -184,7 +184,7 @@ class Frame:
         return row
 
     def _phases(self, seen: Observation) -> RenderableType | None:
-        lines = words.phases(seen, 0.0 if self.over else self.clock() - self.at)
+        lines = phrases.phases(seen, 0.0 if self.over else self.clock() - self.at)
         if not lines:
             return None
         line = Text()
@@ -197,7 +197,7 @@ class Frame:
     def _progress(self, seen: Observation, width: int) -> RenderableType | None:
         if seen.progress.step is None:
             return None
-        share, rest = words.share_done(seen), words.seconds_left(seen)
+        share, rest = phrases.share_done(seen), phrases.seconds_left(seen)
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
             ProgressBar(
@@ -207,18 +207,18 @@ class Frame:
                 finished_style="green",
                 pulse=share is None,
             ),
-            _text(words.step_phrase(seen.progress.step, seen.progress.total)),
+            _text(phrases.step_phrase(seen.progress.step, seen.progress.total)),
             f"{share:.0%}" if share is not None else "",
             "" if not rest or state_of(seen).is_final else f"{show_seconds(rest)} left",
         )
         return Padding(Group(bar, _text(_metrics_line(seen))), (1, 0, 0, 2))
 
     def _events(self, room: int) -> RenderableType | None:
-        last = words.notable_events(self.events)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
+        last = phrases.notable_events(self.events)[-min(EVENTS, max(0, room - 17)) :] if room > 17 else []
         if not last:
             return None
-        cells = ([*localtime.event_row(event)[:3], words.brief(event.message)] for event in last)
-        lines = words.table(("", "", "", ""), cells)[1:]
+        cells = ([*localtime.event_row(event)[:3], phrases.brief(event.message)] for event in last)
+        lines = phrases.table(("", "", "", ""), cells)[1:]
         rows = [
             _text(line, "yellow" if event.type == "Warning" else "dim", one_line=True)
             for event, line in zip(last, lines, strict=True)
@@ -226,11 +226,11 @@ class Frame:
         return Padding(Group(*rows), (1, 0, 0, 2))
 
 
-def _text(words: str, style: str = "default", *, one_line: bool = False) -> Text:
+def _text(text: str, style: str = "default", *, one_line: bool = False) -> Text:
     """Text from outside. rich would parse a `str` for markup, and `Text` lets ESC through."""
     if one_line:
-        return Text(shown(words), style=style, no_wrap=True, overflow="ellipsis")
-    return Text(shown(words), style=style)
+        return Text(shown(text), style=style, no_wrap=True, overflow="ellipsis")
+    return Text(shown(text), style=style)
 
 
 def _state_mark(state: State) -> str:
@@ -239,7 +239,7 @@ def _state_mark(state: State) -> str:
 
 def _condition_line(seen: Observation) -> Text:
     line = Text()
-    for condition in words.conditions_in_order(seen.conditions):
+    for condition in phrases.conditions_in_order(seen.conditions):
         if line:
             line.append(" → ", style="dim")
         style = {"Succeeded": "bold green", "Failed": "bold red"}.get(condition.type, "default")
@@ -259,8 +259,10 @@ def _member_table(seen: Observation, most: int) -> Table:
     table.add_row(*(Text(title, style="dim") for title in ("member", "rank", "phase", "exit", "restarts")))
     shown = _choose_members(seen.members, most)
     for member in shown:
-        name, rank, phase, code, restarts = words.member_row(member)
-        colour = "yellow" if phase.startswith("waits") else words.MEMBER_COLOURS.get(member.phase, "default")
+        name, rank, phase, code, restarts = phrases.member_row(member)
+        colour = (
+            "yellow" if phase.startswith("waits") else phrases.MEMBER_COLOURS.get(member.phase, "default")
+        )
         table.add_row(
             _text(name),
             _text(rank),
@@ -284,11 +286,11 @@ def _choose_members(members: Sequence[MemberSeen], most: int) -> list[MemberSeen
 
 def _metrics_line(seen: Observation) -> str:
     parts = [
-        f"{name} {words.number(value)}"
+        f"{name} {phrases.number(value)}"
         for name, value in seen.progress.metrics.items()
-        if name != words.SPEED
+        if name != phrases.SPEED
     ]
-    pace = words.steps_per_second(seen)
+    pace = phrases.steps_per_second(seen)
     if pace is not None:
         parts.append(f"{pace:.3g} steps/s")
     if seen.progress.checkpoint:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from allaboard.cli.place import Place
 from allaboard.report import localtime
+from allaboard.report.phrases import table
 from allaboard.report.terminal import say, show_json
-from allaboard.report.words import table
 from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:

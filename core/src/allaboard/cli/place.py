@@ -85,8 +85,8 @@ adopt_option = click.option(
 
 
 def is_cluster(backend: str | None, *options: str | None) -> bool:
-    """Whether the options choose a cluster, by name or by an option that only clusters have. Raises BadInput
-    for an unknown ALLABOARD_BACKEND.
+    """Return whether the options choose a cluster, by name or by an option that only clusters have. Raises
+    BadInput for an unknown ALLABOARD_BACKEND.
     """
     return (backend or _backend_of_environment() or ("kubernetes" if any(options) else "")) == "kubernetes"
 
@@ -105,7 +105,7 @@ def _backend_of_environment() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place(commands.Place):
-    """Where the runs of a verb are, by the options."""
+    """Place of the runs of a verb, by the options."""
 
     @property
     def is_cluster(self) -> bool:
@@ -271,5 +271,5 @@ def resolved(uri: str, store: str | None = None) -> str:
 
 
 def is_place(text: str) -> bool:
-    """Whether this names a place (a uri, a path) rather than a run."""
+    """Return whether this names a place (a uri, a path) rather than a run."""
     return "://" in text or "/" in text or text in (".", "..") or text.startswith("~") or Path(text).exists()

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from allaboard.diagnosis import Diagnosis
 from allaboard.follow.loop import Outcome
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.commands import Place
 from allaboard.report.terminal import Ink, supports_colour
 from allaboard.runs.observation import State
@@ -25,7 +25,7 @@ def ending_lines(
 ) -> Iterator[str]:
     """The lines. ``at``: where the run is; ``again``: the command line that continues with it, if any."""
     ink = Ink(supports_colour(stderr))
-    colour = words.COLOURS[outcome.state]
+    colour = phrases.COLOURS[outcome.state]
     headline, _, rest = replace(outcome, note="").message.partition("\n")
     yield ink(f"{_MARKS.get(outcome.state, '✗')} {headline.removeprefix('run ')}", colour, bold=True)
     yield from (f"  {line}" for line in rest.splitlines())
@@ -41,7 +41,7 @@ def ending_lines(
 
 
 def _result(outcome: Outcome) -> Iterator[str]:
-    progress, metrics = outcome.seen.progress, words.metrics(outcome.metrics)
+    progress, metrics = outcome.seen.progress, phrases.metrics(outcome.metrics)
     if metrics:
         yield _row("metrics", metrics)
     if progress.lost_steps:
@@ -54,15 +54,15 @@ def _reason(outcome: Outcome, at: Place, ink: Ink) -> Iterator[str]:
     first, *others = outcome.diagnoses
     label = "because"
     for evidence in first.evidence:
-        yield _row(label, f"{words.evidence_source(evidence)}: {ink(evidence.text, 'yellow')}")
+        yield _row(label, f"{phrases.evidence_source(evidence)}: {ink(evidence.text, 'yellow')}")
         label = ""
     yield _row("do", at.in_text(first.fix, outcome.run))
     for other in others:
         yield _row("also", other.summary)
     if outcome.note:
         yield _row("attempts", outcome.note)
-    member = words.first_failing(outcome)
-    lines = words.tail(outcome, member, LINES) if member is not None else []
+    member = phrases.first_failing(outcome)
+    lines = phrases.tail(outcome, member, LINES) if member is not None else []
     if member is not None and lines:
         what = f"the last {len(lines)} lines" if len(lines) > 1 else "the last line"
         yield _row("log", f"{what} of {member.name}{_restart_suffix(member.restarts)}:")
@@ -87,7 +87,7 @@ def _locations(outcome: Outcome) -> Iterator[str]:
         yield _row("checkpoint", progress.checkpoint)
     if progress.best_checkpoint and progress.best_checkpoint != progress.checkpoint:
         yield _row("best", progress.best_checkpoint)
-    folder = words.log_folder(outcome.seen)
+    folder = phrases.log_folder(outcome.seen)
     if folder:
         yield _row("logs", folder)
 
@@ -96,7 +96,7 @@ def _next_commands(outcome: Outcome, at: Place, again: str | None) -> Iterator[s
     run, commands = outcome.run, []
     if outcome.ok and outcome.seen.progress.checkpoint:
         commands.append(at.command("checkpoints", "list", run))
-    member = words.first_failing(outcome) if outcome.diagnoses and not outcome.ok else None
+    member = phrases.first_failing(outcome) if outcome.diagnoses and not outcome.ok else None
     commands.append(at.command("logs", run, *([member.name] if member is not None else [])))
     if not outcome.ok:
         commands.append(at.command("events", run))

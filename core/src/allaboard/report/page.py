@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, ticks, time_axis
 from allaboard.report.curves import at, thin_out
 from allaboard.report.html import NONE, definitions, escape, head, page, prose, section, table
@@ -26,7 +26,7 @@ TONES = {
     "succeeded": "good", "failed": "bad", "timed_out": "bad", "lost": "bad",
     "queued": "warning", "suspended": "warning", "restarting": "warning",
 }  # fmt: skip
-_SPEED = words.SPEED.replace("_", " ")
+_SPEED = phrases.SPEED.replace("_", " ")
 _ROWS = 2400
 """Rows of the tables behind all curves together."""
 _MOST_ROWS = 60
@@ -107,7 +107,7 @@ def _progress(data: Data) -> str:
 
 def _tiles(data: Data) -> str:
     progress = data["progress"]
-    tiles = [(m["name"], words.number(m["value"])) for m in data["metrics"][:_TILES]]
+    tiles = [(m["name"], phrases.number(m["value"])) for m in data["metrics"][:_TILES]]
     if progress["step"] is not None:
         total, share = progress["total"], progress["share"]
         done = f" ({share:.0%})" if share is not None and share >= 0.01 and not data["is_final"] else ""
@@ -552,9 +552,12 @@ def _checkpoints(data: Data) -> str:
             f"{s['step']}" + (" ★" if s["best"] else ""),
             *([show_seconds(s["at"]) if s["at"] is not None else NONE] if timed else []),
             *(
-                [escape(words.number(s["metrics"][name]) if name in s["metrics"] else NONE) for name in names]
+                [
+                    escape(phrases.number(s["metrics"][name]) if name in s["metrics"] else NONE)
+                    for name in names
+                ]
                 if apart
-                else [f'<span class="long">{escape(words.metrics(s["metrics"]) or NONE)}</span>']
+                else [f'<span class="long">{escape(phrases.metrics(s["metrics"]) or NONE)}</span>']
             ),
             *([show_bytes(s["size"]) if s["size"] is not None else NONE] if sized else []),
             f"<code>{escape(s['uri'])}</code>",
@@ -623,7 +626,7 @@ def _facts(data: Data) -> str:
         ("flags", ", ".join(data["flags"])),
         ("spec", data["spec_hash"]),
     ]
-    facts += [(m["name"], words.number(m["value"])) for m in data["metrics"][_TILES:]]
+    facts += [(m["name"], phrases.number(m["value"])) for m in data["metrics"][_TILES:]]
     notes = "".join(f"<li>{prose(note)}</li>" for note in data["notes"])
     return section(
         "Facts",

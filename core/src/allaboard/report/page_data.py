@@ -17,7 +17,7 @@ from typing import Any
 from allaboard.diagnosis.last_good import SinceLastGood
 from allaboard.follow.loop import Outcome
 from allaboard.job.training_job import TrainingJob
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.commands import Place
 from allaboard.report.curves import Points, at, gone, spread, straighten, thin_out, trend
 from allaboard.report.history import History
@@ -157,7 +157,7 @@ def page_data(
         "headline": headline,
         "message": rest,
         "held_by": None if state.is_final else seen.held_by,
-        "seconds": words.duration(seen, now if seen.finished is None else seen.finished),
+        "seconds": phrases.duration(seen, now if seen.finished is None else seen.finished),
         "progress": _progress(seen, state),
         "metrics": [{"name": name, "value": value} for name, value in numbers[: bounds.metrics]],
         "metrics_left_out": max(0, len(numbers) - bounds.metrics),
@@ -173,7 +173,7 @@ def page_data(
         "nonfinite": _nonfinite(history),
         "best": _best(outcome, history, job),
         "timeline": _timeline(outcome, read, zero, now, window, bounds),
-        "members_phrase": words.members_phrase(seen.members),
+        "members_phrase": phrases.members_phrase(seen.members),
         **_members(outcome, read, zero, bounds),
         **_checkpoints(outcome, history, zero, bounds),
         "events": [
@@ -189,7 +189,7 @@ def page_data(
         "events_left_out": max(0, len(read.events) - bounds.events),
         "stop": None if seen.stop is None else {**asdict(seen.stop), "at": offset(seen.stop.at)},
         "owner": seen.owner.id if seen.owner else None,
-        "conditions": [c.type for c in words.conditions_in_order(seen.conditions)][-bounds.events :],
+        "conditions": [c.type for c in phrases.conditions_in_order(seen.conditions)][-bounds.events :],
         "flags": [*seen.flags][: bounds.events],
         "spec_hash": seen.spec_hash,
         "notes": [at.in_text(note, seen.run) for note in [*seen.notes, *gaps][-bounds.events :]],
@@ -203,7 +203,7 @@ def page_data(
 
 def is_number(name: str, value: Any) -> bool:
     """Whether a metric is a number of its own: the speed is told with the progress."""
-    return name != words.SPEED and isinstance(value, (int, float)) and not isinstance(value, bool)
+    return name != phrases.SPEED and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _told(value: Any, known: Sequence[str]) -> Any:
@@ -232,7 +232,7 @@ def _headline(outcome: Outcome, now: float) -> tuple[str, str]:
     """The first sentence, and what more its message says."""
     seen = outcome.seen
     if not outcome.state.is_final:
-        words_of_it = f"{seen.run} {_state_word(outcome.state)} {words.duration_phrase(seen, now)}".strip()
+        words_of_it = f"{seen.run} {_state_word(outcome.state)} {phrases.duration_phrase(seen, now)}".strip()
         return f"{words_of_it}, when it was looked at: {rfc3339(now)}", ""
     headline, _, rest = outcome.message.partition("\n")
     return f"{seen.run} {headline.removeprefix('run ').removeprefix(outcome.run).strip()}", rest
@@ -243,10 +243,10 @@ def _progress(seen: Observation, state: State) -> dict[str, Any]:
     return {
         "step": progress.step,
         "total": progress.total,
-        "share": words.share_done(seen),
+        "share": phrases.share_done(seen),
         "lost_steps": progress.lost_steps,
-        "steps_per_second": words.steps_per_second(seen),
-        "seconds_left": None if state.is_final else words.seconds_left(seen),
+        "steps_per_second": phrases.steps_per_second(seen),
+        "seconds_left": None if state.is_final else phrases.seconds_left(seen),
     }
 
 
@@ -298,7 +298,7 @@ def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
         key=lambda curve: (
             not is_loss(curve[1]),
             (curve[0] == "progress") != is_loss(curve[1]),
-            curve[1] == words.SPEED,
+            curve[1] == phrases.SPEED,
         )
     )
     kept, more = told[: bounds.curves], told[bounds.curves :]
@@ -466,7 +466,7 @@ def timeline(
     if created is None:
         return [(name.replace("_", " "), seconds) for name, seconds in phases]
     known = created + sum(seconds for _, seconds in phases)
-    on = words.current_phase(seen)
+    on = phrases.current_phase(seen)
     finished = seen.finished
     if finished is None:
         finished = known if window or state_of(seen).is_final else max(known, now)
@@ -505,14 +505,14 @@ def _members(outcome: Outcome, read: Readings, zero: float, bounds: Bounds) -> d
         everyone.sort(key=_calm)
     shown = everyone[: bounds.members]
     nodes = {pod.member: pod.node for pod in (seen.objects.pods if seen.objects else ()) if pod.node}
-    failing = None if outcome.ok else words.first_failing(outcome)
+    failing = None if outcome.ok else phrases.first_failing(outcome)
     first = sorted(
         (m for m in shown if read.lines.get(m.name)), key=lambda m: (m != failing, m.rank != 0, _calm(m))
     )
     told = {m.name: n for n, m in enumerate(first[: bounds.told])}
     rows = []
     for member in shown:
-        name, _, phase, code, restarts = words.member_row(member)
+        name, _, phase, code, restarts = phrases.member_row(member)
         # Error is Kubernetes' word for any exit code that is not 0.
         why = member.reason if member.phase == "failed" and member.reason != "Error" else None
         # The first two are whom people look at.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from allaboard.backends.base import Handle
 from allaboard.follow.loop import Outcome
 from allaboard.follow.news import Said, kind_of_reason, news, reason_of
-from allaboard.report import localtime, words
+from allaboard.report import localtime, phrases
 from allaboard.report.commands import Place
 from allaboard.report.ending import ending_lines
 from allaboard.report.terminal import WARNING, say, silence_stdout
@@ -101,14 +101,14 @@ class PlainView:
         if state.is_final:  # the closing lines say it; but a run may end before its first observation
             started = next((c.since for c in seen.conditions if c.type == "Running"), None)
             if started is not None and not self.ran:
-                yield seen.started or started, f"running: {words.members_phrase(seen.members)}"
+                yield seen.started or started, f"running: {phrases.members_phrase(seen.members)}"
             return
         self.ran = self.ran or state is State.RUNNING
         more = {
             State.QUEUED: seen.held_by or "",
-            State.STARTING: seen.held_by or words.members_phrase(seen.members),
+            State.STARTING: seen.held_by or phrases.members_phrase(seen.members),
             State.RESTARTING: seen.held_by or "",
-            State.RUNNING: seen.held_by or words.members_phrase(seen.members),
+            State.RUNNING: seen.held_by or phrases.members_phrase(seen.members),
             State.STOPPING: f"by {seen.stop.by}: {seen.stop.reason}" if seen.stop else "",
         }.get(state, "")
         yield time.time(), f"{state}{': ' if more else ''}{more}"
@@ -118,19 +118,19 @@ class PlainView:
             if event.identity in self.told:
                 continue
             self.told.add(event.identity)
-            taken = event.reason in words.TAKEN_AWAY
-            if taken or (event.type == "Warning" and event.reason not in words.COVERED_BY_STATE):
+            taken = event.reason in phrases.TAKEN_AWAY
+            if taken or (event.type == "Warning" and event.reason not in phrases.COVERED_BY_STATE):
                 reason = f"{event.reason}: " if taken else ""
-                yield event.time or self.latest, f"{event.object}: {reason}{words.brief(event.message)}"
+                yield event.time or self.latest, f"{event.object}: {reason}{phrases.brief(event.message)}"
 
     def _taken_away(self, before: Observation | None, seen: Observation) -> Iterator[tuple[float, str]]:
         """Members that were taken away since the look before, of whom no event has told."""
         known = {(m.name, m.reason) for m in before.members} if before is not None else set()
         for member in seen.members:
-            is_new = member.reason in words.TAKEN_AWAY and (member.name, member.reason) not in known
+            is_new = member.reason in phrases.TAKEN_AWAY and (member.name, member.reason) not in known
             if is_new and member.phase != "running" and (member.name, member.reason) not in self.taken:
                 self.taken.add((member.name, member.reason))
-                said = f": {words.brief(member.said)}" if member.said else ""
+                said = f": {phrases.brief(member.said)}" if member.said else ""
                 yield member.ended or time.time(), f"{member.name}: {member.reason}{said}"
 
     def _progress(self, seen: Observation) -> None:
@@ -142,7 +142,7 @@ class PlainView:
             return
         if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
             self.reported, self.reported_at = step, now
-            self._at(time.time(), words.progress_phrase(seen))
+            self._at(time.time(), phrases.progress_phrase(seen))
 
 
 def launch_lines(handle: Handle, at: Place) -> list[str]:

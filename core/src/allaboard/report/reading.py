@@ -13,7 +13,7 @@ from allaboard.backends.base import Backend, Selection
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import Outcome
 from allaboard.job.training_job import TrainingJob
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.output import OutputReader, last_lines_of
 from allaboard.report.page_data import LAST_LINES, Readings
 from allaboard.runs.observation import MemberSeen
@@ -39,12 +39,12 @@ def read_run(
     if first is not None and rank0.last_lines:
         lines[first.name] = [*rank0.last_lines]
     earlier = {} if first is None else {first.name: rank0.earlier_lines}
-    failing = words.first_failing(outcome) if not outcome.ok else None
+    failing = phrases.first_failing(outcome) if not outcome.ok else None
     if failing is not None and failing.name not in lines:
         lines[failing.name] = _last_lines_of(backend, outcome, failing, gaps)
     events = _read_or_note_gap(lambda: tuple(backend.events(seen.run)), "its events", gaps, seen.events)
     for member in seen.members:
-        if member.name not in lines and (kept := words.tail(outcome, member, LAST_LINES)):
+        if member.name not in lines and (kept := phrases.tail(outcome, member, LAST_LINES)):
             lines[member.name] = [last_state(line) for line in kept]
     return Readings(rank0.history, lines, events, secrets, gaps, rank0.tries, earlier)
 
@@ -60,7 +60,7 @@ def job_of(backend: Backend, run: str) -> TrainingJob | None:
 
 def _last_lines_of(backend: Backend, outcome: Outcome, member: MemberSeen, gaps: list[str]) -> list[str]:
     """The last lines of a member: from the stored evidence, else read now."""
-    last_lines = words.tail(outcome, member, LAST_LINES)
+    last_lines = phrases.tail(outcome, member, LAST_LINES)
     if last_lines:
         return [last_state(line) for line in last_lines]
     whose = Selection(members=(member.name,))

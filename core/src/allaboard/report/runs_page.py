@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from allaboard.job.identity import differences
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.report.chart import Axis, Line, chart, number, time_axis
 from allaboard.report.html import NONE, escape, head, page, section, table
 from allaboard.report.page import TONES, Data, Drawn, axes_of, chosen_axis, figure
@@ -63,7 +63,7 @@ def _state(data: Data) -> str:
 
 def _cells(data: Data, metrics: Sequence[str]) -> list[str]:
     known = {m["name"]: m["value"] for m in data["metrics"]}
-    return [escape(words.number(known[name])) if name in known else NONE for name in metrics]
+    return [escape(phrases.number(known[name])) if name in known else NONE for name in metrics]
 
 
 def _goodput(data: Data) -> str:

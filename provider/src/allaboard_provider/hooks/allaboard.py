@@ -75,7 +75,7 @@ class AllaboardHook(BaseHook):
 
     @property
     def is_local(self) -> bool:
-        """Whether runs live on the worker's own machine."""
+        """True if runs live on the worker's own machine."""
         return bool(self.settings.get("backend", "local") == "local")
 
     @cached_property

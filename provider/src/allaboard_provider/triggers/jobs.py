@@ -91,8 +91,8 @@ class JobTrigger(PollTrigger):
 def ending_of(seen: Observation, kind: str, namespace: str) -> Mapping[str, Any]:
     """The `end_of` a job of others; its error says what happened, why, and where to look. Plain JSON."""
     outcome, engine = Outcome(seen, diagnose(seen)), engine_of_kind(kind)
-    words = outcome.message.removeprefix("run ")
+    message = outcome.message.removeprefix("run ")
     at = Place("kubernetes", namespace=namespace)
     fix = f"; {at.in_text(outcome.diagnoses[0].fix, seen.run)}" if outcome.diagnoses else ""
     where = f"kubectl describe {engine.PLURAL} {seen.run} --namespace {namespace}"
-    return end_of(outcome, at, text=f"{engine.KIND} {words}{fix}. To look at it: {where}")
+    return end_of(outcome, at, text=f"{engine.KIND} {message}{fix}. To look at it: {where}")

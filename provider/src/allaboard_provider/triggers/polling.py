@@ -44,11 +44,11 @@ class PollTrigger(BaseTrigger):
         raise NotImplementedError
 
     def is_here(self) -> bool:
-        """Whether this process sees the folder that the worker saw. Blocks."""
+        """Return whether this process sees the folder that the worker saw. Blocks."""
         raise NotImplementedError
 
     def is_there(self) -> bool:
-        """Whether the trigger can fire. Blocks."""
+        """Return whether the trigger can fire. Blocks."""
         raise NotImplementedError
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

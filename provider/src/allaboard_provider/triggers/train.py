@@ -224,7 +224,7 @@ class TrainingJobTrigger(BaseTrigger):
 
 
 async def _asked(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """What Airflow answers, asked some times."""
+    """Answer of Airflow, which is asked some times."""
     for _ in range(_STATE_ATTEMPTS - 1):
         with suppress(Exception):
             return await ask()
@@ -260,7 +260,7 @@ class _RunFollower:
         self.seen: Observation | None = None
         self.snapshots = Snapshots()
         self.end: Mapping[str, Any] | None = None
-        """How a local run has ended: the next worker may be on another machine."""
+        """End of a local run: the next worker may be on another machine."""
 
     async def to_the_end(self) -> str:
         """Follow the run, and return the status that the trigger fires."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from allaboard.backends.base import Backend
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
-from allaboard.report import words
+from allaboard.report import phrases
 from allaboard.runs.observation import Observation
 from allaboard.runs.queues import Amount, Queue
 from allaboard.runs.status import state_of
@@ -100,9 +100,9 @@ def _row(task: Task, seen: Observation | None, now: float, note: str | None = No
         "state": str(state),
         "held_by": None if state.is_final else seen.held_by,
         "how": ", ".join(
-            filter(None, [words.progress_phrase(seen, brief=True), words.duration_phrase(seen, now)])
+            filter(None, [phrases.progress_phrase(seen, brief=True), phrases.duration_phrase(seen, now)])
         ),
-        "share": words.share_done(seen),
+        "share": phrases.share_done(seen),
     }
 
 
@@ -121,7 +121,7 @@ def _row_elsewhere(task: Task, now: float, why: str) -> dict[str, Any]:
     host = host_of(named)
     words_of_it = [
         shorten(left["state"].replace("_", " "), 30) if task.state not in FOLLOWED else "",
-        words.step_phrase(step, total),
+        phrases.step_phrase(step, total),
         f"as seen at {seen_at(left)}" + (f" from {host}" if host else ""),
     ]
     note = ", ".join(filter(None, words_of_it))

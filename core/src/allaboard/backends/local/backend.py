@@ -1363,9 +1363,9 @@ class _StateFile:
     over: bool = False
     queued: Any = None
     steady: float | None = None
-    """When it was written, in seconds since the boot."""
+    """Time of writing, in seconds since the boot."""
     grouped: bool = False
-    """Whether its members have a control group."""
+    """True if its members have a control group."""
 
     def age(self, now: Moment) -> float | None:
         """The seconds since it was written; None: not in this boot, or by an older release."""

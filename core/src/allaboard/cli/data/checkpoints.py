@@ -68,7 +68,7 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     if as_json:
         show_json({"checkpoints": [_checkpoint_body(item) for item in complete]})
         return
-    from allaboard.report.words import metrics, table
+    from allaboard.report.phrases import metrics, table
 
     if not complete:
         say(f"no complete checkpoint in {uri}")

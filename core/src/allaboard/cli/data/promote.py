@@ -166,7 +166,7 @@ def _say_decision(decision: Decision) -> None:
 
 
 def _say_history(shown: History, uri: str) -> None:
-    from allaboard.report.words import table
+    from allaboard.report.phrases import table
 
     if not shown.promotions:
         say(f"nothing was promoted in {uri} yet")
@@ -180,7 +180,7 @@ def _say_history(shown: History, uri: str) -> None:
 
 
 def _row(promotion: Promotion) -> tuple[str, ...]:
-    from allaboard.report.words import metrics
+    from allaboard.report.phrases import metrics
 
     reason = promotion.reason or (f"restores {promotion.restores}" if promotion.restores else "-")
     return (

@@ -90,7 +90,7 @@ def prepare(
 def list_(uri: str, store: str | None, as_json: bool) -> None:
     """Show the shards of a data set."""
     from allaboard import shards as of
-    from allaboard.report.words import table
+    from allaboard.report.phrases import table
 
     at = resolved(uri, store)
     index = of.load_index(at)

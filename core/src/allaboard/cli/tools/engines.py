@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from allaboard.cli.place import json_option
+from allaboard.report.phrases import table
 from allaboard.report.terminal import say, show_json
-from allaboard.report.words import table
 
 EPILOG = """\b
 Examples:

@@ -255,7 +255,7 @@ def _wrapped(text: str, label: str, paint: Any = str) -> Iterator[str]:
     not be pasted.
     """
     text = " ".join(shown(text).split())  # before it is folded: half of a secret is not found any more
-    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _HARD), text)
+    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD), text)
     rest = label if label.strip() == "│" else " " * len(label)
     width = WIDTH - len(label)
     parts = textwrap.wrap(whole, width, break_on_hyphens=False, break_long_words=_HARD not in whole) or [""]

@@ -8,8 +8,8 @@ import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.report import localtime
+from allaboard.report.phrases import table
 from allaboard.report.terminal import say, show_json, style
-from allaboard.report.words import table
 from allaboard.text.units import rfc3339
 
 EPILOG = """\b

@@ -18,8 +18,8 @@ from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import BadInput, SiteError, UnknownRun
 from allaboard.report import localtime
+from allaboard.report.phrases import COLOURS, duration, members_phrase, step_phrase, table
 from allaboard.report.terminal import hide, say, show_json, style
-from allaboard.report.words import COLOURS, duration, members_phrase, step_phrase, table
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of, summary
 from allaboard.text.units import show_bytes, show_seconds

@@ -10,8 +10,7 @@ import click
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.report import localtime
-from allaboard.report.terminal import Ink, say, show_json, supports_colour
-from allaboard.report.words import (
+from allaboard.report.phrases import (
     COLOURS,
     conditions_in_order,
     duration_phrase,
@@ -24,6 +23,7 @@ from allaboard.report.words import (
     share_done,
     table,
 )
+from allaboard.report.terminal import Ink, say, show_json, supports_colour
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of, summary
 from allaboard.text.units import counted

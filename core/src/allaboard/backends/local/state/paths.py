@@ -59,7 +59,7 @@ _RESERVED = 1 << 16
 CLAIMS = "claims"
 """The folder of a run, and of a home, that holds claims."""
 EPHEMERAL = "ephemeral-"
-"""What folders of an attempt begin with that go when it has ended."""
+"""Prefix of an attempt's folders that go when the attempt has ended."""
 _HOME_HOLDS = frozenset({"local", "secrets", "store", "bugs", CLAIMS})
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

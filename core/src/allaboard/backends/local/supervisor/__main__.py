@@ -99,7 +99,7 @@ class Supervisor:
         self.pool = Pool(plan["pool"], Capacity(0.0, 0))
         self.ticket: Ticket | None = None
         self.pool_fails = False
-        """Why it waits is no matter of the queue."""
+        """The queue does not depend on why it waits."""
         self.asked_to_end = False
         self.grant: Grant | None = None
         self.ports: tuple[int, ...] = ()

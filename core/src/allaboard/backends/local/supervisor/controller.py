@@ -146,7 +146,7 @@ class Operator:
     stop: Stop | None = None
     suspended: bool = False
     resume_asked: bool = False
-    """Whether to resume once the members that are being suspended are gone."""
+    """True to resume once the members that are being suspended are gone."""
     removed: bool = False
     waiting: str | None = None
     has_asked_for_slots: bool = False
@@ -154,7 +154,7 @@ class Operator:
     settle_until: float | None = None
     failure: bool = False
     taken_over: str | None = None
-    """Why no member may start again: another attempt writes the checkpoints of this run now."""
+    """Reason why no member may start again: another attempt writes the checkpoints of this run now."""
     owed_restarts: set[str] = field(default_factory=set)
     verdict_at: float | None = None
     gang_due: float = 0.0

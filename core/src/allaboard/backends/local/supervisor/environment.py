@@ -54,7 +54,7 @@ from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
 from allaboard.text.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
-"""Whose sitecustomize makes stacks readable."""
+"""Module whose sitecustomize makes stacks readable."""
 NAMES_LOOKED_AT = 5000
 """The most names of a folder that are compared for a suggestion."""
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
@@ -191,7 +191,7 @@ def _local_overrides(
 
 
 WAITS = ("sleep", "31536000")
-"""What a member runs that waits, as sshd and sleep do for MPIJobs: a year."""
+"""Command of a member that waits, as sshd and sleep do for MPIJobs: a year."""
 
 
 def member_files(layout: Layout, folder: str) -> dict[str, tuple[str, str]]:

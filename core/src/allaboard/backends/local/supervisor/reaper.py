@@ -99,7 +99,7 @@ class SpawnFailed:
 Event = Started | Exited | SpawnFailed
 
 ALL_GONE = b"nothing is left of the members\n"
-"""What a keeper writes down that has ended the members of a supervisor that was killed."""
+"""Note of a keeper that has ended the members of a supervisor that was killed."""
 
 
 # --- the wire ---------------------------------------------------------------------------------------------
@@ -376,10 +376,10 @@ class _Member:
     pid: int
     start: int
     report: int | None
-    """Where the child tells why it could not exec; closed by a successful exec."""
+    """Pipe by which the child tells why it could not exec; closed by a successful exec."""
     failure: dict[str, Any] | None = None
     ended: dict[str, Any] | None = None
-    """What is known of the main process's end, once it was reaped."""
+    """End of the main process, once it was reaped."""
     deadline: float | None = None
     """Set while the member is being killed."""
     early_signals: list[int] = field(default_factory=list)

@@ -23,7 +23,7 @@ FIRST, AGAIN, LONGEST = 20.0, 30.0, 120.0
 CONFIRM = 8.0
 """Seconds from the first look that found a slow rank to the one that makes sure."""
 LOOKS, BETWEEN = 5, 0.3
-"""How often it is seen where a slow rank is, and the seconds of one such look."""
+"""Number of looks at where a slow rank is, and the seconds of one such look."""
 _STEPS, _STEP_EVERY = 4096, 0.5
 
 

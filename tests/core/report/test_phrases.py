@@ -13,7 +13,7 @@ from allaboard.cli.watch.status import page
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
 from allaboard.follow.restart import REPEATS
-from allaboard.report import localtime, words
+from allaboard.report import localtime, phrases
 from allaboard.report.commands import HERE
 from allaboard.report.ending import command_again, ending_lines
 from allaboard.report.plain import PlainView
@@ -36,9 +36,9 @@ def at_step(step: int | None, total: int | None = None, **metrics: float | None)
 
 
 def test_the_gang() -> None:
-    assert words.members_phrase([]) == ""
+    assert phrases.members_phrase([]) == ""
     members = [a_member("master-0"), a_member("worker-0"), a_member("worker-1")]
-    assert words.members_phrase(members) == "1 master + 2 workers"
+    assert phrases.members_phrase(members) == "1 master + 2 workers"
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,21 @@ def test_the_gang() -> None:
     ],
 )
 def test_the_progress(observation: Observation, expected: str) -> None:
-    assert words.progress_phrase(observation) == expected
+    assert phrases.progress_phrase(observation) == expected
 
 
 def test_the_phase_that_is_on_runs_and_the_others_stand_still() -> None:
     observation = seen(
         State.RUNNING, phases={"admitted": 1.0, "scheduled": 2.0, "image": None, "rendezvous": 3.0}
     )
-    found = words.phases(observation, more=60.0)
+    found = phrases.phases(observation, more=60.0)
     assert found == [
         ("admitted", "1.0 s", False),
         ("scheduled", "2.0 s", False),
         ("rendezvous", "1m 03s", True),
     ]
     ended = replace(observation, conditions=seen(State.SUCCEEDED).conditions)
-    assert [on for *_, on in words.phases(ended)] == [False] * 3
+    assert [on for *_, on in phrases.phases(ended)] == [False] * 3
 
 
 def test_the_march_keeps_what_is_no_longer_true_and_goes_by_time() -> None:
@@ -81,18 +81,18 @@ def test_the_march_keeps_what_is_no_longer_true_and_goes_by_time() -> None:
         a_condition("Created", since=1.0),
         a_condition("Suspended", "False", since=3.0),
     )
-    assert [c.type for c in words.conditions_in_order(conditions)] == ["Created", "Running", "Succeeded"]
-    assert words.conditions_in_order([Condition("Created", "True", "", "")])[0].type == "Created"
+    assert [c.type for c in phrases.conditions_in_order(conditions)] == ["Created", "Running", "Succeeded"]
+    assert phrases.conditions_in_order([Condition("Created", "True", "", "")])[0].type == "Created"
 
 
 def test_metrics_are_short_and_nested_ones_left_out() -> None:
-    assert words.metrics({"loss": 1 / 3, "bad": None, "steps_per_second": 9.9, "n": 3, "deep": {"x": 1}}) == (
-        "loss 0.3333, bad nan, n 3"
-    )
+    assert phrases.metrics(
+        {"loss": 1 / 3, "bad": None, "steps_per_second": 9.9, "n": 3, "deep": {"x": 1}}
+    ) == ("loss 0.3333, bad nan, n 3")
 
 
 def test_a_table_is_as_wide_as_it_must_be() -> None:
-    assert words.table(("a", "long"), [("xxxx", "y"), ("z", "")]) == ["a     long", "xxxx  y", "z"]
+    assert phrases.table(("a", "long"), [("xxxx", "y"), ("z", "")]) == ["a     long", "xxxx  y", "z"]
 
 
 def test_json_holds_no_nan() -> None:
@@ -279,7 +279,7 @@ def test_who_was_taken_away_is_named_once_and_events_are_short(capsys: pytest.Ca
     assert sum(line.startswith("worker-0: Evicted: Evicted pod: Drifted") for line in said) == 1
     assert sum(line.startswith("worker-0: Evicted: low on resource: memory") for line in said) == 1
     assert max(map(len, said)) < 300
-    assert words.member_row(gone)[2] == "failed (Evicted)"
+    assert phrases.member_row(gone)[2] == "failed (Evicted)"
 
 
 def test_a_place_in_a_queue_is_told_once_a_minute_and_another_reason_at_once(
