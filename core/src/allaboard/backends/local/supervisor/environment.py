@@ -54,7 +54,7 @@ from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
 from allaboard.text.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
-"""Module whose sitecustomize makes stacks readable."""
+"""Folder of the sitecustomize that makes stacks readable."""
 NAMES_LOOKED_AT = 5000
 """The most names of a folder that are compared for a suggestion."""
 _PRIVATE = ("AIRFLOW__", "_AIRFLOW", "KFP_", "_KFP_")
