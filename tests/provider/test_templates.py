@@ -120,7 +120,7 @@ def test_native_objects_are_what_one_expression_gives() -> None:
 )
 def test_a_template_that_would_be_structure_is_refused_and_starts_nothing(text: str) -> None:
     task = rendered(text, {"n": 2})
-    with pytest.raises(AirflowFailException, match=r"is no mapping .* within quotes"):
+    with pytest.raises(AirflowFailException, match=r"is not a mapping .* within quotes"):
         task.execute(a_context())
     assert LocalBackend().list() == []
 

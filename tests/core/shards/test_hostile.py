@@ -114,7 +114,7 @@ def test_a_checksum_that_is_a_path_writes_and_deletes_nothing(
 ) -> None:
     given = sha256.format(home=precious.parent) if isinstance(sha256, str) else sha256
     publish(store, a_tar(), sha256=given)
-    with pytest.raises(Corrupt, match=r"is no SHA-256|holds a NUL"):
+    with pytest.raises(Corrupt, match=r"is not a SHA-256|holds a NUL"):
         read(store, precious.parent / "cache")
     assert len(verify(store)) == 1
 

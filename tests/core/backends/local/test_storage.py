@@ -125,7 +125,7 @@ def test_what_has_no_meaning_here_is_named(backend: LocalBackend, folder: Path) 
     handle = backend.launch(appending(folder, claim, service_account="trainer"), ME)
     assert any(
         note.startswith(
-            "service_account, storage[0].claim.storage_class, storage[0].claim.access: no meaning"
+            "service_account, storage[0].claim.storage_class, storage[0].claim.access: ignored"
         )
         for note in handle.notes
     )
