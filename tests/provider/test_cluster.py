@@ -574,7 +574,7 @@ def test_a_worker_that_never_reaches_it_ends_the_task_and_not_the_run(
     cluster: FakeCluster, away: SimpleNamespace
 ) -> None:
     operator, context = an_operator(), a_context()
-    event = {**deferred(operator, context)._event("ended"), "again": 5}
+    event = {**deferred(operator, context)._event("ended"), "deferrals": 5}
     away.left = 1 << 30
     with pytest.raises(AirflowException, match="does not answer"):
         operator.execute_complete(context, event)

@@ -472,7 +472,7 @@ def test_a_run_that_goes_on_elsewhere_is_given_back_and_after_some_times_a_try_i
         with pytest.raises(TaskDeferred) as given_back:
             resumed(here, context, event)
         trigger = given_back.value.trigger
-        assert (trigger.run_name, trigger.uid, trigger.owner, trigger.fingerprint, trigger.again) == (
+        assert (trigger.run_name, trigger.uid, trigger.owner, trigger.fingerprint, trigger.deferrals) == (
             event["run"], event["uid"], event["owner"], event["fingerprint"], again,
         )  # fmt: skip
         event = trigger._event(status)

@@ -31,7 +31,7 @@ from allaboard_provider.identity import in_triggerer, on_worker
 from allaboard_provider.task_log import TaskLog
 from allaboard_provider.triggers import polling, train
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
-from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
+from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger, renamed
 from tests.provider.building import TaskInstance
 from tests.provider.runs import only_run, wait
 
@@ -110,6 +110,18 @@ def test_its_arguments_survive_airflows_serialization_and_a_newer_or_older_relea
     assert again.serialize() == (path, arguments)
     newer = TrainingJobTrigger(**arguments, something_new={"a": 1})
     assert newer.serialize()[1]["something_new"] == {"a": 1}
+
+
+def test_a_row_of_a_release_that_had_other_names_is_read_and_written_anew() -> None:
+    arguments = {"run": "digits-1", "uid": "u", "owner": "me", "told": {"state": "running"}, "again": 3}
+    trigger = TrainingJobTrigger(**arguments)
+    assert (trigger.log_state, trigger.deferrals) == ({"state": "running"}, 3)
+    written = trigger.serialize()[1]
+    assert written["log_state"] == {"state": "running"} and written["deferrals"] == 3
+    assert not {"told", "again"} & written.keys()
+    assert renamed({"told": {}, "again": 1, "status": "ended"}) == {
+        "log_state": {}, "deferrals": 1, "status": "ended"
+    }  # fmt: skip
     TrainingJobTrigger(run="a", uid="b", owner="c")  # what the first release wrote
     needed = [
         name

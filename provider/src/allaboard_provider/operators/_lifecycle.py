@@ -73,7 +73,7 @@ from allaboard_provider.results import failure_of, failure_text, read_end, resul
 from allaboard_provider.task_log import TaskLog, poll_delay, restart_warnings, state_home
 from allaboard_provider.tracing import trace_environment
 from allaboard_provider.triggerers import present, why_not_left
-from allaboard_provider.triggers.train import TrainingJobTrigger, task_state
+from allaboard_provider.triggers.train import TrainingJobTrigger, renamed, task_state
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -215,6 +215,7 @@ class TaskTry:
 
     def resume(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on after an event of the trigger."""
+        event = renamed(event)
         with airflow_errors(self._run_name), self._stop_on_timeout():
             self.handle = Handle(
                 str(event["run"]),
@@ -223,7 +224,7 @@ class TaskTry:
                 str(event["uid"]),
                 adopted=True,
             )
-            self.log_state = event.get("told")
+            self.log_state = event.get("log_state")
             if not self.place.is_here(self.handle.run, event.get("fingerprint")):
                 return self._resume_from_afar(event)
             try:
@@ -314,12 +315,12 @@ class TaskTry:
                 self.log.info("run %s has succeeded on %s, as its trigger saw", run, host)
                 return self._take(result, str(event["uid"]))
             raise error or TrainingFailed(f"run {run} has ended on {host}: {state}", run=run)
-        again = int(event.get("again", 0)) + 1
+        deferrals = int(event.get("deferrals", 0)) + 1
         where = f"run {run} lives on {host}, and this worker is on {socket.gethostname()}"
         if event.get("status") == "timeout":
             self.homes.ask_to_stop(run)
             self._out_of_time()
-        if again > _GIVEN_BACK:
+        if deferrals > _GIVEN_BACK:
             self.homes.ask_to_stop(run)
             summary = (
                 f"{where}: a local run can only be followed on its own machine, and no triggerer there took "
@@ -328,13 +329,13 @@ class TaskTry:
             fix = "give its task a queue whose worker and triggerer run there, or deferrable=False"
             raise PlaceFailed(f"{summary}; {fix}", summary=summary, fix=fix, run=run, retryable=True)
         self.log.warning("%s: the task waits again, for a triggerer that sees it", where)
-        names = ("run", "uid", "owner", "attempt", "generation", "fingerprint", "told")
+        names = ("run", "uid", "owner", "attempt", "generation", "fingerprint", "log_state")
         trigger = TrainingJobTrigger(
             **{name: event[name] for name in names if name in event},
             host=str(host),
             deadline=self._deadline(),
             get_logs=self.operator.get_logs,
-            again=again,
+            deferrals=deferrals,
         )
         self.operator.defer(trigger=trigger, method_name="execute_complete", timeout=self._backstop())
 
@@ -355,14 +356,16 @@ class TaskTry:
         """Defer again while the cluster does not answer. A failure of the task would not end its run, and the
         next try would take the run for one that a person asked to have anew.
         """
-        again = int(event.get("again", 0)) + 1
+        deferrals = int(event.get("deferrals", 0)) + 1
         if event.get("status") == "timeout":
             self._out_of_time()
-        if again > _DEFERRED_AGAIN or not self.operator.deferrable:
+        if deferrals > _DEFERRED_AGAIN or not self.operator.deferrable:
             raise error
         self.log.warning("%s; the triggerer waits until it answers", error)
         self.operator.defer(
-            trigger=self._trigger(again=again), method_name="execute_complete", timeout=self._backstop()
+            trigger=self._trigger(deferrals=deferrals),
+            method_name="execute_complete",
+            timeout=self._backstop(),
         )
 
     def _defer(self) -> NoReturn:
@@ -387,7 +390,7 @@ class TaskTry:
             generation=handle.generation,
             deadline=self._deadline(),
             get_logs=self.operator.get_logs,
-            told=self._task_log.saved_state,
+            log_state=self._task_log.saved_state,
             **self.place.for_trigger(handle.run),
             **more,
         )

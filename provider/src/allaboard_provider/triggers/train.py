@@ -54,17 +54,27 @@ before.
 """
 
 
+FORMER_NAMES = {"told": "log_state", "again": "deferrals"}
+"""Names of arguments and of fields of events before 0.1.0 -> their names now."""
+
+
+def renamed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments or the event of a trigger, of this release or of an older one, under the names of now."""
+    return {FORMER_NAMES.get(name, name): value for name, value in fields.items()}
+
+
 class TrainingJobTrigger(BaseTrigger):
     """Fires once, with ``{"version", "status", "run", "attempt", "generation", "uid", "owner", "backend",
-    "connection", "fingerprint", "host", "told", "again"}``, and mostly ``"end"``.
+    "connection", "fingerprint", "host", "log_state", "deferrals"}``, and mostly ``"end"``.
 
     ``status``: ``ended`` (the run ended, or belongs to somebody else now), ``timeout`` (``deadline``, epoch
     seconds, has passed), ``elsewhere`` (this triggerer cannot see the run: another machine, container or
     folder), ``act`` (a limit has passed, and triggers only observe), ``error`` (with ``error``).
     ``end``: of a local run that ended (`allaboard_provider.results.end_of`), else None. ``connection``: the
     id of the connection to the run's cluster, for the backend ``kubernetes``;
-    ``fingerprint`` and ``host``: of local runs. ``told``: the state of the task log. All arguments are plain
-    JSON without secrets; those of a newer release are kept and otherwise ignored.
+    ``fingerprint`` and ``host``: of local runs. ``log_state``: the state of the task log;
+    ``deferrals``: how often a worker gave the run back. All arguments are plain JSON without secrets. Those of
+    a newer release are kept and otherwise ignored; rows of an older one have `FORMER_NAMES`.
     """
 
     def __init__(
@@ -80,8 +90,8 @@ class TrainingJobTrigger(BaseTrigger):
         get_logs: bool = True,
         backend: str = "local",
         connection: str | None = None,
-        told: Mapping[str, Any] | None = None,
-        again: int = 0,
+        log_state: Mapping[str, Any] | None = None,
+        deferrals: int = 0,
         version: int = VERSION,
         **newer: Any,
     ) -> None:
@@ -91,8 +101,11 @@ class TrainingJobTrigger(BaseTrigger):
         self.fingerprint, self.host = dict(fingerprint or {}), host
         self.deadline, self.get_logs = deadline, get_logs
         self.backend, self.connection = backend, connection
-        self.told, self.again = dict(told or {}), again
-        self.version, self.newer = version, newer
+        former = renamed(newer)
+        self.log_state = dict(log_state or former.get("log_state") or {})
+        self.deferrals = deferrals or int(former.get("deferrals") or 0)
+        self.version = version
+        self.newer = {name: value for name, value in newer.items() if name not in FORMER_NAMES}
         self.secrets: tuple[str, ...] = ()
         """Those of the run's job, once its record was read."""
         self._fired = False
@@ -123,8 +136,8 @@ class TrainingJobTrigger(BaseTrigger):
             "connection": self.connection,
             "fingerprint": self.fingerprint,
             "host": self.host,
-            "told": self.told,
-            "again": self.again,
+            "log_state": self.log_state,
+            "deferrals": self.deferrals,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -164,7 +177,7 @@ class TrainingJobTrigger(BaseTrigger):
             try:
                 status = await follower.to_the_end()
             finally:
-                self.told = follower.task_log.saved_state
+                self.log_state = follower.task_log.saved_state
             return self._event(status, end=follower.end)
 
     # A person ended the task.
@@ -251,7 +264,7 @@ class _RunFollower:
         self.task_log = TaskLog(
             trigger.run_name,
             trigger.owner,
-            state=trigger.told,
+            state=trigger.log_state,
             home=state_home(),
             output=trigger.get_logs,
             secrets=None,

@@ -40,7 +40,9 @@ def test_the_first_one(
     run = backend.launch(a_plan(folder, SLEEP, resources={"cpu": 0.5}), ME).run
     seen = ended(backend, run, 60)
     assert state_of(seen) is State.FAILED and processes_of(backend, run) == []
-    assert "no member can be started: no process could be made: the process limit of this user" in seen.conditions[-1].message
+    assert (
+        "no member can be started: no process could be made: the process limit" in seen.conditions[-1].message
+    )
 
 
 def test_the_one_after_a_keeper_that_was_killed(
@@ -53,5 +55,5 @@ def test_the_one_after_a_keeper_that_was_killed(
     seen = ended(backend, run, 60)
     assert state_of(seen) is State.LOST and processes_of(backend, run) == []
     assert seen.notes[-1].startswith(
-        "its supervisor ended with: error: its keeper was killed, and no process could be made: the process limit of this user"
+        "its supervisor ended with: error: its keeper was killed, and no process could be made: the process limit"
     )

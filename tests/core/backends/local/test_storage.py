@@ -124,9 +124,7 @@ def test_what_has_no_meaning_here_is_named(backend: LocalBackend, folder: Path) 
     claim = {"claim": {"size": "1Gi", "storage_class": "cephfs", "access": "many"}}
     handle = backend.launch(appending(folder, claim, service_account="trainer"), ME)
     assert any(
-        note.startswith(
-            "service_account, storage[0].claim.storage_class, storage[0].claim.access: ignored"
-        )
+        note.startswith("service_account, storage[0].claim.storage_class, storage[0].claim.access: ignored")
         for note in handle.notes
     )
     assert state_of(ended(backend, handle.run)) is State.SUCCEEDED
