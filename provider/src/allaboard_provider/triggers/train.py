@@ -73,8 +73,8 @@ class TrainingJobTrigger(BaseTrigger):
     ``end``: of a local run that ended (`allaboard_provider.results.end_of`), else None. ``connection``: the
     id of the connection to the run's cluster, for the backend ``kubernetes``;
     ``fingerprint`` and ``host``: of local runs. ``log_state``: the state of the task log;
-    ``deferrals``: how often a worker gave the run back. All arguments are plain JSON without secrets. Those of
-    a newer release are kept and otherwise ignored; rows of an older one have `FORMER_NAMES`.
+    ``deferrals``: how often a worker gave the run back. All arguments are plain JSON without secrets. Those
+    of a newer release are kept and otherwise ignored; rows of an older one have `FORMER_NAMES`.
     """
 
     def __init__(

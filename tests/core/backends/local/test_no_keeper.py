@@ -54,6 +54,5 @@ def test_the_one_after_a_keeper_that_was_killed(
     os.kill(supervisor_and_keeper(backend, run)[1], signal.SIGKILL)
     seen = ended(backend, run, 60)
     assert state_of(seen) is State.LOST and processes_of(backend, run) == []
-    assert seen.notes[-1].startswith(
-        "its supervisor ended with: error: its keeper was killed, and no process could be made: the process limit"
-    )
+    trouble = "its keeper was killed, and no process could be made: the process limit"
+    assert seen.notes[-1].startswith(f"its supervisor ended with: error: {trouble}")
