@@ -270,7 +270,7 @@ def test_no_secret_leaves_a_worker_or_a_triggerer(world: World) -> None:
     for run in runs:
         pages_of(world, places, run, "at the end")
     places.holds("tab at the end", name, "opened the door with *** today", "INDEX_URL")
-    places.holds("plain page at the end", name, "opened the door with *** today")
+    places.holds("page in a frame at the end", name, "opened the door with *** today")
     places.holds("task log at the end", "opened the door with *** today", "was refused")
     places.holds("rendered fields at the end", "INDEX_URL")
     places.holds("XCom by the API at the end", name)
