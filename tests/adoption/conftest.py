@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.adoption.older import FROM, Older, older
+from tests.adoption.older import Older, older_or_skip
 from tests.core.cli.terminal import Terminal, a_terminal
 
 
 @pytest.fixture(scope="session")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Older:
     """The older allaboard."""
-    commit = os.environ.get(FROM)
-    if not commit:
-        pytest.skip(f"{FROM} names no commit")
-    return older(commit, tmp_path_factory.mktemp("older"))
+    return older_or_skip(tmp_path_factory.mktemp("older"))
 
 
 @dataclass

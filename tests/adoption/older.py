@@ -13,6 +13,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 FROM = "ADOPT_FROM"
 """The environment variable that names the commit."""
@@ -31,6 +33,14 @@ class Older:
         """The caller's environment, in which `python` and `allaboard` are the older ones."""
         own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return {**own, "PATH": os.pathsep.join([str(self.python.parent), own.get("PATH", "")])}
+
+
+def older_or_skip(folder: Path) -> Older:
+    """The older allaboard that ``make adoption FROM=COMMIT`` asks for; without one the tests skip."""
+    commit = os.environ.get(FROM)
+    if not commit:
+        pytest.skip(f"{FROM} names no commit")
+    return older(commit, folder)
 
 
 def older(commit: str, folder: Path) -> Older:

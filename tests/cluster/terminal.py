@@ -53,9 +53,12 @@ class Terminal:
         }
         return cls(folder, {**own, **place, **environ})
 
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "allaboard", *words]
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "allaboard", *words],
+            self.command(*words),
             cwd=self.folder,
             env=self.environ,
             text=True,
@@ -66,7 +69,7 @@ class Terminal:
     def __call__(self, *words: str, code: int | None = 0, **environ: str) -> Said:
         """What it said, once it is over. ``code``: with which it must end; None: with any."""
         done = subprocess.run(
-            [sys.executable, "-m", "allaboard", *words],
+            self.command(*words),
             cwd=self.folder,
             env={**self.environ, **environ},
             capture_output=True,

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.adoption.older import FROM, Older, older
+from tests.adoption.older import Older, older_or_skip
 from tests.cluster.api import until
 from tests.cluster.own_nodes import OwnNodes, own_nodes
 from tests.cluster.plane import ControlPlane
-from tests.cluster.terminal import CODE, LONG, Said, Terminal
+from tests.cluster.terminal import CODE, LONG, Terminal
 
 pytestmark = [
     pytest.mark.needs("training-operator", "kube-scheduler", "kube-controller-manager"),
@@ -35,26 +33,13 @@ class OlderTerminal(Terminal):
 
     python: str = ""
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        command = [self.python, "-m", "allaboard", *words]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self.environ, text=True, stdout=pipe, stderr=pipe
-        )
-
-    def __call__(self, *words: str, code: int | None = 0, **environ: str) -> Said:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=LONG * 2)
-        assert code in (None, process.returncode), f"{words}: {process.returncode}\n{out}\n{err}"
-        return Said(process.returncode, out, err)
+    def command(self, *words: str) -> list[str]:
+        return [self.python, "-m", "allaboard", *words]
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Older:
-    commit = os.environ.get(FROM)
-    if not commit:
-        pytest.skip(f"{FROM} names no commit")
-    return older(commit, tmp_path_factory.mktemp("older"))
+    return older_or_skip(tmp_path_factory.mktemp("older"))
 
 
 @pytest.fixture(scope="module")
