@@ -65,21 +65,7 @@ BUILDERS = (
 MAKERS: dict[str, Any] = {
     "FAILED": lambda: FAILED,
     **{made.__name__: made for made in (refused, failed, pulling)},
-    **{
-        name: getattr(building, name)
-        for name in (
-            "condition",
-            "event",
-            "job",
-            "node",
-            "pod",
-            "podgroup",
-            "snapshot",
-            "traceback",
-            "watchdog",
-            "workload",
-        )
-    },
+    **{name: getattr(building, name) for name in BUILDERS},
 }
 
 
