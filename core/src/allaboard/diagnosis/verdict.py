@@ -89,13 +89,11 @@ def _decided(cause: Cause, sign: Sign, text: str) -> Verdict:
     passes = sign.passes(text) if callable(sign.passes) else sign.passes
     template = sign.told(text) if callable(sign.told) else sign.told
     match = sign.words.search(text) if sign.words is not None else None
-    groups = {
-        name: " ".join(found.split()) for name, found in (match.groupdict() if match else {}).items() if found
-    }
+    groups = {} if match is None else {name: text for name, text in match.groupdict().items() if text}
     return Verdict(
         cause,
         cause.retryable if passes is None else passes,
         not sign.last,
         template or cause.told,
-        (("said", last_clause(text)), *((name, " ".join(found.split())) for name, found in groups.items())),
+        (("said", last_clause(text)), *((name, " ".join(text.split())) for name, text in groups.items())),
     )

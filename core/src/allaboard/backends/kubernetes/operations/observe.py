@@ -151,8 +151,9 @@ def _observe_live(
 ) -> tuple[Observation, CachedObservation]:
     """A run that goes on."""
     history = session.history(objects.stored)
-    listen(api, session, history, objects)
-    collect_logs(api, history.collector, objects, over=False, asked=evidence)
+    tries = tries_of(objects)
+    listen(api, session, history, objects, tries)
+    collect_logs(api, history.collector, objects, tries, over=False, asked=evidence)
     notes: tuple[str, ...] = ()
     asked = 0.0
     # Which cluster has a job that runs elsewhere, its own object does not tell.
@@ -218,7 +219,7 @@ def _observe_ended(
         session.add_look(objects)
     if is_first or evidence:
         asked = evidence or loses_rank_0
-        collect_logs(api, history.collector, objects, over=True, asked=asked, going=going)
+        collect_logs(api, history.collector, objects, tries_of(objects), over=True, asked=asked, going=going)
         if is_first and is_success:
             _collect_last_lines(api, history.collector, objects)
             history.collector.add_last_words()
@@ -405,32 +406,42 @@ def container_runs(layout: Layout, pods: Sequence[Json]) -> list[ContainerRun]:
     return container_runs_of(ENGINES[layout.engine], layout.members, pods)
 
 
+def tries_of(objects: AttemptObjects) -> list[ContainerRun]:
+    """Tries of the containers of an attempt's pods."""
+    return container_runs(Layout.from_dict(objects.stored.layout), objects.pods) if objects.pods else []
+
+
 def collect_logs(
     api: Api,
     collector: EvidenceCollector,
     objects: AttemptObjects,
+    tries: Sequence[ContainerRun],
     *,
     over: bool,
     asked: bool,
     going: Collection[str] = (),
 ) -> None:
     """Read what must be read of the logs now: ends of what failed or goes, and what rank 0 reports.
-    ``going``: uids of pods that are taken away.
+    ``tries``: those of the pods; ``going``: uids of pods that are taken away.
     """
     if not objects.pods and not over:
         return
-    tries = container_runs(Layout.from_dict(objects.stored.layout), objects.pods)
     tries = [replace(one, leaving=True) if one.uid in going else one for one in tries]
     collect(api, None, collector, tries, over=over, asked=asked)
 
 
-def listen(api: Api, session: FollowSession, history: AttemptHistory, objects: AttemptObjects) -> None:
+def listen(
+    api: Api,
+    session: FollowSession,
+    history: AttemptHistory,
+    objects: AttemptObjects,
+    tries: Sequence[ContainerRun],
+) -> None:
     """Listen to the members whose pods the operator will delete at the end, while somebody follows the
     run.
     """
     if not objects.pods or not session.is_followed or keeps_pods(objects.stored):
         return
-    tries = container_runs(Layout.from_dict(objects.stored.layout), objects.pods)
     fresh = session.to_listen(tries, rank_0=takes_rank_0(objects.stored))
     logs = history.collector.logs
     session.add_listening(fresh, lambda one, held: listening.start(api, one, logs, held))
@@ -442,7 +453,7 @@ def _collect_last_lines(api: Api, collector: EvidenceCollector, objects: Attempt
         if not collector.is_behind:
             return
         api.pause(LAST_REST)
-        collect_logs(api, collector, objects, over=True, asked=False)
+        collect_logs(api, collector, objects, tries_of(objects), over=True, asked=False)
 
 
 def observe_job(

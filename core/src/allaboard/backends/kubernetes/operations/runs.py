@@ -32,6 +32,7 @@ from allaboard.backends.kubernetes.operations.observe import (
     find_run,
     look_for_hang,
     session_of,
+    tries_of,
 )
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.state import leases, records
@@ -212,7 +213,7 @@ def enforce(api: Api, workspace: Workspace, run: str, owner: Owner) -> None:
     seen, policy = observation_of(objects, memory=history.memory), Layout.from_dict(stored.layout).policy
     if policy.hang_then in ("restart", "fail"):
         # Who saw that it stands may have been another process.
-        collect_logs(api, history.collector, objects, over=False, asked=False)
+        collect_logs(api, history.collector, objects, tries_of(objects), over=False, asked=False)
         seen = observation_of(objects, memory=history.memory, report=history.report)
         look_for_hang(api, history, objects, seen)
     stop.enforce(api, objects, with_stall(seen, history.stall, policy))
