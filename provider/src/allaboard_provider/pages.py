@@ -115,9 +115,7 @@ class Output:
         self.lock = threading.Lock()
         self._rank0: OutputReader | None = None
 
-    def read(
-        self, hurried: _Hurried, run: str, attempt: int, progress: str | None = None
-    ) -> OutputReader:
+    def read(self, hurried: _Hurried, run: str, attempt: int, progress: str | None = None) -> OutputReader:
         """All of it; where the time does not suffice, its last lines. ``progress``: the field of its job."""
         from allaboard.report.output import OutputReader
 

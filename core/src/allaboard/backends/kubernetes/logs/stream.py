@@ -345,7 +345,8 @@ class ReadPass:
     shown one that is not earlier.
 
     ``tail``: of each try the last so many lines alone. ``doubtful``: what the next look must decide.
-    ``stuck``: a node did not answer, and may do so later.
+    ``stuck``: a node did not answer, and may do so later. ``unfinished``: try -> the time and text of a line
+    that goes on, as a bar does that is redrawn.
     """
 
     def __init__(
@@ -370,6 +371,7 @@ class ReadPass:
         few = comes and len(pods) <= SIDE_BY_SIDE
         self._chains += [_Chain(tries, limit=limit, comes=few) for tries in pods.values()]
         self.doubtful: list[ContainerRun] = []
+        self.unfinished: dict[str, tuple[int, str]] = {}
         self.stuck = False
         self._heap: list[tuple[int, int]] = []
         self._waiting = {n for n, chain in enumerate(self._chains) if chain.tries}
@@ -441,6 +443,8 @@ class ReadPass:
             chain.comes = True
         elif more and not items:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
+        if not more and (rest := parser.unfinished()) is not None:
+            self.unfinished[one.id] = rest
         if not more or (not items and fetch.limit == MOST_GROWN):
             self._end_try(chain, one, done=not one.running)
         self._update_turn(n, chain)
