@@ -76,10 +76,10 @@ class ProgressReader:
         if self.explicit:
             return lines_with(data, (_PREFIX,))
         if self._expression is not None:
-            found = lines_with(data, ())
+            lines = lines_with(data, ())
         else:
-            found = lines_with(data, (_PREFIX, *self._needles()))
-        return found if most is None or not self.name else thin_out(found, most, _PREFIX)
+            lines = lines_with(data, (_PREFIX, *self._needles()))
+        return lines if most is None or not self.name else thin_out(lines, most, _PREFIX)
 
     def _needles(self) -> Sequence[bytes]:
         if self._format is None or self._format.plain:
@@ -176,7 +176,7 @@ def _pieces(line: str) -> Iterator[str]:
 
 
 def _counts(format: Format, text: str) -> bool:
-    """Whether a line is of the rank that speaks for a member."""
+    """True if a line is of the rank that speaks for a member."""
     return format.any_rank or text[:1].isalpha() or rank_in(text) in (None, 0)
 
 
