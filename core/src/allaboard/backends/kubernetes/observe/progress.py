@@ -38,4 +38,4 @@ def carried(data: Mapping[str, Any], old: RunRecord, new: RunRecord) -> dict[str
         return {}
     if old.generation != new.generation:
         return {"progress": asdict(thrown_away(progress_of(said), old))}
-    return {"progress": {**said, "result": None, "heartbeat": None, "resumed_from": None}}
+    return {"progress": {**said, "result": None, "heartbeat": None, "resumed_from": None, "pace_from": ()}}
