@@ -35,6 +35,9 @@ QUOTED = re.compile(
 LOSS = re.compile(r"loss|nll|perplexity|\bppl\b|cross.?entropy|\bce\b|reward", re.IGNORECASE)
 """Names of what a training makes smaller, or larger."""
 
+LOSSES = ("loss", "nll", "ppl", "perplexity", "reward", "entropy")
+"""Small letters of which the name of a loss holds some."""
+
 
 class Part(Enum):
     """Subject of a line: training, validation, the beginning of an epoch, a bar beside loss lines."""
