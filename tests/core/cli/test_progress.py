@@ -35,7 +35,8 @@ def test_a_trainer_is_followed_from_its_bar_and_its_dictionaries(ab: Terminal) -
     assert followed.code == 0, followed.out
     assert followed.out.count(f"progress: as {FORMAT} prints it") == 1
     status = ab("status", "digits", "--json").json
-    assert status["progress"] == {"step": 200, "total": 200, "lost_steps": 0, "format": FORMAT}
+    assert status["progress"] == {"step": 200, "total": 200, "lost_steps": 0}
+    assert status["progress_format"] == FORMAT
     assert status["metrics"]["loss"] == 2.0 and status["metrics"]["eval_loss"] == 2.75
     assert f"as {FORMAT} prints it" in ab("status", "digits").out
     curves = json.loads(_page_data(ab))

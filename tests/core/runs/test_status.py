@@ -66,6 +66,7 @@ def test_the_summary_has_every_key_of_the_contract_and_null_for_the_unknown() ->
         "progress",
         "flags",
         "diagnoses",
+        "progress_format",
     ]
     assert (
         found["started"] is None

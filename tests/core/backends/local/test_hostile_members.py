@@ -109,6 +109,15 @@ def test_a_log_is_read_in_pieces_and_to_its_end_at_last(tmp_path: Path) -> None:
     assert LogWatch(log, counts_reports=False).reports(1.0) == []
 
 
+def test_the_last_state_of_a_bar_needs_no_end_of_a_line(tmp_path: Path) -> None:
+    log, watch = tmp_path / "a.0.log", LogWatch(tmp_path / "a.0.log")
+    bars = "".join(f"\rTraining: {n}%|#  | {n}/100 [00:01<00:09, 9.00it/s]" for n in (10, 11, 12))
+    log.write_bytes(bars.encode())
+    assert [r.fields["step"] for r in watch.reports(1.0)] == [10, 11]
+    assert [r.fields["step"] for r in watch.reports(2.0, last=True)] == [12]
+    assert watch.reports(3.0, last=True) == []
+
+
 def test_of_a_flood_of_reports_the_newest_are_heard(tmp_path: Path) -> None:
     log = tmp_path / "a.0.log"
     log.write_text("".join(f"{encode('progress', step=n)}\n" for n in range(20_000)))

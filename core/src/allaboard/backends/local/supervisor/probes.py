@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ class LogWatch:
             size = self.path.stat().st_size
         except OSError:
             return []
-        if size <= self.offset:
+        if size <= self.offset and not (last and self.rest):
             return []
         if now - self.noted_at >= _STEP:
             self._note(now)
@@ -65,8 +66,9 @@ class LogWatch:
             while remaining > 0 and (chunk := file.read(min(remaining, _CHUNK))):
                 self.offset += len(chunk)
                 remaining -= len(chunk)
-                for line in self._lines(chunk):
-                    reports.extend(self.printed.read(line.decode("utf-8", "replace")))
+                reports.extend(self._read(chunk))
+        if last:  # a bar ends without a line's end where its process does
+            reports.extend(self._read(b"\n"))
         self.has_more = self.offset < size
         return [*reports]
 
@@ -76,12 +78,13 @@ class LogWatch:
         with suppress(OSError), open_private(self.path.with_suffix(".times"), "a") as notes:
             notes.write(f"{self.offset} {now:.3f}\n")
 
-    def _lines(self, chunk: bytes) -> list[bytes]:
-        """The whole lines that may be reports."""
+    def _read(self, chunk: bytes) -> Iterator[Report]:
+        """The reports in the lines that a piece makes whole."""
         text = self.rest + chunk
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self.rest = text[max(end, len(text) - _LONGEST_LINE) :]
-        return [line for _, line in self.printed.candidates(text[:end], _MOST_REPORTS)]
+        for _, line in self.printed.candidates(text[:end], _MOST_REPORTS):
+            yield from self.printed.read(line.decode("utf-8", "replace"))
 
 
 def resolve_checkpoint_link(report: Report, own: str | None) -> Report:
