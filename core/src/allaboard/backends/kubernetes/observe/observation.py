@@ -321,7 +321,7 @@ def _of_job(
     queue: Json | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
-    read = engine.read(job, pods)
+    read = _read_job(engine, job, pods).seen
     told = [event_seen(event) for event in events]
     refused = refusal(told)
     body = workload.body if workload is not None else None
@@ -489,7 +489,7 @@ def _read_gang(
     for pod in rivals:
         others.setdefault(labels.label_of(pod, labels.RUN) or "", []).append(pod_seen(pod))
     return GangView(
-        needed=engine.needed(job),
+        needed=_read_job(engine, job, pods).needed,
         total=read.total,
         now=now,
         pods=_newest(_seen(engine, pods)),
@@ -524,6 +524,40 @@ def _obstacle(
             suspended=read.suspended,
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _JobRead:
+    """A job as its engine reads it. ``needed``: members that start together, 0 for a job that is gone."""
+
+    job: Json | None
+    pods: tuple[Json, ...]
+    seen: JobSeen
+    needed: int
+
+
+_READ: dict[tuple[str, tuple[tuple[int, str], ...]], _JobRead] = {}
+"""The last few jobs that were read."""
+_MOST_READ = 64
+"""Jobs: one look reads its job several times, and several threads look at the same time."""
+
+
+def _read_job(engine: Engine, job: Json | None, pods: Sequence[Json]) -> _JobRead:
+    """Read a job and its pods. What is the same object of the same version is read once by a look."""
+    things = () if job is None else (job, *pods)
+    key = (engine.NAME, tuple((id(thing), _version(thing)) for thing in things))
+    if (known := _READ.get(key)) is not None:
+        return known
+    read = _JobRead(job, tuple(pods), engine.read(job, pods), 0 if job is None else engine.needed(job))
+    if things and all(version for _, version in key[1]):
+        if len(_READ) >= _MOST_READ:
+            _READ.clear()
+        _READ[key] = read
+    return read
+
+
+def _version(thing: Json) -> str:
+    return str((thing.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def _seen(engine: Engine, pods: Sequence[Json]) -> list[PodSeen]:
@@ -589,7 +623,8 @@ def remembered(
     engine = engine or (engine_of_object(job) if job is not None else None)
     if engine is None:
         return memory
-    read, seen = engine.read(job, pods), _seen(engine, pods)
+    job_read, seen = _read_job(engine, job, pods), _seen(engine, pods)
+    read = job_read.seen
     since, held = _since(memory, job, read, workload), is_held(job, read)
     if since is not None and since != memory.since:
         # Created, resumed, or taken back by its queue: its clocks begin anew, and pods that are made again
@@ -608,7 +643,7 @@ def remembered(
     # A pass of the operator that does not know yet that the job has ended may make pods anew.
     seen = [pod for pod in seen if not _is_late(memory, pod, read.finished)]
     named = _newest(seen)
-    needed = engine.needed(job) if job is not None else len(named)
+    needed = job_read.needed if job is not None else len(named)
     own = [pod for pod in named.values() if _created(pod) >= (memory.since or 0.0)]
     elsewhere = job is not None and runs_elsewhere(job)
     admitted = read.started if elsewhere else _nth([_created(pod) for pod in own], 1)
