@@ -42,7 +42,8 @@ class History:
     """``curves``: numbers reported with the progress; ``measured``: numbers reported with checkpoints, by
     name. ``resumed``: steps at which the run continued after a restart, and ``resumed_at`` when.
     ``nonfinite``: step and name of values that were not finite. ``clock``: when a step was reported, in epoch
-    seconds, as far as known; ``breaks``: steps of the clock after which the run began again.
+    seconds, as far as known; ``breaks``: steps of the clock after which the run began again. ``tracked``:
+    the page of the run, by the tracker that the script uses.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class History:
     nonfinite: list[tuple[int, str]] = field(default_factory=list)
     clock: list[tuple[int, float]] = field(default_factory=list)
     breaks: list[int] = field(default_factory=list)
+    tracked: dict[str, str] = field(default_factory=dict)
     last_step: int = 0
 
     def add(self, report: Report, time: float | None = None) -> None:

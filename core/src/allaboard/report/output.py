@@ -15,6 +15,7 @@ from allaboard.errors import AllaboardError
 from allaboard.report.commands import Place
 from allaboard.report.history import History
 from allaboard.report.page_data import LinesOfTry, Try
+from allaboard.report.tracking import MOST, tracking_link
 from allaboard.text.printable import last_state, visible
 from allaboard.text.redaction import redact_text
 from allaboard.text.reportline import PREFIX, decode
@@ -209,6 +210,10 @@ class OutputReader:
         if report is not None:
             self.history.add(report, line.time)
             return
+        if (link := tracking_link(text)) and (
+            link[0] in self.history.tracked or len(self.history.tracked) < MOST
+        ):
+            self.history.tracked[link[0]] = link[1]
         self._coming.append(text[:_HELD])
         if (kept := self._lines.get(of_try)) is not None:  # else an older try than those that are told
             kept.append(last_state(text)[:_HELD])

@@ -18,6 +18,7 @@ from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, 
 from allaboard.report.curves import at, thin_out
 from allaboard.report.html import NONE, definitions, escape, head, page, prose, section, table
 from allaboard.report.page_data import is_loss
+from allaboard.report.tracking import is_plain_url
 from allaboard.text.units import counted, rfc3339, show_bytes, show_seconds
 
 Data = Mapping[str, Any]
@@ -69,6 +70,7 @@ def _drawn(data: Data, top: str, rows: int) -> tuple[str, list[str]]:
         f'<pre class="lead">{escape(message)}</pre>' if message else "",
         _progress(data),
         _tiles(data),
+        _tracked(data),
         _reasons(data),
         _since_last_good(data),
         _curves(data, rows),
@@ -128,6 +130,17 @@ def _tiles(data: Data) -> str:
         tiles.append(("steps done twice", str(progress["lost_steps"])))
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _tracked(data: Data) -> str:
+    """Links to the pages of the run elsewhere, which its script printed."""
+    links = [
+        f'{escape(tracker)}: <a href="{escape(url)}" target="_blank" rel="noopener noreferrer">'
+        f"{escape(url)}</a>"
+        for tracker, url in (data.get("tracked") or {}).items()
+        if is_plain_url(url)
+    ]
+    return f'<p class="fine">Its script tracks this run, too. {" · ".join(links)}</p>' if links else ""
 
 
 def _reasons(data: Data) -> str:

@@ -172,6 +172,7 @@ def page_data(
         ],
         "nonfinite": _nonfinite(history),
         "best": _best(outcome, history, job),
+        "tracked": dict(history.tracked),
         "timeline": _timeline(outcome, read, zero, now, window, bounds),
         "members_phrase": phrases.members_phrase(seen.members),
         **_members(outcome, read, zero, bounds),
