@@ -17,6 +17,7 @@ ROOMS = [
         "checking",
         "checkpoints",
         "convert",
+        "diagnosis",
         "engines",
         "errors.py",
         "follow",
