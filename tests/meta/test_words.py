@@ -65,7 +65,8 @@ def files(room: Path) -> list[Path]:
 
 def within(path: Path) -> str:
     """The path of a file within its package."""
-    return next(str(path.relative_to(dist.source)) for dist in DISTS if path.is_relative_to(dist.source))
+    own = (dist.source for dist in DISTS if path.is_relative_to(dist.source))
+    return str(path.relative_to(next(own, path.parent)))
 
 
 def vague_names(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
