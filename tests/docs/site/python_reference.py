@@ -132,7 +132,7 @@ PAGES = (
             Section("", "allaboard.diagnosis.complaints", ("complained",)),
             Section("", "allaboard.diagnosis.case", ("Case",)),
             Section("", "allaboard.diagnosis.reading", ("from_logs",)),
-            Section("", "allaboard.diagnosis.logs", ("words",)),
+            Section("", "allaboard.diagnosis.logs", ("line_pattern",)),
             Section("What the doctor returns", "allaboard.diagnosis"),
             Section("A rule of lint", "allaboard.lint.rule", ("rule", "Hit")),
             Section("", "allaboard.lint.view", ("View",)),

@@ -1,4 +1,6 @@
-"""Why a program could not be started, from the message of a container runtime. Values in, values out."""
+"""The reason why a program could not be started, from the message of a container runtime. Values in, values
+out.
+"""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def _reason(outcome: Outcome, at: Place, ink: Ink) -> Iterator[str]:
     member = phrases.first_failing(outcome)
     lines = phrases.tail(outcome, member, LINES) if member is not None else []
     if member is not None and lines:
-        what = f"the last {len(lines)} lines" if len(lines) > 1 else "the last line"
-        yield _row("log", f"{what} of {member.name}{_restart_suffix(member.restarts)}:")
+        quoted = f"the last {len(lines)} lines" if len(lines) > 1 else "the last line"
+        yield _row("log", f"{quoted} of {member.name}{_restart_suffix(member.restarts)}:")
         yield from (f"    {ink('│', 'red')} {line}" for line in lines)
 
 
@@ -107,9 +107,9 @@ def _next_commands(outcome: Outcome, at: Place, again: str | None) -> Iterator[s
         yield _row(label, line)
 
 
-def command_again(verb: str, words: list[str], key: str) -> str:
+def command_again(verb: str, arguments: list[str], key: str) -> str:
     """The command line that continues with the run of this key."""
-    return shlex.join(["allaboard", verb, *words, "--key", key])
+    return shlex.join(["allaboard", verb, *arguments, "--key", key])
 
 
 def _row(label: str, text: str) -> str:

@@ -227,8 +227,8 @@ def first_failing(outcome: Outcome) -> MemberSeen | None:
     """
     by_name = {m.name: m for m in outcome.seen.members}
     blamed = (outcome.diagnoses[0].blame or "").split() if outcome.diagnoses else []
-    if found := next((name for word in blamed if (name := word.strip("(),;")) in by_name), None):
-        return by_name[found]
+    if first := next((name for word in blamed if (name := word.strip("(),;")) in by_name), None):
+        return by_name[first]
     failed = [m for m in outcome.seen.members if m.exit_code not in (None, 0)]
     return min(failed, key=lambda m: (m.ended or float("inf"), m.rank), default=None)
 

@@ -25,9 +25,9 @@ T = TypeVar("T")
 def read_run(
     backend: Backend, outcome: Outcome, secrets: Sequence[str] = (), rank0: OutputReader | None = None
 ) -> Readings:
-    """What a page shows of a run, over all attempts. ``secrets``: values that the page must not show.
-    ``rank0``: its output where it was read already; else it is read here. Raises no AllaboardError: what
-    cannot be read is a gap.
+    """The readings that a page shows of a run, over all attempts. ``secrets``: values that the page must not
+    show. ``rank0``: its output if it was read already; else it is read here. Raises no AllaboardError: a part
+    that cannot be read is a gap.
     """
     lines: dict[str, Sequence[str]] = {}
     seen = outcome.seen
@@ -72,9 +72,9 @@ def _last_lines_of(backend: Backend, outcome: Outcome, member: MemberSeen, gaps:
     )
 
 
-def _read_or_note_gap(ask: Callable[[], T], what: str, gaps: list[str], otherwise: T) -> T:
+def _read_or_note_gap(ask: Callable[[], T], part: str, gaps: list[str], otherwise: T) -> T:
     try:
         return ask()
     except AllaboardError as error:
-        gaps.append(f"{what} cannot be read: {error}")
+        gaps.append(f"{part} cannot be read: {error}")
         return otherwise

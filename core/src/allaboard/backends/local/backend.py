@@ -87,7 +87,7 @@ from allaboard.backends.local.supervisor.environment import (
 from allaboard.backends.local.supervisor.probes import excerpt, tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
 from allaboard.checking.files import shipped_code, sizes_of_code
-from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
+from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, Standing
 from allaboard.diagnosis.stragglers import Arrival
 from allaboard.engines import ENGINES, engine_of, other_version
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
@@ -777,7 +777,7 @@ class LocalBackend:
         the last ``at_least`` seconds.
         """
         silent = self._silent_for(self.observe(run), time.time())
-        return Standing(silent, Told(self.stacks(run) if silent >= at_least else ()))
+        return Standing(silent, StacksSeen(self.stacks(run) if silent >= at_least else ()))
 
     @_translate_disk_errors
     def events(self, run: str) -> list[Event]:

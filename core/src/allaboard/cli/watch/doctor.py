@@ -125,8 +125,8 @@ def _why_it_stands(backend: Backend, seen: Observation) -> tuple[Diagnosis | Non
     if state_of(seen) is not State.RUNNING or not hasattr(backend, "standing"):  # a job of others
         return None, None
     stands = cast("LocalBackend | KubernetesBackend", backend).standing(seen.run, SILENT)
-    stall = diagnose_stacks(stands.told.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
-    return stall, None if stall is not None else stands.told.why
+    stall = diagnose_stacks(stands.stacks.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
+    return stall, None if stall is not None else stands.stacks.reason
 
 
 def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:

@@ -82,7 +82,9 @@ def _told(member: str, said: Complaint) -> Obstacle:
     if said.verdict is None:
         text = f"{said.who} does not start: {short(said.text) or said.reason}"
         return Obstacle("unknown", text, False, member, thing, said.field, quoted)
-    return Obstacle(said.code, short(said.told), not said.verdict.passes, member, thing, said.field, quoted)
+    return Obstacle(
+        said.code, short(said.sentence), not said.verdict.passes, member, thing, said.field, quoted
+    )
 
 
 # --- init containers ----------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ def _unplaced(
         yield _without_place(member, pod, code, text, said, never=not grows, certain=certain)
     elif told and not grows and is_closed(case, pod, said):
         # Nodes may not be read, or do not tell where volumes lie: the scheduler does.
-        yield _without_place(member, pod, told[0].code, told[0].told, said, never=True)
+        yield _without_place(member, pod, told[0].code, told[0].sentence, said, never=True)
 
 
 def _without_place(

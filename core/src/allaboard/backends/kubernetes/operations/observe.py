@@ -47,7 +47,7 @@ from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.diagnosis.stacks import SILENT, Standing, Told, positions
+from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.follow.run_record import RunRecord, last_good
@@ -302,7 +302,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if not overdue:
         history.moves()
         return
-    told: Told | None = None
+    told: StacksSeen | None = None
     if by_word:
         told = _what_they_answer(api, history, objects, asked)
     elif history.take_turn(objects.now):
@@ -313,7 +313,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
 
 def _what_they_answer(
     api: Api, history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun]
-) -> Told | None:
+) -> StacksSeen | None:
     """What members answer to a word in a file, over several looks; None: they are not asked now, or still
     have time.
     """
@@ -323,7 +323,7 @@ def _what_they_answer(
         try:
             history.word = by_file.ask(api, objects.stored, objects.now)
         except Forbidden:
-            return Told(why=by_file.FORBIDDEN.format(objects.stored.body["metadata"]["namespace"]))
+            return StacksSeen(reason=by_file.FORBIDDEN.format(objects.stored.body["metadata"]["namespace"]))
         history.word_at = objects.now
     told, all_answered = by_file.answers(api, history.word, tries)
     if not all_answered and objects.now - history.word_at < by_file.WAIT:
@@ -345,14 +345,14 @@ def _longest_pause_of_last_good(api: Api, own: RunRecord) -> float:
     return 0.0 if good is None else progress.from_dict(stored[good.run].report).progress.longest_pause
 
 
-def _stall_of(told: Told, last: Mapping[int, float], *, sure: bool) -> Stall | None:
+def _stall_of(told: StacksSeen, last: Mapping[int, float], *, sure: bool) -> Stall | None:
     """By the stacks; by silence alone where there are none."""
     if not positions(told.looks):
-        return stall_of_silence(last, told.why or NO_ALLABOARD)
+        return stall_of_silence(last, told.reason or NO_ALLABOARD)
     stall = stall_of(told.looks, max(last.values()), sure=sure)
-    if stall is None or told.why is None:
+    if stall is None or told.reason is None:
         return stall
-    return replace(stall, text=f"{stall.text}; {told.why}")
+    return replace(stall, text=f"{stall.text}; {told.reason}")
 
 
 def look_standing(api: Api, workspace: Workspace, run: str, at_least: float = 0.0) -> Standing:
@@ -365,7 +365,7 @@ def look_standing(api: Api, workspace: Workspace, run: str, at_least: float = 0.
     silent = max(0.0, objects.now - max(last.values())) if last else None
     # A file is not worth its wait where nothing stands.
     if silent is None or silent < max(at_least, SILENT if by_word else 0.0):
-        return Standing(silent, Told())
+        return Standing(silent, StacksSeen())
     if by_word:
         return Standing(silent, by_file.ask_and_wait(api, objects.stored, tries, workspace.namespace))
     return Standing(silent, ask_stacks(api, tries))

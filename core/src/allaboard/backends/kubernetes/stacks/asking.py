@@ -14,7 +14,7 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Executed
 from allaboard.backends.kubernetes.logs.capture import run_within
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
-from allaboard.diagnosis.stacks import ProcessLook, Told, main_thread, pending_collective
+from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, main_thread, pending_collective
 from allaboard.errors import AllaboardError
 from allaboard.text.printable import visible
 from allaboard.text.untrusted import Limits, parse_json
@@ -53,9 +53,9 @@ def command(rounds: int = 0) -> list[str]:
     return ["python3", "-I", "-S", "-c", _READS, str(len(_script())), *often]
 
 
-def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> Told:
+def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> StacksSeen:
     """Where the processes of these containers are. Raises nothing; returns within `SECONDS`."""
-    answers: dict[int, Told] = {}
+    answers: dict[int, StacksSeen] = {}
 
     def ask(number: int, one: ContainerRun) -> None:
         try:
@@ -63,7 +63,7 @@ def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> Told:
                 one.pod, command(), container=one.container, given=_script(), most=PRINTED.size
             )
         except AllaboardError as error:
-            answers[number] = Told(why=_refusal(error, api.namespace))
+            answers[number] = StacksSeen(reason=_refusal(error, api.namespace))
         else:
             answers[number] = read(ended, number, one)
 
@@ -100,21 +100,23 @@ def read_rounds(ended: Executed, number: int, one: ContainerRun) -> list[tuple[P
     return [with_rank(each, one.rank) for each in looks]
 
 
-def read(ended: Executed, number: int, one: ContainerRun) -> Told:
+def read(ended: Executed, number: int, one: ContainerRun) -> StacksSeen:
     """What the script printed, which a container may have made say anything. ``number``: of the member."""
     where = f"container {one.container} of pod {one.pod}"
     if ended.code != 0:
         lines = ended.err.decode("utf-8", "replace").strip().splitlines()
         said = ended.trouble or (lines[-1] if lines else f"exit code {ended.code}")
         if "not found" in said or "no such file" in said.lower():
-            return Told(why=f"{where} has no python3, which would ask its processes for their stacks")
-        return Told(why=f"{where} did not tell its stacks: {visible(said, most=200)}")
+            return StacksSeen(
+                reason=f"{where} has no python3, which would ask its processes for their stacks"
+            )
+        return StacksSeen(reason=f"{where} did not tell its stacks: {visible(said, most=200)}")
     try:
         looks = parse_json(ended.out, PRINTED, spelling=False, any_text=True)["looks"]
         found = [look_of(entry, number, one.member) for entry in looks]
     except (ValueError, TypeError, KeyError):
-        return Told(why=f"{where} did not tell its stacks in words that are understood")
-    return Told(with_rank(found, one.rank), None if found else NO_ALLABOARD)
+        return StacksSeen(reason=f"{where} did not tell its stacks in words that are understood")
+    return StacksSeen(with_rank(found, one.rank), None if found else NO_ALLABOARD)
 
 
 def look_of(entry: Any, number: int, member: str) -> ProcessLook:
@@ -153,9 +155,9 @@ def _refusal(error: AllaboardError, namespace: str) -> str:
     return f"their stacks cannot be asked for: {error}"
 
 
-def _together(answers: dict[int, Told], asked: int) -> Told:
+def _together(answers: dict[int, StacksSeen], asked: int) -> StacksSeen:
     looks = tuple(look for _, told in sorted(answers.items()) for look in told.looks)
-    whys = [told.why for _, told in sorted(answers.items()) if told.why is not None]
+    whys = [told.reason for _, told in sorted(answers.items()) if told.reason is not None]
     if len(answers) < asked:
         whys.append(f"{asked - len(answers)} of {asked} members did not tell their stacks in time")
-    return Told(looks, whys[0] if whys else None)
+    return StacksSeen(looks, whys[0] if whys else None)

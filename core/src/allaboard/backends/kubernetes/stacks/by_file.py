@@ -22,7 +22,7 @@ from allaboard.backends.kubernetes.logs.silence import ANSWERS, ANSWERS_SIZE
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, look_of, with_rank
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.diagnosis.stacks import ProcessLook, Told
+from allaboard.diagnosis.stacks import ProcessLook, StacksSeen
 from allaboard.errors import AllaboardError
 from allaboard.render import labels
 from allaboard.text.reportline import STACKS, decode
@@ -59,22 +59,22 @@ def ask(api: Api, stored: Stored, now: float) -> str:
     return word
 
 
-def answers(api: Api, word: str, tries: Sequence[ContainerRun]) -> tuple[Told, bool]:
+def answers(api: Api, word: str, tries: Sequence[ContainerRun]) -> tuple[StacksSeen, bool]:
     """What the members have answered so far, and whether all have."""
     told = _read(api, word, tries)
     in_order = [one for _, one in sorted(told.items())]
     looks = tuple(look for one in in_order for look in one.looks)
     if late := len(tries) - len(told):
-        return Told(looks, LATE.format(late, len(tries))), False
-    return Told(looks, next((one.why for one in in_order if one.why is not None), None)), True
+        return StacksSeen(looks, LATE.format(late, len(tries))), False
+    return StacksSeen(looks, next((one.reason for one in in_order if one.reason is not None), None)), True
 
 
-def ask_and_wait(api: Api, stored: Stored, tries: Sequence[ContainerRun], namespace: str) -> Told:
+def ask_and_wait(api: Api, stored: Stored, tries: Sequence[ContainerRun], namespace: str) -> StacksSeen:
     """Where the processes of these containers are; after `WAIT` seconds what is known by then."""
     try:
         word = ask(api, stored, api.server_time())
     except Forbidden:
-        return Told(why=FORBIDDEN.format(namespace))
+        return StacksSeen(reason=FORBIDDEN.format(namespace))
     told, all_answered = answers(api, word, tries)
     for number in range(round(WAIT / REST)):
         if all_answered:
@@ -88,7 +88,7 @@ def ask_and_wait(api: Api, stored: Stored, tries: Sequence[ContainerRun], namesp
     return told
 
 
-def answer_in(data: bytes, word: str, number: int, one: ContainerRun) -> Told | None:
+def answer_in(data: bytes, word: str, number: int, one: ContainerRun) -> StacksSeen | None:
     """What the end of a member's log answers to this word; None: not all of it is there yet. Anything in the
     container may have written it.
     """
@@ -98,7 +98,7 @@ def answer_in(data: bytes, word: str, number: int, one: ContainerRun) -> Told | 
         return None
     packed = [str(report.fields["look"]) for report in own if "look" in report.fields]
     looks = tuple(look for text in packed if (look := _look(text, number, one.member)) is not None)
-    return Told(with_rank(looks, one.rank), None if looks else NO_ALLABOARD)
+    return StacksSeen(with_rank(looks, one.rank), None if looks else NO_ALLABOARD)
 
 
 def _look(packed: str, number: int, member: str) -> ProcessLook | None:
@@ -109,8 +109,8 @@ def _look(packed: str, number: int, member: str) -> ProcessLook | None:
         return None
 
 
-def _read(api: Api, word: str, tries: Sequence[ContainerRun]) -> dict[int, Told]:
-    told: dict[int, Told] = {}
+def _read(api: Api, word: str, tries: Sequence[ContainerRun]) -> dict[int, StacksSeen]:
+    told: dict[int, StacksSeen] = {}
 
     def read(number: int, one: ContainerRun) -> None:
         with suppress(AllaboardError):
