@@ -52,7 +52,7 @@ class ContainerRun:
     finished: float | None = None
     code: int | None = None
     leaving: bool = False
-    words: str = ""
+    message: str = ""
 
     @property
     def failed(self) -> bool:
@@ -64,13 +64,13 @@ def container_runs(pods: Iterable[Json], roles: Mapping[str, PodRole]) -> list[C
     left out: they do not train, and they write for as long as the pod lives.
     """
     runs: list[tuple[tuple[Any, ...], list[ContainerRun]]] = []
-    for thing in pods:
-        pod = pod_seen(thing)
+    for body in pods:
+        pod = pod_seen(body)
         role = roles.get(pod.pod)
         if role is not None:
             order = (role.rank, role.member, pod.created or 0.0, pod.pod)
             runs.append((order, list(_of_pod(pod, role))))
-    return [one for _, group in sorted(runs, key=lambda item: item[0]) for one in group]
+    return [instance for _, group in sorted(runs, key=lambda item: item[0]) for instance in group]
 
 
 def _of_pod(pod: PodSeen, role: PodRole) -> Iterator[ContainerRun]:
@@ -85,7 +85,7 @@ def _of_container(pod: PodSeen, role: PodRole, container: ContainerSeen) -> Iter
     goes = now.state == "running"
     final = not goes and not _may_start_again(pod, now, init=init)
 
-    def one(shown: Try, restart: int, *, previous: bool) -> ContainerRun:
+    def make_run(shown: Try, restart: int, *, previous: bool) -> ContainerRun:
         running = shown.state == "running"
         return ContainerRun(
             id=shown.id,
@@ -103,15 +103,15 @@ def _of_container(pod: PodSeen, role: PodRole, container: ContainerSeen) -> Iter
             finished=shown.ended,
             code=shown.exit_code,
             leaving=leaving,
-            words="" if running else shown.message,
+            message="" if running else shown.message,
         )
 
     if last is not None and last.id and last.id != now.id:
         # While a container waits to be started again, the count is still that of the try which ended last.
         before = max(0, container.restarts - 1) if now.id else container.restarts
-        yield one(last, before, previous=True)
+        yield make_run(last, before, previous=True)
     if now.id:
-        yield one(now, container.restarts, previous=False)
+        yield make_run(now, container.restarts, previous=False)
 
 
 def is_over(pod: Json) -> bool:
@@ -128,12 +128,12 @@ def _may_start_again(pod: PodSeen, now: Try, *, init: bool) -> bool:
     return code != 0 if policy == "OnFailure" or (init and policy == "Always") else policy == "Always"
 
 
-def is_still_there(pod: Json, one: ContainerRun) -> bool:
+def is_still_there(pod: Json, instance: ContainerRun) -> bool:
     """Whether this try is still the one that is asked for in this way."""
-    role, seen = PodRole(one.member, one.rank, one.container), pod_seen(pod)
-    named = [c for c in seen.containers if c.name == one.container and seen.uid == one.uid]
+    role, seen = PodRole(instance.member, instance.rank, instance.container), pod_seen(pod)
+    named = [c for c in seen.containers if c.name == instance.container and seen.uid == instance.uid]
     return any(
-        (now.id, now.previous) == (one.id, one.previous)
+        (now.id, now.previous) == (instance.id, instance.previous)
         for container in named
         for now in _of_container(seen, role, container)
     )
@@ -141,7 +141,11 @@ def is_still_there(pod: Json, one: ContainerRun) -> bool:
 
 def select_runs(tries: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
     """Those that are asked for."""
-    return [one for one in tries if is_selected(one.member, one.rank, one.restart, selection)]
+    return [
+        instance
+        for instance in tries
+        if is_selected(instance.member, instance.rank, instance.restart, selection)
+    ]
 
 
 def is_selected(member: str, rank: int, restart: int, selection: Selection) -> bool:
