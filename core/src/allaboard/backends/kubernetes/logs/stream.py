@@ -508,9 +508,7 @@ class ReadPass:
         elif lost:
             if self._doubt(n, chain, known):
                 return
-            self._put(
-                chain, _gap_mark(instance, since, None, f"its log{_after(known)} is lost: {reason}")
-            )
+            self._put(chain, _gap_mark(instance, since, None, f"its log{_after(known)} is lost: {reason}"))
             self._end_try(chain, instance, done=True)
         else:
             self.stuck = True

@@ -1,9 +1,7 @@
-"""Which logs there are: every try of every container of the members, made of their pods. Values in, values
-out.
+"""Tries of the members' containers, read from their pods: each has a log. Values in, values out.
 
-A node keeps two tries of a container: the one that runs (or ran last) and the one before it (``previous``).
-What came before those two, and what a pod wrote that is gone, is nowhere but with those who read it in
-time.
+A node keeps two tries of a container: the current (or last) one and the one before it (``previous``). The
+logs of earlier tries, and those of deleted pods, exist only where a follower has read them in time.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodRole:
-    """What a pod is: the member, its node rank, and the name of the container that trains."""
+    """Role of a pod: the member, its node rank, and the name of the container that trains."""
 
     member: str
     rank: int
@@ -30,11 +28,12 @@ class PodRole:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """One try of one container. ``id``: the container's; ``init``: it only prepares; ``previous``: how it
-    must be asked for. ``final``: no container is started in its place any more, so an answer is surely its
-    own; else, by the time it is asked for, it may be the next one's. ``code``: how it ended; ``begun`` and
-    ``finished``: epoch seconds. ``leaving``: the cluster is taking its pod away. ``words``: what its status
-    says of its end, for pods of ours the last 80 lines of its log or 2 KiB of them.
+    """One try of one container, an instance of it in the words of kubectl. ``id``: the container's; ``init``:
+    an init container; ``previous``: its log is asked for with ``previous``. ``final``: no container is
+    started in its place any more, so an answer is surely its own log; else the answer may be that of the next
+    try. ``code``: its exit code; ``begun`` and ``finished``: epoch seconds. ``leaving``: the cluster is
+    deleting its pod. ``message``: the message of its status when it has ended, for pods of allaboard the last
+    80 lines of its log or 2 KiB of them.
     """
 
     id: str
@@ -115,12 +114,12 @@ def _of_container(pod: PodSeen, role: PodRole, container: ContainerSeen) -> Iter
 
 
 def is_over(pod: Json) -> bool:
-    """Whether all of its containers have ended for good. It holds no place on a node any more."""
+    """True when all of its containers have ended for good. It holds no place on a node any more."""
     return at(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
 def _may_start_again(pod: PodSeen, now: Try, *, init: bool) -> bool:
-    """Whether a container of this pod that has just ended may be started again."""
+    """True when a container of this pod that has just ended may be started again."""
     if pod.is_over:
         return False
     code = now.exit_code if now.state == "terminated" else None
@@ -129,7 +128,7 @@ def _may_start_again(pod: PodSeen, now: Try, *, init: bool) -> bool:
 
 
 def is_still_there(pod: Json, instance: ContainerRun) -> bool:
-    """Whether this try is still the one that is asked for in this way."""
+    """True when a request for this try's log is still answered with its own."""
     role, seen = PodRole(instance.member, instance.rank, instance.container), pod_seen(pod)
     named = [c for c in seen.containers if c.name == instance.container and seen.uid == instance.uid]
     return any(
@@ -140,7 +139,7 @@ def is_still_there(pod: Json, instance: ContainerRun) -> bool:
 
 
 def select_runs(tries: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
-    """Those that are asked for."""
+    """The selected tries."""
     return [
         instance
         for instance in tries
