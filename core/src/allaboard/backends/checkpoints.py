@@ -1,4 +1,4 @@
-"""The checkpoints of a run by listing its store, which correct those that the training process reported."""
+"""The checkpoints of a run, listed from its store; they correct those that the training process reported."""
 
 from __future__ import annotations
 
