@@ -32,6 +32,12 @@ ROOMS = [
         "storage",
         "testing",
         "text",
+        "backends/kubernetes/client",
+        "backends/kubernetes/discovery",
+        "backends/kubernetes/lifecycle",
+        "backends/kubernetes/operations",
+        "backends/kubernetes/preflight",
+        "backends/kubernetes/session.py",
         "backends/local",
         "cli",
     )

@@ -48,7 +48,9 @@ def test_a_job_that_fits_now() -> None:
 
 def test_a_job_that_fits_when_others_have_ended_says_what_is_free() -> None:
     found = judge(queue(flavor("h100"), used="3"), {}, [FOUR])
-    assert found == Admission(waits=("8 nvidia.com/gpu are asked for, and 5 of its own quota are free now",))
+    assert found == Admission(
+        waits=("the members ask for 8 nvidia.com/gpu, and 5 of its own quota are free now",)
+    )
 
 
 @pytest.mark.parametrize(

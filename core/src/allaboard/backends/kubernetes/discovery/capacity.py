@@ -1,4 +1,4 @@
-"""What the objects of a job ask of their cluster: pods, resources, and other objects by name. Values in,
+"""Demands of the objects of a job on their cluster: pods, resources, and other objects by name. Values in,
 values out.
 """
 
@@ -48,7 +48,10 @@ def pods_of(manifests: Sequence[Json]) -> list[Pods]:
         own = engine.added(job, role)
         if own:
             # Operators give them no securityContext.
-            added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in own]
+            added = [
+                {"name": container.name, "resources": {"requests": dict(container.requests)}}
+                for container in own
+            ]
             spec["initContainers"] = [*(spec.get("initContainers") or ()), *added]
         labels = (template.get("metadata") or {}).get("labels") or {}
         pods.append(Pods(role, replicas, spec, labels))
@@ -112,7 +115,7 @@ def priorities(pods: Iterable[Pods]) -> set[str]:
 
 
 def why_not(spec: Json, node: Node) -> str | None:
-    """Why pods of this spec never run on this node, however empty it is; None: they may."""
+    """The reason for which pods of this spec never run on this node, however empty it is; None: they may."""
     if not node.ready:
         return "is not ready"
     tolerations = spec.get("tolerations") or ()
@@ -128,7 +131,7 @@ def why_not(spec: Json, node: Node) -> str | None:
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
     if terms and not any(_matches(term, node) for term in terms):
-        return "is not of the required affinity"
+        return "does not match the required affinity"
     return None
 
 
@@ -171,7 +174,7 @@ def _holds(expression: Json, value: str | None) -> bool:
 
 
 def lacking(spec: Json, node: Node) -> list[str]:
-    """What one pod asks for and the whole node does not have, in words."""
+    """Each resource of which one pod asks for more than the whole node has, as text."""
     return [
         f"{show(name, value)} {name} (it has {show(name, amount(node.allocatable.get(name, 0)))})"
         for name, value in requested(spec).items()
@@ -180,7 +183,7 @@ def lacking(spec: Json, node: Node) -> list[str]:
 
 
 def room(pods: Sequence[Pods], nodes: Sequence[Node]) -> int:
-    """How many of these pods have a place at once when the nodes are empty, largest first."""
+    """The number of these pods that have a place at once when the nodes are empty, largest first."""
     free = {node.name: {k: amount(v) for k, v in node.allocatable.items()} for node in nodes}
     by_name = {node.name: node for node in nodes}
     placed = 0

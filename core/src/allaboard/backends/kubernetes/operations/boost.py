@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
 
 LEASE = "allaboard-boost"
-"""Who holds it writes; all others wait."""
+"""The Lease whose holder writes; all others wait."""
 ASK_AGAIN = 600.0
 """Seconds after which it is asked anew what classes there are, and of a Kueue that ignored boosts whether it
 still does.
@@ -59,7 +59,7 @@ _NO_NUMBER = "allaboard asks whether boosts are read"
 _MIG = re.compile(r"/mig-(?:\dc\.)?(\d)g\.")
 
 Saves = Callable[[str], Sequence[float]]
-"""When the checkpoints of a folder were completed, ascending. Raises AllaboardError."""
+"""Folder -> the times at which its checkpoints were completed, ascending. Raises AllaboardError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Change:
     before: int
     boost: int
     unsaved: float
-    why: str
+    reason: str
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -101,13 +101,13 @@ class Change:
             "before": self.before,
             "boost": self.boost,
             "unsaved_gpu_seconds": round(self.unsaved),
-            "why": self.why,
+            "why": self.reason,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look has changed, and what is to be said besides. ``runs``: admitted ones of ours."""
+    """The changes of one look, and notes for people. ``runs``: admitted ones of ours."""
 
     changes: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
@@ -233,7 +233,7 @@ def _whole(value: Any) -> int:
 
 
 def _writers(metadata: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """Who owns the annotation, and since when."""
+    """The managers that own the annotation, each with the time since when."""
     for entry in metadata.get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
         if f"f:{BOOST}" in fields:
@@ -245,9 +245,9 @@ def _writers(metadata: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
 
 @dataclass
 class Booster:
-    """What is known from one look to the next. ``hold``: seconds for which a boost stands; ``interval``:
-    seconds between two listings of one folder; ``stores``: below which folders may be listed; ``writes``:
-    whether anything is written.
+    """The state between two looks. ``hold``: seconds for which a boost stands; ``interval``: seconds between
+    two listings of one folder; ``stores``: below which folders may be listed; ``writes``: False: nothing is
+    written.
     """
 
     hold: float
@@ -312,7 +312,7 @@ class Booster:
         self, api: Api, seen: Seen, priorities: Iterable[int], now: float, notes: list[str]
     ) -> Change | None:
         if (other := self._other(seen)) is not None:
-            self._tell(seen, f"{other} writes its boost, too; it is left to it", notes)
+            self._tell(seen, f"{other} writes its boost, too; nothing is written here", notes)
             return None
         boost = self._boost(seen, now)
         before = boost or 0
@@ -346,7 +346,7 @@ class Booster:
         return change if self._write(api, seen, wanted.boost or None, now) else None
 
     def _write(self, api: Api, seen: Seen, boost: int | None, now: float) -> bool:
-        """Whether the Workload was still there to be changed."""
+        """Write the boost. False: the Workload is gone, or has changed meanwhile."""
         if self.writes:
             value = None if boost is None else str(boost)
             metadata: Json = {"uid": seen.uid, "annotations": {BOOST: value}}
@@ -362,14 +362,14 @@ class Booster:
         return True
 
     def _boost(self, seen: Seen, now: float) -> int | None:
-        """What it has: what was written a moment ago, which the copy may not show yet; in a dry run what
-        would have been.
+        """The boost that it has: the one that was written a moment ago, which the copy may not show yet; in a
+        dry run the one that would have been.
         """
         is_fresh = now - self._changed.get(seen.uid, -LATE) < LATE or not self.writes
         return self._written.get(seen.uid, seen.boost) if is_fresh else seen.boost
 
     def _other(self, seen: Seen) -> str | None:
-        """Who else writes the boost of this Workload, as a word."""
+        """Another writer of the boost of this Workload, by name; None: there is none."""
         if seen.other is not None:
             return seen.other
         if not self.writes or seen.uid not in self._written or seen.boost == self._written[seen.uid]:
@@ -380,7 +380,7 @@ class Booster:
         return "another allaboard"
 
     def _saves_of(self, seen: Seen, now: float) -> tuple[tuple[float, ...], str | None]:
-        """When it saved, as far as is known, and what keeps it from being known."""
+        """The times of its saves, as far as they are known, and the trouble that hides others."""
         known, uri = self._known.get(seen.uid, ()), seen.uri
         if uri is None:
             return known, "it gets no boost: its job names no checkpoints"
@@ -391,19 +391,19 @@ class Booster:
         if listed is not None and now - listed < self.interval:
             return known, None
         try:
-            found = self.saves(uri)
+            saves = self.saves(uri)
         except AllaboardError as error:
             return known, f"its checkpoints cannot be listed: {error}"
         self._listed[seen.uid] = now
         # Those that retention has let go of meanwhile happened all the same.
-        self._known[seen.uid] = tuple(sorted({*known, *found}))[-MOST_SAVES:]
+        self._known[seen.uid] = tuple(sorted({*known, *saves}))[-MOST_SAVES:]
         return self._known[seen.uid], None
 
-    def _tell(self, seen: Seen, words: str, notes: list[str], once: str | None = None) -> None:
+    def _tell(self, seen: Seen, note: str, notes: list[str], once: str | None = None) -> None:
         """Says it of this Workload, unless it was the last thing that was said of it."""
-        if self._told.get(seen.uid) != (once or words):
-            self._told[seen.uid] = once or words
-            notes.append(f"{seen.namespace}/{seen.run}: {words}")
+        if self._told.get(seen.uid) != (once or note):
+            self._told[seen.uid] = once or note
+            notes.append(f"{seen.namespace}/{seen.run}: {note}")
 
     def _forget(self, uids: set[str]) -> None:
         every: tuple[dict[str, Any], ...] = (
@@ -419,7 +419,7 @@ class Booster:
                 del known[uid]
 
     def _is_honoured(self, api: Api, seen: Seen, now: float, notes: list[str]) -> bool:
-        """Whether Kueue reads boosts: with its gate alone it refuses one that is no number. Nothing is
+        """True if Kueue reads boosts: with its gate alone it refuses one that is no number. Nothing is
         written.
         """
         if self._honoured or not self.writes:
@@ -448,17 +448,17 @@ class Booster:
         """The priorities of all classes, of those that may be listed."""
         if self._asked is not None and now - self._asked < ASK_AGAIN:
             return
-        found: list[int] = []
+        classes: list[int] = []
         for kind in (WORKLOAD_PRIORITIES, PRIORITYCLASSES):
             try:
-                found += [_whole(each.get("value")) for each in api.list(kind)[0]]
+                classes += [_whole(each.get("value")) for each in api.list(kind)[0]]
             except (Forbidden, Missing):
                 continue
-        self._asked, self._classes = now, tuple(found)
+        self._asked, self._classes = now, tuple(classes)
 
 
 def _is_within(uri: str, store: str) -> bool:
-    """Whether a place that a job names is below one that the platform names: absolute, plainly written."""
+    """True if a place that a job names is below one that the platform names: absolute, plainly written."""
     place, own = place_of(uri), place_of(store, trusted=True)
     if place is None or own is None or place[0] != own[0] or not (own[0] or own[1].startswith("/")):
         return False
@@ -470,9 +470,9 @@ def _is_over(workload: Json) -> bool:
     return condition_of(workload, "Finished").get("status") == "True"
 
 
-def _kind(why: str) -> str:
+def _kind(reason: str) -> str:
     """A reason without its numbers, by which the same one is not told twice."""
-    return re.sub(r"[0-9]+", "#", why)
+    return re.sub(r"[0-9]+", "#", reason)
 
 
 # One of several.

@@ -65,13 +65,13 @@ def _served_as(resource: Resource, kinds: Iterable[str]) -> Resource | None:
     return None
 
 
-def _listed(api: Api, resource: Resource, notes: list[str], what: str) -> Sequence[Json]:
+def _listed(api: Api, resource: Resource, notes: list[str], label: str) -> Sequence[Json]:
     try:
         return tuple(api.list(resource, at_most=MOST)[0])
     except Missing:
         return ()
     except Forbidden:
-        notes.append(f"{what} may not be listed here")
+        notes.append(f"{label} may not be listed here")
         return ()
 
 
@@ -79,13 +79,13 @@ def _listed(api: Api, resource: Resource, notes: list[str], what: str) -> Sequen
 
 
 def _of_kueue(api: Api, local: Resource, namespace: str, now: float, notes: list[str]) -> list[Queue]:
-    found = _listed(api, local, notes, "LocalQueues")
+    local_queues = _listed(api, local, notes, "LocalQueues")
     workloads: Sequence[Json] = ()
-    if found:
+    if local_queues:
         of_it = Resource(local.group, local.version, KUEUE_WORKLOADS.plural, KUEUE_WORKLOADS.kind)
         workloads = _listed(api, of_it, notes, "jobs that wait (workloads)")
     queues = []
-    for queue in found:
+    for queue in local_queues:
         parent = str((queue.get("spec") or {}).get("clusterQueue") or "")
         above = _cluster_queue(api, local.version, parent, notes)
         positions = read_positions(api, queue["metadata"]["name"], namespace)
@@ -103,8 +103,8 @@ def _cluster_queue(api: Api, version: str, name: str, notes: list[str]) -> Json 
         return None
     except Forbidden:
         note = (
-            "what ClusterQueues have may not be read here (get clusterqueues.kueue.x-k8s.io; `allaboard "
-            "cluster --rbac capacity` allows it): what is used is that of the LocalQueue alone"
+            "ClusterQueues may not be read here (get clusterqueues.kueue.x-k8s.io; `allaboard cluster "
+            "--rbac capacity` allows it): the amounts in use are those of the LocalQueue alone"
         )
         if note not in notes:
             notes.append(note)
@@ -142,7 +142,7 @@ def _waits_in(workload: Json, queue: str) -> bool:
 
 
 def _order(workload: Json) -> tuple[int, str]:
-    """How Kueue orders those of a queue: the highest priority first, its boost added, then the oldest."""
+    """The sort key of Kueue in a queue: the highest priority first, its boost added, then the oldest."""
     priority = (_whole((workload.get("spec") or {}).get("priority")) or 0) + (boost_of(workload) or 0)
     return -priority, str(workload["metadata"].get("creationTimestamp") or "")
 
@@ -162,7 +162,7 @@ def _waiter(workload: Json, queue: str, positions: Mapping[str, int], now: float
 
 
 def _amounts(queue: Json, above: Json | None) -> Iterator[Amount]:
-    """What its ClusterQueue has, else what it has of it itself."""
+    """The amounts of its ClusterQueue; without that, those that it has used itself."""
     used = _reserved(above if above is not None else queue)
     quotas = {
         (str(flavor.get("name")), str(each.get("name"))): _number(each.get("nominalQuota"))
@@ -189,13 +189,13 @@ def _reserved(queue: Json) -> dict[tuple[str, str], float | None]:
 
 
 def _of_volcano(api: Api, resource: Resource, now: float, notes: list[str]) -> list[Queue]:
-    found = _listed(api, resource, notes, "queues of Volcano")
+    queues = _listed(api, resource, notes, "queues of Volcano")
     groups = _listed(api, PODGROUPS_VOLCANO, notes, "PodGroups")
     waiting = [g for g in groups if _phase(g) in ("", "Pending", "Inqueue", "Unknown")]
     pods = _listed(api, PODS, notes, "pods") if waiting else ()
     events = _listed(api, EVENTS, notes, "events") if waiting else ()
-    names = {q["metadata"]["name"] for q in found} if found else {_queue_of(g) for g in waiting}
-    by_name = {q["metadata"]["name"]: q for q in found}
+    names = {q["metadata"]["name"] for q in queues} if queues else {_queue_of(g) for g in waiting}
+    by_name = {q["metadata"]["name"]: q for q in queues}
     return [volcano_queue(n, by_name.get(n), waiting, pods, events, now) for n in sorted(names)]
 
 
@@ -238,7 +238,7 @@ def _waiting_group(group: Json, pods: Iterable[Json], events: Sequence[Json], no
     name, uid = metadata["name"], metadata.get("uid")
     members = {p["metadata"]["name"]: p for p in pods if _group_of(p) == name}
     about = {uid, *(p["metadata"].get("uid") for p in members.values())}
-    said = [e for e in events if (e.get("involvedObject") or {}).get("uid") in about]
+    own_events = [e for e in events if (e.get("involvedObject") or {}).get("uid") in about]
     needed = _whole((group.get("spec") or {}).get("minMember")) or 1
     view = GangView(
         needed=needed,
@@ -246,7 +246,7 @@ def _waiting_group(group: Json, pods: Iterable[Json], events: Sequence[Json], no
         now=now,
         pods={name: pod_seen(pod) for name, pod in members.items()},
         groups=(group,),
-        events=sorted(map(event_seen, said), key=lambda e: e.time or 0.0),
+        events=sorted(map(event_seen, own_events), key=lambda e: e.time or 0.0),
     )
     since = from_rfc3339(metadata.get("creationTimestamp"))
     return Waiter(_owner(metadata), since, why=volcano.read(view))

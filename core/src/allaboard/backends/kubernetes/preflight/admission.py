@@ -1,4 +1,4 @@
-"""Whether a ClusterQueue of Kueue can ever admit a job, and whether it has room now. Values in, values out.
+"""Admission by Kueue: if a ClusterQueue can ever admit a job, and if it has room now. Values in, values out.
 
 The rule, of pkg/scheduler/flavorassigner/flavorassigner.go (0.19.2): the members of one role get one flavor
 for each group of resources that the queue covers, and all of them must fit it. A flavor is one of nodes: its
@@ -32,8 +32,8 @@ class Admission:
 
 
 def judge(queue: Json, flavors: Mapping[str, Json], pods: Sequence[Pods]) -> Admission:
-    """What speaks against these pods. ``flavors``: the ResourceFlavors that may be read, by name; of others
-    it is assumed that they match.
+    """The obstacles to these pods. ``flavors``: the ResourceFlavors that may be read, by name; others are
+    assumed to match.
     """
     groups = tuple((queue.get("spec") or {}).get("resourceGroups") or ())
     covered = {str(name) for group in groups for name in group.get("coveredResources") or ()}
@@ -48,7 +48,7 @@ def judge(queue: Json, flavors: Mapping[str, Json], pods: Sequence[Pods]) -> Adm
 
 
 def _asked(pods: Pods) -> dict[str, Decimal]:
-    """What all pods of a role ask for together."""
+    """The resources that all pods of a role ask for together."""
     return {name: value * pods.replicas for name, value in requested(pods.spec).items() if value > 0}
 
 
@@ -76,32 +76,32 @@ def _never(
         }
         left = [f for f in group.get("flavors") or () if reasons.get(str(f.get("name"))) is None]
         if not left:
-            why = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
-            yield f"no flavor matches the members of {pod.role}: {why or 'it has none'}"
+            mismatch = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
+            yield f"no flavor matches the members of {pod.role}: {mismatch or 'it has none'}"
             continue
         for name, value in wanted.items():
             most = [_most(queue, flavor, name) for flavor in left]
             if all(each is not None and value > each for each in most):
                 best = show(name, max(each for each in most if each is not None))
-                words = f"{_members(pod)} ask for {show(name, value)} {name} together"
-                yield f"{words}, and no flavor can have more than {best}"
+                demand = f"{_members(pod)} ask for {show(name, value)} {name} together"
+                yield f"{demand}, and no flavor can have more than {best}"
     yield from _too_much_in_all(queue, group, asked)
 
 
 def _too_much_in_all(queue: Json, group: Json, asked: Mapping[str, Mapping[str, Decimal]]) -> Iterator[str]:
-    """What all roles ask for, and all flavors together cannot have."""
+    """Demands of all roles that all flavors together cannot meet."""
     for name in group.get("coveredResources") or ():
         total = sum((wanted.get(name, Decimal(0)) for wanted in asked.values()), Decimal(0))
         most = [_most(queue, flavor, name) for flavor in group.get("flavors") or ()]
         if len(asked) > 1 and all(each is not None for each in most):
             whole = sum((each for each in most if each is not None), Decimal(0))
             if total > whole:
-                words = f"all members ask for {show(name, total)} {name} together"
-                yield f"{words}, and the queue can have {show(name, whole)}"
+                demand = f"all members ask for {show(name, total)} {name} together"
+                yield f"{demand}, and the queue can have {show(name, whole)}"
 
 
 def _waits(queue: Json, group: Json, asked: Mapping[str, Mapping[str, Decimal]]) -> Iterator[str]:
-    """What no flavor has free now for all members."""
+    """Demands of all members that no flavor can meet now."""
     used = {
         (str(flavor.get("name")), str(each.get("name"))): amount(each.get("total") or 0)
         for flavor in (queue.get("status") or {}).get("flavorsReservation") or ()
@@ -114,13 +114,13 @@ def _waits(queue: Json, group: Json, asked: Mapping[str, Mapping[str, Decimal]])
             nominal = _quota(flavor, name).get("nominalQuota") or 0
             free += max(Decimal(0), amount(nominal) - used.get((str(flavor.get("name")), name), Decimal(0)))
         if total > free:
-            words = f"{show(name, total)} {name} are asked for"
-            yield f"{words}, and {show(name, free)} of its own quota are free now"
+            demand = f"the members ask for {show(name, total)} {name}"
+            yield f"{demand}, and {show(name, free)} of its own quota are free now"
 
 
 def _most(queue: Json, flavor: Json, resource: str) -> Decimal | None:
-    """What a flavor can ever have for one job; None: what others of its cohort lend has no limit that is
-    known.
+    """The most that a flavor can ever have for one job; None: others of its cohort lend without a known
+    limit.
     """
     quota = _quota(flavor, resource)
     nominal = amount(quota.get("nominalQuota") or 0)
@@ -140,8 +140,8 @@ def _labels(flavor: Json) -> Mapping[str, str]:
 
 
 def _why_no_match(flavor: Json, spec: Json, keys: set[str]) -> str | None:
-    """Why these pods never run on the nodes of a flavor. ``keys``: the labels that tell flavors apart; what
-    the pods select by others is the scheduler's affair.
+    """The reason for which these pods never run on the nodes of a flavor. ``keys``: the labels that tell
+    flavors apart; other labels that the pods select by are left to the scheduler.
     """
     own = flavor.get("spec") or {}
     selected = {key: value for key, value in (spec.get("nodeSelector") or {}).items() if key in keys}

@@ -1,6 +1,6 @@
-"""What would keep a job from starting, asked for while it is being sent: the checks of `preflight` that take
-one request each. They run side by side with the launch, which waits for them no longer than `PATIENCE`; what
-has no answer by then is not said, and shows within seconds in `status`.
+"""Obstacles that keep a job from starting, looked for while it is being sent: the checks of `preflight` that
+take one request each. They run beside the launch, which waits for them no longer than `PATIENCE`. A question
+without an answer by then is dropped; its trouble shows within seconds in `status`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Asking:
                 return
 
     def notes(self) -> tuple[str, ...]:
-        """What will not work, each in a sentence with what to do."""
+        """The obstacles, each as a sentence with what to do."""
         end = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -92,7 +92,8 @@ class Asking:
         def each(resource: Resource, names: Any) -> dict[str, Lookup]:
             asked = {name: answers.get((resource.plural, name)) for name in names}
             return {
-                name: one if isinstance(one, Lookup) else Lookup(known=False) for name, one in asked.items()
+                name: answer if isinstance(answer, Lookup) else Lookup(known=False)
+                for name, answer in asked.items()
             }
 
         pods = capacity.pods_of(ready.manifests)
@@ -145,7 +146,7 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
 
 
 def _is_particular(spec: Mapping[str, Any]) -> bool:
-    """Whether not every node will do. The little that the operator's own container asks for is not meant."""
+    """True if some nodes will not do. The little that the operator's own container asks for is not meant."""
     asks = requested({"containers": spec.get("containers")})
     return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
 

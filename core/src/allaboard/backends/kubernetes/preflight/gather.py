@@ -183,8 +183,8 @@ def _flavors(queue: Lookup | None) -> set[str]:
 
 
 def _asks_for_volumes(pods: Iterable[capacity.Pods], claims: Mapping[str, Lookup]) -> bool:
-    """Whether a volume has still to be provided for one of these pods."""
-    bodies = (one.body for one in claims.values() if one.known)
+    """True if a volume has still to be provided for one of these pods."""
+    bodies = (lookup.body for lookup in claims.values() if lookup.known)
     unbound = any(((body or {}).get("status") or {}).get("phase") != "Bound" for body in bodies)
     volumes = (volume for group in pods for volume in group.spec.get("volumes") or ())
     return unbound or any("ephemeral" in volume for volume in volumes)
@@ -219,10 +219,10 @@ def _dry_run_objects(
             results.append(DryRunResult(f"claim {name}", _dry(api, PVCS, claim)))
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
-            what = f"{resource.kind} {manifest['metadata']['name']}"
+            subject = f"{resource.kind} {manifest['metadata']['name']}"
             error = _dry(api, resource, manifest)
             missed = isinstance(error, ApiError) and lacks_extra(error.message, manifests[:-1])
-            results.append(DryRunResult(what, None if missed else error))
+            results.append(DryRunResult(subject, None if missed else error))
     return results
 
 
