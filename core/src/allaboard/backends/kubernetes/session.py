@@ -204,8 +204,8 @@ class FollowSession:
         for of, capture, role in captures:
             if of == uid:
                 history.collector.add_capture(capture, role)
-                if capture.thing is not None:
-                    yield capture.thing
+                if capture.latest is not None:
+                    yield capture.latest
 
     def add_thread(self, thread: threading.Thread) -> None:
         """A capture that is under way."""

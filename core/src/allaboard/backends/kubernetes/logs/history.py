@@ -1,5 +1,5 @@
-"""What was seen of one attempt of a run, from one look to the next: its members, and what they wrote before
-their pods went.
+"""History of one attempt of a run, from one look to the next: its members, and the logs that they wrote
+before their pods went.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.runs.observation import Stall
 
 STACKS_AGAIN, STACKS_SELDOM = 60.0, 3600.0
-"""Seconds until the stacks of a run that stands are asked for again, doubling up to the longest: each time a
-process is started in every container.
+"""Seconds until the stacks of a stalled run are asked for again, doubling up to the longest: each request
+starts a process in every container.
 """
 
 
 @dataclass(slots=True)
 class AttemptHistory:
-    """``recorded``: what the record knows of what rank 0 reported, once the attempt has ended. ``is_shared``:
-    whether what other processes have read is known here. ``stall``: that it makes no progress, as of
-    ``asked``, when its members were asked for their last lines (server's time); ``stacks_due``: when they are
-    asked for their stacks again, ``pause``: seconds from then to the next time; ``knows_last_good``: whether
-    the last good run of its job was asked how long it was silent. ``word``: what its members are asked by a
-    file and have time to answer, "" for nothing; ``word_at``: since when.
+    """``recorded``: rank 0's reports in the record, once the attempt has ended. ``is_shared``: the logs that
+    other processes read are known here. ``stall``: the attempt makes no progress, as of ``asked``, the time
+    (server's clock) at which its members were asked for their last lines. ``stacks_due``: the time at which
+    they are asked for their stacks again, ``pause``: seconds from then to the next time. ``knows_last_good``:
+    the silence of the last good run of its job was read. ``word``: the question that its members are asked by
+    a file and have time to answer, "" for none; ``word_at``: since when.
     """
 
     memory: Memory
@@ -44,11 +44,11 @@ class AttemptHistory:
     word_at: float = 0.0
 
     def moves(self) -> None:
-        """It makes progress, or does not run."""
+        """Note that it makes progress, or does not run."""
         self.stall, self.stacks_due, self.pause, self.word = None, 0.0, STACKS_AGAIN, ""
 
     def take_turn(self, now: float) -> bool:
-        """Whether its members are to be asked for their stacks now; each time later than the last."""
+        """True when its members are to be asked for their stacks now; each time after a longer pause."""
         if now < self.stacks_due:
             return False
         self.stacks_due, self.pause = now + self.pause, min(STACKS_SELDOM, 2 * self.pause)
@@ -56,7 +56,7 @@ class AttemptHistory:
 
     @classmethod
     def of(cls, stored: Stored, progress_every: float, cache: LogCache) -> AttemptHistory:
-        """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
+        """The history in its record. The logs of an ended attempt are not read again for its reports."""
         memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
         report = progress.from_dict(stored.report)
         if stored.record.outcome is not None:
@@ -68,11 +68,11 @@ class AttemptHistory:
 
     @property
     def report(self) -> ProgressState | None:
-        """What rank 0 reported so far; None when its reports are not read."""
+        """The reports of rank 0 so far; None when they are not read."""
         return self.collector.report if self.recorded is None else self.recorded
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """For the record."""
+        """The fields of the record."""
         report = self.report
         if report is not None and self.recorded is None:
             longest = max(report.progress.longest_pause, round(self.collector.movement.longest, 1))

@@ -1,4 +1,4 @@
-"""What rank 0 reported, as the run record keeps it. Values in, values out."""
+"""Reports of rank 0, as the run record keeps them. Values in, values out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def to_dict(state: ProgressState) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> ProgressState:
-    """The inverse of `to_dict`; fields of a newer writer are left out, and what cannot be what it should. Of
-    nothing, nothing is told.
+    """The inverse of `to_dict`. Fields of a newer writer and values of the wrong type are left out; empty
+    input gives an empty state.
     """
     flags, first = data.get("flags"), data.get("first")
     return ProgressState(
@@ -30,12 +30,12 @@ def from_dict(data: Mapping[str, Any]) -> ProgressState:
 
 
 def carried(data: Mapping[str, Any], old: RunRecord, new: RunRecord) -> dict[str, Any]:
-    """The report with which the next attempt goes on: it counts lost steps from where the one before stopped,
-    and has no result of its own yet. A new generation starts at zero.
+    """The report with which the next attempt goes on: it counts lost steps from the last step of the attempt
+    before, and has no result of its own yet. A new generation starts at zero.
     """
-    said = data.get("progress")
-    if not isinstance(said, Mapping):
+    reported = data.get("progress")
+    if not isinstance(reported, Mapping):
         return {}
     if old.generation != new.generation:
-        return {"progress": asdict(thrown_away(progress_of(said), old))}
-    return {"progress": {**said, "result": None, "heartbeat": None, "resumed_from": None}}
+        return {"progress": asdict(thrown_away(progress_of(reported), old))}
+    return {"progress": {**reported, "result": None, "heartbeat": None, "resumed_from": None}}

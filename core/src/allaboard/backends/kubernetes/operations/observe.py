@@ -231,7 +231,7 @@ def _observe_ended(
             load_archive(api, history, stored, stored.record.attempt)
         tries = history.collector.logs.tries()
         stays = {pod["metadata"]["uid"] for pod in objects.pods} - going
-        is_lost = not stays.issuperset(kept.one.uid for kept in tries)
+        is_lost = not stays.issuperset(kept.instance.uid for kept in tries)
         if observation.restarts or not is_success or loses_rank_0 or is_lost:
             archive.save(api, stored, tries, history.memory, observation.finished)
     if is_first:
@@ -483,7 +483,7 @@ def _roles(api: Api, stored: Stored, layout: Layout, first: PodCapture) -> dict[
         }
     selector = labels.selector(layout.run, layout.attempt, layout.generation)
     pods = api.list(PODS, labels=selector)[0]
-    return pod_roles(engine, layout.members, [*([first.thing] if first.thing else ()), *pods])
+    return pod_roles(engine, layout.members, [*([first.latest] if first.latest else ()), *pods])
 
 
 def capture(api: Api, workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> None:
