@@ -27,12 +27,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from allaboard.backends.kubernetes.client.values import at
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
 from allaboard.backends.kubernetes.observe.objects import (
-    at,
     event_seen,
     from_nodes,
     object_seen,

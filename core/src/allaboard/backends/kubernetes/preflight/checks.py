@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.backends.kubernetes.client.values import at, dicts, texts
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery import pod_security as podsecurity
 from allaboard.backends.kubernetes.discovery.capacity import Pods, show
@@ -23,7 +24,7 @@ from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_fo
 from allaboard.backends.kubernetes.discovery.installed import Survey
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.observe.objects import at, dicts, object_seen, texts
+from allaboard.backends.kubernetes.observe.objects import object_seen
 from allaboard.backends.kubernetes.preflight import (
     budgets,
     device_classes,

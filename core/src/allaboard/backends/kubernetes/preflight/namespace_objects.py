@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from allaboard.backends.kubernetes.observe.objects import dicts, mapping, text, texts
+from allaboard.backends.kubernetes.client.values import dicts, mapping, text, texts
 from allaboard.gangs.requests import amount
 
 Json = Mapping[str, Any]
