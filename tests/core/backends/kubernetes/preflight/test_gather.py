@@ -17,6 +17,7 @@ from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey_cluster
 from allaboard.backends.kubernetes.discovery.pod_security import violations
+from allaboard.backends.kubernetes.discovery.pod_specs import pod_spec
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.preflight import checks as checks_module
 from allaboard.backends.kubernetes.preflight import openshift
@@ -816,7 +817,7 @@ def test_required_affinity(expression: Json, fits: bool) -> None:
     term = {"matchExpressions": [expression]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     node = Node("n", {}, {"zone": "a", "size": "4"})
-    assert (capacity.why_not({"affinity": {"nodeAffinity": required}}, node) is None) is fits
+    assert (capacity.misfit(pod_spec({"affinity": {"nodeAffinity": required}}), node) is None) is fits
 
 
 def test_pods_of_two_sizes_are_placed_largest_first() -> None:

@@ -5,8 +5,10 @@ Values in, values out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
+from allaboard.gangs.requests import amount
 from allaboard.text.units import from_rfc3339
 
 Json = Mapping[str, Any]
@@ -83,3 +85,11 @@ def as_text(value: Any) -> str:
     if isinstance(value, int) and abs(value) > 1 << 63:
         return ""
     return str(value)[:LONGEST]
+
+
+def quantity(value: Any) -> Decimal | None:
+    """An amount of a resource; None in the place of anything else."""
+    try:
+        return amount(value) if isinstance(value, str | int | float) else None
+    except ValueError:
+        return None

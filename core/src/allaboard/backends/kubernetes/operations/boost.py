@@ -29,17 +29,18 @@ from allaboard.backends.kubernetes.client.errors import (
 )
 from allaboard.backends.kubernetes.client.protocol import FIELD_MANAGER, Json
 from allaboard.backends.kubernetes.client.resources import LEASES, PRIORITYCLASSES
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, moment, quantity, text, whole
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, WORKLOAD_PRIORITIES
 from allaboard.backends.kubernetes.discovery.installed import may, served
+from allaboard.backends.kubernetes.discovery.pod_specs import plain_variables
 from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.state import leases
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import place_of
 from allaboard.gangs.kueue import BOOST, boost_of, condition_of
-from allaboard.gangs.requests import amount
 from allaboard.render import labels
 from allaboard.runs.boost import Admitted, decide, room_above
-from allaboard.text.units import from_rfc3339, seconds
+from allaboard.text.units import seconds
 from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:
@@ -147,21 +148,24 @@ def check(api: Api, namespace: str, lease_namespace: str, writes: bool = True) -
 
 def seen_of(workload: Json) -> Seen | None:
     """A Workload of ours; None: it is another's, or over."""
-    metadata, spec = workload["metadata"], workload.get("spec") or {}
-    run = next(filter(None, map(_run_of, _templates(spec))), None)
+    metadata = workload["metadata"]
+    templates = [mapping(pods.get("template")) for pods in dicts(at(workload, "spec", "podSets"))]
+    run = next(filter(None, map(_run_of, templates)), None)
     if run is None or condition_of(workload, "Finished").get("status") == "True":
         return None
-    environment = dict(pair for template in _templates(spec) for pair in _environment(template))
-    value = (metadata.get("annotations") or {}).get(BOOST)  # whatever it is, it is one that was written
+    environment: dict[str, str] = {}
+    for template in templates:
+        environment |= plain_variables(mapping(template.get("spec")))
+    value = at(metadata, "annotations", BOOST)  # whatever it is, it is one that was written
     writers = dict(_writers(metadata))
     ours = value is None or FIELD_MANAGER in writers or not writers
     return Seen(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        version=str(metadata.get("resourceVersion") or ""),
+        version=text(metadata.get("resourceVersion")),
         run=run,
-        priority=_whole(spec.get("priority")),
+        priority=whole(at(workload, "spec", "priority")) or 0,
         since=_admitted(workload),
         gpus=_gpus(workload),
         uri=environment.get("ALLABOARD_CHECKPOINTS"),
@@ -172,22 +176,10 @@ def seen_of(workload: Json) -> Seen | None:
     )
 
 
-def _templates(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for pods in spec.get("podSets") or ():
-        yield pods.get("template") or {}
-
-
 def _run_of(template: Mapping[str, Any]) -> str | None:
     if labels.label_of(template, labels.MANAGED_BY) != "allaboard":
         return None
     return labels.label_of(template, labels.RUN)
-
-
-def _environment(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for container in (template.get("spec") or {}).get("containers") or ():
-        for entry in container.get("env") or ():
-            if isinstance(entry.get("value"), str):
-                yield str(entry.get("name")), entry["value"]
 
 
 def _admitted(workload: Json) -> float | None:
@@ -196,48 +188,35 @@ def _admitted(workload: Json) -> float | None:
     evicted = condition_of(workload, "Evicted").get("status") == "True"
     if admitted.get("status") != "True" or evicted:
         return None
-    return from_rfc3339(admitted.get("lastTransitionTime"))
+    return moment(admitted.get("lastTransitionTime"))
 
 
 def _gpus(workload: Json) -> float:
     """Those that it is charged, slices as their share of a GPU."""
-    admission = (workload.get("status") or {}).get("admission") or {}
     total = 0.0
-    for pods in admission.get("podSetAssignments") or ():
-        for name, quantity in (pods.get("resourceUsage") or {}).items():
-            slices = _MIG.search(name)
-            if slices is None and not name.endswith(("/gpu", "/gpu.shared")):
-                continue
-            try:
-                total += float(amount(quantity)) * (int(slices[1]) / 7 if slices else 1.0)
-            except ValueError:
-                continue
+    for pods in dicts(at(workload, "status", "admission", "podSetAssignments")):
+        for name, usage in mapping(pods.get("resourceUsage")).items():
+            slices, amount = _MIG.search(name), quantity(usage)
+            if amount is not None and (slices or name.endswith(("/gpu", "/gpu.shared"))):
+                total += float(amount) * (int(slices[1]) / 7 if slices else 1.0)
     return total
 
 
-def _every(text: str | None) -> float | None:
+def _every(stated: str | None) -> float | None:
     """Seconds; None where it is so many steps, or nothing that can be read."""
-    if not text or text.isdigit():
+    if not stated or stated.isdigit():
         return None
     try:
-        return max(1.0, seconds(text))
+        return max(1.0, seconds(stated))
     except (ValueError, AllaboardError):
         return None
 
 
-def _whole(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return 0
-
-
 def _writers(metadata: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     """The managers that own the annotation, each with the time since when."""
-    for entry in metadata.get("managedFields") or ():
-        fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
-        if f"f:{BOOST}" in fields:
-            yield str(entry.get("manager")), from_rfc3339(entry.get("time"))
+    for entry in dicts(metadata.get("managedFields")):
+        if f"f:{BOOST}" in mapping(at(entry, "fieldsV1", "f:metadata", "f:annotations")):
+            yield text(entry.get("manager")), moment(entry.get("time"))
 
 
 # Looking, and writing.
@@ -277,7 +256,7 @@ class Booster:
         if not ours or not self._is_honoured(api, ours[0], now, notes):
             return Look(notes=tuple(notes))
         self._read_classes(api, now)
-        priorities = {_whole((w.get("spec") or {}).get("priority")) for w in every if not _is_over(w)}
+        priorities = {whole(at(w, "spec", "priority")) or 0 for w in every if not _is_over(w)}
         priorities.update(self._classes)
         changes = []
         for seen in ours:
@@ -451,7 +430,7 @@ class Booster:
         classes: list[int] = []
         for kind in (WORKLOAD_PRIORITIES, PRIORITYCLASSES):
             try:
-                classes += [_whole(each.get("value")) for each in api.list(kind)[0]]
+                classes += [whole(each.get("value")) or 0 for each in api.list(kind)[0]]
             except (Forbidden, Missing):
                 continue
         self._asked, self._classes = now, tuple(classes)
@@ -491,7 +470,7 @@ def lead(api: Api, holder: str) -> str | None:
         except Exists:
             return "another"
         return None
-    other = (lease.get("spec") or {}).get("holderIdentity")
+    other = at(lease, "spec", "holderIdentity")
     if other != holder and leases.is_held(lease, now):
         return show(str(other), 100, quote=False)
     wanted["metadata"] |= {"resourceVersion": lease["metadata"]["resourceVersion"]}
@@ -506,7 +485,7 @@ def yield_lead(api: Api, holder: str) -> None:
     """Lets the next one write at once."""
     try:
         lease = api.get(LEASES, LEASE)
-        if (lease.get("spec") or {}).get("holderIdentity") == holder:
+        if at(lease, "spec", "holderIdentity") == holder:
             api.delete(LEASES, LEASE, resource_version=lease["metadata"]["resourceVersion"])
     except ApiError:
         return

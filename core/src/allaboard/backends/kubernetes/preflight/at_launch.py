@@ -28,12 +28,12 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
+from allaboard.backends.kubernetes.discovery.pod_specs import PodSpec
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.preflight import checks
 from allaboard.backends.kubernetes.preflight.checks import Facts
 from allaboard.backends.kubernetes.preflight.lookup import Lookup
 from allaboard.errors import AllaboardError
-from allaboard.gangs.requests import requested
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -139,16 +139,15 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
         for name in sorted(names)
     }
     lists = [RESOURCEQUOTAS, LIMITRANGES]
-    volumes = [volume for group in pods for volume in group.spec.get("volumes") or ()]
-    lists += [STORAGECLASSES] if ready.claims or any("ephemeral" in v for v in volumes) else []
-    lists += [NODES] if any(_is_particular(group.spec) for group in pods) else []
+    lists += [STORAGECLASSES] if ready.claims or any(group.pod.ephemeral for group in pods) else []
+    lists += [NODES] if any(_is_particular(group.pod) for group in pods) else []
     return questions | {(resource.plural, ""): partial(_list, api, resource) for resource in lists}
 
 
-def _is_particular(spec: Mapping[str, Any]) -> bool:
+def _is_particular(pod: PodSpec) -> bool:
     """True if some nodes will not do. The little that the operator's own container asks for is not meant."""
-    asks = requested({"containers": spec.get("containers")})
-    return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
+    asks = any(container.requests for container in pod.containers)
+    return asks or bool(pod.node_selector) or pod.has_affinity
 
 
 def _get(api: Api, resource: Resource, name: str) -> Lookup:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
-from allaboard.backends.kubernetes.client.values import at, dicts, texts
+from allaboard.backends.kubernetes.client.values import at
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery import pod_security as podsecurity
 from allaboard.backends.kubernetes.discovery.capacity import Pods, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_for, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
+from allaboard.backends.kubernetes.discovery.kueue_objects import cluster_queue, flavor
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
 from allaboard.backends.kubernetes.observe.objects import object_seen
@@ -41,7 +42,7 @@ from allaboard.errors import Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import MULTIKUEUE
-from allaboard.gangs.requests import amount, requested
+from allaboard.gangs.requests import amount
 from allaboard.gangs.topology import label_of
 from allaboard.job.gpus import nearest_device
 from allaboard.text.names import nearest, one_of
@@ -379,8 +380,8 @@ def gang_total(pods: Sequence[Pods], job: Resource) -> dict[str, Decimal]:
     """The total that all members count for, by the names of quotas."""
     total: dict[str, Decimal] = {"pods": Decimal(0), f"count/{job.name}": Decimal(1)}
     for group in pods:
-        for which in ("requests", "limits"):
-            for name, value in requested(group.spec, which).items():
+        for which, amounts in (("requests", group.pod.requests), ("limits", group.pod.limits)):
+            for name, value in amounts.items():
                 key = f"{which}.{name}"
                 total[key] = total.get(key, Decimal(0)) + value * group.replicas
         total["pods"] += group.replicas
@@ -486,13 +487,11 @@ def limit_range(facts: Facts) -> Iterator[Check]:
 
 def _beyond(item: Limit, pods: Sequence[Pods]) -> Iterator[str]:
     for group in pods:
-        whole = {which: requested(group.spec, which) for which in ("requests", "limits")}
-        things = [("Pod", f"a pod of {group.role}", whole["requests"], whole["limits"])]
-        for container in group.spec["containers"]:
-            alone = {"containers": [container]}
-            who = f"container {container['name']} of {group.role}"
-            things.append(("Container", who, requested(alone), requested(alone, "limits")))
-        for kind, who, requests, limits in things:
+        bounded = [("Pod", f"a pod of {group.role}", group.pod.requests, group.pod.limits)]
+        for container in group.pod.containers:
+            who = f"container {container.name} of {group.role}"
+            bounded.append(("Container", who, container.requests, container.limits))
+        for kind, who, requests, limits in bounded:
             if kind != item.type:
                 continue
             for name, most in item.max.items():
@@ -513,9 +512,9 @@ def _imposed(item: Limit, pods: Sequence[Pods]) -> Iterator[str]:
     most = item.default.get("memory")
     if item.type == "Container" and most:
         for group in pods:
-            for container in group.spec["containers"]:
-                if "memory" not in requested({"containers": [container]}, "limits"):
-                    who = f"container {container['name']} of {group.role}"
+            for container in group.pod.containers:
+                if "memory" not in container.limits:
+                    who = f"container {container.name} of {group.role}"
                     yield f"{who} states no memory and would be killed at {most}"
 
 
@@ -563,8 +562,8 @@ def _admission(facts: Facts) -> Iterator[Check]:
         )
         return
     name = facts.cluster_queue.body["metadata"]["name"]
-    flavors = {n: lookup.body for n, lookup in facts.flavors.items() if lookup.body is not None}
-    admission = judge(facts.cluster_queue.body, flavors, facts.pods)
+    flavors = {n: flavor(lookup.body) for n, lookup in facts.flavors.items() if lookup.body is not None}
+    admission = judge(cluster_queue(facts.cluster_queue.body), flavors, facts.pods)
     where = f"clusterqueue/{name}"
     if admission.never:
         evidence = tuple(_quote(where, "spec.resourceGroups", reason) for reason in admission.never)
@@ -797,12 +796,10 @@ def _waiting(holder: str, subject: str, reason: str) -> Check:
 
 
 def _ephemeral(group: Pods, facts: Facts) -> Iterator[Check]:
-    for volume in dicts(group.spec.get("volumes")):
-        template = at(volume, "ephemeral", "volumeClaimTemplate")
+    for name, template in group.pod.ephemeral:
         if template and facts.storage_classes is not None:
-            holder = f"the ephemeral volume {volume['name']} of {group.role}"
-            claim = namespace_objects.claim(template)
-            yield from _unbound(holder, f"volume/{volume['name']}", claim, False, facts)
+            holder = f"the ephemeral volume {name} of {group.role}"
+            yield from _unbound(holder, f"volume/{name}", namespace_objects.claim(template), False, facts)
 
 
 def secrets(facts: Facts) -> Iterator[Check]:
@@ -897,7 +894,7 @@ def disruptions(facts: Facts) -> Iterator[Check]:
 def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
     every = facts.survey.nodes or ()
     for group in facts.pods:
-        for name, value in requested(group.spec).items():
+        for name, value in group.pod.requests.items():
             if "/" in name and value > 0 and not any(amount(n.allocatable.get(name, 0)) for n in every):
                 if (check := gpu_nodes.slice_not_offered(name, group.role, every, severity)) is not None:
                     yield check
@@ -923,7 +920,7 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
                     severity,
                 )
                 return
-        reasons = {node.name: capacity.why_not(group.spec, node) for node in every}
+        reasons = {node.name: capacity.misfit(group.pod, node) for node in every}
         open_ = [node for node in every if reasons[node.name] is None]
         if not open_:
             quotes = tuple(_quote(f"node/{name}", "", f"{reason}") for name, reason in [*reasons.items()][:8])
@@ -933,7 +930,7 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
             )
             yield Check("nodes", False, f"no node takes the members of {group.role}", quotes, fix, severity)
             return
-        lacks = {node.name: capacity.lacking(group.spec, node) for node in open_}
+        lacks = {node.name: capacity.lacking(group.pod, node) for node in open_}
         if all(lacks.values()):
             best = min(open_, key=lambda node: len(lacks[node.name]))
             quotes = tuple(
@@ -946,7 +943,7 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
 
 
 def _label_fix(group: Pods, facts: Facts) -> str | None:
-    for label, wanted in texts(group.spec.get("nodeSelector")).items():
+    for label, wanted in group.pod.node_selector.items():
         values = sorted({n.labels[label] for n in facts.survey.nodes or () if label in n.labels})
         if wanted not in values:
             return (
@@ -984,7 +981,7 @@ def dry_run(facts: Facts) -> Iterator[Check]:
     every = [*facts.tried, *(facts.pods_tried or ())]
     refused = [t for t in every if t.error is not None and not isinstance(t.error, Exists)]
     said_already: set[str] = set()
-    limited = {name for group in facts.pods for name in requested(group.spec, "limits")}
+    limited = {name for group in facts.pods for name in group.pod.limits}
     for result in refused:
         causes = result.error.causes if isinstance(result.error, ApiError) else ()
         if causes and all(cause.message == "unknown field" for cause in causes):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from allaboard.backends.check import WARNING, Check
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, text
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, Json, Lookup
 from allaboard.diagnosis import Evidence
@@ -62,15 +62,8 @@ def judge(
             yield Check("device_class", False, f"device class {name} does not exist", fix=fix)
             continue
         most = {template: count for template, (of_class, count) in wanted.items() if of_class == name}
-        members = {group.role: (most.get(_template(group.spec) or "", 0), group.replicas) for group in pods}
+        members = {group.role: (most.get(group.pod.claim_template, 0), group.replicas) for group in pods}
         yield from _enough(name, lookup.body, {r: m for r, m in members.items() if m[0]}, slices)
-
-
-def _template(spec: Json) -> str | None:
-    claims = spec.get("resourceClaims") or ()
-    return next(
-        (c.get("resourceClaimTemplateName") for c in claims if c.get("resourceClaimTemplateName")), None
-    )
 
 
 def _enough(
@@ -109,16 +102,16 @@ def _enough(
 
 
 def _expressions(of_class: Json) -> str:
-    selectors = (of_class.get("spec") or {}).get("selectors") or ()
-    return "\n".join(str((selector.get("cel") or {}).get("expression", "")) for selector in selectors)
+    selectors = dicts(at(of_class, "spec", "selectors"))
+    return "\n".join(text(at(selector, "cel", "expression")) for selector in selectors)
 
 
 def _devices(slices: Sequence[Json], drivers: Sequence[str]) -> dict[str, int]:
     """Node -> its devices of these drivers; those of no one node stand under an empty name."""
     counts: dict[str, int] = {}
     for part in slices:
-        spec: Mapping[str, Any] = part.get("spec") or {}
+        spec = mapping(part.get("spec"))
         if spec.get("driver") in drivers:
-            node = str(spec.get("nodeName") or "")
-            counts[node] = counts.get(node, 0) + len(spec.get("devices") or ())
+            node = text(spec.get("nodeName"))
+            counts[node] = counts.get(node, 0) + len(dicts(spec.get("devices")))
     return counts

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from allaboard.backends.check import WARNING, Check
-from allaboard.backends.kubernetes.discovery.capacity import Pods, why_not
+from allaboard.backends.kubernetes.discovery.capacity import Pods, misfit
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.diagnosis import Evidence
-from allaboard.gangs.requests import amount, requested
+from allaboard.gangs.requests import amount
 from allaboard.job import gpus
 from allaboard.text.names import one_of
 
@@ -78,7 +78,7 @@ _WAIT = "wait until the state is success; where it is failed, ask who runs the n
 
 def recarving(pods: Sequence[Pods], nodes: Sequence[Node]) -> Iterator[Check]:
     """Nodes that are being carved into slices offer none meanwhile, and those that are there may change."""
-    asked = [name for group in pods for name in requested(group.spec) if gpus.profile_of(name) is not None]
+    asked = [name for group in pods for name in group.pod.requests if gpus.profile_of(name) is not None]
     changing = [*_recarved(nodes)]
     # Of nodes that offer nothing yet `nodes` says it.
     if changing and any(amount(node.allocatable.get(name, 0)) > 0 for name in asked for node in nodes):
@@ -98,7 +98,7 @@ def sharing(pods: Sequence[Pods], nodes: Sequence[Node]) -> Iterator[Check]:
             node
             for node in nodes
             if node.labels.get(SHARING) == strategy
-            and any(_asks_for_gpus(group) and why_not(group.spec, node) is None for group in pods)
+            and any(_asks_for_gpus(group) and misfit(group.pod, node) is None for group in pods)
         ]
         if not shared:
             continue
@@ -111,7 +111,7 @@ def sharing(pods: Sequence[Pods], nodes: Sequence[Node]) -> Iterator[Check]:
 
 
 def _asks_for_gpus(group: Pods) -> bool:
-    return any(name.startswith("nvidia.com/") and value > 0 for name, value in requested(group.spec).items())
+    return any(name.startswith("nvidia.com/") and value > 0 for name, value in group.pod.requests.items())
 
 
 def _quoted(nodes: Sequence[Node], label: str) -> tuple[Evidence, ...]:
