@@ -66,15 +66,15 @@ _SYSCTLS = frozenset(
 
 
 def level_of(namespace: Json) -> str:
-    """What a namespace enforces; ``privileged``, which is everything, where it says nothing. A cluster may
-    have another default, which no request can read.
+    """The level that a namespace enforces; ``privileged``, which allows everything, where its labels name
+    none. A cluster may have another default, which no request can read.
     """
     level = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "privileged")
     return level if level in LEVELS else "restricted"  # as the API server does
 
 
 def violations(spec: Json, level: str) -> list[str]:
-    """What a pod of this spec would be refused for, each naming the container or volume."""
+    """The violations for which a pod of this spec would be refused, each naming the container or volume."""
     if level == "privileged":
         return []
     problems = [*_baseline(spec)]

@@ -32,7 +32,7 @@ class PreparedAttempt(Rendered):
 
     @property
     def objects(self) -> tuple[Mapping[str, str], ...]:
-        """What the record keeps of them: enough to find them, the job last."""
+        """The references that the record keeps: enough to find the objects, the job last."""
         return tuple(
             {"apiVersion": m["apiVersion"], "kind": m["kind"], "name": m["metadata"]["name"]}
             for m in self.manifests
@@ -94,7 +94,7 @@ def prepare_attempt(
 
 @contextmanager
 def _gathered(errors: list[BadInput]) -> Iterator[None]:
-    """What is wrong within is noted, and what comes after is looked at all the same."""
+    """A block whose BadInput is noted, so that the next block runs all the same."""
     try:
         yield
     except BadInput as error:
@@ -118,8 +118,8 @@ def _with_champion(
 
     where = f"{site.store.rstrip('/')}/{job.name}"
     if "://" not in where:
-        said = f"who launches looks it up, and {where} is a folder; say --store s3://bucket/prefix"
+        message = f"who launches looks it up, and {where} is a folder; say --store s3://bucket/prefix"
         raise BadInput(
-            f"job {job.name!r} cannot run on a cluster:", [Problem("checkpoints.start_from", said)]
+            f"job {job.name!r} cannot run on a cluster:", [Problem("checkpoints.start_from", message)]
         )
     return from_champion(job, where, environ)

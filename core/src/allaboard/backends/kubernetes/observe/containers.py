@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.backends.base import Selection
-from allaboard.backends.kubernetes.observe.objects import at, pod_seen
+from allaboard.backends.kubernetes.client.values import at
+from allaboard.backends.kubernetes.observe.objects import pod_seen
 from allaboard.runs.observation import ContainerSeen, PodSeen, Try
 
 Json = Mapping[str, Any]

@@ -11,6 +11,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node
+from allaboard.backends.kubernetes.discovery.pod_specs import pod_spec
 from allaboard.backends.kubernetes.observe.objects import (
     from_nodes,
     object_seen,
@@ -23,7 +24,7 @@ from allaboard.diagnosis.placement import is_closed
 from allaboard.diagnosis.verdict import refusal_verdict
 from allaboard.engines import engine_of_object
 from allaboard.engines.base import AddedContainer
-from allaboard.gangs.requests import amount, requested
+from allaboard.gangs.requests import amount
 from allaboard.job.gpus import nearest_device
 from allaboard.runs.observation import ContainerSeen, Objects, Observation, Obstacle, PodSeen, Try
 from allaboard.text.units import counted
@@ -250,7 +251,8 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
     """
     if not nodes:
         return None
-    asked = {name: value for name, value in requested(spec).items() if value > 0}
+    pod = pod_spec(spec)
+    asked = {name: value for name, value in pod.requests.items() if value > 0}
     for name, value in asked.items():
         most = max((amount(n.allocatable.get(name, 0)) for n in nodes), default=Decimal(0))
         device = "/" in name
@@ -266,7 +268,7 @@ def impossible(spec: Json, nodes: Sequence[Node]) -> tuple[str, str] | None:
     reasons: dict[str, int] = {}
     for node in nodes:
         willing = replace(node, ready=True, cordoned=False)
-        obstacle = capacity.why_not(spec, willing) or next(iter(capacity.lacking(spec, node)), None)
+        obstacle = capacity.misfit(pod, willing) or next(iter(capacity.lacking(pod, node)), None)
         if obstacle is None:
             return None
         reasons[obstacle] = reasons.get(obstacle, 0) + 1
@@ -290,7 +292,7 @@ def _too_large_together(scene: Scene) -> Iterator[Obstacle]:
         return
     pod = scene.pods[waits[0]]
     scheduled = pod.condition("PodScheduled")
-    gpus = any("/" in name for group in groups for name in requested(group.spec))
+    gpus = any("/" in name for group in groups for name in group.pod.requests)
     text = (
         f"{fits} of its {scene.needed} members have a place at once, even on empty nodes: it can never start"
     )

@@ -4,10 +4,23 @@ Fields that are missing or of the wrong kind are left out: nothing here raises. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from allaboard.backends.kubernetes.client.values import (
+    MOST_ITEMS,
+    Json,
+    as_text,
+    at,
+    dicts,
+    is_scalar,
+    mapping,
+    moment,
+    text,
+    texts,
+    whole,
+)
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import Engine
 from allaboard.runs.observation import (
@@ -21,17 +34,11 @@ from allaboard.runs.observation import (
     Refused,
     Try,
 )
-from allaboard.text.units import from_rfc3339
 
-Json = Mapping[str, Any]
-LONGEST = 4096
-"""Characters of a text that are kept."""
 MOST_FACTS, DEEPEST = 600, 14
 """Scalars of one object that are kept, and how deep they may lie."""
 MOST_KNOWN = 4096
 """Pods whose values are kept between looks."""
-MOST_ITEMS = 2000
-"""Objects of one kind that are looked at; of events five times as many."""
 TRAINS = frozenset({"pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi", "mxnet", "node", "trainer"})
 """Containers that train, by the names that operators give them."""
 
@@ -66,74 +73,6 @@ def objects_of(
     )
 
 
-# --- hostile values ----------------------------------------------------------------------------------------
-
-
-def dicts(value: Any, most: int = MOST_ITEMS) -> list[Json]:
-    """The mappings of a list, or of a List object."""
-    if value is None:
-        return []
-    if isinstance(value, Mapping):
-        value = value.get("items")
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return []
-    return [item for item in value[:most] if type(item) is dict or isinstance(item, Mapping)]
-
-
-_NOTHING: Json = {}
-
-
-def mapping(value: Any) -> Json:
-    """A mapping; an empty one in the place of anything else."""
-    return value if type(value) is dict or isinstance(value, Mapping) else _NOTHING
-
-
-def at(value: Any, *path: str) -> Any:
-    """The value at a path of mappings; None where it is not there."""
-    for key in path:
-        if type(value) is not dict and not isinstance(value, Mapping):
-            return None
-        value = value.get(key)
-    return value
-
-
-def text(value: Any) -> str:
-    return value[:LONGEST] if isinstance(value, str) else ""
-
-
-def whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31 else None
-
-
-def moment(value: Any) -> float | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        return from_rfc3339(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def texts(value: Any) -> dict[str, str]:
-    """The scalars of a mapping as text."""
-    if not isinstance(value, Mapping):
-        return {}
-    pairs = list(value.items())[:MOST_FACTS]
-    return {str(k)[:300]: _scalar(v) for k, v in pairs if _is_scalar(v)}
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool)
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int) and abs(value) > 1 << 63:
-        return ""
-    return str(value)[:LONGEST]
-
-
 def _facts(value: Any, path: str = "") -> dict[str, str]:
     facts: dict[str, str] = {}
     for name, scalar in _leaves(value, path, 0):
@@ -144,8 +83,8 @@ def _facts(value: Any, path: str = "") -> dict[str, str]:
 
 
 def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
-    if _is_scalar(value):
-        yield path, _scalar(value)
+    if is_scalar(value):
+        yield path, as_text(value)
     elif depth > DEEPEST:
         return
     elif isinstance(value, Mapping):
@@ -307,15 +246,15 @@ def _containers(spec: Json, status: Json, trains: str) -> Iterator[ContainerSeen
     """All containers, also those of the spec without a status, the init containers first."""
     inits, init_statuses = _named(spec.get("initContainers")), _named(status.get("initContainerStatuses"))
     for name in {**inits, **init_statuses}:
-        stays = inits.get(name, _NOTHING).get("restartPolicy") == "Always"
+        stays = mapping(inits.get(name)).get("restartPolicy") == "Always"
         role = "sidecar" if stays else "init"
-        yield _container(name, role, init_statuses.get(name, _NOTHING), inits.get(name, _NOTHING))
+        yield _container(name, role, mapping(init_statuses.get(name)), mapping(inits.get(name)))
     mains, statuses = _named(spec.get("containers")), _named(status.get("containerStatuses"))
     names = [*{**mains, **statuses}]
     main = trains if trains in names else next((n for n in names if n in TRAINS), next(iter(names), None))
     for name in names:
         role = "main" if name == main else "sidecar"
-        yield _container(name, role, statuses.get(name, _NOTHING), mains.get(name, _NOTHING))
+        yield _container(name, role, mapping(statuses.get(name)), mapping(mains.get(name)))
 
 
 def _named(containers: Any) -> dict[str, Json]:

@@ -27,12 +27,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from allaboard.backends.kubernetes.client.values import at
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
 from allaboard.backends.kubernetes.observe.objects import (
-    at,
     event_seen,
     from_nodes,
     object_seen,
@@ -540,20 +540,20 @@ _MOST_READ = 64
 
 def _read_job(engine: Engine, job: Json | None, pods: Sequence[Json]) -> _JobRead:
     """Read a job and its pods. What is the same object of the same version is read once by a look."""
-    things = () if job is None else (job, *pods)
-    key = (engine.NAME, tuple((id(thing), _version(thing)) for thing in things))
+    bodies = () if job is None else (job, *pods)
+    key = (engine.NAME, tuple((id(body), _version(body)) for body in bodies))
     if (known := _READ.get(key)) is not None:
         return known
     read = _JobRead(job, tuple(pods), engine.read(job, pods), 0 if job is None else engine.needed(job))
-    if things and all(version for _, version in key[1]):
+    if bodies and all(version for _, version in key[1]):
         if len(_READ) >= _MOST_READ:
             _READ.clear()
         _READ[key] = read
     return read
 
 
-def _version(thing: Json) -> str:
-    return str((thing.get("metadata") or {}).get("resourceVersion") or "")
+def _version(body: Json) -> str:
+    return str((body.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def _seen(engine: Engine, pods: Sequence[Json]) -> list[PodSeen]:

@@ -17,16 +17,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from allaboard.backends.kubernetes.observe.objects import (
-    Json,
-    at,
-    dicts,
-    latest,
-    moment,
-    objects_of,
-    text,
-    texts,
-)
+from allaboard.backends.kubernetes.client.values import Json, at, dicts, moment, text, texts
+from allaboard.backends.kubernetes.observe.objects import latest, objects_of
 from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.diagnosis.logs import Log
 from allaboard.engines import Engine, engine_of_object

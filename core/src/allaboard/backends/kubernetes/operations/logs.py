@@ -1,4 +1,4 @@
-"""Which logs of a run can be read."""
+"""Logs of a run that can be read."""
 
 from __future__ import annotations
 

@@ -66,11 +66,11 @@ HANG_EVERY = 30.0
 MOST_RECORDS = 1000
 """Records of a job that are looked through for its last good run."""
 LAST_TRIES, LAST_REST = 2, 2.0
-"""How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
+"""The times that a busy node is asked again for the last lines of rank 0, and the seconds before each."""
 
 LAST_WORDS, LAST_WORDS_EVERY = 10, 0.2
-"""How often the end of a run is held back for members that are just being deleted, and for how many seconds
-each time.
+"""The times that the end of a run is held back for members that are just being deleted, and the seconds of
+each.
 """
 
 
@@ -89,7 +89,7 @@ def session_of(workspace: Workspace, stored: Stored) -> FollowSession:
 
 
 def observe(api: Api, workspace: Workspace, run: str, evidence: bool = False) -> Observation:
-    """What is seen now. The first look that finds a run at its end writes that down.
+    """The run as it is now. The first look that finds a run at its end records that end.
 
     While the run is followed and nothing of it has changed since the last look, nothing is asked but what no
     row tells: what rank 0 reports, and now and then why the run goes no further.
@@ -178,9 +178,9 @@ def _observe_live(
 def _without_bulk(objects: AttemptObjects) -> AttemptObjects:
     """The same without what nothing reads and which is the larger half of an object."""
 
-    def shortened(thing: Json) -> Json:
-        metadata = {k: v for k, v in thing["metadata"].items() if k != "managedFields"}
-        return {**thing, "metadata": metadata}
+    def shortened(body: Json) -> Json:
+        metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
+        return {**body, "metadata": metadata}
 
     job = None if objects.job is None else shortened(objects.job)
     return replace(objects, job=job, pods=tuple(shortened(pod) for pod in objects.pods))
@@ -265,9 +265,9 @@ def _with_history(
 
 
 def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, seen: Observation) -> None:
-    """Whether the run makes no progress although its members run, for the history. Its members are asked when
-    they wrote last, once rank 0 is silent for longer than the run may be, and then now and then; where all of
-    them are silent, where their processes are, too.
+    """Look for a run that makes no progress although its members run, and note it in the history. Its members
+    are asked when they wrote last, once rank 0 is silent for longer than the run may be, and then now and
+    then; where all of them are silent, they are asked for their stacks, too.
     """
     layout, collector = Layout.from_dict(objects.stored.layout), history.collector
     policy, movement = layout.policy, _with_report(collector.movement, seen)
@@ -278,7 +278,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
         history.moves()
         return
     asked = silence.to_ask(container_runs(layout, objects.pods))
-    begun = max((one.begun or 0.0 for one in asked), default=0.0)
+    begun = max((container_run.begun or 0.0 for container_run in asked), default=0.0)
     # Before the first line of this start the clocks of phases rule.
     if movement.since < begun or not is_overdue(policy.hang_after, movement, objects.now):
         history.moves()
@@ -292,7 +292,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if newest > movement.since:
         movement = collector.movement = movement.moved(newest)
     # Of a member whose node does not answer nobody knows whether it writes.
-    all_answered = last.keys() >= {one.rank for one in asked}
+    all_answered = last.keys() >= {container_run.rank for container_run in asked}
     overdue = bool(last) and all_answered and is_overdue(policy.hang_after, movement, objects.now)
     if overdue and policy.hang_after is None and not history.knows_last_good:
         history.knows_last_good = True
@@ -302,19 +302,19 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if not overdue:
         history.moves()
         return
-    told: StacksSeen | None = None
+    answer: StacksSeen | None = None
     if by_word:
-        told = _what_they_answer(api, history, objects, asked)
+        answer = _answers_by_file(api, history, objects, asked)
     elif history.take_turn(objects.now):
-        told = ask_stacks(api, asked)
-    if told is not None:
-        history.stall = _stall_of(told, last, sure=policy.hang_after is not None)
+        answer = ask_stacks(api, asked)
+    if answer is not None:
+        history.stall = _stall_of(answer, last, sure=policy.hang_after is not None)
 
 
-def _what_they_answer(
+def _answers_by_file(
     api: Api, history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun]
 ) -> StacksSeen | None:
-    """What members answer to a word in a file, over several looks; None: they are not asked now, or still
+    """The answers of members to a word in a file, over several looks; None: they are not asked now, or still
     have time.
     """
     if not history.word:
@@ -325,11 +325,11 @@ def _what_they_answer(
         except Forbidden:
             return StacksSeen(reason=by_file.FORBIDDEN.format(objects.stored.body["metadata"]["namespace"]))
         history.word_at = objects.now
-    told, all_answered = by_file.answers(api, history.word, tries)
+    answer, all_answered = by_file.answers(api, history.word, tries)
     if not all_answered and objects.now - history.word_at < by_file.WAIT:
         return None
     history.word = ""
-    return told
+    return answer
 
 
 def _longest_pause_of_last_good(api: Api, own: RunRecord) -> float:
@@ -340,23 +340,23 @@ def _longest_pause_of_last_good(api: Api, own: RunRecord) -> float:
         bodies = api.list(CONFIGMAPS, labels=selector(own.job), at_most=MOST_RECORDS)[0]
     except Forbidden:
         return 0.0
-    stored = {one.record.run: one for one in parse_records(bodies)}
-    good = last_good(own, (one.record for one in stored.values()))
+    stored = {each.record.run: each for each in parse_records(bodies)}
+    good = last_good(own, (each.record for each in stored.values()))
     return 0.0 if good is None else progress.from_dict(stored[good.run].report).progress.longest_pause
 
 
-def _stall_of(told: StacksSeen, last: Mapping[int, float], *, sure: bool) -> Stall | None:
+def _stall_of(answer: StacksSeen, last: Mapping[int, float], *, sure: bool) -> Stall | None:
     """By the stacks; by silence alone where there are none."""
-    if not positions(told.looks):
-        return stall_of_silence(last, told.reason or NO_ALLABOARD)
-    stall = stall_of(told.looks, max(last.values()), sure=sure)
-    if stall is None or told.reason is None:
+    if not positions(answer.looks):
+        return stall_of_silence(last, answer.reason or NO_ALLABOARD)
+    stall = stall_of(answer.looks, max(last.values()), sure=sure)
+    if stall is None or answer.reason is None:
         return stall
-    return replace(stall, text=f"{stall.text}; {told.reason}")
+    return replace(stall, text=f"{stall.text}; {answer.reason}")
 
 
 def look_standing(api: Api, workspace: Workspace, run: str, at_least: float = 0.0) -> Standing:
-    """Where the processes of a run are, unless a member has written in the last ``at_least`` seconds."""
+    """The stacks of the processes of a run, unless a member has written in the last ``at_least`` seconds."""
     objects = read_objects(api, find_run(api, workspace, run))
     layout = Layout.from_dict(objects.stored.layout)
     tries = silence.to_ask(container_runs(layout, objects.pods))
@@ -394,7 +394,7 @@ def _with_checkpoints(workspace: Workspace, stored: Stored, observation: Observa
 
 
 def load_archive(api: Api, history: AttemptHistory, stored: Stored, attempt: int) -> None:
-    """What other processes have read of the logs of an attempt that is over is known here, too."""
+    """Add what other processes have read of the logs of an attempt that is over."""
     if not history.is_shared:
         history.is_shared = True
         tries = archive.load(api, stored, attempt, stored.record.generation)
@@ -426,7 +426,10 @@ def collect_logs(
     """
     if not objects.pods and not over:
         return
-    tries = [replace(one, leaving=True) if one.uid in going else one for one in tries]
+    tries = [
+        replace(container_run, leaving=True) if container_run.uid in going else container_run
+        for container_run in tries
+    ]
     collect(api, None, collector, tries, over=over, asked=asked)
 
 
@@ -444,11 +447,11 @@ def listen(
         return
     fresh = session.to_listen(tries, rank_0=takes_rank_0(objects.stored))
     logs = history.collector.logs
-    session.add_listening(fresh, lambda one, held: listening.start(api, one, logs, held))
+    session.add_listening(fresh, lambda container_run, held: listening.start(api, container_run, logs, held))
 
 
 def _collect_last_lines(api: Api, collector: EvidenceCollector, objects: AttemptObjects) -> None:
-    """What rank 0 achieved stands in its last lines: a node that is busy is asked for them again."""
+    """Read the last lines of rank 0, which hold its results: a node that is busy is asked for them again."""
     for _ in range(LAST_TRIES):
         if not collector.is_behind:
             return
@@ -459,7 +462,7 @@ def _collect_last_lines(api: Api, collector: EvidenceCollector, objects: Attempt
 def observe_job(
     api: Api, workspace: Workspace, kind: str, name: str, evidence: bool = False, uid: str | None = None
 ) -> Observation:
-    """What is seen now of a job that another tool made (`foreign`)."""
+    """A job that another tool made, as it is now (`foreign`)."""
     engine = engine_of_kind(kind)
     try:
         return foreign.observe(api, engine, name, evidence=evidence, uid=uid)

@@ -28,8 +28,8 @@ _SECCOMP = ("RuntimeDefault",)
 
 
 def without_dry_run(pods: Sequence[Pods], namespace: Lookup) -> Iterator[Check]:
-    """What the rules say where no pod may be tried. Another constraint may be bound to the service account:
-    what breaks them is a warning.
+    """The verdict of the rules where no pod may be tried. Another constraint may be bound to the service
+    account, so a violation is a warning.
     """
     metadata = (namespace.body or {}).get("metadata") or {}
     wrong = [
@@ -38,16 +38,20 @@ def without_dry_run(pods: Sequence[Pods], namespace: Lookup) -> Iterator[Check]:
         for text in violations(group.spec, metadata.get("annotations") or {})
     ]
     if wrong:
-        words = "members break OpenShift's constraint restricted-v2, the only one that every account may use"
-        fix = "take out of the job and its pod what is named, or bind another SCC to its service account"
-        yield Check("scc", False, words, tuple(wrong), fix, WARNING)
+        summary = (
+            "members break OpenShift's constraint restricted-v2, the only one that every account may use"
+        )
+        fix = "remove the named fields from the job and its pod, or bind another SCC to its service account"
+        yield Check("scc", False, summary, tuple(wrong), fix, WARNING)
     else:
-        words = "members keep OpenShift's constraint restricted-v2; no pod could be tried (create pods)"
-        yield Check("scc", True, words)
+        summary = "members keep OpenShift's constraint restricted-v2; no pod could be tried (create pods)"
+        yield Check("scc", True, summary)
 
 
 def violations(spec: Json, annotations: Mapping[str, str]) -> list[str]:
-    """What restricted-v2 refuses a pod of this spec for. ``annotations``: those of its namespace."""
+    """The violations for which restricted-v2 refuses a pod of this spec. ``annotations``: those of its
+    namespace.
+    """
     return list(dict.fromkeys([*_of_pod(spec, annotations), *_of_containers(spec, annotations)]))
 
 
@@ -68,8 +72,8 @@ def _of_pod(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
 
 def _of_containers(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
     for field in ("initContainers", "containers"):
-        for one in spec.get(field) or ():
-            where, context = f"container {one.get('name')}", one.get("securityContext") or {}
+        for container in spec.get(field) or ():
+            where, context = f"container {container.get('name')}", container.get("securityContext") or {}
             if context.get("privileged"):
                 yield f"{where}: privileged"
             if context.get("allowPrivilegeEscalation"):
@@ -77,7 +81,7 @@ def _of_containers(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
             added = {*((context.get("capabilities") or {}).get("add") or ())} - {"NET_BIND_SERVICE"}
             if added:
                 yield f"{where}: capabilities.add {', '.join(sorted(added))}"
-            if any(port.get("hostPort") for port in one.get("ports") or ()):
+            if any(port.get("hostPort") for port in container.get("ports") or ()):
                 yield f"{where}: hostPort"
             yield from _user(where, context, annotations)
 
@@ -92,8 +96,8 @@ def _user(where: str, context: Json, annotations: Mapping[str, str]) -> Iterator
 
 
 def _within(number: Any, ranges: str | None) -> bool:
-    """Whether a user or group is in one of the ranges ``1000680000/10000`` (first and size) or ``1-9``. No
-    known range holds none.
+    """True if a user or group is in one of the ranges ``1000680000/10000`` (first and size) or ``1-9``.
+    Without a known range it is in none.
     """
     if isinstance(number, bool) or not isinstance(number, int):
         return False
