@@ -267,9 +267,7 @@ def test_a_node_that_does_not_answer_hides_its_own_logs_alone(node: Node) -> Non
     node.dead.add("worker-0")
     lines, cursor = once(node)
     assert texts(lines) == ["here"]
-    assert [line.text for line in gaps(lines)] == [
-        "its log cannot be read now: its node does not answer"
-    ]
+    assert [line.text for line in gaps(lines)] == ["its log cannot be read now: its node does not answer"]
     assert once(node, cursor=cursor)[0] == [], "once is enough"
     node.dead.clear()
     assert texts(once(node, cursor=cursor)[0]) == ["there"]
