@@ -119,7 +119,7 @@ def complained(
     verdict = first.verdict
     assert verdict is not None
     others = {complaint.pod.name for complaint in every} - {first.pod.name}
-    more = f" (and so with {len(others)} more)" if others else ""
+    more = f" (the same holds for {len(others)} more)" if others else ""
     yield Finding(
         code,
         f"{first.sentence}{more}",

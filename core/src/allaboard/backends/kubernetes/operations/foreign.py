@@ -179,9 +179,9 @@ def _observe_gone(api: Api, engine: Engine, name: str, uid: str | None) -> Obser
         note = f"the job is gone; an event tells why: stopped by {stop.by}: {stop.reason}"
         return replace(seen, stop=stop, stopped=True, finished=stop.at, notes=(note,))
     if end is None:
-        note = "the job is gone (its ttl, or somebody deleted it), and how it ended was not seen"
+        note = "the job is gone: its ttl is over or somebody deleted it; nobody saw how it ended"
         return replace(seen, deleted=True, notes=(note,))
-    note = "the job is gone; an event of its operator tells how it ended"
+    note = "the job is gone; an event of its operator says how it ended"
     return replace(seen, recorded=end.value, notes=(note,))
 
 
