@@ -32,6 +32,13 @@ def dicts(value: Any, most: int = MOST_ITEMS) -> list[Json]:
     return [item for item in value[:most] if type(item) is dict or isinstance(item, Mapping)]
 
 
+def scalars(value: Any) -> tuple[str, ...]:
+    """The scalars of a list as text."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return ()
+    return tuple(as_text(item) for item in value[:MOST_ITEMS] if is_scalar(item))
+
+
 def mapping(value: Any) -> Json:
     """A mapping; an empty one in the place of anything else."""
     return value if type(value) is dict or isinstance(value, Mapping) else _NOTHING

@@ -33,6 +33,7 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
     resource_for,
 )
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, moment, text, texts, whole
 from allaboard.backends.kubernetes.discovery.components import (
     BY_GANG,
     KAI_TOPOLOGIES,
@@ -48,7 +49,7 @@ from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.text.units import from_rfc3339, show_seconds
+from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -313,8 +314,8 @@ def _kai_topologies(api: Api, kinds: frozenset[str], may: May) -> dict[str, tupl
 
 
 def _labels_of_levels(topology: Json) -> Iterator[str]:
-    levels = (topology.get("spec") or {}).get("levels") or ()
-    return (str(level["nodeLabel"]) for level in levels if level.get("nodeLabel"))
+    levels = dicts(at(topology, "spec", "levels"))
+    return filter(None, (text(level.get("nodeLabel")) for level in levels))
 
 
 def _silent_operators(api: Api, kinds: frozenset[str], may: May) -> frozenset[str]:
@@ -357,11 +358,10 @@ def served(api: Api) -> frozenset[str]:
 
 
 def _aggregated(answer: Json) -> Iterator[str]:
-    for group in answer.get("items") or ():
-        for version in group.get("versions") or ():
-            for resource in version.get("resources") or ():
-                kind = (resource.get("responseKind") or {}).get("kind")
-                if kind:
+    for group in dicts(answer.get("items")):
+        for version in dicts(group.get("versions")):
+            for resource in dicts(version.get("resources")):
+                if kind := text(at(resource, "responseKind", "kind")):
                     yield f"{group['metadata']['name']}/{version['version']}/{kind}"
 
 
@@ -373,14 +373,14 @@ def _one_by_one(api: Api, answer: Json) -> frozenset[str]:
         "karpenter.sh",
     }
     kinds = set()
-    for group in answer.get("groups") or ():
-        for version in group.get("versions") or ():
+    for group in dicts(answer.get("groups")):
+        for version in dicts(group.get("versions")):
             if group["name"] in wanted:
                 try:
                     listed = api.raw("GET", f"/apis/{version['groupVersion']}")
                 except Missing:
                     continue
-                resources = listed.get("resources") or ()
+                resources = dicts(listed.get("resources"))
                 kinds |= {f"{version['groupVersion']}/{r['kind']}" for r in resources if "/" not in r["name"]}
     return frozenset(kinds)
 
@@ -435,7 +435,7 @@ def may(api: Api, verb: str, group: str, resource: str, sub: str, namespace: str
         answer = api.create(ACCESS_REVIEWS, body)
     except (Forbidden, Missing):
         return False
-    return bool((answer.get("status") or {}).get("allowed"))
+    return at(answer, "status", "allowed") is True
 
 
 def _listed(
@@ -501,15 +501,14 @@ def _at_home(api: Api, part: Component, may: May, now: float) -> list[Sign]:
     signs = []
     leases = _listed(api, LEASES, None, may, part.home)
     for lease in leases or ():
-        spec = lease.get("spec") or {}
-        renewed = from_rfc3339(spec.get("renewTime"))
+        renewed = moment(at(lease, "spec", "renewTime"))
         name = lease["metadata"]["name"]
         if renewed is None or name.startswith("apiserver-"):
             continue
         if part.home == "kube-system" and name != "kube-scheduler":
             continue
         age = max(0.0, now - renewed)
-        fresh = age <= 3 * float(spec.get("leaseDurationSeconds") or 15)
+        fresh = age <= 3 * (whole(at(lease, "spec", "leaseDurationSeconds")) or 15)
         text = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
         signs.append(Sign(fresh if part.id != "workload" else None, text))
     if part.home == "kube-system":
@@ -518,7 +517,7 @@ def _at_home(api: Api, part: Component, may: May, now: float) -> list[Sign]:
     if leases == () and deployments == ():
         return [Sign(None, f"namespace {part.home}, where its guide puts it, has nothing of it")]
     for deployment in deployments or ():
-        available = int((deployment.get("status") or {}).get("availableReplicas") or 0)
+        available = whole(at(deployment, "status", "availableReplicas")) or 0
         text = f"Deployment {part.home}/{deployment['metadata']['name']} has {available} available replicas"
         signs.append(Sign(available > 0, text))
     return signs
@@ -539,27 +538,27 @@ def _in_namespace(
             return [scheduler.sign("coscheduling", now)]
         case "workload":
             every = [*(groups.get(PODGROUPS) or ()), *(groups.get(PODGROUPS_ALPHA) or ())]
-            acted = [g for g in every if (g.get("status") or {}).get("conditions")]
+            acted = [g for g in every if at(g, "status", "conditions")]
             return [
                 Sign(True, f"PodGroup {g['metadata']['name']} was judged by the scheduler") for g in acted[:1]
             ]
         case "volcano":
-            acted = [g for g in groups.get(PODGROUPS_VOLCANO) or () if (g.get("status") or {}).get("phase")]
+            acted = [g for g in groups.get(PODGROUPS_VOLCANO) or () if at(g, "status", "phase")]
             return [Sign(True, f"PodGroup {g['metadata']['name']} has a phase") for g in acted[:1]]
     return [*_of_jobs(its, now)]
 
 
 def _of_jobs(jobs: Sequence[tuple[Engine, Json]], now: float) -> Iterator[Sign]:
     """Signs of an operator in the statuses of its jobs."""
-    written = [(at, job) for _, job in jobs for at in _written(job)]
+    written = [(time, job) for _, job in jobs for time in _written(job)]
     if written:
-        at, job = max(written, key=lambda item: item[0])
-        if now - at <= RECENT:
-            text = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - at))} ago"
+        time, job = max(written, key=lambda item: item[0])
+        if now - time <= RECENT:
+            text = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - time))} ago"
             yield Sign(True, text)
             return
     for engine, job in jobs:
-        created = from_rfc3339(job["metadata"].get("creationTimestamp"))
+        created = moment(job["metadata"].get("creationTimestamp"))
         managed = engine.managed_by(job)
         if created is not None and now - created > SETTLED and not job.get("status") and managed is None:
             text = f"{job['metadata']['name']} has no status {show_seconds(now - created)} after its creation"
@@ -568,10 +567,10 @@ def _of_jobs(jobs: Sequence[tuple[Engine, Json]], now: float) -> Iterator[Sign]:
 
 
 def _written(job: Json) -> Iterator[float]:
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        at = from_rfc3339(condition.get("lastUpdateTime") or condition.get("lastTransitionTime"))
-        if at is not None:
-            yield at
+    for condition in dicts(at(job, "status", "conditions")):
+        written = moment(condition.get("lastUpdateTime") or condition.get("lastTransitionTime"))
+        if written is not None:
+            yield written
 
 
 @dataclass(frozen=True, slots=True)
@@ -591,21 +590,21 @@ def schedulers_of(pods: Iterable[Json]) -> dict[str, Scheduler]:
     """Gang scheduler -> what was seen of it: the members that it placed last."""
     schedulers: list[tuple[str, Scheduler]] = []
     for pod in pods:
-        metadata, spec = pod["metadata"], pod.get("spec") or {}
-        name = spec.get("schedulerName")
+        metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+        name = text(spec.get("schedulerName"))
         if name and name != "default-scheduler" and spec.get("nodeName"):
-            if "scheduling.x-k8s.io/pod-group" in (metadata.get("labels") or {}):
+            if "scheduling.x-k8s.io/pod-group" in mapping(metadata.get("labels")):
                 schedulers.append(("coscheduling", Scheduler(name, _placed(pod))))
-            if "scheduling.k8s.io/group-name" in (metadata.get("annotations") or {}):
+            if "scheduling.k8s.io/group-name" in mapping(metadata.get("annotations")):
                 schedulers.append(("volcano", Scheduler(name, _placed(pod))))
     return dict(sorted(schedulers, key=lambda item: item[1].at or 0.0))
 
 
 def _placed(pod: Json) -> float | None:
     """The time at which it got its node."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
+    for condition in dicts(at(pod, "status", "conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return from_rfc3339(condition.get("lastTransitionTime"))
+            return moment(condition.get("lastTransitionTime"))
     return None
 
 
@@ -649,11 +648,11 @@ def gang_of_operator(
         return "off"  # with the flag and without the kind it would have ended at its start
     for name, resource in here.items():
         for group in groups.get(resource) or ():
-            name_of_group, owners = group["metadata"]["name"], group["metadata"].get("ownerReferences") or ()
+            name_of_group, owners = group["metadata"]["name"], dicts(at(group, "metadata", "ownerReferences"))
             kinds_of_owners = [
                 (o.get("apiVersion"), o.get("kind"))
                 for o in owners
-                if o.get("controller") and o["name"] == name_of_group
+                if o.get("controller") and o.get("name") == name_of_group
             ]
             if any(kind in own for kind in kinds_of_owners):
                 return name
@@ -705,20 +704,18 @@ def _are_fixed(api: Api) -> bool:
 
 
 def node_of(item: Json) -> Node:
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    labels = item["metadata"].get("labels") or {}
+    metadata, spec, status = map(mapping, (item.get("metadata"), item.get("spec"), item.get("status")))
+    labels, conditions = texts(metadata.get("labels")), dicts(status.get("conditions"))
     return Node(
-        name=item["metadata"]["name"],
-        allocatable=status.get("allocatable") or {},
+        name=text(metadata.get("name")),
+        allocatable=texts(status.get("allocatable")),
         labels=labels,
-        taints=tuple(spec.get("taints") or ()),
-        cordoned=bool(spec.get("unschedulable")),
-        ready=any(
-            c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ()
-        ),
-        capacity=status.get("capacity") or {},
+        taints=tuple(dicts(spec.get("taints"))),
+        cordoned=spec.get("unschedulable") is True,
+        ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
+        capacity=texts(status.get("capacity")),
         grows=any(key.startswith("karpenter.sh/") or "autoscal" in key for key in labels) or None,
-        joined=from_rfc3339(item["metadata"].get("creationTimestamp")),
+        joined=moment(metadata.get("creationTimestamp")),
     )
 
 

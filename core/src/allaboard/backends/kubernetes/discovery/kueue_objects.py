@@ -9,8 +9,17 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from allaboard.backends.kubernetes.client.protocol import as_list
-from allaboard.backends.kubernetes.client.values import Json, at, dicts, mapping, quantity, text, texts, whole
+from allaboard.backends.kubernetes.client.values import (
+    Json,
+    at,
+    dicts,
+    mapping,
+    quantity,
+    scalars,
+    text,
+    texts,
+    whole,
+)
 from allaboard.backends.kubernetes.discovery.pod_specs import Toleration, tolerations
 
 Amounts = Mapping[tuple[str, str], Decimal]
@@ -75,7 +84,7 @@ def cluster_queue(body: Json) -> ClusterQueue:
     spec = mapping(body.get("spec"))
     groups = dicts(spec.get("resourceGroups"))
     strategy = dicts(at(spec, "admissionChecksStrategy", "admissionChecks"))
-    always = as_list(spec.get("admissionChecks"))
+    always = scalars(spec.get("admissionChecks"))
     flavors = [of_flavor for group in groups for of_flavor in dicts(group.get("flavors"))]
     return ClusterQueue(
         cohort=text(spec.get("cohortName")) or text(spec.get("cohort")),
@@ -83,7 +92,7 @@ def cluster_queue(body: Json) -> ClusterQueue:
         quotas=dict(_amounts(flavors, "nominalQuota")),
         lent=dict(_amounts(flavors, "borrowingLimit")),
         reserved=_reserved(body),
-        checks=frozenset(filter(None, (*map(text, always), *(text(rule.get("name")) for rule in strategy)))),
+        checks=frozenset(filter(None, (*always, *(text(rule.get("name")) for rule in strategy)))),
     )
 
 
@@ -103,7 +112,7 @@ def local_queue(body: Json) -> LocalQueue:
 
 def _group(group: Json) -> ResourceGroup:
     flavors = (text(of_flavor.get("name")) for of_flavor in dicts(group.get("flavors")))
-    return ResourceGroup(tuple(map(text, as_list(group.get("coveredResources")))), tuple(flavors))
+    return ResourceGroup(scalars(group.get("coveredResources")), tuple(flavors))
 
 
 def _reserved(body: Json) -> Amounts:

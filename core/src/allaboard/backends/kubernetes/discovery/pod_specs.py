@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from allaboard.backends.kubernetes.client.protocol import as_list
-from allaboard.backends.kubernetes.client.values import Json, at, dicts, mapping, text, texts
+from allaboard.backends.kubernetes.client.values import Json, at, dicts, mapping, scalars, text, texts
 from allaboard.gangs.requests import requested
 
 
@@ -121,7 +120,7 @@ def _container(container: Json) -> ContainerSpec:
 
 def _rules(value: object) -> tuple[Rule, ...]:
     return tuple(
-        Rule(text(rule.get("key")), text(rule.get("operator")), tuple(map(str, as_list(rule.get("values")))))
+        Rule(text(rule.get("key")), text(rule.get("operator")), scalars(rule.get("values")))
         for rule in dicts(value)
     )
 

@@ -12,6 +12,7 @@ from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import PODS, resource_for
+from allaboard.backends.kubernetes.client.values import at, dicts
 from allaboard.backends.kubernetes.lifecycle.stop import stop_from_events
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
 from allaboard.backends.kubernetes.observe import observation
@@ -164,7 +165,7 @@ def _is_ours(job: Json) -> bool:
 
 def _is_part(job: Json) -> bool:
     """True if another job made this one, as a TrainJob makes its JobSet."""
-    owners = (job.get("metadata") or {}).get("ownerReferences") or ()
+    owners = dicts(at(job, "metadata", "ownerReferences"))
     return any(owner.get("controller") and engine_of_object(owner) is not None for owner in owners)
 
 
@@ -197,7 +198,7 @@ def pods_of(api: Api, engine: Engine, job: Json, notes: list[str]) -> list[Json]
 
 
 def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
-    owners = pod["metadata"].get("ownerReferences") or ()
+    owners = dicts(pod["metadata"].get("ownerReferences"))
     return any(owner["kind"] == kind and owner["uid"] != uid for owner in owners)
 
 

@@ -12,9 +12,9 @@ Sources: Kubernetes, pkg/registry/core/pod/storage/eviction.go; disruption contr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from allaboard.backends.check import WARNING, Check
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, scalars, text, texts
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.preflight.lookup import Json
 from allaboard.diagnosis import Evidence
@@ -52,16 +52,15 @@ def judge(pods: Sequence[Pods], budgets: Sequence[Json] | None) -> Iterator[Chec
 
 def selects(budget: Json, labels: Mapping[str, str]) -> bool:
     """True if a budget (policy/v1) is about pods with these labels. An empty selector is about all."""
-    selector = (budget.get("spec") or {}).get("selector")
+    selector = at(budget, "spec", "selector")
     if selector is None:
         return False
-    pairs: Mapping[str, Any] = selector.get("matchLabels") or {}
-    rules = selector.get("matchExpressions") or ()
+    pairs, rules = texts(at(selector, "matchLabels")), dicts(at(selector, "matchExpressions"))
     return all(labels.get(k) == v for k, v in pairs.items()) and all(_fits(rule, labels) for rule in rules)
 
 
 def _fits(rule: Json, labels: Mapping[str, str]) -> bool:
-    key, values = rule.get("key", ""), rule.get("values") or ()
+    key, values = text(rule.get("key")), scalars(rule.get("values"))
     return {
         "In": key in labels and labels.get(key) in values,
         "NotIn": labels.get(key) not in values,
@@ -72,15 +71,15 @@ def _fits(rule: Json, labels: Mapping[str, str]) -> bool:
 
 def never_allows(budget: Json) -> bool:
     """True if no number of healthy pods makes it allow an eviction."""
-    spec = budget.get("spec") or {}
+    spec = mapping(budget.get("spec"))
     return str(spec.get("maxUnavailable")) in ("0", "0%") or str(spec.get("minAvailable")) == "100%"
 
 
 def _name(budget: Json) -> str:
-    return str((budget.get("metadata") or {}).get("name", ""))
+    return text(at(budget, "metadata", "name"))
 
 
 def _quoted(budget: Json) -> Evidence:
-    spec = budget.get("spec") or {}
+    spec = mapping(budget.get("spec"))
     parts = [f"{name}: {spec[name]}" for name in ("minAvailable", "maxUnavailable") if name in spec]
     return Evidence(f"poddisruptionbudget/{_name(budget)}", "spec", ", ".join(parts))

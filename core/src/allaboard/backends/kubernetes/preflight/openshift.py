@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from allaboard.backends.check import WARNING, Check
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, scalars, texts
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.preflight.lookup import Json, Lookup
 from allaboard.diagnosis import Evidence
@@ -31,11 +32,11 @@ def without_dry_run(pods: Sequence[Pods], namespace: Lookup) -> Iterator[Check]:
     """The verdict of the rules where no pod may be tried. Another constraint may be bound to the service
     account, so a violation is a warning.
     """
-    metadata = (namespace.body or {}).get("metadata") or {}
+    annotations = texts(at(namespace.body, "metadata", "annotations"))
     wrong = [
         Evidence(f"a pod of {group.role}", "SCC restricted-v2", text)
         for group in pods
-        for text in violations(group.spec, metadata.get("annotations") or {})
+        for text in violations(group.spec, annotations)
     ]
     if wrong:
         summary = (
@@ -56,11 +57,11 @@ def violations(spec: Json, annotations: Mapping[str, str]) -> list[str]:
 
 
 def _of_pod(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
-    context = spec.get("securityContext") or {}
+    context = mapping(spec.get("securityContext"))
     for field in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(field):
             yield f"{field}: true"
-    for volume in spec.get("volumes") or ():
+    for volume in dicts(spec.get("volumes")):
         for kind in sorted({*volume} - {"name"} - _VOLUMES):
             yield f"volume {volume.get('name')}: {kind}"
     if (group := context.get("fsGroup")) is not None and not _within(group, annotations.get(GROUPS)):
@@ -72,16 +73,16 @@ def _of_pod(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
 
 def _of_containers(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
     for field in ("initContainers", "containers"):
-        for container in spec.get(field) or ():
-            where, context = f"container {container.get('name')}", container.get("securityContext") or {}
+        for container in dicts(spec.get(field)):
+            where, context = f"container {container.get('name')}", mapping(container.get("securityContext"))
             if context.get("privileged"):
                 yield f"{where}: privileged"
             if context.get("allowPrivilegeEscalation"):
                 yield f"{where}: allowPrivilegeEscalation: true"
-            added = {*((context.get("capabilities") or {}).get("add") or ())} - {"NET_BIND_SERVICE"}
+            added = {*scalars(at(context, "capabilities", "add"))} - {"NET_BIND_SERVICE"}
             if added:
                 yield f"{where}: capabilities.add {', '.join(sorted(added))}"
-            if any(port.get("hostPort") for port in container.get("ports") or ()):
+            if any(port.get("hostPort") for port in dicts(container.get("ports"))):
                 yield f"{where}: hostPort"
             yield from _user(where, context, annotations)
 
@@ -90,7 +91,7 @@ def _user(where: str, context: Json, annotations: Mapping[str, str]) -> Iterator
     user: Any = context.get("runAsUser")
     if user is not None and not _within(user, annotations.get(USERS)):
         yield f"{where}: runAsUser {user} is not in the range of the namespace"
-    profile = (context.get("seccompProfile") or {}).get("type")
+    profile = at(context, "seccompProfile", "type")
     if profile not in (None, *_SECCOMP):
         yield f"{where}: seccompProfile {profile}"
 
