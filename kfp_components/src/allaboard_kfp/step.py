@@ -347,6 +347,7 @@ class StepView:
             return False
         self.read_at = now
         try:
+            self.rank0.progress = seen.progress.expression
             self.rank0.read(self.backend, self.run, seen.attempt)
         except AllaboardError as error:
             # The next call may be able to read it, if there is one.

@@ -74,7 +74,7 @@ def page_value(
     read, since = Readings(secrets=secrets), None
     if with_output:
         hurried: Any = _Hurried(backend, seconds, time.monotonic)
-        rank0 = (output or Output()).read(hurried, run, seen.attempt)
+        rank0 = (output or Output()).read(hurried, run, seen.attempt, seen.progress.expression)
         read = read_run(hurried, outcome, secrets, rank0)
         since = since_last_good(hurried, seen, lambda good: are_of_one_dag(good.key or "", seen.key or ""))
     return page_data(
@@ -115,15 +115,16 @@ class Output:
         self.lock = threading.Lock()
         self._rank0: OutputReader | None = None
 
-    def read(self, hurried: _Hurried, run: str, attempt: int) -> OutputReader:
-        """All of it; where the time does not suffice, its last lines."""
+    def read(self, hurried: _Hurried, run: str, attempt: int, progress: str | None = None) -> OutputReader:
+        """All of it; where the time does not suffice, its last lines. ``progress``: the field of its job."""
         from allaboard.report.output import OutputReader
 
-        reader = self._rank0 if self._rank0 is not None and self._rank0.can_go_on else OutputReader()
+        known = self._rank0
+        reader = known if known is not None and known.can_go_on else OutputReader(progress=progress)
         backend: Any = hurried
         reader.read_all(backend, run, attempt)
         if hurried.is_late and not reader.can_go_on:
-            reader = OutputReader()
+            reader = OutputReader(progress=progress)
             reader.read_all(hurried.backend, run, attempt, tail=_LAST_LINES)
         self._rank0 = reader
         return reader

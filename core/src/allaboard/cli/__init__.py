@@ -67,6 +67,7 @@ VERBS = {
         "data.promote:promote", "Checkpoints and data", "make a checkpoint the champion if it is better"
     ),
     "check": Verb("tools.check:check", "Tools", "report every problem of a job file; start nothing"),
+    "progress": Verb("tools.progress:progress", "Tools", "show the progress that would be seen in a log"),
     "lint": Verb("tools.lint:lint", "Tools", "report what experts would change in a job or a manifest"),
     "render": Verb("tools.render:render", "Tools", "print the objects that a launch would send to a cluster"),
     "convert": Verb("tools.convert:convert", "Tools", "convert manifests to jobs, or to another kind"),

@@ -1,4 +1,4 @@
-"""The progress of a run from its report lines: the step, the metrics, the steps lost to restarts, and flags.
+"""The progress of a run from its reports: the step, the metrics, the steps lost to restarts, and flags.
 
 A fold over decoded lines: `after(progress, report, now)`. Nothing is counted twice when a run restarts,
 because a line that goes back in steps says how many were lost: those between the last step reported and the
@@ -29,6 +29,8 @@ MOST_INPUTS = 60
 _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_URI = 100, 500, 2000
 _NOT_METRICS = frozenset({"step", "total"})
 _SPEED, _SPEEDS = "steps_per_second", (1e-6, 1e9)
+_PACE_AFTER = 2.0
+"""Seconds from which a speed is told that was counted by the times of lines."""
 _ALWAYS = frozenset({"nan_loss", "checkpoint_elsewhere", "too_many_metrics"})
 """Flags that are kept however many a script raises."""
 _OURS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_happened|home_|clock_")
@@ -42,17 +44,22 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
     fields = report.fields
     step = whole(fields.get("step"))
     if report.kind == "progress":
+        if (progress.format or "") != report.printed:
+            progress = _as_printed(progress, report.printed)
         # Strictly less: one step may be reported twice, with a loss and then with an evaluation.
-        back = progress.step is not None and step is not None and step < progress.step
-        return replace(
+        back = progress.step is not None and step is not None and step < progress.step and not report.again
+        moved = replace(
             progress,
             step=progress.step if step is None else step,
-            total=whole(fields.get("total")) or progress.total,
+            total=whole(fields.get("total")) or (None if report.again else progress.total),
             # Steps that go back show that a script resumed without reporting it.
             lost_steps=_lost_steps(progress, (progress.step or 0) - (step or 0) + 1 if back else 0),
             heartbeat=now,
             metrics=_with_metrics(progress.metrics, _read_numbers(fields)),
         )
+        if not report.printed or step is None or _SPEED in fields:
+            return moved
+        return _paced(moved, step, now, back or report.again)
     if report.kind == "resumed" and step is not None:
         lost = _lost_steps(progress, max(0, (progress.step or 0) - step))
         return replace(progress, step=step, lost_steps=lost, resumed_from=step, heartbeat=now)
@@ -70,6 +77,29 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
         more = {**(fields.get("versions") or {}), **data}
         return replace(progress, inputs=_with_inputs(progress.inputs, more))
     return progress
+
+
+def _as_printed(progress: Progress, format: str) -> Progress:
+    """The progress once another format tells it: numbers of the one before do not mix with it. The step stays
+    where the first lines of a try come, for those that are lost.
+    """
+    if progress.format is None and progress.metrics and format:
+        return replace(progress, format=format)
+    step = progress.step if not progress.metrics else None
+    return replace(progress, format=format or None, step=step, total=None, metrics={}, pace_from=())
+
+
+def _paced(progress: Progress, step: int, now: float, anew: bool) -> Progress:
+    """The progress with its speed since the first step that was read, where its script prints none."""
+    start = progress.pace_from
+    if anew or len(start) != 2 or not start[0] <= step or not start[1] <= now:
+        return replace(progress, pace_from=(float(step), now))
+    steps, seconds = step - start[0], now - start[1]
+    if steps <= 0 or seconds < _PACE_AFTER:
+        return progress
+    return replace(
+        progress, metrics=_with_metrics(progress.metrics, _read_numbers({_SPEED: steps / seconds}))
+    )
 
 
 def thrown_away(progress: Progress, record: RunRecord) -> Progress:
@@ -177,6 +207,18 @@ def progress_of(data: Any) -> Progress:
         resumed_from=whole(body.get("resumed_from")),
         inputs=_with_inputs({}, inputs) if isinstance(inputs := body.get("inputs"), Mapping) else {},
         longest_pause=_as_seconds(body.get("longest_pause")),
+        format=text("format"),
+        pace_from=_as_pair(body.get("pace_from")),
+        expression=text("expression"),
+    )
+
+
+def _as_pair(value: Any) -> tuple[float, ...]:
+    is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+    return (
+        (_as_seconds(value[0]), float(value[1]))
+        if is_pair and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in value)
+        else ()
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 from allaboard.errors import Problem
 from allaboard.job import gpus
 from allaboard.text import units
+from allaboard.text.expressions import MOST, trouble_with
 from allaboard.text.names import (
     ANNOTATIONS_LIMIT,
     nearest,
@@ -253,6 +254,17 @@ class Reader:
             self.wrong(path, f"expected a CEL expression, not {_show_value(value)}{_quoted(value)}")
         elif len(value.encode(errors="surrogatepass")) > EXPRESSION_LIMIT:
             self.wrong(path, f"has more than the {EXPRESSION_LIMIT // 1024} KiB that Kubernetes takes")
+        return value
+
+    def _progress(self, value: Any, path: str) -> Any:
+        if value is False:  # YAML 1.1 reads a bare `off` as one
+            value = "off"
+        if not isinstance(value, str):
+            self.wrong(
+                path, f"expected a regular expression or off, not {_show_value(value)}{_quoted(value)}"
+            )
+        elif value != "off" and (trouble := trouble_with(value, "step")) is not None:
+            self.wrong(path, f"{trouble}; or write off")
         return value
 
     def _devices(self, value: Any, path: str) -> Any:
@@ -603,6 +615,7 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
         "minLength": 1,
         "maxLength": EXPRESSION_LIMIT,
     },
+    "progress": lambda base, describe: {"type": "string", "minLength": 1, "maxLength": MOST},
     "object": lambda base, describe: {"type": "string", "maxLength": 253},
     "queue": lambda base, describe: {"type": "string", "maxLength": 63},
     "job_name": lambda base, describe: {

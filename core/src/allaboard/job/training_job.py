@@ -399,6 +399,14 @@ class Fields(TypedDict, total=False):
     checkpoints: Annotated[Checkpoints, "group", "where the state is kept"]
     data: Annotated[Data, "group", "what is trained on"]
     spot: Annotated[Spot, "group", "members may be taken away"]
+    progress: Annotated[
+        str,
+        "progress",
+        "how the script prints its progress, where it is no known library's way: a regular expression with a "
+        "group named step, and total, epoch or any other number; off: only what it reports itself",
+        r"step (?P<step>\d+) of (?P<total>\d+), loss (?P<loss>\S+)",
+        "what known libraries print",
+    ]
     code: Annotated[list[str], "paths", "small files shipped with the job", ["train.py"]]
     environment: Annotated[dict[str, str], "environment", "variables of every member", {"NCCL_DEBUG": "WARN"}]
     secrets: Annotated[list[Secret], "list", "secrets, by reference"]

@@ -1,5 +1,5 @@
-"""The history of a run from the lines of rank 0: curves, checkpoints, and where it resumed. Values in, values
-out.
+"""The history of a run from the reports of rank 0: curves, checkpoints, and where it resumed. Values in,
+values out.
 
 A run that resumed repeats some steps: the later values replace the earlier ones. Memory is bounded, whatever
 a script prints: a long curve keeps the lowest and the highest of neighbours, and only the newest
@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from allaboard.follow.printed import ProgressReader
 from allaboard.report.curves import thin_out
-from allaboard.text.reportline import Report, decode
+from allaboard.text.reportline import Report
 
 Points = list[tuple[int, float]]
-_NO_CURVES = frozenset({"step", "total"})
+_NO_CURVES = frozenset({"step", "total", "epoch"})
 MOST_POINTS = 20_000
 MOST_CURVES = 200
 _MOST_IN_ALL = 400_000
@@ -42,8 +43,9 @@ class History:
     """``curves``: numbers reported with the progress; ``measured``: numbers reported with checkpoints, by
     name. ``resumed``: steps at which the run continued after a restart, and ``resumed_at`` when.
     ``nonfinite``: step and name of values that were not finite. ``clock``: when a step was reported, in epoch
-    seconds, as far as known; ``breaks``: steps of the clock after which the run began again. ``tracked``:
-    the page of the run, by the tracker that the script uses.
+    seconds, as far as known; ``breaks``: steps of the clock after which the run began again, or after which
+    lines are lost. ``tracked``: the page of the run, by the tracker that the script uses. ``format``: whose
+    format the progress was read from, "" for reports of the script's own.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class History:
     breaks: list[int] = field(default_factory=list)
     tracked: dict[str, str] = field(default_factory=dict)
     last_step: int = 0
+    format: str = ""
 
     def add(self, report: Report, time: float | None = None) -> None:
         """Take in one more report. ``time``: of its line, in epoch seconds."""
@@ -64,8 +67,11 @@ class History:
         if not isinstance(step, int) or isinstance(step, bool):
             return
         if report.kind == "progress":
-            if step < self.last_step:  # a script that resumes without saying so
-                self._back_to(step - 1, time)
+            if report.printed != self.format:  # numbers of two formats do not mix
+                self.curves, self.nonfinite, self.clock, self.breaks = {}, [], [], []
+                self.format, self.last_step = report.printed, step
+            if step < self.last_step:  # a script that resumes without saying so, or trains once more
+                self._back_to(step - 1, time, resumed=not report.again)
             self.last_step = step
             room = max(0, MOST_SAVED - len(self.nonfinite))
             self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
@@ -95,7 +101,12 @@ class History:
         if len(self.clock) > MOST_POINTS:
             self.clock = thin_out(self.clock, MOST_POINTS // 2)
 
-    def _back_to(self, step: int, time: float | None) -> None:
+    def miss(self) -> None:
+        """Lines are lost after what was added last."""
+        if self.clock:
+            self.breaks = [*self.breaks, self.clock[-1][0]][-MOST_SAVED:]
+
+    def _back_to(self, step: int, time: float | None, *, resumed: bool = True) -> None:
         for curves in (self.curves, self.measured):
             for points in curves.values():
                 points[:] = [p for p in points if p[0] <= step]
@@ -105,7 +116,7 @@ class History:
         self.breaks = [at for at in self.breaks if at < step]
         if self.clock:
             self.breaks = [*self.breaks, self.clock[-1][0]][-MOST_SAVED:]
-        if step > 0:
+        if step > 0 and resumed:
             self.resumed = [*self.resumed, step][-MOST_SAVED:]
             self.resumed_at = [*self.resumed_at, time][-MOST_SAVED:]
         self.last_step = step
@@ -113,10 +124,9 @@ class History:
 
 def history(lines: Iterable[str]) -> History:
     """The history from lines of rank 0's log, oldest first."""
-    made = History()
+    made, reader = History(), ProgressReader()
     for line in lines:
-        report = decode(line)
-        if report is not None:
+        for report in reader.read(line):
             made.add(report)
     return made
 

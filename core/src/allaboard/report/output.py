@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from allaboard.backends.base import Backend, Cursor, LogLine, Selection
 from allaboard.errors import AllaboardError
+from allaboard.follow.printed import ProgressReader
 from allaboard.report.commands import Place
 from allaboard.report.history import History
 from allaboard.report.page_data import LinesOfTry, Try
 from allaboard.report.tracking import MOST, tracking_link
 from allaboard.text.printable import last_state, visible
 from allaboard.text.redaction import redact_text
-from allaboard.text.reportline import PREFIX, decode
 from allaboard.text.units import counted
 
 RANK_0 = Selection(ranks=(0,))
@@ -62,11 +62,14 @@ class OutputReader:
     """The output of members, as far as it was read: the reports as a history, the times at which each try
     wrote, and the last lines of each that are no reports. Another call reads on from where the last one
     stopped; memory is bounded. ``whose``: by default rank 0's, which speaks for a run. ``secrets``: the
-    run's, which no line shows.
+    run's, which no line shows. ``progress``: the field of its job; None: none.
     """
 
-    def __init__(self, whose: Selection = RANK_0, secrets: Iterable[str] = ()) -> None:
-        self.whose, self.secrets = whose, secrets
+    def __init__(
+        self, whose: Selection = RANK_0, secrets: Iterable[str] = (), progress: str | None = None
+    ) -> None:
+        self.whose, self.secrets, self.progress = whose, secrets, progress
+        self._printed: dict[tuple[int, int], ProgressReader] = {}
         self.history = History()
         self.cursors: dict[int, Cursor] = {}
         self._lines: dict[tuple[int, int], deque[str]] = {}
@@ -206,9 +209,17 @@ class OutputReader:
             self._lines[of_try] = deque(maxlen=KEPT)
             for old in sorted(self._lines)[:-_MOST_TRIES_TOLD]:
                 del self._lines[old]
-        report = decode(text) if PREFIX in text else None
-        if report is not None:
+        if line.gap is not None:
+            self.history.miss()
+        if of_try not in self._printed:
+            newest = sorted(self._printed)[-_MOST_TRIES_TOLD:]
+            self._printed = {of: self._printed[of] for of in newest}
+            self._printed[of_try] = ProgressReader(self.progress)
+        is_output = True
+        for report in self._printed[of_try].read(text) if line.gap is None else ():
+            is_output = bool(report.printed)
             self.history.add(report, line.time)
+        if not is_output:
             return
         if (link := tracking_link(text)) and (
             link[0] in self.history.tracked or len(self.history.tracked) < MOST

@@ -39,6 +39,7 @@ class PlainView:
         self.before: Observation | None = None
         self.reported: int | None = None
         self.reported_at = float("-inf")
+        self.format = ""
         self.events_shown: set[Hashable] = set()
         self.taken: set[tuple[str, str | None]] = set()
         self.latest = 0.0
@@ -140,6 +141,10 @@ class PlainView:
             return
         if state_of(seen) in (State.QUEUED, State.STARTING):  # from an earlier attempt
             return
+        if (format := phrases.format_phrase(seen)) != self.format:
+            self.format = format
+            if format:
+                self._at(time.time(), f"progress: {format}")
         if last or self.reported is None or now - self.reported_at >= PROGRESS_EVERY:
             self.reported, self.reported_at = step, now
             self._at(time.time(), phrases.progress_phrase(seen))

@@ -32,7 +32,7 @@ def read_run(
     lines: dict[str, Sequence[str]] = {}
     seen = outcome.seen
     if rank0 is None:
-        rank0 = OutputReader()
+        rank0 = OutputReader(progress=seen.progress.expression)
         rank0.read_all(backend, seen.run, seen.attempt)
     gaps = rank0.gaps
     first = next((m for m in seen.members if m.rank == 0), None)

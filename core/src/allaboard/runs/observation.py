@@ -121,7 +121,10 @@ class Owner:
 class Progress:
     """The progress that rank 0 reported. ``lost_steps``: steps repeated after restarts, over all attempts;
     ``inputs``: what it trains with, such as ``torch`` -> its version, ``data <uri>`` -> what identifies what
-    it holds; ``longest_pause``: seconds, the longest time between two signs of progress.
+    it holds; ``longest_pause``: seconds, the longest time between two signs of progress. ``format``: whose
+    format the progress was read from, None where the script reports it itself; ``pace_from``: the step and
+    time from which its speed is counted then, where it prints none; ``expression``: the field ``progress`` of
+    its job.
     """
 
     step: int | None = None
@@ -135,6 +138,9 @@ class Progress:
     resumed_from: int | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     longest_pause: float = 0.0
+    format: str | None = None
+    pace_from: tuple[float, ...] = ()
+    expression: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,12 @@ def summary(seen: Observation, diagnoses: tuple[Any, ...] = ()) -> dict[str, Any
         ],
         "checkpoints": {"latest": progress.checkpoint, "best": progress.best_checkpoint},
         "metrics": dict(progress.result if progress.result is not None else progress.metrics),
-        "progress": {"step": progress.step, "total": progress.total, "lost_steps": progress.lost_steps},
+        "progress": {
+            "step": progress.step,
+            "total": progress.total,
+            "lost_steps": progress.lost_steps,
+            "format": progress.format,
+        },
         "flags": list(seen.flags),
         "diagnoses": [d.to_dict() for d in diagnoses],
     }

@@ -40,12 +40,17 @@ _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One decoded line. ``fields`` is everything but version, kind and ``nonfinite``."""
+    """One decoded line. ``fields`` is everything but version, kind and ``nonfinite``. ``printed``: of
+    progress that was read from what a script prints by itself, whose format that is; ``again``: its steps
+    begin anew in the same process, so that none are lost.
+    """
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     nonfinite: tuple[str, ...] = ()
     version: int = VERSION
+    printed: str = ""
+    again: bool = False
 
 
 def encode(kind: str, **fields: Any) -> str:

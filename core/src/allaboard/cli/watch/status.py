@@ -15,6 +15,7 @@ from allaboard.report.phrases import (
     conditions_in_order,
     duration_phrase,
     evidence_source,
+    format_phrase,
     member_row,
     members_phrase,
     metrics,
@@ -118,6 +119,8 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
         share = share_done(seen)
         bar = f"{'█' * round(share * _BAR):░<{_BAR}}  " if share is not None else ""
         yield _row("progress", bar + progress_phrase(seen))
+        if progress.format:
+            yield _row("read", format_phrase(seen))
     if progress.lost_steps:
         yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
     if progress.result is not None:

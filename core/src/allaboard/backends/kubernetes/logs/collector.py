@@ -7,7 +7,7 @@ members, before their pods are deleted, and the report lines of rank 0 (core/doc
 - A watch event of a failed pod sets off `capture_pod` at once, before the run is looked at.
 - By the time that the log of a try is asked for, the answer may be that of the next try. It is kept where its
   first line was written before the try ended, or where the pod, looked at again, still has the try.
-- The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for its report lines.
+- The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for the progress in it.
   Runs that start together do not ask together.
 
 `EvidenceCollector` decides what to read and keeps the answers; `collect` reads. One collector
@@ -22,7 +22,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.base import Selection
@@ -51,6 +52,7 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun, PodRo
 from allaboard.backends.kubernetes.observe.observation import ProgressState, apply_reports
 from allaboard.diagnosis.excerpt import Excerpt
 from allaboard.errors import AllaboardError
+from allaboard.follow.printed import OFF, ProgressReader
 from allaboard.follow.stall import Movement
 from allaboard.text.reportline import is_answer
 
@@ -74,6 +76,9 @@ ENOUGH = 0.8
 TIMES = 3
 """Requests for the end of a try before it is given up: its node may be busy."""
 _NOTHING: Mapping[str, int] = {}
+_NO_READERS: Mapping[str, ProgressReader] = {}
+READERS = 3
+"""Tries of rank 0 whose format is remembered beside the newest."""
 EXCERPTS = 4
 """Members of a run whose logs are read whole, in one pass, where they failed."""
 MIDDLE_OF_LOG = 32 << 20
@@ -90,7 +95,7 @@ class EvidenceCollector:
 
     __slots__ = (
         "_asked", "_behind", "_cache", "_excerpts", "_last_words", "_logs", "_peers_at", "_positions",
-        "_progress_at", "_reading", "chance", "movement", "own", "progress_every", "report",
+        "_progress_at", "_readers", "_reading", "chance", "movement", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +107,7 @@ class EvidenceCollector:
         cache: LogCache | None = None,
     ) -> None:
         self.progress_every, self.chance, self.own = progress_every, chance, own
+        self._readers: Mapping[str, ProgressReader] = _NO_READERS
         self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
         self.movement = Movement(0.0)
         # Made when something is read: most runs of a busy process never need it.
@@ -293,13 +299,27 @@ class EvidenceCollector:
         entries = [*read_pass.ready()]
         if read_pass.wants():
             self._progress_at = now
-        lines = [line for entry in entries if (line := self.positions.give_out(entry)) is not None]
-        written = [(line.time, line.text) for line in lines if line.gap is None and not is_answer(line.text)]
-        for at, _ in written:
-            if at is not None and at > self.movement.since:
-                self.movement = self.movement.moved(at)
-        if self.report is not None and written:
-            self.report = apply_reports(self.report, written, written[-1][0] or 0.0, self.own)
+        given = [
+            (entry.instance.id, line)
+            for entry in entries
+            if (line := self.positions.give_out(entry)) is not None
+        ]
+        written = [(id, line) for id, line in given if line.gap is None and not is_answer(line.text)]
+        for _, line in written:
+            if line.time is not None and line.time > self.movement.since:
+                self.movement = self.movement.moved(line.time)
+        for id, group in groupby(written, key=itemgetter(0)):
+            lines = [(line.time, line.text) for _, line in group]
+            if self.report is not None:
+                now = lines[-1][0] or 0.0
+                self.report = apply_reports(self.report, lines, now, self.own, self._reader(id))
+
+    def _reader(self, id: str) -> ProgressReader:
+        """The reader of what a try prints; of the newest few."""
+        if id not in self._readers:
+            spec = self.report.progress.expression if self.report is not None else OFF
+            self._readers = {**dict([*self._readers.items()][-READERS:]), id: ProgressReader(spec)}
+        return self._readers[id]
 
     def _note_last_words(self, tries: Iterable[ContainerRun]) -> None:
         for instance in tries:
@@ -314,7 +334,7 @@ class EvidenceCollector:
         if instance is not None and self.report is not None and self.report.progress.result is None:
             at = instance.finished or 0.0
             lines = [(at, text) for text in instance.message.splitlines()]
-            self.report = apply_reports(self.report, lines, at, self.own)
+            self.report = apply_reports(self.report, lines, at, self.own, ProgressReader(OFF))
 
     def finish(self, read_pass: ReadPass) -> None:
         """End this pass over rank 0's log for now."""

@@ -58,7 +58,8 @@ class AttemptHistory:
     def of(cls, stored: Stored, progress_every: float, cache: LogCache) -> AttemptHistory:
         """The history in its record. The logs of an ended attempt are not read again for its reports."""
         memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
-        report = progress.from_dict(stored.report)
+        report, expression = progress.from_dict(stored.report), _expression(stored)
+        report = replace(report, progress=replace(report.progress, expression=expression))
         if stored.record.outcome is not None:
             return cls(memory, EvidenceCollector(progress_every=0, cache=cache), report)
         collector = EvidenceCollector(progress_every=progress_every, own=_own_folder(stored), cache=cache)
@@ -85,3 +86,9 @@ def _own_folder(stored: Stored) -> str | None:
     saving = (stored.layout or {}).get("saving")
     uri = saving.get("uri") if isinstance(saving, Mapping) else None
     return uri if isinstance(uri, str) else None
+
+
+def _expression(stored: Stored) -> str | None:
+    """The field ``progress`` of its job."""
+    spec = (stored.layout or {}).get("progress")
+    return spec if isinstance(spec, str) else None

@@ -44,6 +44,7 @@ from allaboard.backends.kubernetes.observe.scene import Scene, refusal
 from allaboard.engines import ENGINES, Engine, engine_of, engine_of_object
 from allaboard.engines.base import JobSeen, restarts_in_all
 from allaboard.engines.kubeflow import NOT_STARTED
+from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_flags, add_report, flags_of, progress_of_trainer
 from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS, is_gang_scheduler
@@ -75,7 +76,6 @@ from allaboard.runs.observation import (
     Stop,
     in_order,
 )
-from allaboard.text.reportline import decode
 from allaboard.text.units import counted, from_rfc3339
 
 Json = Mapping[str, Any]
@@ -96,16 +96,19 @@ class ProgressState:
 
 
 def apply_reports(
-    before: ProgressState, lines: Iterable[tuple[float | None, str]], now: float, own: str | None = None
+    before: ProgressState,
+    lines: Iterable[tuple[float | None, str]],
+    now: float,
+    own: str | None = None,
+    reader: ProgressReader | None = None,
 ) -> ProgressState:
-    """The state after more lines of rank 0's log, each with its time; ``now`` is the time of lines without.
-    ``own``: the folder of the run's checkpoints.
+    """The state after more lines of one try of rank 0, each with its time; ``now`` is the time of lines
+    without. ``own``: the folder of the run's checkpoints; ``reader``: of that try, None: of one that begins
+    here.
     """
+    reader = reader or ProgressReader()
     progress, flags, first = before.progress, dict.fromkeys(before.flags, ""), before.first
-    for when, line in lines:
-        report = decode(line)
-        if report is None:
-            continue
+    for when, report in ((when, report) for when, line in lines for report in reader.read(line)):
         flags |= add_flags(flags, flags_of(report, progress, own))
         progress = add_report(progress, report, now if when is None else when, own)
         if report.kind == "progress" and first is None:

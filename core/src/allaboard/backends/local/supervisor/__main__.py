@@ -58,6 +58,7 @@ from allaboard.backends.local.supervisor.secrets import secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
+from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.runs.layout import Group, Layout, Member
@@ -112,7 +113,7 @@ class Supervisor:
         self.starting: set[str] = set()
         self.watches: dict[str, LogWatch] = {}
         self.logs: dict[str, str] = {}
-        self.progress = progress_of(plan["progress"])
+        self.progress = replace(progress_of(plan["progress"]), expression=self.layout.progress)
         self.own = self.layout.saving.uri if self.layout.saving is not None else None
         self.flags: dict[str, str] = {}
         policy = self.operator.rules.policy
@@ -441,7 +442,9 @@ class Supervisor:
         log = self.folder.log(member.name, number)
         self.logs[member.name] = str(log)
         # Any member can print a report line: the run's are those of the first.
-        self.watches[member.name] = LogWatch(log, counts_reports=member.rank == 0)
+        self.watches[member.name] = LogWatch(
+            log, counts_reports=member.rank == 0, printed=ProgressReader(self.layout.progress)
+        )
         try:
             files = self._write_files()
         except OSError as error:

@@ -5,35 +5,38 @@ from __future__ import annotations
 import os
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from allaboard.backends.local.state.paths import open_plain, open_private
 from allaboard.diagnosis.excerpt import TAIL, Excerpt
+from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import is_below, place_of
-from allaboard.text.reportline import LONGEST, PREFIX, Report, decode
+from allaboard.text.reportline import LONGEST, Report
 
 _CHUNK = 1 << 20
 _AT_ONCE = 32
 """Chunks that one call reads; the next call continues."""
 _MOST_REPORTS = 2000
-"""The most reports of one call: the newest. A script that uses `allaboard.inside` writes ten a second."""
+"""The most reports of one call: the newest. A script that uses `allaboard.inside` writes ten a second, a bar
+twenty."""
 _LONGEST_LINE = LONGEST + 256
 _STEP = 0.5
-_NEEDLE = PREFIX.encode()
 
 
 @dataclass(slots=True)
 class LogWatch:
-    """Reads one log as it grows: gives its report lines, and notes now and then which byte was there when.
+    """Reads one log as it grows: gives its reports, and notes now and then which byte was there when.
 
     The notes (``<log>.times``: "offset epoch") are what `allaboard logs --since` and the merging of members
-    go by; they are exact to half a second while the supervisor lives. ``heard``: whether its report lines
-    count; of the others only the times are noted. ``behind``: whether there is more to read at once.
+    go by; they are exact to half a second while the supervisor lives. ``counts_reports``: whether its reports
+    count; of the others only the times are noted. ``printed``: what reads them. ``has_more``: whether there
+    is more to read at once.
     """
 
     path: Path
     counts_reports: bool = True
+    printed: ProgressReader = field(default_factory=ProgressReader)
     offset: int = 0
     rest: bytes = b""
     noted_at: float = 0.0
@@ -54,7 +57,7 @@ class LogWatch:
         if not self.counts_reports:
             self.offset = size
             return []
-        lines: deque[bytes] = deque(maxlen=_MOST_REPORTS)
+        reports: deque[Report] = deque(maxlen=_MOST_REPORTS)
         with suppress(OSError), open_plain(self.path) as file:
             file.seek(self.offset)
             # Up to the size at the beginning: a member that writes without end would keep this loop busy.
@@ -62,10 +65,10 @@ class LogWatch:
             while remaining > 0 and (chunk := file.read(min(remaining, _CHUNK))):
                 self.offset += len(chunk)
                 remaining -= len(chunk)
-                lines.extend(self._lines(chunk))
+                for line in self._lines(chunk):
+                    reports.extend(self.printed.read(line.decode("utf-8", "replace")))
         self.has_more = self.offset < size
-        decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
-        return [report for report in decoded if report is not None]
+        return [*reports]
 
     def _note(self, now: float) -> None:
         self.noted_at = now
@@ -76,11 +79,9 @@ class LogWatch:
     def _lines(self, chunk: bytes) -> list[bytes]:
         """The whole lines that may be reports."""
         text = self.rest + chunk
-        end = text.rfind(b"\n") + 1
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self.rest = text[max(end, len(text) - _LONGEST_LINE) :]
-        if text.find(_NEEDLE, 0, end) < 0:
-            return []
-        return [line for line in text[:end].split(b"\n") if _NEEDLE in line]
+        return [line for _, line in self.printed.candidates(text[:end])]
 
 
 def resolve_checkpoint_link(report: Report, own: str | None) -> Report:

@@ -1,0 +1,1 @@
+"""The formats by family, a file for each: which library prints what, as data."""

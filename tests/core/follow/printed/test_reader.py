@@ -1,0 +1,175 @@
+"""What the reader of a stream remembers: which format, which epoch, whose bar, and when it stands back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allaboard.follow.printed import ProgressReader
+from allaboard.follow.progress import add_report, flags_of
+from allaboard.runs.observation import Progress
+from allaboard.text.reportline import encode
+
+
+def read(*lines: str, spec: str | None = None) -> list[tuple[int | None, int | None, dict[str, Any]]]:
+    """(step, total, metrics) of each report."""
+    reader = ProgressReader(spec)
+    return [
+        (r.fields.get("step"), r.fields.get("total"), _metrics(r.fields))
+        for line in lines
+        for r in reader.read(line)
+    ]
+
+
+def _metrics(fields: Any) -> dict[str, Any]:
+    return {k: v for k, v in fields.items() if k not in ("step", "total", "epoch", "steps_per_second")}
+
+
+def bar(n: int, total: int, description: str = "", rest: str = "") -> str:
+    return f"{description}{100 * n // total:3}%|{'█' * 3}       | {n}/{total} [00:12<01:30,  9.80it/s{rest}]"
+
+
+def test_a_trainers_bar_alone_is_nothing_and_tells_the_step_once_a_dictionary_came() -> None:
+    assert read(bar(1, 50), bar(2, 50)) == []
+    assert read(bar(7, 50), "{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': 0.14}", bar(9, 50)) == [
+        (7, 50, {"loss": 1.5, "learning_rate": 1e-05}),
+        (9, 50, {}),
+    ]
+
+
+def test_a_bar_of_its_evaluation_moves_nothing() -> None:
+    steps = [step for step, _, _ in read(
+        bar(10, 50), "{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': 1.0}",
+        bar(1, 8), bar(8, 8), "{'eval_loss': 1.25, 'epoch': 1.0}",
+        bar(11, 50),
+    )]  # fmt: skip
+    assert steps == [10, 10, 11]
+
+
+def test_dictionaries_of_fast_steps_have_their_steps_by_the_epoch() -> None:
+    """The bar is not drawn between them: what was drawn last is of the one before."""
+    found = read(
+        bar(10, 400), "{'loss': 3.0, 'learning_rate': 1e-05, 'epoch': 0.1}",
+        bar(10, 400), "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.2}",
+        bar(20, 400), "{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.3}",
+    )  # fmt: skip
+    assert [(step, m["loss"]) for step, _, m in found if m] == [(10, 3.0), (20, 2.0), (30, 1.0)]
+
+
+def test_epochs_outside_and_batches_inside_are_one_count() -> None:
+    found = read(
+        bar(0, 3, "Epochs: "),
+        bar(50, 100, "Training: ", ", loss=1.5"), bar(100, 100, "Training: ", ", loss=1.25"),
+        bar(1, 3, "Epochs: "), bar(50, 100, "Training: ", ", loss=1.0"),
+    )  # fmt: skip
+    assert [(step, total) for step, total, _ in found] == [(0, 3), (50, 300), (100, 300), (150, 300)]
+
+
+def test_a_bar_of_keras_after_an_epoch_is_an_evaluation() -> None:
+    trains, evaluates = (f"{{}}/{n} ━━━━━━━━━━ 1s 9ms/step - acc: 0.91 - loss: 0.31" for n in (40, 10))
+    found = read(
+        "Epoch 1/2",
+        trains.format(40),
+        evaluates.format(5),
+        evaluates.format(10),
+        "Epoch 2/2",
+        trains.format(1),
+    )
+    assert [(step, total) for step, total, _ in found] == [(40, 80), (41, 80)]
+
+
+def test_two_formats_in_one_log_do_not_mix() -> None:
+    megatron = " iteration {:8d}/    100 | elapsed time per iteration (ms): 10.0 | lm loss: 2.5E+00 |"
+    found = read(
+        megatron.format(1),
+        "iter 50: loss 9.9, time 1.00ms, mfu 1.00%",
+        bar(7, 9, "Training: "),
+        megatron.format(2),
+    )
+    assert [step for step, _, _ in found] == [1, 2]
+
+
+def test_a_library_takes_the_place_of_a_bar() -> None:
+    reader = ProgressReader()
+    assert [r.printed for r in reader.read(bar(1, 9, "Training: "))] == ["tqdm"]
+    assert [r.printed for r in reader.read("iter 50: loss 9.9, time 1.00ms, mfu 1.00%")] == ["nanoGPT"]
+    assert reader.read(bar(2, 9, "Training: ")) == [] and reader.name == "nanoGPT"
+
+
+def test_of_what_a_script_reports_itself_nothing_printed_stands_beside() -> None:
+    reader, progress = ProgressReader(), Progress()
+    lines = [
+        "iter 50: loss 9.9, time 1.00ms, mfu 1.00%",
+        encode("progress", step=3, loss=1.0),
+        "iter 60: loss 9.8, time 1.00ms",
+    ]
+    for report in (report for line in lines for report in reader.read(line)):
+        progress = add_report(progress, report, 1.0)
+    assert (progress.step, progress.metrics, progress.format, progress.lost_steps) == (
+        3,
+        {"loss": 1.0},
+        None,
+        0,
+    )
+
+
+def test_another_phase_in_the_same_process_loses_no_steps_and_a_new_try_does() -> None:
+    progress, line = Progress(), "iter {}: loss 2.5, time 10.00ms"
+    for reader, n in (((one := ProgressReader()), 90), (one, 10), (ProgressReader(), 4)):
+        for report in reader.read(line.format(n)):
+            progress = add_report(progress, report, 1.0)
+    assert (progress.step, progress.lost_steps) == (4, 7)
+
+
+@pytest.mark.parametrize("spelled", ["nan", "NaN", "inf", "-inf", "Infinity"])
+def test_what_is_no_number_is_null_and_flagged(spelled: str) -> None:
+    (report,) = ProgressReader().read(f"iter 50: loss {spelled}, time 1.00ms")
+    assert report.fields["loss"] is None and "nan_loss" in flags_of(report)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "counts"),
+    [
+        ("[rank0]:", True), ("[rank3]:", False), ("[default0]:", True), ("[default3]:", False), ("0: ", True),
+        ("3: ", False), ("[1,0]<stdout>:", True), ("[1,2]<stdout>:", False),
+        ("2026-01-02 10:11:12,345 - INFO - root - ", True), ("INFO:train:", True), ("[Rank 2] ", False),
+        ("I0102 10:11:12.000000 140 train.py:48] ", True), ("\x1b[32mINFO\x1b[0m | ", True),
+        ("the best so far was ", False), ("resumed from checkpoint at ", False), ("# ", False),
+    ],
+)  # fmt: skip
+def test_prefixes_of_loggers_and_ranks(prefix: str, counts: bool) -> None:
+    assert len(read(f"{prefix}step: 10 loss: 2.5")) == counts
+
+
+def test_a_format_of_ones_own() -> None:
+    spec = r"^<(?P<step>\d+)/(?P<total>\d+)> e=(?P<energy>\S+)( lr=(?P<lr>\S+))?"
+    assert read("<3/9> e=1,024.5 lr=3e-4", "<4/9> e=low", "iter 50: loss 9.9, time 1.00ms", spec=spec) == [
+        (3, 9, {"energy": 1024.5, "lr": 3e-4}),
+        (4, 9, {}),
+    ]
+
+
+@pytest.mark.timeout(20)
+def test_a_hostile_expression_is_given_up_and_said() -> None:
+    reader = ProgressReader(r"(?P<step>\d+)(a|aa)+$")
+    reports = [r for _ in range(10) for r in reader.read("1" + "a" * 1900 + "!")]
+    assert [r.fields["code"] for r in reports] == ["progress_expression_slow"]
+
+
+def test_off_reads_reports_alone() -> None:
+    assert read("iter 50: loss 9.9, time 1.00ms", encode("progress", step=3), spec="off") == [(3, None, {})]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a " * 900, "1" * 1900, "[" * 1900, "loss: " * 300, "{'loss': " * 200, "epoch 1 " * 240,
+        "loss a.b " * 220, "step 1 " + "loss 1 (" * 240, "[1] " * 480, "a.b:" * 480, "1%|" * 600, "━" * 1900,
+    ],
+)  # fmt: skip
+def test_a_hostile_line_takes_no_time(line: str) -> None:
+    reader = ProgressReader()
+    for n in range(20):
+        reader.read(f"{line}{chr(97 + n)}")
