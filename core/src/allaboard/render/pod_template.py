@@ -70,6 +70,8 @@ if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
     from allaboard.runs.layout import Group, Layout, Needs
 
 CODE_FOLDER = "/allaboard/code"
+CODE_MODE = 0o555
+"""Mode of the files that a job ships: a script or an executable among them may be the command."""
 ASKED_FOLDER = "/allaboard/asked"
 """Folder in which members of jobs with ``policy.hang.ask: file`` find questions."""
 SHM = "/dev/shm"
@@ -323,7 +325,9 @@ def _volumes(
             mount(f"secret-{n}", secret["mount"], True)
     if code is not None:
         items = [{"key": key, "path": path} for key, path in files.items()]
-        volumes.append({"name": "code", "configMap": {"name": code, "items": items}})
+        volumes.append(
+            {"name": "code", "configMap": {"name": code, "items": items, "defaultMode": CODE_MODE}}
+        )
         mount("code", CODE_FOLDER, True)
     if layout.policy.hang_ask == "file":
         items = [{"key": labels.ASKED, "path": labels.ASKED}]

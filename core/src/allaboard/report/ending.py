@@ -5,7 +5,7 @@ the reason with its evidence, the fix, and the last lines of the member that fai
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from allaboard.diagnosis import Diagnosis
@@ -107,9 +107,10 @@ def _next_commands(outcome: Outcome, at: Place, again: str | None) -> Iterator[s
         yield _row(label, line)
 
 
-def command_again(verb: str, arguments: list[str], key: str) -> str:
-    """The command line that continues with the run of this key."""
-    return shlex.join(["allaboard", verb, *arguments, "--key", key])
+def command_again(verb: str, arguments: list[str], key: str, of_script: Sequence[str] = ()) -> str:
+    """The command line that continues with the run of this key. ``of_script``: those after ``--``."""
+    after = ["--", *of_script] if of_script else []
+    return shlex.join(["allaboard", verb, *arguments, "--key", key, *after])
 
 
 def _row(label: str, text: str) -> str:
