@@ -230,7 +230,7 @@ def run_evaluate(
         _, candidate = checkpoint_at(place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact)))
         job_given = job_of(job, job_text, folder, overrides=overrides, environment=environment, args=args)
         place.check_store(job_given.as_mapping())
-        evaluation = evaluation_job(job_given, candidate.uri, lenient=True)
+        evaluation = evaluation_job(job_given, candidate.files, lenient=True)
         runs = place.open_backend()
         at = errors.at = place_of(runs)
         outcome, handle = run_to_the_end(runs, evaluation, place.key, at)

@@ -1,0 +1,133 @@
+"""Samples that each library wrote are whole; cut anywhere, or with a file less, none is."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from allaboard.checkpoints.foreign import Judgement, Verdict, judge_place
+from tests.core.checkpoints.foreign.memory import NOW, folder, store_of
+
+SAMPLES = Path(__file__).with_name("samples")
+#: kind -> the checkpoints in it: (name, format, step, epoch)
+EXPECTED: dict[str, list[tuple[str, str, int | None, float | None]]] = {
+    "hugging_face_trainer": [("checkpoint-4", "huggingface-trainer", 4, 1.0)],
+    "peft": [("checkpoint-4", "huggingface-trainer", 4, 1.0)],
+    "safetensors_sharded": [("", "safetensors", None, None)],
+    "accelerate": [("checkpoints/checkpoint_1", "accelerate", 1, None)],
+    "lightning": [
+        ("checkpoints/epoch=0-step=2.ckpt", "lightning", 2, 0),
+        ("checkpoints/epoch=0-step=4.ckpt", "lightning", 4, 0),
+        ("checkpoints/last.ckpt", "lightning", 4, 0),
+    ],
+    "torch_dcp": [("step-120", "torch-dcp", 120, None)],
+    "torch_file": [("model-step7.pt", "torch", 7, None)],
+    "deepspeed": [("global_step1", "deepspeed", 1, None), ("global_step2", "deepspeed", 2, None)],
+    "xgboost": [("final.json", "xgboost", 2, None), ("model_1.ubj", "xgboost", 1, None)],
+    "lightgbm": [("model_2.txt", "lightgbm", 2, None)],
+    "keras": [
+        ("epoch-01.keras", "keras", None, 1),
+        ("epoch-02.keras", "keras", None, 2),
+        ("last.weights.h5", "keras", None, None),
+    ],
+}
+#: Files that no format promises; without one of these a checkpoint is whole all the same.
+OPTIONAL = ("config.json", "generation_config.json", "optimizer.bin")
+
+
+def judge(files: Mapping[str, bytes], times: Mapping[str, float] | None = None) -> list[Judgement]:
+    return judge_place(store_of(files, times))
+
+
+def test_every_family_has_a_sample() -> None:
+    assert {path.name for path in SAMPLES.iterdir()} == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_what_a_library_wrote_is_whole(kind: str) -> None:
+    judged = judge(folder(SAMPLES / kind))
+    assert [(j.unit.name, j.format, j.facts.step, j.facts.epoch) for j in judged] == EXPECTED[kind]
+    assert {(j.verdict, j.reason) for j in judged} == {(Verdict.WHOLE, "")}
+
+
+def test_metrics_are_those_of_the_step() -> None:
+    metrics = judge(folder(SAMPLES / "hugging_face_trainer"))[0].facts.metrics
+    assert {"loss", "eval_loss", "learning_rate"} <= metrics.keys()
+    assert metrics["eval_loss"] == pytest.approx(2.75, abs=0.1)
+    assert not {"step", "epoch"} & metrics.keys()
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_cut_anywhere_none_is_whole(kind: str) -> None:
+    files = folder(SAMPLES / kind)
+    wrong = [(name, len(left)) for name, left in cuts(files) if is_whole({**files, name: left}, name)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_without_a_file_none_is_whole(kind: str) -> None:
+    files = folder(SAMPLES / kind)
+    names = [name for name in files if name.rpartition("/")[2] not in OPTIONAL]
+    assert [n for n in names if is_whole({key: files[key] for key in files if key != n}, n)] == []
+
+
+def is_whole(files: Mapping[str, bytes], name: str) -> bool:
+    """Whether the checkpoint that this file belongs to is called whole."""
+    return any(
+        item.verdict is Verdict.WHOLE and (name == "latest" or name.startswith(item.unit.name))
+        for item in judge(files)
+    )
+
+
+def cuts(files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    for name, content in files.items():
+        # JSON without its last line break says the same.
+        end = len(content.rstrip()) if name.endswith(".json") else len(content)
+        for size in sorted(set(boundaries(name, content))):
+            if 0 <= size < end:
+                yield name, content[:size]
+
+
+def boundaries(name: str, content: bytes) -> Iterator[int]:
+    """Sizes at which a file may be cut: its ends, eighths, and the borders within it."""
+    size, ending = len(content), name.rpartition(".")[2]
+    yield from {0, 1, 4, 8, 16, size - 1, size - 2, size - 21, size - 22, size - 23}
+    yield from (size * eighth // 8 for eighth in range(1, 8))
+    if content.startswith(b"PK"):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for member in archive.infolist():
+                yield from (member.header_offset, member.header_offset + 30, member.header_offset - 1)
+            yield archive.start_dir
+    if ending == "safetensors":
+        yield 8 + int.from_bytes(content[:8], "little")
+    if ending in ("json", "txt"):
+        yield from (at + 1 for at in range(size) if content[at : at + 1] in b"\n}]")
+    if ending in ("metadata", "ubj"):
+        yield from range(size)
+
+
+def test_a_save_over_an_earlier_one_is_not_whole_before_its_end() -> None:
+    files = folder(SAMPLES / "hugging_face_trainer")
+    [item] = judge(files, {"checkpoint-4/model.safetensors": NOW + 5})
+    assert (
+        item.verdict is Verdict.UNKNOWN
+        and "model.safetensors is newer than trainer_state.json" in item.reason
+    )
+
+
+def test_an_archive_within_a_file_that_is_cut_is_not_its_directory() -> None:
+    inner = folder(SAMPLES / "torch_file")["model-step7.pt"]
+    outer = io.BytesIO()
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
+        archive.writestr("archive/data/0", inner)
+    cut = outer.getvalue()[: outer.getvalue().rindex(inner) + len(inner)]
+    assert zipfile.is_zipfile(io.BytesIO(cut))
+    assert [item.verdict for item in judge({"a.pt": outer.getvalue(), "b.pt": cut})] == [
+        Verdict.WHOLE,
+        Verdict.TORN,
+    ]
