@@ -43,6 +43,7 @@ from allaboard.gangs.kueue import MULTIKUEUE
 from allaboard.gangs.requests import amount, requested
 from allaboard.gangs.topology import label_of
 from allaboard.job.gpus import nearest_device
+from allaboard.render import labels
 from allaboard.text.names import nearest, one_of
 from allaboard.text.units import counted
 
@@ -60,7 +61,7 @@ class Facts:
     ``budgets`` (of disruptions): None when they may not be read. ``admission_checks``: those of the
     ClusterQueue; ``worker_clusters``: their MultiKueueConfigs; ``pods_tried``: None when pods may not be
     created, not even dry. ``own_claims``: those that are made with the job; ``storage_classes``: None when
-    they may not be read, or need not.
+    they may not be read, or need not. ``unhelped``: what members lack of the helper.
     """
 
     survey: Survey
@@ -90,6 +91,7 @@ class Facts:
     budgets: Sequence[Json] | None = None
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
+    unhelped: Sequence[str] = ()
 
     @property
     def job(self) -> Json:
@@ -610,7 +612,12 @@ def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
     where = f"cluster {clusters[0]}" if len(clusters) == 1 else where
     words = f"Kueue runs it on {where} (MultiKueue, admission check {check}); its members, their logs and"
     yield _is_well("multikueue", f"{words} what they report are there; namespace {facts.where} must be, too")
-    others = [f"{one['kind']} {one['metadata']['name']}" for one in facts.manifests[:-1]]
+    helped = labels.helper_name(facts.job["metadata"]["name"])  # without it members start all the same
+    others = [
+        f"{one['kind']} {one['metadata']['name']}"
+        for one in facts.manifests[:-1]
+        if one["metadata"]["name"] != helped
+    ]
     if others:
         said = (_quote(f"admissioncheck/{check}", "spec.controllerName", MULTIKUEUE),)
         words = f"MultiKueue sends the {facts.job['kind']} alone, without {', '.join(others)}"
@@ -961,6 +968,12 @@ def names(facts: Facts) -> Iterator[Check]:
         )
 
 
+def helper(facts: Facts) -> Iterator[Check]:
+    """The helper stands around the command of each member, or what is lost."""
+    for sentence in facts.unhelped:
+        yield Check("helper", False, sentence, (), "or say inject: off", WARNING)
+
+
 def dry_run(facts: Facts) -> Iterator[Check]:
     """The API server takes every object; and the pods, where one may try."""
     every = [*facts.tried, *(facts.pods_tried or ())]
@@ -1053,6 +1066,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     scc,
     names,
     dry_run,
+    helper,
     blind_spots,
 )
 
