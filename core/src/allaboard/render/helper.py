@@ -5,7 +5,7 @@ out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from allaboard.job import helper
@@ -19,11 +19,14 @@ _LOST = (
     "stacks of a hang are told by images with allaboard alone, and nothing answers Kubeflow's progress "
     "protocol"
 )
-
 _BY_SSHD = (
     "sshd starts the ranks, without the variables of the launcher; nothing answers Kubeflow's progress "
     "protocol there, and stacks of a hang are told by images with allaboard, where mpirun says "
     "-x ALLABOARD_RUN"
+)
+_OF_NODE = (
+    "in the network of the node the loopback is the node's, so that nothing answers Kubeflow's progress "
+    "protocol"
 )
 
 
@@ -62,33 +65,38 @@ def is_helped(template: Mapping[str, Any]) -> bool:
 
 
 def why_not(container: Mapping[str, Any]) -> str | None:
-    """Why no helper stands around the command of a container; None: it can."""
+    """Reason for which no helper stands around the command of a container; None: one can."""
     command = container.get("command") or ()
     if not command:
         return "no command is given, and only the image knows what its entrypoint starts; say command"
-    words = helper.start_words(command)
-    if not words:
+    prefix = helper.start_words(command)
+    if not prefix:
         return f"{command[0]} is started by the operator's rules"
     names = [str(name) for name in _values(container.get("env"), "name")]
     odd = [name for name in names if not _SHELL_NAME.fullmatch(name)]
-    if odd and words[1] == "-c" and words[0] != command[0]:
+    if odd and prefix[1] == "-c" and prefix[0] != command[0]:
         return f"a shell, which would start it, drops the {counted(len(odd), 'variable')} {', '.join(odd)}"
     return None
 
 
-def gaps(layout: Layout, templates: Mapping[str, Mapping[str, Any]], trains: str) -> Iterator[str]:
-    """What members of a job with a helper do not have of it, and why. ``templates``: role -> pod template."""
+def gaps(layout: Layout, templates: Mapping[str, Mapping[str, Any]], trains: str) -> tuple[str, ...]:
+    """Sentences about parts of the helper that members lack, and the reason. ``templates``: role -> pod
+    template.
+    """
+    roles: dict[str, list[str]] = {}
     for role, template in templates.items():
-        if layout.framework == "mpi" and role == "worker" and not _main(template, trains).get("command"):
-            yield f"{role}: {_BY_SSHD}"
-        elif not is_helped(template):
-            reason = why_not(_main(template, trains)) or "something else is mounted in its place"
-            yield f"{role}: {reason}; {_LOST}"
-        elif template["spec"].get("hostNetwork"):
-            yield (
-                f"{role}: in the network of the node the loopback is the node's, so that nothing answers "
-                "Kubeflow's progress protocol"
-            )
+        if (gap := _gap(layout, role, template, trains)) is not None:
+            roles.setdefault(gap, []).append(role)
+    return tuple(f"{', '.join(same)}: {gap}" for gap, same in roles.items())
+
+
+def _gap(layout: Layout, role: str, template: Mapping[str, Any], trains: str) -> str | None:
+    main = _main(template, trains)
+    if layout.framework == "mpi" and role == "worker" and not main.get("command"):
+        return _BY_SSHD
+    if not is_helped(template):
+        return f"{why_not(main) or 'something else is mounted in its place'}; {_LOST}"
+    return _OF_NODE if template["spec"].get("hostNetwork") else None
 
 
 def _main(template: Mapping[str, Any], trains: str) -> Mapping[str, Any]:

@@ -142,7 +142,7 @@ def render(
         plan,
         (*notes, *warnings),
         claims_of(job, layout, facts.namespace),
-        tuple(helpers.gaps(layout, templates, engine.CONTAINER)) if helping else (),
+        helpers.gaps(layout, templates, engine.CONTAINER) if helping else (),
     )
 
 

@@ -144,10 +144,14 @@ def test_a_fresh_key_takes_five_requests_or_three_without_the_helper(cluster: Fa
     other = FakeCluster()
     other.backend().launch(a_plan("once/abc", inject="off"), replace(ME, kind="detached"))
     assert [verb for verb, _, _ in other.requests][:3] == ["create", "create", "replace"]
-    assert cluster.requests[5:] == other.requests[3:] == [
-        ("list", "configmaps", ""),
-        ("list", "leases.coordination.k8s.io", ""),
-    ], "and, once it is started, two that look for records past their age and for Leases of the dead"
+    assert (
+        cluster.requests[5:]
+        == other.requests[3:]
+        == [
+            ("list", "configmaps", ""),
+            ("list", "leases.coordination.k8s.io", ""),
+        ]
+    ), "and, once it is started, two that look for records past their age and for Leases of the dead"
 
 
 def test_live_the_same_owner_and_a_crashed_one_are_adopted(cluster: FakeCluster) -> None:

@@ -76,7 +76,7 @@ def start(environment: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
 
 
 def _past_proxies(environment: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
-    """Where a proxy is named, what is on the loopback goes past it."""
+    """Variables by which requests to the loopback go past a proxy; none where no proxy is named."""
     names = {name.lower() for name, value in environment.items() if value}
     if not names & {b"http_proxy", b"all_proxy"}:
         return {}

@@ -47,12 +47,12 @@ def _environment():  # type: () -> Dict[bytes, bytes]
     """The environment as it was handed over. Python changes its own where no locale is set (PEP 538)."""
     try:
         with open("/proc/self/environ", "rb") as file:
-            words = file.read().split(b"\0")
+            pairs = file.read().split(b"\0")
     except (IOError, OSError):
-        words = [_bytes(name) + b"=" + _bytes(value) for name, value in os.environ.items()]
+        pairs = [_bytes(name) + b"=" + _bytes(value) for name, value in os.environ.items()]
     variables = {}  # type: Dict[bytes, bytes]
-    for word in words:
-        name, separator, value = word.partition(b"=")
+    for pair in pairs:
+        name, separator, value = pair.partition(b"=")
         if separator:
             variables.setdefault(name, value)
     return variables
