@@ -241,11 +241,13 @@ def _most_members(job: Mapping[str, Any]) -> int:
 
 def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
     """One folder is one mount, however it is written."""
+    from allaboard.job import helper
     from allaboard.render.pod_template import CODE_FOLDER
 
     mounts = [(f"storage[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("storage", ()))]
     mounts += [(f"secrets[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("secrets", ()))]
     seen = {CODE_FOLDER: "code"} if job.get("code") else {}
+    seen |= {} if job.get("inject") == "off" else {helper.FOLDER: "the helper of members (inject: off)"}
     for at, path in mounts:
         if path is None:
             continue

@@ -164,6 +164,8 @@ class Reader:
 
     def choice(self, allowed: tuple[str, ...], value: Any, path: str) -> Any:
         # YAML 1.1 reads a bare `none`, `on` or `off` as text or truth; `never` and `none` must survive.
+        if value is False and "off" in allowed:
+            return "off"
         if value not in allowed:
             message = f"{_show_value(value)} is not known; known: {one_of(allowed)}"
             self.wrong(path, message, meant=(value, allowed))

@@ -427,6 +427,14 @@ class Fields(TypedDict, total=False):
         "restricted",
         "what the namespace enforces, as far as it may be read",
     ]
+    inject: Annotated[
+        Literal["off"],
+        "choice",
+        "the helper of members: off leaves it out, and with it stacks and progress by Kubeflow's protocol, "
+        "where the image has no allaboard",
+        "off",
+        "it comes with every pod, as a mount",
+    ]
     pod: Annotated[
         dict[str, Any],
         "any",

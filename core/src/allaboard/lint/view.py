@@ -14,6 +14,7 @@ from typing import Any
 
 from allaboard.engines import Engine, engine_of, engine_of_object
 from allaboard.gangs.base import GangPlan
+from allaboard.job.helper import without_helper
 from allaboard.job.training_job import TrainingJob
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.pod_template import merged, pod_template
@@ -283,6 +284,7 @@ def view_of_object(obj: Mapping[str, Any]) -> View | None:
     engine = engine_of_object({**obj, "kind": _RUNTIMES.get(str(obj.get("kind")), obj.get("kind"))})
     if engine is None:
         return None
+    obj = without_helper(obj)
     return _view(MANIFEST, engine, obj, str(mapping(obj.get("metadata")).get("name", "")), {})
 
 

@@ -29,6 +29,8 @@ What is chosen where Kubernetes leaves a choice:
   enforces it, which would take no member without it (`allaboard.render.security`).
 - ``policy.hang.ask: file``: one key of the run's record, which is there once somebody asks the members for
   their stacks. The kubelet shows it to running pods within a minute or two.
+- The helper stands around the command, a ConfigMap mounted at `allaboard.job.helper.FOLDER`, unless the job
+  says ``inject: off`` or the image's own entrypoint starts the members.
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
 `pod`, the job's and then the group's, is merged over all of this last, by the rules of a strategic merge
@@ -54,7 +56,7 @@ from allaboard.job.pod_defaults import (
     PULL_POLICIES,
     RESTRICTED_POD,
 )
-from allaboard.render import devices, labels, security, spot
+from allaboard.render import devices, helper, labels, security, spot
 from allaboard.text.names import (
     ANNOTATIONS_LIMIT,
     why_not_a_label_value,
@@ -142,9 +144,11 @@ def pod_template(
     code: str | None = None,
     files: Mapping[str, str] | None = None,
     gang: Mapping[str, Any] | None = None,
+    helper_volume: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The template. ``code``: the name of the ConfigMap, ``files``: its key -> path of the file; ``gang``:
-    what the gang scheduler marks pods with, a template to merge.
+    what the gang scheduler marks pods with, a template to merge; ``helper_volume``: of the helper, None:
+    members have none.
     """
     volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
     own_fields = fields_of_group(job, group.role)
@@ -182,6 +186,8 @@ def pod_template(
     for pod in own:
         whole = merged(whole, _named(pod, engine))
     whole = _without_idle_shm(whole)
+    if helper_volume is not None:
+        whole = helper.with_helper(whole, engine.CONTAINER, helper_volume)
     return _with_restricted_others(whole, engine.CONTAINER) if restricted else whole
 
 

@@ -100,8 +100,10 @@ def test_the_record_comes_first_is_owned_by_nobody_and_knows_the_job(
     assert [r for r in cluster.requests if r[0] not in ("get", "list") and "leases" not in r[1]] == [
         ("create", "configmaps", f"allaboard-{handle.run}"),
         ("create", "configmaps", f"{handle.run}-code"),
+        ("create", "configmaps", f"{handle.run}-helper"),
         ("create", "pytorchjobs.kubeflow.org", handle.run),
         ("patch", "configmaps", f"{handle.run}-code"),
+        ("patch", "configmaps", f"{handle.run}-helper"),
         ("replace", "configmaps", f"allaboard-{handle.run}"),
     ]
     job, code = cluster.one(PYTORCHJOBS, handle.run), cluster.one(CONFIGMAPS, f"{handle.run}-code")
@@ -135,13 +137,21 @@ def test_a_client_that_dies_leaves_no_claim_behind(at: int) -> None:
     assert len(claims[0]["metadata"]["ownerReferences"]) == 1
 
 
-def test_a_fresh_key_takes_three_requests(cluster: FakeCluster) -> None:
+def test_a_fresh_key_takes_five_requests_or_three_without_the_helper(cluster: FakeCluster) -> None:
     cluster.backend().launch(a_plan("once/abc"), replace(ME, kind="detached"))
-    assert [verb for verb, _, _ in cluster.requests][:3] == ["create", "create", "replace"]
-    assert cluster.requests[3:] == [
-        ("list", "configmaps", ""),
-        ("list", "leases.coordination.k8s.io", ""),
-    ], "and, once it is started, two that look for records past their age and for Leases of the dead"
+    with_helper = ["create", "create", "create", "patch", "replace"]
+    assert [verb for verb, _, _ in cluster.requests][:5] == with_helper
+    other = FakeCluster()
+    other.backend().launch(a_plan("once/abc", inject="off"), replace(ME, kind="detached"))
+    assert [verb for verb, _, _ in other.requests][:3] == ["create", "create", "replace"]
+    assert (
+        cluster.requests[5:]
+        == other.requests[3:]
+        == [
+            ("list", "configmaps", ""),
+            ("list", "leases.coordination.k8s.io", ""),
+        ]
+    ), "and, once it is started, two that look for records past their age and for Leases of the dead"
 
 
 def test_live_the_same_owner_and_a_crashed_one_are_adopted(cluster: FakeCluster) -> None:

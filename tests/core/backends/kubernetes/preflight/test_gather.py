@@ -115,7 +115,7 @@ def test_nothing_is_created() -> None:
     cluster.checks()
     assert {verb for verb, _ in cluster.answers.asked} <= {"GET", "get", "list", "create"}
     kinds = [body["kind"] for body in cluster.answers.tried]
-    assert kinds == ["PyTorchJob", "PodGroup", "PyTorchJob", "Pod", "Pod"], (
+    assert kinds == ["PyTorchJob", "ConfigMap", "PodGroup", "PyTorchJob", "Pod", "Pod"], (
         "the probe, the objects, a pod of each role"
     )
 
@@ -1172,3 +1172,10 @@ def test_a_topology_needs_nodes_that_have_its_label() -> None:
     check = Cluster().says("topology", gang=wish)
     assert check.ok is False and not check.stops and check.fix == "correct gang.topology.prefer"
     assert Cluster(denied=[("list", "nodes")]).says("topology", gang=gang).ok is None
+
+
+def test_what_members_lack_of_the_helper_is_told() -> None:
+    check = Cluster().says("helper", host_network=True)
+    assert check.ok is False and not check.stops and "the loopback is the node's" in check.summary
+    assert "inject: off" in str(check.fix)
+    assert [c for c in Cluster().checks() if c.id == "helper"] == []

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.lifecycle.helper import helper_files
 from allaboard.checking.files import shipped_code
 from allaboard.engines import ENGINES, other_version
 from allaboard.errors import BadInput, Problem
@@ -79,6 +80,7 @@ def prepare_attempt(
             launch=labels.launch_uid(plan.key, generation, attempt),
             spec_hash=plan.spec_hash,
             code=code,
+            helper=helper_files(layout.policy.hang_ask),
         )
     if errors or made is None:
         raise _as_one(plan.job.name, errors)
@@ -89,6 +91,7 @@ def prepare_attempt(
         gang=made.gang,
         notes=(*([version] if version else []), *notes, *made.notes),
         claims=made.claims,
+        unhelped=made.unhelped,
     )
 
 

@@ -45,6 +45,7 @@ from allaboard.gangs.kueue import MULTIKUEUE
 from allaboard.gangs.requests import amount
 from allaboard.gangs.topology import label_of
 from allaboard.job.gpus import nearest_device
+from allaboard.render import labels
 from allaboard.text.names import nearest, one_of
 from allaboard.text.units import counted
 
@@ -62,7 +63,7 @@ class Facts:
     ``budgets`` (of disruptions): None when they may not be read. ``admission_checks``: those of the
     ClusterQueue; ``worker_clusters``: their MultiKueueConfigs; ``pods_tried``: None when pods may not be
     created, not even dry. ``own_claims``: those that are made with the job; ``storage_classes``: None when
-    they may not be read, or need not.
+    they may not be read, or need not. ``unhelped``: what members lack of the helper.
     """
 
     survey: Survey
@@ -92,6 +93,7 @@ class Facts:
     budgets: Sequence[Json] | None = None
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
+    unhelped: Sequence[str] = ()
 
     @property
     def job(self) -> Json:
@@ -622,7 +624,12 @@ def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
     yield _is_well(
         "multikueue", f"{summary} and their reports; namespace {facts.where} must exist there, too"
     )
-    others = [f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in facts.manifests[:-1]]
+    helper = labels.helper_name(facts.job["metadata"]["name"])  # without it members start all the same
+    others = [
+        f"{manifest['kind']} {manifest['metadata']['name']}"
+        for manifest in facts.manifests[:-1]
+        if manifest["metadata"]["name"] != helper
+    ]
     if others:
         evidence = (_quote(f"admissioncheck/{check}", "spec.controllerName", MULTIKUEUE),)
         summary = f"MultiKueue sends the {facts.job['kind']} alone, without {', '.join(others)}"
@@ -976,6 +983,12 @@ def names(facts: Facts) -> Iterator[Check]:
         )
 
 
+def helper(facts: Facts) -> Iterator[Check]:
+    """The helper stands around the command of each member, or what is lost."""
+    for sentence in facts.unhelped:
+        yield Check("helper", False, sentence, (), "or say inject: off", WARNING)
+
+
 def dry_run(facts: Facts) -> Iterator[Check]:
     """The API server takes every object; and the pods, where one may try."""
     every = [*facts.tried, *(facts.pods_tried or ())]
@@ -1068,6 +1081,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     scc,
     names,
     dry_run,
+    helper,
     blind_spots,
 )
 

@@ -114,6 +114,7 @@ def gather(api: Api, ready: PreparedAttempt, survey: Survey) -> Facts:
         budgets=_list_permitted(api, BUDGETS, permitted),
         flavors=_look_up_each(api, FLAVORS, {f for g in kueue.groups for f in g.flavors}, permitted),
         tried=_dry_run_objects(api, ready, claims, resources, survey) if there else (),
+        unhelped=ready.unhelped,
         pods_tried=_dry_run_pods(api, ready, pods, permitted) if there else None,
     )
 
