@@ -143,7 +143,7 @@ def test_a_deployment_that_is_available_is_a_sign() -> None:
     deployment = {"metadata": {"name": "training-operator"}, "status": {"availableReplicas": 1}}
     found = look(Answers([PYTORCHJOB], {"kubeflow/deployments.apps": [deployment]})).part("training-operator")
     assert found.alive is True
-    assert "Deployment kubeflow/training-operator has 1 available replicas" in found.signs
+    assert "Deployment kubeflow/training-operator has 1 available replica" in found.signs
 
 
 def test_what_may_not_be_read_is_not_tried() -> None:

@@ -49,7 +49,7 @@ from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.text.units import show_seconds
+from allaboard.text.units import counted, show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -509,8 +509,8 @@ def _at_home(api: Api, part: Component, may: May, now: float) -> list[Sign]:
             continue
         age = max(0.0, now - renewed)
         fresh = age <= 3 * (whole(at(lease, "spec", "leaseDurationSeconds")) or 15)
-        text = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
-        signs.append(Sign(fresh if part.id != "workload" else None, text))
+        sentence = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
+        signs.append(Sign(fresh if part.id != "workload" else None, sentence))
     if part.home == "kube-system":
         return signs  # its Deployments are others'
     deployments = _listed(api, DEPLOYMENTS, None, may, part.home)
@@ -518,8 +518,9 @@ def _at_home(api: Api, part: Component, may: May, now: float) -> list[Sign]:
         return [Sign(None, f"namespace {part.home}, where its guide puts it, has nothing of it")]
     for deployment in deployments or ():
         available = whole(at(deployment, "status", "availableReplicas")) or 0
-        text = f"Deployment {part.home}/{deployment['metadata']['name']} has {available} available replicas"
-        signs.append(Sign(available > 0, text))
+        replicas = counted(available, "available replica")
+        sentence = f"Deployment {part.home}/{deployment['metadata']['name']} has {replicas}"
+        signs.append(Sign(available > 0, sentence))
     return signs
 
 
@@ -554,15 +555,17 @@ def _of_jobs(jobs: Sequence[tuple[Engine, Json]], now: float) -> Iterator[Sign]:
     if written:
         time, job = max(written, key=lambda item: item[0])
         if now - time <= RECENT:
-            text = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - time))} ago"
-            yield Sign(True, text)
+            sentence = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - time))} ago"
+            yield Sign(True, sentence)
             return
     for engine, job in jobs:
         created = moment(job["metadata"].get("creationTimestamp"))
         managed = engine.managed_by(job)
         if created is not None and now - created > SETTLED and not job.get("status") and managed is None:
-            text = f"{job['metadata']['name']} has no status {show_seconds(now - created)} after its creation"
-            yield Sign(False, text)
+            sentence = (
+                f"{job['metadata']['name']} has no status {show_seconds(now - created)} after its creation"
+            )
+            yield Sign(False, sentence)
             return
 
 
