@@ -313,6 +313,14 @@ class Checkpoints(TypedDict, total=False):
         "a folder or s3://bucket/prefix; store://name hangs off the connection's store",
         "store://digits",
     ]
+    format: Annotated[
+        Literal["auto"],
+        "choice",
+        "auto: checkpoints that other libraries write into the uri, or into the run's folder below it, are "
+        "known once they are whole, and {checkpoint} in the command is the newest of them",
+        "auto",
+        "those of allaboard alone",
+    ]
     every: Annotated[str | int, "every", "50 (steps) or 10m", "10m", "when the script says so"]
     keep: Annotated[int, "count1", "how many of the newest are kept", 3, "all"]
     best: Annotated[Best, "group", "which one is the best"]

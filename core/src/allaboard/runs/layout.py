@@ -106,7 +106,7 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Saving:
     """Checkpoints. ``uri`` is the run's own folder, and so is ``hot``, that of the second copy; ``every`` as
-    written: ``50`` steps or ``600s``.
+    written: ``50`` steps or ``600s``. ``format``: ``auto`` where those of other libraries are known, too.
     """
 
     uri: str
@@ -117,6 +117,7 @@ class Saving:
     start_from: str | None = None
     hot: str | None = None
     hot_every: str | None = None
+    format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +352,7 @@ def saving_of(spec: Mapping[str, Any] | None, run: str, generation: int) -> Savi
         start_from=None if start == "none" else start,
         hot=f"{hot['folder'].rstrip('/')}/{own}" if hot else None,
         hot_every=_every(hot.get("every")),
+        format=spec.get("format"),
     )
 
 

@@ -128,6 +128,7 @@ EVERY: dict[str, Any] = {
         {"mount": "/photos", "volume": {"csi": {"driver": "s3.csi.aws.com"}}},
     ],
     "service_account": "trainer",
+    "progress": "off",
     "secrets": [*WHOLE["secrets"], {"name": "wandb", "mount": "/etc/wandb"}],
     "engine_spec": {"runPolicy": {"managedBy": "kubeflow.org/training-operator"}},
     "fit": "strict",

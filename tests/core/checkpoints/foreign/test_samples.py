@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -131,3 +132,67 @@ def test_an_archive_within_a_file_that_is_cut_is_not_its_directory() -> None:
         Verdict.WHOLE,
         Verdict.TORN,
     ]
+
+
+NAMES = [
+    "../../etc/passwd",
+    "a\x1b[31m.pt",
+    "x\ny.ckpt",
+    "\u202egnp.pt",
+    "a" * 255 + ".pt",
+    "'; rm -rf.keras",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_names_reach_no_terminal(name: str) -> None:
+    index = b'{"weight_map": {"w": "%s"}}' % name.encode("unicode_escape").replace(b"\\", b"\\\\")
+    for item in judge({name: b"PK\x03\x04", "model.safetensors.index.json": index}):
+        assert item.verdict is not Verdict.WHOLE and item.reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", b'{"learner"' + b":[" * 100_000),
+        ("a.ubj", b"{L\x00\x00\x00\x00\x00\x00\x00\x07learner{" + b"[" * 100_000),
+        ("a.ubj", b"{L\x00\x00\x00\x00\x00\x00\x00\x07learner{L\x7f\xff\xff\xff\xff\xff\xff\xff"),
+        (
+            "a.ubj",
+            b"{L\x00\x00\x00\x00\x00\x00\x00\x07learner{L\x00\x00\x00\x00\x00\x00\x00\x01a[#L\x7f"
+            + b"\xff" * 7,
+        ),
+        ("m.safetensors", (2**62).to_bytes(8, "little") + b"{}"),
+        ("m.safetensors", (7).to_bytes(8, "little") + b"[1,2,3]"),
+        (
+            "m.safetensors",
+            (46).to_bytes(8, "little") + b'{"w":{"data_offsets":[0,99999999999999999999]}}'[:46],
+        ),
+        ("d/.metadata", b"\x80\x04" + b"(" * 1000 + b"."),
+        ("d/.metadata", b"\x80\x04\x8a\xff" + b"\xff" * 10),
+        ("d/.metadata", b"cos\nsystem\n(S'touch owned'\ntR."),
+        ("last.ckpt", b"cos\nsystem\n(S'touch owned'\ntR."),
+        ("a.h5", b"\x89HDF\r\n\x1a\n" + b"\xff" * 60),
+        ("a.txt", b"tree\nversion=v4\ntree_sizes=" + b"9" * 5000 + b"\n"),
+        ("a.txt", b"tree\nversion=v4\ntree_sizes=99999999999999999999\n\nTree=0\n"),
+        ("checkpoint-4/trainer_state.json", b'{"global_step": 1e999}'),
+        ("global_step3/mp_rank_00_model_states.pt", b""),
+        ("checkpoint_1/random_states_99999999999.pkl", b"PK\x03\x04"),
+        ("checkpoint-5/rng_state_99999999999.pth", b"PK\x03\x04"),
+    ],
+)
+def test_hostile_content_is_torn_or_unknown_and_soon_told(name: str, content: bytes) -> None:
+    begun = time.monotonic()
+    assert [item.verdict for item in judge({name: content})] in ([Verdict.TORN], [Verdict.UNKNOWN])
+    assert time.monotonic() - begun < 2
+    assert not Path("owned").exists()
+
+
+def test_a_pickle_is_read_and_never_loaded() -> None:
+    called = b"cos\nsystem\nU\x0btouch owned\x85R"
+    hostile = b"\x80\x02" + called + b"}U\x0bglobal_stepK\x04sU\x19pytorch-lightning_versionU\x011s."
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("archive/data.pkl", hostile)
+    judge({"last.ckpt": archive.getvalue(), "a.pt": archive.getvalue()})
+    assert not Path("owned").exists()

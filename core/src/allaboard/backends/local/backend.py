@@ -356,6 +356,7 @@ class LocalBackend:
                 "uid": uid,
                 "mark": uid,
                 "created": now,
+                "since": record.generation_began,
                 "folder": where,
                 "pool": default_path(self.environ),
                 "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from allaboard.checkpoints.foreign import pretrained
-from allaboard.checkpoints.foreign.finding import begun, judge_place, written
+from allaboard.checkpoints.foreign.finding import judge_place, written
 from allaboard.checkpoints.foreign.unit import Judgement, Unit, Verdict
 from allaboard.checkpoints.listing import (
     Folder,
@@ -71,7 +71,7 @@ class Places:
             yield ".", item
         if self.job:
             for item in judge_place(self.own.above(), only):
-                if begun(item.unit) >= self.since:
+                if written(item.unit) >= self.since:
                     yield "..", item
 
 

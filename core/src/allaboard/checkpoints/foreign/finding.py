@@ -70,11 +70,6 @@ def written(unit: Unit) -> float:
     return max((entry.modified for entry in unit.files.values()), default=0.0)
 
 
-def begun(unit: Unit) -> float:
-    """When the oldest file of a unit was written, epoch seconds; 0 for one without files."""
-    return min((entry.modified for entry in unit.files.values()), default=0.0)
-
-
 def _is_ours(key: str) -> bool:
     top = key.partition("/")[0]
     return (

@@ -11,6 +11,7 @@ _BEGIN = b"tree\nversion="
 _SIZES = re.compile(rb"^tree_sizes=([\d ]*)$", re.MULTILINE)
 _END = re.compile(rb"^end of parameters\n\npandas_categorical:.*\n\Z", re.MULTILINE)
 _HEAD, _TAIL = 2**20, 2**20
+_MOST_DIGITS = 18
 
 
 def claims(unit: Unit) -> bool:
@@ -29,7 +30,10 @@ def facts(unit: Unit) -> Facts:
         if size > _HEAD:
             raise NotKnown(f"{name} has a header that is too long to look at")
         raise NotWhole(f"{name} ends within its header")
-    trees = [int(word) for word in sizes[1].split()]
+    words = sizes[1].split()
+    if any(len(word) > _MOST_DIGITS for word in words) or sum(map(int, words)) > size:
+        raise NotWhole(f"{name} has trees that are longer than the file")
+    trees = [int(word) for word in words]
     start = head.find(b"Tree=0\n", sizes.end())
     if start >= 0 and unit.read(name, start + sum(trees), 12) != b"end of trees":
         raise NotWhole(f"{name} does not have its trees where its header says")

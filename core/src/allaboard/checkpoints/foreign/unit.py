@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from allaboard.errors import StorageMissing
 from allaboard.storage.base import Entry, Store
-from allaboard.text.untrusted import Limits, Unreadable, parse_json
+from allaboard.text.untrusted import Limits, Unreadable, parse_json, show
 
+_LONGEST = 500
 MOST_READ = 8 * 2**20
 """Bytes that are read of one file at a time; of what needs more the answer is `Verdict.UNKNOWN`."""
 _JSON = Limits(size=MOST_READ, values=1_000_000)
@@ -166,6 +167,12 @@ def judge(unit: Unit, family: Family) -> Judgement:
     try:
         return answer(Verdict.WHOLE, "", family.facts(unit))
     except NotWhole as error:
-        return answer(Verdict.TORN, str(error))
+        return answer(Verdict.TORN, show(str(error), _LONGEST, quote=False))
     except NotKnown as error:
-        return answer(Verdict.UNKNOWN, str(error))
+        return answer(Verdict.UNKNOWN, show(str(error), _LONGEST, quote=False))
+    except (
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:  # hostile: no library writes numbers like that
+        return answer(Verdict.UNKNOWN, show(f"it cannot be read: {error}", _LONGEST, quote=False))

@@ -12,9 +12,11 @@ from allaboard.cli.place import Place, is_place, json_option, place_options, res
 from allaboard.errors import BadInput, SiteError
 from allaboard.report.terminal import hide, progress_bar, say, show_json
 from allaboard.text.units import show_bytes
+from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:
     from allaboard.checkpoints import Checkpoint, Torn
+    from allaboard.checkpoints.foreign.adopting import Adopted
     from allaboard.storage.base import Store
 
 WHERE = (
@@ -178,7 +180,7 @@ def adopt(where: str, store: str | None, at: Place, as_json: bool) -> int:
     from allaboard.checkpoints.foreign.adopting import adopt_at
 
     uri = resolved(where, store) if is_place(where) else _resolve_place(where, store, at)[0]
-    adopted = adopt_at(uri)
+    adopted = adopt_at(uri) if is_place(where) else _adopt_run(where, uri, at)
     if not adopted.added and not adopted.known and not adopted.left:
         raise BadInput(f"{uri}: no checkpoint of a known format is there; give the folder that holds it")
     if as_json:
@@ -199,11 +201,25 @@ def adopt(where: str, store: str | None, at: Place, as_json: bool) -> int:
         if adopted.known:
             say(f"{_list_steps(adopted.known)} had a manifest already")
         for item, reason in adopted.left:
+            name = show(item.unit.name or uri, 500, quote=False)
             say(
-                f"{item.unit.name or uri} ({item.format}) is {item.verdict}, and left: {reason}",
+                f"{name} ({item.format}) is {item.verdict}, and left: {reason}",
                 to_stderr=True,
             )
     return 2 if any(item.verdict is Verdict.TORN for item, _ in adopted.left) else 0
+
+
+def _adopt_run(run: str, uri: str, at: Place) -> Adopted:
+    """Those in the run's own folder, and those that its newest attempt wrote into the folder of its job."""
+    from allaboard.checkpoints import Manifest
+    from allaboard.checkpoints.foreign.adopting import Places, adopt
+    from allaboard.storage import open_store
+
+    backend = at.open()
+    seen = backend.observe(run)
+    saving = backend.started_with(run).spec.get("checkpoints") or {}
+    places = Places(open_store(uri), "format" in saving, seen.created or 0.0)
+    return adopt(places, Manifest(step=0, run=seen.run, attempt=seen.attempt, generation=seen.generation))
 
 
 @checkpoints.command(

@@ -17,12 +17,12 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allaboard.backends.local.host.clock import Clock
 from allaboard.backends.local.host.control_group import make_group
@@ -50,6 +50,7 @@ from allaboard.backends.local.supervisor.environment import (
     member_command,
     member_environment,
     member_files,
+    with_checkpoint,
 )
 from allaboard.backends.local.supervisor.hang import HangWatch
 from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
@@ -64,7 +65,11 @@ from allaboard.follow.run_record import RunRecord
 from allaboard.runs.layout import Group, Layout, Member
 from allaboard.runs.observation import Event, Observation, Progress, Slow, Stall, State, Stop
 from allaboard.runs.status import CLOCK_IDLE, idle_clock, state_of
+from allaboard.text.reportline import Report
 from allaboard.text.units import show_seconds
+
+if TYPE_CHECKING:
+    from allaboard.backends.local.supervisor.adoption import Adoption
 
 _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
@@ -129,6 +134,8 @@ class Supervisor:
             else None
         )
         self.slowness = SlowWatch(plan["mark"]) if watched else None
+        self.adoption = _adoption(self.layout, plan)
+        self.handed: str | None = None
         self.heard = False
         self.can_hear = True
         self.written_events = 0
@@ -447,13 +454,18 @@ class Supervisor:
         )
         try:
             files = self._write_files()
-        except OSError as error:
-            text = f"its {error.filename} cannot be written: {error.strerror}"
+            layout = self._layout_to_start(member, number)
+        except (OSError, AllaboardError) as error:
+            text = str(error)
+            if isinstance(error, OSError):
+                text = f"its {error.filename} cannot be written: {error.strerror}"
             self.starting.discard(member.name)
             self._carry_out(self.operator.on_start_failed(member.name, text, self.clock.now()))
             return
+        group = layout.group(member.group)
+        assert group is not None
         environment = member_environment(
-            self.layout,
+            layout,
             member,
             caller=os.environ,
             place=loopback_place(self.layout, self.ports),
@@ -464,12 +476,35 @@ class Supervisor:
         )
         self.keeper.spawn(
             member.name,
-            member_command(group, environment, declared_names(self.layout, member, self.secrets)),
+            member_command(group, environment, declared_names(layout, member, self.secrets)),
             environment,
             self.plan["folder"],
             str(log),
             self.grant.fds(index),
         )
+
+    def _layout_to_start(self, member: Member, number: int) -> Layout:
+        """The layout with the newest whole checkpoint in it. Members that start together get the same one;
+        while others train nothing of theirs is moved. Raises StorageError.
+        """
+        if self.adoption is None:
+            return self.layout
+        others_live = bool(self.identities) or self.starting - {member.name}
+        if not (others_live and number == 0):
+            handed = self.adoption.hand_over(move_aside=not others_live)
+            self.handed = handed.files
+            now = self.clock.now()
+            for text in handed.moved:
+                self.operator.events.append(Event(now, "Warning", "TornCheckpoint", self.layout.run, text))
+            if handed.files is not None:
+                text = f"goes on from {handed.files} (step {handed.step})"
+                self.operator.events.append(Event(now, "Normal", "Resumes", self.layout.run, text))
+        return with_checkpoint(self.layout, self.handed)
+
+    def _take_adopted(self, reports: Iterable[Report], now: float) -> None:
+        for report in reports:
+            self.dirty = True
+            self.progress = add_report(self.progress, report, now, self.own)
 
     def _gpus(self, grant: Grant, index: int, group: Group) -> tuple[str, ...]:
         """The GPUs of a member, and of those that only wait for it to start their ranks."""
@@ -523,6 +558,8 @@ class Supervisor:
         self.identities.pop(member, None)
         # Read its last lines first: they may hold the result, and a restart begins another log.
         self._read_log(member, at, last=True)
+        if self.adoption is not None and not self.identities and not self.starting:
+            self._take_adopted(self.adoption.finish(), at)
         self._carry_out(self.operator.on_exited(member, code, at, self._why_killed(code)))
 
     def _why_killed(self, code: int) -> str | None:
@@ -617,6 +654,8 @@ class Supervisor:
     def _probe_members(self, now: float) -> None:
         for name in self.watches:
             self._read_log(name, now)
+        if self.adoption is not None and self.watches:
+            self._take_adopted(self.adoption.look(time.monotonic()), now)
         self._probe_rendezvous(now)
         self._probe_movement(now)
         self._probe_speed(now)
@@ -839,6 +878,15 @@ def _abandoned(kind: str, patience: float) -> str:
         f"nobody followed this run for {show_seconds(patience)}, neither a task nor a triggerer; "
         "the next try of its task resumes it"
     )
+
+
+def _adoption(layout: Layout, plan: Mapping[str, Any]) -> Adoption | None:
+    """Of a job whose checkpoints other libraries write, too; imported for those, before the first member."""
+    if layout.saving is None or layout.saving.format is None:
+        return None
+    from allaboard.backends.local.supervisor.adoption import Adoption
+
+    return Adoption(layout, layout.saving, float(plan.get("since", plan["created"])))
 
 
 def _folder_of(uri: str | None) -> str | None:

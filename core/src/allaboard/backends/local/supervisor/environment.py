@@ -46,11 +46,13 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import allaboard
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Place
 from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
+from allaboard.runs.resume_template import fill_command, fill_environment
 from allaboard.text.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
@@ -143,6 +145,19 @@ def member_command(group: Group, environment: Mapping[str, str], declared: Colle
     """The command of a member with its arguments, as it is started here. ``environment``: the member's."""
     known = {name: environment[name] for name in declared if name in environment}
     return local_command([expand(word, known) for word in (*group.command, *group.args)])
+
+
+def with_checkpoint(layout: Layout, checkpoint: str | None) -> Layout:
+    """The layout with the path of a checkpoint in the place of ``{checkpoint}``; None: there is none."""
+    path = None if checkpoint is None else checkpoint.replace("$", "$$")  # no reference to a variable
+    groups = []
+    for group in layout.groups:
+        words, first = fill_command((*group.command, *group.args), path), len(group.command)
+        environment = fill_environment(group.environment, path)
+        # What follows a command are arguments: together they are the words of the member.
+        command, args = (words, ()) if first else ((), words)
+        groups.append(replace(group, command=(*command,), args=(*args,), environment=environment))
+    return replace(layout, groups=tuple(groups))
 
 
 def unknown_references(group: Group, declared: Collection[str]) -> list[str]:
