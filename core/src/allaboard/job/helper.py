@@ -21,8 +21,8 @@ BY_PYTHON = (
     "os.path.exists(start) or os.execvp(command[0], command); "
     "exec(compile(open(start).read(), start, 'exec'), {'__name__': '__main__', '__file__': start})"
 )
-"""Programs for a shell, and for a Python of any version; the next word is the helper's file. The kubelet finds
-no variable in them.
+"""Programs for a shell, and for a Python of any version; the next word is the helper's file. The kubelet
+finds no variable in them.
 """
 VOLUME = "allaboard-helper"
 ENDPOINT = "ALLABOARD_ENDPOINT"
