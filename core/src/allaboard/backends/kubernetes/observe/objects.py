@@ -11,6 +11,7 @@ from typing import Any
 
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import Engine
+from allaboard.job.helper import as_start_error
 from allaboard.runs.observation import (
     Condition,
     ContainerSeen,
@@ -344,6 +345,7 @@ def _try(state: Json, id: str) -> Try:
 
 
 def _tried(word: str, one: Json, id: str = "") -> Try:
+    one = as_start_error(one)
     return Try(
         word,
         text(one.get("reason")),

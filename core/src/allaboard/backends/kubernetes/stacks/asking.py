@@ -30,8 +30,8 @@ _PIDS = 22
 """Bits of a pid, which counts in its pod alone: members' are made different by what stands above."""
 _READS = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])).decode())"
 NO_ALLABOARD = (
-    "none of their processes tells its stacks; those of a Python that has allaboard do: "
-    "pip install --no-deps allaboard in the image"
+    "none of their processes tells its stacks; a Python does that begins with the helper of members, which "
+    "takes a command in the job and no inject: off, or that has allaboard"
 )
 FORBIDDEN = (
     "their stacks may not be asked for, which takes get and create on pods/exec: "

@@ -40,8 +40,8 @@ FORBIDDEN = (
     "allaboard cluster --rbac submitter -n {} | kubectl apply -f -"
 )
 LATE = (
-    "{} of {} members have not answered in their logs, which takes allaboard in the image and "
-    "policy.hang.ask: file since their start"
+    "{} of {} members have not answered in their logs, which takes the helper of members, or allaboard in "
+    "the image, and policy.hang.ask: file since their start"
 )
 MOST_LOOK = Limits(size=1 << 17, depth=4, values=100, digits=20)
 """What is read of one process."""
