@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,15 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.stacks.asking import read
-from allaboard.job.helper import BY_SHELL, START_BY_SHELL, start_words, without_helper
+from allaboard.diagnosis.start_errors import why_not_started
+from allaboard.job.helper import (
+    BY_SHELL,
+    FOLDER,
+    START_BY_SHELL,
+    as_start_error,
+    start_words,
+    without_helper,
+)
 from allaboard.text.reportline import decode
 from tests.core.backends.kubernetes.test_stacks import a_member, run_script
 from tests.core.inside.containers import PYENV, VERSIONS, boxed, environment, mounted, python_of, started_by
@@ -114,6 +123,28 @@ def test_stacks_of_an_old_python_are_read(python: Path, helper: Path, tmp_path: 
     assert process.returncode == 4
 
 
+def test_py_spy_reads_the_script_and_not_the_endpoint(helper: Path, tmp_path: Path) -> None:
+    path = environment()["PATH"]
+    if shutil.which("py-spy", path=path) is None:
+        pytest.skip("py-spy is not installed")
+    (tmp_path / "stands.py").write_text(STANDS)
+    process = subprocess.Popen(
+        started_by(helper, ["python3", "-I", "stands.py"]),
+        cwd=tmp_path,
+        env=environment(ALLABOARD_RUN="spied-run"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        assert [
+            look.frames[0].function for look in read(run_script("spied-run", path), 0, a_member()).looks
+        ] == ["load"]
+    finally:
+        process.communicate("")
+
+
 def test_signals_reach_the_command_once(python: Path, helper: Path, tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text(COUNTS)
     process = subprocess.Popen(
@@ -149,6 +180,42 @@ def test_exit_codes_are_the_commands(helper: Path, command: list[str], code: int
     done = run(started_by(helper, command), environment())
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox sh", None])
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [("torchrn", "executable file not found in $PATH"), ("/etc/passwd", "permission denied")],
+)
+def test_a_program_that_is_not_there_is_told_as_the_runtime_tells_it(
+    helper: Path, shell: str | None, program: str, reason: str
+) -> None:
+    """The first process of the container is the helper, and what it wrote is its termination message."""
+    if shell is not None and shutil.which(shell.split()[0]) is None:
+        pytest.skip(f"{shell} is not installed")
+    words = started_by(helper, [program, "train.py"])
+    path = "/nowhere" if shell is not None else environment()["PATH"]  # without a python3, the shell tells it
+    first = [str(shutil.which(shell.split()[0])), *shell.split()[1:]] if shell is not None else words[:1]
+    done = run([*first, *words[1:]], {"PATH": path, "ALLABOARD_RUN": "r"})
+    message = done.stderr.replace(str(helper), FOLDER)
+    end = as_start_error({"exitCode": done.returncode, "reason": "Error", "message": message})
+    assert (end["reason"], end["message"]) == ("StartError", f'exec: "{program}": {reason}')
+    assert program in why_not_started(end["message"])[1]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"exitCode": 127, "message": "starts\nexec: torchrn: not found"},
+        {"exitCode": 1, "message": "exec: torchrn: not found"},
+        {"exitCode": 127, "message": "train.sh: line 3: exec: torchrn: not found"},
+        {"exitCode": 127, "message": "exec: " + "x" * 5000 + ": not found"},
+        {"exitCode": 127, "message": None},
+        {},
+    ],
+)
+def test_ends_that_are_the_commands_own(end: dict[str, Any]) -> None:
+    assert as_start_error(end) is end
 
 
 def test_a_binary_gets_what_is_written_to_it(helper: Path) -> None:

@@ -16,7 +16,7 @@ from allaboard.diagnosis.finding import Evidence, Finding, Need
 from allaboard.diagnosis.logs import Log, line_pattern
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import Place, rule, says
-from allaboard.diagnosis.start_errors import why_not_started
+from allaboard.diagnosis.start_errors import suggestion, why_not_started
 from allaboard.diagnosis.tracebacks import RaisedException
 from allaboard.diagnosis.verdict import Verdict, verdict_of
 from allaboard.runs.observation import NOT_STARTED, ContainerSeen, PodSeen, Try
@@ -407,9 +407,10 @@ def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: 
     )
     program = program_in(reason)
     number = Evidence(pod_object(pod), "exit_code", str(ended.exit_code))
+    meant = suggestion(program) if ended.exit_code == 127 else ""
     yield Finding(
         "bad_entrypoint",
-        f"{who} exited with {ended.exit_code}{shown}",
+        f"{who} exited with {ended.exit_code}{shown}{meant}",
         (*evidence, number),
         f"{program} ({pod.name})" if program else pod.name,
         case.went_bad(pod),

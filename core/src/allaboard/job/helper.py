@@ -21,8 +21,8 @@ BY_PYTHON = (
     "os.path.exists(start) or os.execvp(command[0], command); "
     "exec(compile(open(start).read(), start, 'exec'), {'__name__': '__main__', '__file__': start})"
 )
-"""Programs for a shell, and for a Python of any version; the next word is the helper's file. The kubelet finds
-no variable in them.
+"""Programs for a shell, and for a Python of any version; the next word is the helper's file. The kubelet
+finds no variable in them.
 """
 VOLUME = "allaboard-helper"
 ENDPOINT = "ALLABOARD_ENDPOINT"
@@ -46,6 +46,30 @@ def start_words(command: Sequence[str]) -> tuple[str, ...]:
         return (command[0], "-s", "-S", "-c", BY_PYTHON, START)
     shell = command[0] if _PLAIN_SHELL.fullmatch(command[0]) else SHELL
     return (shell, "-c", BY_SHELL, START_BY_SHELL)
+
+
+def as_start_error(terminated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The end of a container in whose last words the helper tells that its command cannot be started, as the
+    container runtime would tell it; any other end as it is.
+    """
+    message = terminated.get("message")
+    if terminated.get("exitCode") not in (126, 127) or not isinstance(message, str) or len(message) > 4096:
+        return terminated
+    *before, last = message.strip().splitlines() or [""]
+    match = _NOT_STARTED.fullmatch(last)
+    if match is None or not all(line.startswith(f"{START_BY_SHELL}: ") for line in before):
+        return terminated
+    reason = _REASONS.get(match["reason"], match["reason"].lower())
+    return {**terminated, "reason": "StartError", "message": f'exec: "{match["program"]}": {reason}'}
+
+
+_NOT_STARTED = re.compile(
+    rf"(?:{re.escape(START_BY_SHELL)}: (?:line )?(?:\d+: )?(?:exec: )?|exec: )(?:line \d+: )?"
+    r"(?P<program>.+?): (?:cannot execute: )?"
+    r"(?P<reason>not found|[Pp]ermission denied|Exec format error|(Is|Not) a directory)"
+)
+"""The last line of a container whose command cannot be started: of the helper itself, or of a shell."""
+_REASONS = {"not found": "executable file not found in $PATH"}
 
 
 def without_helper(value: Any) -> Any:

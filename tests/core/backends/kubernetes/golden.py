@@ -88,6 +88,7 @@ EVERY: dict[str, Any] = {
     "elastic": None,
     "image_pull_policy": "if_not_present",
     "host_network": True,
+    "inject": "off",
     "resources": {
         **WHOLE["resources"],
         "mig": "1g.10gb",

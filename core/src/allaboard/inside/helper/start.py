@@ -86,9 +86,10 @@ def _become(command, environment):  # type: (List[bytes], Dict[bytes, bytes]) ->
     try:
         os.execvpe(command[0], command, environment)
     except (IOError, OSError) as error:
-        text = b"allaboard: " + command[0] + b": " + str(error.strerror).encode() + b"\n"
-        os.write(2, text)
-        os._exit(NOT_FOUND if error.errno == 2 else NOT_STARTED)
+        is_there = error.errno != 2
+        reason = str(error.strerror).encode() if is_there else b"not found"
+        os.write(2, b"exec: " + command[0] + b": " + reason + b"\n")  # as a shell says it
+        os._exit(NOT_STARTED if is_there else NOT_FOUND)
 
 
 if __name__ == "__main__":

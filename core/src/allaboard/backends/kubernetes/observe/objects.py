@@ -23,6 +23,7 @@ from allaboard.backends.kubernetes.client.values import (
 )
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import Engine
+from allaboard.job.helper import as_start_error
 from allaboard.runs.observation import (
     Condition,
     ContainerSeen,
@@ -282,6 +283,7 @@ def _try(state: Json, id: str) -> Try:
 
 
 def _tried(word: str, details: Json, id: str = "") -> Try:
+    details = as_start_error(details)
     return Try(
         word,
         text(details.get("reason")),

@@ -30,8 +30,8 @@ _PIDS = 22
 """Bits of a pid, which is unique in its pod alone: the bits above are the member's number."""
 _READS = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])).decode())"
 NO_ALLABOARD = (
-    "none of their processes shows its stacks; a Python that has allaboard does: "
-    "pip install --no-deps allaboard in the image"
+    "none of their processes shows its stacks; a Python does that begins with the helper of members, which "
+    "needs a command in the job and no inject: off, or that has allaboard"
 )
 FORBIDDEN = (
     "their stacks may not be read, which needs get and create on pods/exec: "

@@ -40,8 +40,8 @@ FORBIDDEN = (
     "allaboard cluster --rbac submitter -n {} | kubectl apply -f -"
 )
 LATE = (
-    "{} of {} members have not answered in their logs, which needs allaboard in the image and "
-    "policy.hang.ask: file since their start"
+    "{} of {} members have not answered in their logs, which needs the helper of members, or allaboard in "
+    "the image, and policy.hang.ask: file since their start"
 )
 MOST_LOOK = Limits(size=1 << 17, depth=4, values=100, digits=20)
 """Limits of the answer of one process."""
