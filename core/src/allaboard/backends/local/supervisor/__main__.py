@@ -461,7 +461,9 @@ class Supervisor:
         )
         self.keeper.spawn(
             member.name,
-            member_command(group, environment, declared_names(self.layout, member, self.secrets)),
+            member_command(
+                self.layout, group, environment, declared_names(self.layout, member, self.secrets)
+            ),
             environment,
             self.plan["folder"],
             str(log),
