@@ -135,6 +135,7 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_spot(job),
         *_claims(job),
         *_network(job),
+        *_launchers(job),
         *_engine_problems(job),
     ]
 
@@ -325,6 +326,13 @@ def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
         if is_of_class and resources.get("shared"):
             message = "applies to GPUs of the device plugin; devices of a claim are not shared"
             yield Problem(f"{at}.shared", message, severity="warning")
+
+
+def _launchers(job: Mapping[str, Any]) -> Iterator[Problem]:
+    from allaboard.checking.launchers import launcher_problems
+
+    if (engine := _engine_of(job)) is not None:
+        yield from launcher_problems(job, engine.helpers(job.get("framework", "pytorch")))
 
 
 def _network(job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -152,12 +152,15 @@ def pod_template(
     """
     volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
     own_fields = fields_of_group(job, group.role)
+    from allaboard.runs.launchers import filled
+
+    command, args = filled(layout, group)
     container = {
         "name": engine.CONTAINER,
         "image": own_fields.get("image") or job.get("image") or facts.image,
         **_pull_policy(job),
-        **({"command": list(group.command)} if group.command else {}),
-        **({"args": list(group.args)} if group.args else {}),
+        **({"command": command} if command else {}),
+        **({"args": args} if args else {}),
         **({"workingDir": CODE_FOLDER} if code else {}),
         "env": _environment(layout, group, engine),
         **_secret_environment(job, facts),

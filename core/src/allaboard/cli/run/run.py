@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from allaboard.backends.base import Backend, Plan
+from allaboard.checking.job import check
 from allaboard.cli import EXIT_CODES
 from allaboard.cli.place import Place, json_option, place_options, site, site_options
 from allaboard.errors import AllaboardError, BadInput, ExitCode
@@ -94,6 +95,8 @@ def run(
     with not_started_on_error():
         backend = open_backend(at, store, mounts, fit)
     plan = Plan(_read(job, arguments, workers, gpu, as_json), key or fresh_key())
+    for problem in check(plan.job):
+        say(f"warning: {problem}", to_stderr=True)
     options = [*_script_options(workers, gpu), *site_arguments(store, mounts, fit), *at.options]
 
     def again_with(*more: str) -> str:

@@ -476,7 +476,7 @@ class Supervisor:
         )
         self.keeper.spawn(
             member.name,
-            member_command(group, environment, declared_names(layout, member, self.secrets)),
+            member_command(layout, group, environment, declared_names(layout, member, self.secrets)),
             environment,
             self.plan["folder"],
             str(log),

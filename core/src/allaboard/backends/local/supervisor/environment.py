@@ -51,6 +51,7 @@ from dataclasses import replace
 import allaboard
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Place
+from allaboard.runs.launchers import filled
 from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
 from allaboard.runs.resume_template import fill_command, fill_environment
 from allaboard.text.names import nearest
@@ -141,10 +142,13 @@ def declared_names(layout: Layout, member: Member, secrets: Collection[str]) -> 
     return frozenset((*secrets, *own, *injected, *(group.environment if group is not None else ())))
 
 
-def member_command(group: Group, environment: Mapping[str, str], declared: Collection[str]) -> list[str]:
+def member_command(
+    layout: Layout, group: Group, environment: Mapping[str, str], declared: Collection[str]
+) -> list[str]:
     """The command of a member with its arguments, as it is started here. ``environment``: the member's."""
     known = {name: environment[name] for name in declared if name in environment}
-    return local_command([expand(word, known) for word in (*group.command, *group.args)])
+    command, args = filled(layout, group)
+    return local_command([expand(word, known) for word in (*command, *args)])
 
 
 def with_checkpoint(layout: Layout, checkpoint: str | None) -> Layout:
