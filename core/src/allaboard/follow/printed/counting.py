@@ -4,7 +4,6 @@ in epochs alone. Values in, reports out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +12,7 @@ from allaboard.follow.printed.form import Format, Part, Printed
 from allaboard.text.reportline import MOST_STEPS, Report
 
 SPEED = "steps_per_second"
-_APART = re.compile(r"val|eval|test|dev|valid|train|best", re.IGNORECASE)
+_MOST_NAMES = 400
 _ROUNDED = 0.005
 """Half of the last digit of an epoch that a Trainer rounds."""
 
@@ -39,23 +38,31 @@ class _Epochs:
 @dataclass(slots=True)
 class _Bar:
     """The bar of a Trainer. ``last``: the last one seen, of whatever; ``total``: steps of the training;
-    ``epoch``: that of the dictionary after which no bar was drawn yet; ``pace``: steps of an epoch.
+    ``dated``: step and epoch of the last dictionary.
     """
 
     last: Printed | None = None
     total: int | None = None
-    epoch: float | None = None
-    pace: float | None = None
+    dated: tuple[int, float] | tuple[()] = ()
 
 
 @dataclass(slots=True)
 class Counting:
-    """The counters of one stream. ``step``: the last one that was reported."""
+    """The counters of one stream. ``step``: the last one that was reported; ``trained``: names of the metrics
+    of the training; ``has_steps``: its lines count steps; ``columns``: names in the head of a table.
+    """
 
     step: int | None = None
     has_steps: bool = False
+    trained: set[str] = field(default_factory=set)
+    columns: tuple[str, ...] = ()
     epochs: _Epochs = field(default_factory=_Epochs)
     bar: _Bar = field(default_factory=_Bar)
+
+    @property
+    def is_in_epoch(self) -> bool:
+        """Whether a line has told that an epoch begins."""
+        return self.epochs.now is not None
 
     def begin_again(self) -> None:
         """Another format was recognised: what the one before counted says nothing of it."""
@@ -64,7 +71,9 @@ class Counting:
 
     def note(self, printed: Printed) -> None:
         """Keep what a line says that is no report by itself: the beginning of an epoch, a bar."""
-        if printed.part is Part.EPOCH and printed.step is None:
+        if printed.columns:
+            self.columns = printed.columns
+        elif printed.part is Part.EPOCH and printed.step is None:
             self.epochs.now, self.epochs.of, self.epochs.is_over = printed.epoch, printed.epochs, False
         elif printed.part is Part.BAR:
             self.bar.last = printed
@@ -82,7 +91,12 @@ class Counting:
             return self._validation(format, printed)
         if not self._is_training(printed):
             return None
+        if printed.columns:
+            named = zip(self.columns, printed.columns, strict=False)
+            printed = replace(printed, metrics={**dict(named), **printed.metrics})
         step, total = self._count(format, printed)
+        if len(self.trained) < _MOST_NAMES:
+            self.trained.update(printed.metrics)
         return self.made(format.name, step, total, printed)
 
     def made(self, name: str, step: int | None, total: int | None, printed: Printed) -> Report | None:
@@ -140,28 +154,51 @@ class Counting:
             return int(epoch), printed.epochs or epochs.of
         self.has_steps = True
         if not printed.per_epoch:
-            return step, total
-        epochs.now = printed.epoch if printed.epoch is not None else epochs.now
-        epochs.of = printed.epochs or epochs.of
+            return self._count_anew(printed, step, total)
+        before, epochs.now = epochs.now, printed.epoch if printed.epoch is not None else epochs.now
         if epochs.now is None:
-            return step, total
+            # Bars without a number: one that begins anew after its end is that of the next epoch.
+            if total is not None and total == epochs.length == epochs.last and step < total:
+                epochs.base += total
+            epochs.length, epochs.last = total, step
+            return (epochs.base + step, None) if epochs.base else (step, total)
         if epochs.first is None:
             epochs.first = printed.first_epoch if printed.first_epoch is not None else int(epochs.now > 0)
+        epochs.of = printed.epochs or epochs.of
+        if printed.last_epoch is not None:
+            epochs.of = max(1, printed.last_epoch - epochs.first + 1)
         index = max(0, int(epochs.now) - epochs.first)
         if total is None:
-            if step < epochs.last:
+            if step < epochs.last or (before is not None and epochs.now > before):
                 epochs.base += epochs.last
             epochs.last = step
             return epochs.base + step, None
         epochs.length = total
         return index * total + step, epochs.of * total if epochs.of else None
 
+    def _count_anew(self, printed: Printed, step: int, total: int | None) -> tuple[int | None, int | None]:
+        """(step, total) of a line that does not say whether its steps begin anew in each epoch: they do once
+        they were seen to.
+        """
+        epochs, epoch = self.epochs, printed.epoch
+        if epoch is None:
+            return step, total
+        if epochs.now is not None and epoch > epochs.now and step < epochs.last:
+            epochs.base += total or epochs.last
+        epochs.now, epochs.last = epoch, step
+        return (epochs.base + step, None) if epochs.base else (step, total)
+
     def _validation(self, format: Format, printed: Printed) -> Report | None:
         step = printed.step if printed.step is not None and not printed.per_epoch else self.step
-        if step is None and printed.epoch is not None and format.counts_epochs:
+        if not self.has_steps and printed.step is None and printed.epoch is not None and format.counts_epochs:
             step = int(printed.epoch)
-        apart = replace(printed, metrics=_named_apart(printed.metrics), per_second=None)
-        return self.made(format.name, step, None, apart) if apart.metrics else None
+        total = printed.total if printed.step is not None and not printed.per_epoch else None
+        apart = replace(printed, metrics=self._named_apart(printed.metrics), per_second=None)
+        return self.made(format.name, step, total, apart) if apart.metrics else None
+
+    def _named_apart(self, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+        """The metrics of a validation; one that has the name of a training's is dated apart from it."""
+        return {f"val_{name}" if name in self.trained else name: value for name, value in metrics.items()}
 
     # A Trainer's bar.
 
@@ -170,35 +207,30 @@ class Counting:
         bar, last = self.bar, self.bar.last
         if printed.part is Part.BAR:
             bar.last = printed
-            if printed.total != bar.total or printed.step is None:
+            is_other = printed.total != bar.total or printed.step is None
+            if is_other or (self.step is not None and 0 < (printed.step or 0) < self.step):
                 return None
-            if bar.epoch:
-                bar.pace, bar.epoch = printed.step / bar.epoch, None
-            is_back = self.step is not None and 0 < printed.step < self.step
-            same = printed.step == self.step
-            return None if is_back or same else self.made(format.name, printed.step, printed.total, printed)
+            return None if printed.step == self.step else self._made_of(format, printed)
         if printed.part is Part.VALIDATION:
             return self.made(format.name, self.step, None, printed)
         if last is not None and last.total != bar.total and (bar.total is None or last.step != last.total):
-            bar.total, bar.pace, self.step = last.total, None, None
-        step = last.step if last is not None and last.total == bar.total else self.step
-        if bar.total is not None and printed.epoch is not None:
-            step = self._by_epoch(printed.epoch, step)
-            bar.epoch = printed.epoch or None
+            bar.total, bar.dated, self.step = last.total, (), None
+        drawn = last.step if last is not None and last.total == bar.total else self.step
+        step = self._by_epoch(printed.epoch, drawn)
+        if step is not None and printed.epoch:
+            bar.dated = (step, printed.epoch)
         return self.made(format.name, step, bar.total, printed)
 
-    def _by_epoch(self, epoch: float, drawn: int | None) -> int | None:
+    def _made_of(self, format: Format, printed: Printed) -> Report | None:
+        return self.made(format.name, printed.step, printed.total, replace(printed, metrics={}))
+
+    def _by_epoch(self, epoch: float | None, drawn: int | None) -> int | None:
         """The step of a dictionary. A bar is drawn ten times a second at most: of fast steps the last one
-        that was drawn may be an earlier one, and the epoch tells.
+        that was drawn may be that of the dictionary before, and the epoch tells. None: nothing does.
         """
-        pace = self.bar.pace
-        if pace is None:
+        dated = self.bar.dated
+        if drawn is None or not dated or drawn > dated[0] or epoch is None or epoch <= dated[1]:
             return drawn
+        pace = dated[0] / dated[1]
         rounding = _ROUNDED * pace if round(epoch, 2) == epoch else 0.0
-        step = round(epoch * pace)
-        return step if rounding <= 0.5 and (drawn is None or step >= drawn) else drawn
-
-
-def _named_apart(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The metrics of a validation under names that those of the training do not have."""
-    return {name if _APART.search(name) else f"val_{name}": value for name, value in metrics.items()}
+        return max(drawn, round(epoch * pace)) if rounding <= 0.5 else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
+from typing import Any
 
 from allaboard.follow.printed.numbers import NUMBER, number_of, whole_of
 from allaboard.follow.printed.prefixes import is_prefix
@@ -47,7 +48,9 @@ class Part(Enum):
 @dataclass(frozen=True, slots=True)
 class Printed:
     """What a line says, as it says it. ``step`` and ``total`` count within ``epoch`` if ``per_epoch``.
-    ``per_second``: steps; ``sure``: the line is of its format without doubt.
+    ``last_epoch``: the number of the last epoch, where a line says that in the place of how many there are.
+    ``per_second``: steps; ``columns``: metrics by their place in a table, or of its head their names;
+    ``sure``: the line is of its format without doubt.
     """
 
     part: Part = Part.TRAINING
@@ -59,6 +62,8 @@ class Printed:
     per_second: float | None = None
     per_epoch: bool = False
     first_epoch: int | None = None
+    last_epoch: int | None = None
+    columns: tuple[Any, ...] = ()
     sure: bool = True
 
 
@@ -107,7 +112,7 @@ class Pattern:
             self._per_second(metrics),
             self.per_epoch,
             self.first_epoch,
-            self.sure,
+            sure=self.sure,
         )
 
     def _per_second(self, metrics: Mapping[str, float | None]) -> float | None:

@@ -7,7 +7,7 @@ import re
 
 NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d{1,20})?|\d{1,20}\.?\d{0,20}(?:[eE][-+]?\d{1,3})?|\.\d{1,20}"
-    r"|(?i:nan|inf(?:inity)?)\b)"
+    r"|(?i:nan|inf(?:inity)?)(?=m?s\b|%|\b))"
 )
 """A number; not one in the middle of a word."""
 WHOLE = r"\d{1,3}(?:,\d{3})+|\d{1,15}"

@@ -22,8 +22,10 @@ _PART = re.compile(
   | (?i:trace|debug|info|notice|warn(?:ing)?|error)\b
   | (?i:UTC|CET|GMT|AM|PM)\b
   | [IWEF]\d{{4}}\b
+  | [\w.-]+/\d+(?=\s)
   | [\w./-]+\.(?:py|cc|cpp)(?::\d+)?(?::\w+)?\]?
-  | (?!(?i:{_COUNTER}|loss)\b)[A-Za-z_][\w.-]{{0,60}}(?::[A-Za-z_]\w{{0,40}}:\d{{1,6}})?
+  | (?!(?i:{_COUNTER}|loss)\b)(?!\w*(?:Error|Exception|Warning)\b)
+    [A-Za-z_][\w.-]{{0,60}}(?::[A-Za-z_]\w{{0,40}}:\d{{1,6}})?
     (?=\s{{0,3}}[|:>\]-](?:\s|$)|:[A-Za-z_\[]|\s(?i:info|debug|warning)\b)
   | (?:=>|->|>>>?|[|:>\]-])(?=\s|$|:|\[|\w)
     """,

@@ -9,7 +9,7 @@ own) gives way to a library's. With the first explicit report of progress all of
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from allaboard.follow.printed import expression
@@ -30,6 +30,7 @@ _MOST_SLOW = 5
 _MOST_SHAPES = 4096
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 
+_GLUED = re.compile(r"[^|]{0,200}%\|[^|]{0,400}\|[^\[]{0,80}\[[^\]]{0,400}\](?=[A-Za-z{\[])")
 LIBRARIES: tuple[Format, ...] = (
     *huggingface.FORMATS, *bars.FORMATS, *large.FORMATS, *vision.FORMATS, *keras.FORMATS, *boosting.FORMATS,
     *others.FORMATS, *own.FORMATS,
@@ -83,9 +84,7 @@ class ProgressReader:
             return [report]
         if self.explicit:
             return []
-        if "\r" not in line:
-            return [] if (report := self._piece(line)) is None else [report]
-        return [report for piece in line.split("\r") if (report := self._piece(piece)) is not None]
+        return [report for piece in _pieces(line) if (report := self._piece(piece)) is not None]
 
     def _piece(self, text: str) -> Report | None:
         if not text or text.isspace() or len(text) > LONGEST:
@@ -109,7 +108,7 @@ class ProgressReader:
             printed = format.read(text, low)
             if printed is None or not _counts(format, text):
                 continue
-            if not printed.sure:
+            if not (printed.sure or (format.plain and printed.metrics and self._counting.is_in_epoch)):
                 # The beginning of an epoch and a bar count once their format is known.
                 self._counting.note(printed)
                 continue
@@ -145,6 +144,17 @@ class ProgressReader:
             return None
         self.name = OWN
         return self._counting.made(OWN, printed.step, printed.total, printed)
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """The states of a line that is redrawn, and what is written behind a bar without a new line."""
+    for state in line.split("\r"):
+        glued = _GLUED.match(state) if "%|" in state else None
+        if glued is not None:
+            yield glued[0]
+            yield state[glued.end() :]
+        else:
+            yield state
 
 
 def _counts(format: Format, text: str) -> bool:

@@ -160,10 +160,10 @@ def _lightning(text: str) -> Printed | None:
     epoch = re.match(r"Epoch (?P<epoch>\d{1,9})(?:/(?P<last>\d{1,9}))?$", bar.description)
     if epoch is None:
         return None
-    epochs = int(epoch["last"]) + 1 if epoch["last"] else None
+    last = int(epoch["last"]) if epoch["last"] else None
     return Printed(
-        Part.TRAINING, bar.step, bar.total, float(epoch["epoch"]), epochs, dict(_metrics(bar)),
-        bar.per_second, per_epoch=True, first_epoch=0,
+        Part.TRAINING, bar.step, bar.total, float(epoch["epoch"]), None, dict(_metrics(bar)),
+        bar.per_second, per_epoch=True, first_epoch=0, last_epoch=last,
     )  # fmt: skip
 
 

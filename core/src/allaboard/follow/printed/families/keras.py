@@ -8,7 +8,7 @@ from allaboard.follow.printed.form import COLON, Format, Part, Pattern, Printed,
 from allaboard.follow.printed.prefixes import is_prefix
 
 _EPOCH = Pattern(
-    pattern(r"\bEpoch <EPOCH>/<EPOCHS>\s*$"),
+    pattern(r"\bEpoch <EPOCH>(?:/<EPOCHS>)?\s*[.:]*\s*$"),
     Part.EPOCH,
     metrics=None,
     requires=None,
@@ -16,9 +16,9 @@ _EPOCH = Pattern(
     first_epoch=1,
 )
 _BAR = re.compile(
-    r"(?<!\S)(?P<step>\d{1,12})/(?P<total>\d{1,12}|Unknown|None)\s+"
+    r"(?<![\w/.])(?P<step>\d{1,12})/(?P<total>\d{1,12}|Unknown|None)\s+"
     r"(?:\[[=>.]{3,}\]|[━╸╺─]{3,}[━╸╺─\s]*|- (?=\d+m?s\b))\s*(?:-\s*)?"
-    r"(?P<times>[^-]*?)\s*- (?=[A-Za-z_]\w*: )"
+    r"(?P<times>(?:[^-]|- (?=\d))*?)\s*- (?=[A-Za-z_]\w*: )"
 )
 _PER_STEP = re.compile(r"\b(?P<value>\d[\d.]{0,12})(?P<unit>ms|s|us)/(?:step|sample|epoch)")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}

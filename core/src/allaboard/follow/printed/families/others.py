@@ -47,7 +47,7 @@ _MXNET = (
     Pattern(pattern(r"\bEpoch\[<EPOCH>\] (?=Train-)"), Part.VALIDATION, requires=None, first_epoch=0),
     Pattern(
         pattern(r"\[Epoch <EPOCH>\]\[Batch <STEP>\], Speed: [\d.]+ samples/sec, "), Part.TRAINING,
-        per_epoch=True, first_epoch=0,
+        requires=None, per_epoch=True, first_epoch=0,
     ),
 )  # fmt: skip
 _CLU = Pattern(

@@ -13,10 +13,13 @@ from allaboard.follow.printed.numbers import NUMBER, number_of, whole_of
 from allaboard.follow.printed.prefixes import prefix_end
 from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
-_UNITS = r"(?:%|[A-Za-zµ]{1,8}(?:/[A-Za-z]{1,8}){0,2}\b)"
+_UNITS = (
+    r"(?:%|[A-Za-zµ]{1,8}(?:/[A-Za-z]{1,8}){0,2}\b"
+    r"| (?:[A-Za-z]{1,8}(?:/[A-Za-z]{1,8}){1,2}|m?s|secs?|seconds|[Mm]in(?:ute)?s?|h(?:ours)?|[KMG]i?B)\b)"
+)
 _COUNT = r"\d{1,3}(?:,\d{3})+|\d{1,15}"
 _COUNTER = re.compile(
-    r"(?:completed\s)?(?P<counter>(?:train(?:ing)?[ _])?(?:epochs?|(?:global|train|opt)?[ _]?steps?|"
+    r"[\[(]?(?:completed\s)?(?P<counter>(?:train(?:ing)?[ _])?(?:epochs?|(?:global|train|opt)?[ _]?steps?|"
     r"iter(?:ation)?s?|(?:mini[- ]?)?batch|num_updates|updates?|round))"
     rf"(?![A-Za-z_/])\s*(?:[:=#]|no\.?\s)?\s*[\[(]?\s*(?P<n>{_COUNT}(?:\.\d{{1,6}})?)(?![\d.])"
     rf"(?:\s*(?:/|of)\s*(?P<of>{_COUNT}))?\s*(?:\(\s*[\d.]+\s*%\s*\))?\s*[\])]?",
@@ -29,9 +32,10 @@ _BRACKETS = re.compile(
 _SPLIT = re.compile(
     r"(?P<val>val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?)\b|train(?:ing)?\b", re.IGNORECASE
 )
+_OF_VALIDATION = re.compile(r"\[\s*(?:val|eval|test)\w*\s*\]", re.IGNORECASE)
 _PAIR = re.compile(
     r"(?P<name>[A-Za-z_][\w./@%-]{0,60}+(?:\([\w ]{1,20}\))?(?: [A-Za-z(][\w./@%()-]{0,60}+){0,2}?)"
-    rf"(?:\s{{0,8}}[:=]\s{{0,12}}|\s{{1,12}})\$?(?P<value>{NUMBER})\s?(?P<unit>{_UNITS})?(?![\w.:])"
+    rf"(?:\s{{0,8}}[:=]\s{{0,12}}|\s{{1,12}})\$?(?P<value>{NUMBER})(?P<unit>{_UNITS})?(?![\w:])(?!\.\d)"
     r"(?:\s?\([^()]{0,40}\))?(?:\s?(?:±|\+/-)\s?[\d.]+)?"
 )
 _CLOCK = re.compile(
@@ -40,9 +44,9 @@ _CLOCK = re.compile(
     re.IGNORECASE,
 )
 _AMOUNT = re.compile(
-    rf"{NUMBER}\s?(?:(?:% )?\w{{1,6}} MFU|ms|s|sec|seconds|%|[A-Za-z]{{1,12}}/[A-Za-z]{{1,12}})(?!\w)"
+    rf"{NUMBER}[kKMG]?\s?(?:(?:% )?\w{{1,6}} MFU|[A-Za-z]{{1,12}}/[A-Za-z]{{1,12}}|ms|s|sec|seconds|%)(?!\w)"
 )
-_BETWEEN = re.compile(r"(?:[\s,;|/•·\u2013—*>:~+&)-]|===*|\.\.+)*+")
+_BETWEEN = re.compile(r"(?:[\s,;|/•·\u2013—*>:~+&)-]|#011|===*|\.\.+)*+")
 _EPOCHS = re.compile(r"epoch", re.IGNORECASE)
 _BATCHES = re.compile(r"batch", re.IGNORECASE)
 _WITHIN = re.compile(r"step|iter|batch", re.IGNORECASE)
@@ -68,7 +72,8 @@ def _whole_line(text: str, at: int) -> Printed | None:
     """What a line says that holds nothing but counters, named numbers and times."""
     step = total = epochs = None
     epoch: float | None = None
-    is_validation = counts_samples = batches = False
+    is_validation = _OF_VALIDATION.search(text, 0, at) is not None
+    counts_samples = batches = is_marked = False
     metrics: dict[str, float | None] = {}
     per_second = None
     while True:
@@ -90,25 +95,31 @@ def _whole_line(text: str, at: int) -> Printed | None:
                 step, total, counts_samples = int(match["n"]), int(match["of"]), True
         elif (match := _CLOCK.match(text, at)) is None and (match := _PAIR.match(text, at)) is not None:
             if len(metrics) < 60:
-                name, unit = " ".join(match["name"].split()), match["unit"] or ""
+                name, unit = " ".join(match["name"].split()), (match["unit"] or "").strip()
+                if (split := _SPLIT.match(name)) is not None and name[split.end() :].startswith(" "):
+                    is_validation, is_marked = is_validation or (not metrics and bool(split["val"])), True
                 metrics[name] = value = number_of(match["value"], unit)
                 scale = _TIMES.get(name.lower(), {}).get(unit)
                 per_second = 1 / (value * scale) if scale and value else per_second
         elif match is None and (match := _SPLIT.match(text, at)) is not None:
-            is_validation = is_validation or match["val"] is not None
+            is_validation, is_marked = is_validation or match["val"] is not None, True
         elif match is None and (match := _AMOUNT.match(text, at)) is None:
             return None
         at = match.end()
     if not any(LOSS.search(name) for name in metrics):
         return None
     if step is None and epoch is None:
-        return Printed(Part.VALIDATION if is_validation else Part.TRAINING, metrics=metrics, sure=False)
+        # The epoch stands in a line of its own.
+        part = Part.VALIDATION if is_validation else Part.TRAINING
+        return Printed(part, metrics=metrics, sure=False) if is_marked else None
     part = (
         Part.VALIDATION
         if is_validation or all(_HELD.search(n) for n in metrics if LOSS.search(n))
         else Part.TRAINING
     )
-    within = epoch is not None and step is not None and (total is not None or batches)
+    within = (
+        epoch is not None and step is not None and (batches or (epochs is not None and total is not None))
+    )
     return Printed(
         part, step, total, epoch, epochs, metrics, per_second,
         per_epoch=within or (step is not None and counts_samples),

@@ -17,11 +17,11 @@ _MM = (
     ),
     Pattern(pattern(r"\bIter\(train\)\s*\[\s*<STEP>/\s*<TOTAL>\]\s+"), speed={"time": 1.0}),
     Pattern(
-        pattern(r"\bEpoch\((?:val|test)\)\s*\[<EPOCH>\]\[\s*(\d+)/\s*\1\]\s+(?!eta)"),
+        pattern(r"\bEpoch\((?:val|test)\)\s*\[<EPOCH>\]\[\s*(?P<last>\d+)/\s*(?P=last)\]\s+(?!eta)"),
         Part.VALIDATION, requires=re.compile(r"^(?!data_time$|time$|memory$)"), first_epoch=1,
     ),
     Pattern(
-        pattern(r"\bIter\((?:val|test)\)\s*\[\s*(\d+)/\s*\1\]\s+(?!eta)"),
+        pattern(r"\bIter\((?:val|test)\)\s*\[\s*(?P<last>\d+)/\s*(?P=last)\]\s+(?!eta)"),
         Part.VALIDATION, requires=re.compile(r"^(?!data_time$|time$|memory$)"),
     ),
     Pattern(
@@ -41,14 +41,14 @@ _TIMM = (
         pattern(r"\bTrain: <EPOCH> \[\s*<STEP>/\s*<TOTAL>\s*\(\s*\d+%\)\]\s+"),
         per_epoch=True, first_epoch=0, speed={"Time": 1.0},
     ),
-    Pattern(pattern(r"\bTest(?: \(EMA\))?:\s*\[\s*(\d+)/\s*\1\]\s+(?=Time)"), Part.VALIDATION),
+    Pattern(pattern(r"\bTest(?: \(EMA\))?:\s*\[\s*(?P<last>\d+)/\s*(?P=last)\]\s+(?=Time)"), Part.VALIDATION),
 )  # fmt: skip
 _IMAGENET = (
     Pattern(
         pattern(r"\bEpoch: \[<EPOCH>\]\s?\[\s*<STEP>/\s*<TOTAL>\]\s+(?=(?:Batch )?Time\s)"), metrics=SPACE,
         per_epoch=True, first_epoch=0, speed={"Time": 1.0},
     ),
-    Pattern(pattern(r"^\s?\* (?=(?:Acc|Prec)@1\s)"), Part.VALIDATION, SPACE, requires=None, sure=False),
+    Pattern(pattern(r"^\s?\*\s+(?=(?:Acc|Prec)@1\s)"), Part.VALIDATION, SPACE, requires=None, sure=False),
 )  # fmt: skip
 _TORCHVISION = (
     Pattern(
@@ -58,36 +58,35 @@ _TORCHVISION = (
     Pattern(
         pattern(r"^\s?Test: (?: *EMA )?(?=\s?Acc@1 )"), Part.VALIDATION, SPACE, requires=None, sure=False
     ),
-    Pattern(pattern(r"^\s?\* (?=Acc@1\s)"), Part.VALIDATION, SPACE, requires=None, sure=False),
+    Pattern(pattern(r"^\s?\*\s+(?=Acc@1\s)"), Part.VALIDATION, SPACE, requires=None, sure=False),
 )  # fmt: skip
 
 _YOLO = re.compile(
-    r"^\s*(?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})\s+(?:[\d.]+[GM]?)\s+(?P<values>[\d.\s]+?|(?:(?:nan|[\d.]+)\s+)+\d+):\s"
+    r"^\s*(?P<epoch>\d{1,9})/(?P<epochs>\d{1,9})\s+[\d.]+[GM]?\s+(?P<values>(?:(?:nan|[\d.]+)\s+){2,12}\d+):\s"
 )
 _YOLO_HEAD = re.compile(
-    r"^\s*Epoch\s+(?:GPU_mem|gpu_mem)\s+(?P<names>[\w\s]+?)\s+(?:Instances|labels|img_size|Size)\b"
+    r"^\s*Epoch\s+(?i:GPU_mem)\s+(?P<names>(?:\w+\s+){1,10}?)(?:Instances|labels|img_size|Size)\b"
 )
 
 
-class Ultralytics:
-    """A table: its head names the losses of the rows, each with a bar of tqdm behind it. Rows of the
-    validation have the same bar and no epoch.
-    """
+def _yolo_head(text: str) -> Printed | None:
+    match = _YOLO_HEAD.match(text)
+    return match and Printed(Part.EPOCH, columns=tuple(match["names"].split()), sure=False)
 
-    def __call__(self, text: str) -> Printed | None:
-        match = _YOLO.match(text)
-        if match is None:
-            return None
-        bar = bar_of(text)
-        if bar is None or bar.total is None:
-            return None
-        values = match["values"].split()[:-2] if len(match["values"].split()) > 2 else []
-        names = ("box_loss", "cls_loss", "dfl_loss") if len(values) == 3 else ()
-        metrics = {name: number_of(value) for name, value in zip(names, values, strict=False)}
-        return Printed(
-            Part.TRAINING, bar.step, bar.total, float(match["epoch"]), int(match["epochs"]), metrics,
-            bar.per_second, per_epoch=True, first_epoch=1,
-        )  # fmt: skip
+
+def _yolo(text: str) -> Printed | None:
+    """A row of a table: the losses by their place, then objects and size, then a bar. Rows of the validation
+    have a bar and no epoch. Newer releases count epochs from 1, and the older one from 0.
+    """
+    match = _YOLO.match(text)
+    bar = bar_of(text) if match is not None else None
+    if match is None or bar is None or bar.total is None:
+        return None
+    losses = tuple(number_of(value) for value in match["values"].split()[:-2])
+    return Printed(
+        Part.TRAINING, bar.step, bar.total, float(match["epoch"]), None, {}, bar.per_second, per_epoch=True,
+        last_epoch=int(match["epochs"]), columns=losses,
+    )  # fmt: skip
 
 
 _YOLO_ALL = re.compile(
@@ -110,7 +109,7 @@ def _yolo_validation(text: str) -> Printed | None:
 FORMATS = (
     Format("MMEngine", ("epoch(", "iter(", "epoch [", "iter ["), tuple(p.read for p in _MM)),
     Format("Detectron2", ("iter: ",), (_DETECTRON.read,)),
-    Format("Ultralytics", ("%|", "━", "  all "), (Ultralytics(), _yolo_validation)),
+    Format("Ultralytics", ("%|", "━", "  all ", "gpu_mem"), (_yolo_head, _yolo, _yolo_validation)),
     Format("timm", ("train: ", "test: ", "test ("), tuple(p.read for p in _TIMM)),
     Format("torchvision's references", ("epoch: [", "acc@1"), tuple(p.read for p in _TORCHVISION)),
     Format("PyTorch's ImageNet example", ("epoch: [", "acc@1", "prec@1"), tuple(p.read for p in _IMAGENET)),
