@@ -12,7 +12,7 @@ from allaboard.backends.kubernetes.client import values
 ODD: tuple[Any, ...] = (None, 5, 2.5, True, "text", b"bytes", [1, "a", None, {}], {"a": [1]}, object())
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
 def test_no_value_makes_a_reader_raise(odd: Any) -> None:
     assert isinstance(values.dicts(odd), list)
     assert isinstance(values.text(odd), str)
