@@ -55,6 +55,7 @@ PAGES = (
         "[what stays exact](../../contract.md#python).",
         (
             Section("Run, follow, check", "allaboard", ("run", "submit", "attach", "check")),
+            Section("Progress from what a script prints", "allaboard.follow.printed"),
             Section("A job", "allaboard", ("TrainingJob",)),
             Section("An outcome, an observation", "allaboard", ("Outcome", "Observation", "State")),
             Section("Errors", "allaboard.errors", classes_only=True),
@@ -76,6 +77,7 @@ PAGES = (
         "and `allaboard shards` call the same functions.",
         (
             Section("Checkpoints", "allaboard.checkpoints"),
+            Section("Checkpoints of other libraries", "allaboard.checkpoints.foreign"),
             Section("Shards", "allaboard.shards"),
             Section("Stores", "allaboard.storage"),
         ),

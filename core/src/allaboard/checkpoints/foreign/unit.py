@@ -63,6 +63,7 @@ class Unit:
         return self.name.rpartition("/")[2]
 
     def size(self, name: str) -> int:
+        """Bytes of a file of the unit. Raises KeyError for a name that it has not."""
         return self.files[name].size
 
     def read(self, name: str, start: int = 0, length: int = MOST_READ) -> bytes:
