@@ -25,6 +25,7 @@ BENCHES = {
     "monitoring": "B1: following 1,000 jobs on an API server",
     "submission": "B2: submitting jobs to an API server",
     "doctor": "the doctor over 1,000 pods and 10 MB of logs",
+    "printed": "progress from what scripts print",
     "diagnosing": "the doctor beside the published rules of others",
 }
 

@@ -9,6 +9,7 @@ import pytest
 from allaboard import BadInput, TrainingJob, check
 from allaboard.checking.job import require_valid
 from allaboard.job.fields import MOST_PROBLEMS
+from allaboard.job.identity import spec_hash, spec_of
 from allaboard.testing import a_job
 
 
@@ -97,6 +98,12 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"command": ["python", None]}, "command[1]", "expected text"),
         ({"policy": {"hang": {"after": "0s"}}}, "policy.hang.after", "0 is no time to make progress in"),
         ({"policy": {"hang": {"after": "soon"}}}, "policy.hang.after", "known: auto or off"),
+        ({"progress": r"(?P<step>\d+"}, "progress", "is no regular expression: missing )"),
+        ({"progress": r"loss (\S+)"}, "progress", "has no group named step"),
+        ({"progress": "x" * 1001}, "progress", "has 1001 characters; 1 to 1000 are allowed"),
+        ({"progress": ""}, "progress", "has 0 characters; 1 to 1000 are allowed"),
+        ({"progress": True}, "progress", "expected a regular expression or off, not True"),
+        ({"progress": ["off"]}, "progress", "expected a regular expression or off"),
         (
             {"policy": {"restart": "never", "hang": {"then": "restart"}}},
             "policy.hang.then",
@@ -219,3 +226,16 @@ def test_a_field_of_pods_is_told_where_a_job_has_it(name: str, place: str) -> No
     where, what = place.split(".")[1:]
     value = [{"operator": "Exists"}] if what == "tolerations" else {"team": "a"}
     assert not check({"name": "x", "image": "x", "command": ["python"], "pod": {where: {what: value}}})
+
+
+@pytest.mark.parametrize("written", ["off", False, r"at (?P<step>\d+), loss (?P<loss>\S+)"])
+def test_progress_is_off_or_an_expression(written: Any) -> None:
+    job = require_valid({"name": "digits", "command": ["python", "train.py"], "progress": written})
+    assert job.get("progress") == (written or "off")
+
+
+def test_a_job_without_progress_has_the_hash_that_it_had() -> None:
+    job = TrainingJob(name="digits", command=["python", "train.py"])
+    before = spec_hash({"name": "digits", "command": ["python", "train.py"]})
+    assert spec_hash(spec_of(require_valid(job))) == before
+    assert spec_hash(spec_of(require_valid(job.with_(progress="off")))) != before

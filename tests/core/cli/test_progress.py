@@ -77,3 +77,70 @@ def test_a_format_of_its_own_is_read_by_the_jobs_expression_and_off_reads_none(a
     assert ab("run", ab.job(LIKE_A_TRAINER, progress="off"), "--key", "off").code == 0
     status = ab("status", "digits", "--json").json
     assert status["progress"]["step"] is None and status["metrics"] == {}
+
+
+# allaboard progress FILE
+
+
+def test_a_log_is_shown_as_it_would_be_followed(ab: Terminal) -> None:
+    ab.write(
+        "train.log", "starting\niter 0: loss 4.5, time 10.00ms, mfu 1.00%\niter 10: loss nan, time 10.00ms\n"
+    )
+    said = ab("progress", "train.log")
+    assert (said.code, said.out.splitlines()) == (
+        0,
+        [
+            "progress: as nanoGPT prints it",
+            "line 2: step 0, loss 4.5, time 10, mfu 1",
+            "line 3: step 10, loss nan, time 10",
+        ],
+    )
+    objects = [json.loads(line) for line in ab("progress", "train.log", "--json").out.splitlines()]
+    assert [(o["line"], o["step"], o["total"], o["epoch"]) for o in objects] == [
+        (2, 0, None, None),
+        (3, 10, None, None),
+    ]
+    assert [o["metrics"] for o in objects] == [
+        {"loss": 4.5, "time": 10.0, "mfu": 1.0},
+        {"loss": None, "time": 10.0},
+    ]
+    assert ab("progress", "-", stdin="step 3: train loss 2.5, val loss 2.25\n").out.splitlines() == [
+        "progress: as nanoGPT prints it",
+        "line 1: step 3, train loss 2.5, val loss 2.25",
+    ]
+
+
+def test_what_is_no_log_is_told_in_a_sentence(ab: Terminal) -> None:
+    (ab.folder / "binary").write_bytes(b"\x7fELF\0\0\0loss: 1 step: 2")
+    (ab.folder / "folder").mkdir()
+    for name, sentence in (
+        ("nowhere", "nowhere: no such file"),
+        ("binary", "binary is binary, no log: it holds NUL bytes"),
+        ("folder", "folder is a folder; name a log in it"),
+    ):
+        said = ab("progress", name)
+        assert (said.code, said.out) == (2, "") and sentence in said.err, said
+        as_json = ab("progress", name, "--json")
+        assert as_json.code == 2 and sentence in as_json.json["error"]["message"]
+
+
+def test_what_holds_no_progress_is_told_in_a_sentence(ab: Terminal) -> None:
+    ab.write("empty", "")
+    ab.write("build.log", "[ 12%] Building CXX object loss.cpp.o\n" * 40)
+    assert (ab("progress", "empty").code, ab("progress", "empty").out) == (
+        0,
+        "empty is empty: there is no line to read\n",
+    )
+    said = ab("progress", "build.log")
+    assert said.code == 0 and said.out.startswith("build.log holds no progress that is known; ")
+    assert ab("progress", "build.log", "--json").out == ""
+
+
+def test_torn_text_is_read_around(ab: Terminal) -> None:
+    line = "iter 10: loss 4.5, time 10.00ms"
+    (ab.folder / "torn.log").write_bytes(
+        f"{line}\n".encode() + "é".encode()[:1] + f" {line}\n{line}".encode()
+    )
+    said = ab("progress", "torn.log")
+    assert said.code == 0 and said.out.count("step 10") == 2
+    assert "torn.log is not UTF-8 text in every line" in said.err

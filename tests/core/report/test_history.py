@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allaboard.report.history import MOST_CURVES, MOST_POINTS, Saved, history
-from allaboard.text.reportline import encode
+from allaboard.text.reportline import Report, encode
 
 
 def test_curves_and_checkpoints_are_what_was_told() -> None:
@@ -81,3 +81,17 @@ def test_names_and_texts_without_end_are_not_kept() -> None:
     ])  # fmt: skip
     assert len(told.curves) == MOST_CURVES
     assert told.saved == [Saved(1, "", {"loss": 1.0}, False)]
+
+
+def test_lines_that_are_lost_are_a_gap_in_the_curve() -> None:
+    told = history(["iter 10: loss 4.0, time 1.00ms", "iter 20: loss 3.0, time 1.00ms"])
+    told.miss()
+    told.miss()
+    for n in (80, 90):
+        told.add(Report("progress", {"step": n, "loss": 2.0}, printed=told.format))
+    assert told.curves["loss"] == [(10, 4.0), (20, 3.0), (80, 2.0), (90, 2.0)] and told.gaps == [20]
+
+
+def test_numbers_that_are_printed_make_way_for_those_that_are_reported() -> None:
+    told = history(["iter 10: loss 4.0, time 1.00ms", encode("progress", step=3, loss=1.0)])
+    assert (told.curves, told.resumed, told.format) == ({"loss": [(3, 1.0)]}, [], "")

@@ -8,6 +8,7 @@ import pytest
 
 from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
+from allaboard.follow.printed import ProgressReader
 from allaboard.job.training_job import TrainingJob
 from allaboard.report.commands import HERE
 from allaboard.report.history import History, history
@@ -274,3 +275,17 @@ def test_whatever_a_run_writes_its_page_stays_small() -> None:
     whole = text(ended, history(lines), lines={"worker-0": ["z" * 60_000] * 1000}, events=events)
     assert len(whole) < 1_500_000
     Page(whole)
+
+
+def test_a_gap_in_the_lines_is_a_gap_in_the_drawing() -> None:
+    lines = [f"iter {n}: loss {5 - n / 100}, time 1.00ms" for n in (10, 20, 80, 90)]
+    whole, torn = history(lines), history(lines[:2])
+    torn.miss()
+    for report in (report for line in lines for report in [*ProgressReader().read(line)]):
+        if report.fields["step"] > 20:
+            torn.add(report)
+    strokes = [
+        text(outcome(State.SUCCEEDED), told).partition('class="line s0"')[2].partition('"/>')[0].count("M")
+        for told in (whole, torn)
+    ]
+    assert strokes == [1, 2]

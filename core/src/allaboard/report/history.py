@@ -43,9 +43,9 @@ class History:
     """``curves``: numbers reported with the progress; ``measured``: numbers reported with checkpoints, by
     name. ``resumed``: steps at which the run continued after a restart, and ``resumed_at`` when.
     ``nonfinite``: step and name of values that were not finite. ``clock``: when a step was reported, in epoch
-    seconds, as far as known; ``breaks``: steps of the clock after which the run began again, or after which
-    lines are lost. ``tracked``: the page of the run, by the tracker that the script uses. ``format``: whose
-    format the progress was read from, "" for reports of the script's own.
+    seconds, as far as known; ``breaks``: steps of the clock after which the run began again; ``gaps``: steps
+    after which lines are lost. ``tracked``: the page of the run, by the tracker that the script uses.
+    ``format``: whose format the progress was read from, "" for reports of the script's own.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -56,6 +56,7 @@ class History:
     nonfinite: list[tuple[int, str]] = field(default_factory=list)
     clock: list[tuple[int, float]] = field(default_factory=list)
     breaks: list[int] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
     tracked: dict[str, str] = field(default_factory=dict)
     last_step: int = 0
     format: str = ""
@@ -68,7 +69,7 @@ class History:
             return
         if report.kind == "progress":
             if report.printed != self.format:  # numbers of two formats do not mix
-                self.curves, self.nonfinite, self.clock, self.breaks = {}, [], [], []
+                self.curves, self.nonfinite, self.clock, self.breaks, self.gaps = {}, [], [], [], []
                 self.format, self.last_step = report.printed, step
             if step < self.last_step:  # a script that resumes without saying so, or trains once more
                 self._back_to(step - 1, time, resumed=not report.again)
@@ -103,8 +104,8 @@ class History:
 
     def miss(self) -> None:
         """Lines are lost after what was added last."""
-        if self.clock:
-            self.breaks = [*self.breaks, self.clock[-1][0]][-MOST_SAVED:]
+        if self.curves and self.last_step not in self.gaps[-1:]:
+            self.gaps = [*self.gaps, self.last_step][-MOST_SAVED:]
 
     def _back_to(self, step: int, time: float | None, *, resumed: bool = True) -> None:
         for curves in (self.curves, self.measured):
@@ -114,6 +115,7 @@ class History:
         self.nonfinite = [n for n in self.nonfinite if n[0] <= step]
         self.clock = [tick for tick in self.clock if tick[0] <= step]
         self.breaks = [at for at in self.breaks if at < step]
+        self.gaps = [at for at in self.gaps if at < step]
         if self.clock:
             self.breaks = [*self.breaks, self.clock[-1][0]][-MOST_SAVED:]
         if step > 0 and resumed:

@@ -312,7 +312,11 @@ def _picture(
                 _placed(points, place),
                 _placed(over, place),
                 dots=curve["kind"] == "checkpoint" and len(points) <= _MOST_DOTS,
-                breaks=[x for cut in drawn.data["breaks"] if (x := place(cut)) is not None] if timed else (),
+                breaks=[
+                    x
+                    for cut in [*(drawn.data["breaks"] if timed else ()), *drawn.data.get("curve_gaps", ())]
+                    if (x := place(cut)) is not None
+                ],
                 colour=drawn.colour,
             )
         )

@@ -291,7 +291,8 @@ def _diagnosis(fields: dict[str, Any], run: str, place: Place) -> dict[str, Any]
 
 def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
     """The curves: losses first. ``clock``: [step, seconds] between which straight lines tell the time of
-    every step; ``breaks``: steps after which the run began again.
+    every step; ``breaks``: steps after which the run began again; ``curve_gaps``: steps after which lines
+    are lost.
     """
     curves = [("progress", name, points) for name, points in history.curves.items() if points]
     curves += [("checkpoint", name, points) for name, points in history.measured.items() if points]
@@ -314,6 +315,7 @@ def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
         "curves_left_out_count": len(more),
         "clock": _clock(history, zero, bounds.clock),
         "breaks": history.breaks[-bounds.marks :],
+        "curve_gaps": history.gaps[-bounds.marks :],
     }
 
 

@@ -17,7 +17,7 @@ SECONDS = 0.05
 
 
 def trouble_with(text: str, group: str) -> str | None:
-    """What is wrong with an expression that needs a group of this name, as the rest of a sentence; None:
+    """Trouble with an expression that needs a group of this name, as the rest of a sentence; None:
     nothing.
     """
     if not text or len(text) > MOST:

@@ -76,7 +76,7 @@ def progress(file: str, as_json: bool) -> int:
 
 
 def _progress(fields: Any) -> dict[str, Any]:
-    """What a line tells, by the names that the log uses."""
+    """Progress of a line, by the names that the log uses."""
     counts = {key: fields.get(key) for key in ("step", "total", "epoch")}
     metrics = {
         key: value

@@ -30,3 +30,23 @@ def lines_with(data: bytes, needles: Collection[bytes]) -> list[tuple[int, bytes
             places[start] = end
             at = small.find(needle, end)
     return [(start, data[start : places[start]]) for start in sorted(places)]
+
+
+_BARS = (b"%|", b"\xe2\x94\x81")
+
+
+def thin_out(lines: list[tuple[int, bytes]], most: int, keep: bytes) -> list[tuple[int, bytes]]:
+    """About so many of the lines, evenly, and of bars fewer, of which each tells what the one before did. The
+    last of each kind stays, and whatever holds ``keep``.
+    """
+    if len(lines) <= most:
+        return lines
+    bars = [any(mark in line for mark in _BARS) for _, line in lines]
+    every = {kind: max(1, -(-part * bars.count(kind) // most)) for kind, part in ((False, 2), (True, 8))}
+    left = {kind: bars.count(kind) for kind in (False, True)}
+    kept = []
+    for place, is_bar in zip(lines, bars, strict=True):
+        left[is_bar] -= 1
+        if left[is_bar] % every[is_bar] == 0 or keep in place[1]:
+            kept.append(place)
+    return kept

@@ -19,7 +19,7 @@ _ROUNDED = 0.005
 
 @dataclass(slots=True)
 class _Epochs:
-    """Where a training is that counts its steps anew in each epoch. ``first``: the number of the first epoch;
+    """Place of a training that counts its steps anew in each epoch. ``first``: the number of the first epoch;
     ``now``: that of the present one; ``of``: how many there are; ``length``: steps of each, as far as known;
     ``base``: steps of the epochs before, ``last``: step of the present one, where a line does not say how
     many steps an epoch has; ``outside``: a bar of its own counts them; ``is_over``: the last step was seen.
@@ -61,7 +61,7 @@ class Counting:
 
     @property
     def is_in_epoch(self) -> bool:
-        """Whether a line has told that an epoch begins."""
+        """True once a line has told that an epoch begins."""
         return self.epochs.now is not None
 
     def begin_again(self) -> None:

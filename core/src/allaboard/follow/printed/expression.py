@@ -14,8 +14,8 @@ _COUNTS = frozenset({"step", "total", "epoch", "epochs"})
 
 
 def read(expression: Any, line: str) -> Printed | None:
-    """What a line says by an expression: a group named step, total or epoch is that, any other group with a
-    number is a metric. Raises TimeoutError where the search takes too long.
+    """Return what a line says by an expression: a group named step, total or epoch is that, any other group
+    with a number is a metric. Raises TimeoutError where the search takes too long.
     """
     groups = search(expression, line)
     if groups is None:

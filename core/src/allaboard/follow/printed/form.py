@@ -37,7 +37,7 @@ LOSS = re.compile(r"loss|nll|perplexity|\bppl\b|cross.?entropy|\bce\b|reward", r
 
 
 class Part(Enum):
-    """What a line is about: training, validation, the beginning of an epoch, a bar beside loss lines."""
+    """Subject of a line: training, validation, the beginning of an epoch, a bar beside loss lines."""
 
     TRAINING = "training"
     VALIDATION = "validation"
@@ -47,7 +47,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What a line says, as it says it. ``step`` and ``total`` count within ``epoch`` if ``per_epoch``.
+    """Content of a line, as it says it. ``step`` and ``total`` count within ``epoch`` if ``per_epoch``.
     ``last_epoch``: the number of the last epoch, where a line says that in the place of how many there are.
     ``per_second``: steps; ``columns``: metrics by their place in a table, or of its head their names;
     ``sure``: the line is of its format without doubt.
@@ -128,10 +128,10 @@ def _whole(value: float | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one library prints. ``needles``: of these small letters every line of it has one; ``plain``: no
-    library's own, so that it stands back when a library's is seen; ``any_rank``: its lines are one rank's,
-    whichever that is. ``by_bar``: a bar without a name tells its steps. ``counts_epochs``: where nothing
-    counts steps, epochs are steps.
+    """Way in which one library prints. ``needles``: of these small letters every line of it has one;
+    ``plain``: no library's own, so that it stands back when a library's is seen; ``any_rank``: its lines are
+    of one rank, whichever that is. ``by_bar``: a bar without a name tells its steps. ``counts_epochs``: where
+    nothing counts steps, epochs are steps.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""What loggers and launchers put before a line: times, levels, names of loggers, ranks. Text in, values out.
+"""The prefixes that loggers and launchers put before a line: times, levels, names, ranks. Text in, values
+out.
 
 A prefix is told from the beginning of a sentence by its form alone: each part is a bracket, a time, a level,
 the place of a line of code, or a name before a separator.
@@ -41,7 +42,7 @@ _RANK = re.compile(
 
 
 def prefix_end(text: str, most: int = LONGEST) -> int:
-    """Where a line begins behind its prefix; no further than ``most``."""
+    """The place where a line begins behind its prefix; no further than ``most``."""
     task = _TASK.match(text)
     at = task.end() if task is not None and task.end() <= most else 0
     while at < most:
@@ -53,7 +54,7 @@ def prefix_end(text: str, most: int = LONGEST) -> int:
 
 
 def is_prefix(text: str, end: int) -> bool:
-    """Whether a line, up to there, is nothing but a prefix."""
+    """True if a line, up to there, is nothing but a prefix."""
     return end == 0 or text[:end].isspace() or (end <= LONGEST and prefix_end(text, end) == end)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from allaboard.follow.printed import expression
-from allaboard.follow.printed.candidates import lines_with
+from allaboard.follow.printed.candidates import lines_with, thin_out
 from allaboard.follow.printed.counting import Counting
 from allaboard.follow.printed.families import bars, boosting, huggingface, keras, large, others, own, vision
 from allaboard.follow.printed.form import Format
@@ -37,7 +37,13 @@ LIBRARIES: tuple[Format, ...] = (
 )  # fmt: skip
 PLAIN: tuple[Format, ...] = (*own.PLAIN, *bars.PLAIN)
 FORMATS = (*LIBRARIES, *PLAIN)
-_NEEDLES = tuple(dict.fromkeys(needle.encode() for format in FORMATS for needle in format.needles))
+_ROOTS = (
+    "loss", "epoch", "step", "iter", "%|", "it/s", "s/it", "━", "]\t", "\tlearn: ", "\ttest: ", "acc@1",
+    "prec@1", "nll", "ppl", "perplexity", "reward", "entropy", "num_updates", "v_num", "gpu_mem", "  all ",
+    "[train]", "[eval]", "train: ", "test: ", "test (", "logging_writer.py", "[lightgbm]", "'s ",
+)  # fmt: skip
+"""Small letters of which each needle of a format holds some: what a line is asked for at first."""
+_NEEDLES = tuple(root.encode() for root in _ROOTS)
 _PREFIX = PREFIX.strip().encode()
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
@@ -48,7 +54,7 @@ class ProgressReader:
     recognised, "" until one is.
     """
 
-    __slots__ = ("_counting", "_expression", "_format", "_shapes", "_slow", "explicit", "name")
+    __slots__ = ("_counting", "_expression", "_format", "_known", "_shapes", "_slow", "explicit", "name")
 
     def __init__(self, spec: str | None = None) -> None:
         self.name = ""
@@ -58,18 +64,22 @@ class ProgressReader:
             self.explicit = True
         self._format: Format | None = None
         self._counting = Counting()
+        # Lines without their digits: those that no format reads, and those that the chosen one alone reads.
         self._shapes: set[str] = set()
+        self._known: set[str] = set()
         self._slow = 0
 
-    def candidates(self, data: bytes) -> list[tuple[int, bytes]]:
+    def candidates(self, data: bytes, most: int | None = None) -> list[tuple[int, bytes]]:
         """(where it begins, the line) of those of some whole lines that are worth to be read; a carriage
-        return ends one, too.
+        return ends one, too. ``most``: of more lines of progress only about so many, evenly.
         """
         if self.explicit:
             return lines_with(data, (_PREFIX,))
         if self._expression is not None:
-            return lines_with(data, ())
-        return lines_with(data, (_PREFIX, *self._needles()))
+            lines = lines_with(data, ())
+        else:
+            lines = lines_with(data, (_PREFIX, *self._needles()))
+        return lines if most is None or not self.name else thin_out(lines, most, _PREFIX)
 
     def _needles(self) -> Sequence[bytes]:
         if self._format is None or self._format.plain:
@@ -102,8 +112,12 @@ class ProgressReader:
         shape = text.translate(_NO_DIGITS)
         if shape in self._shapes:
             return None
-        text = _without_escapes(text)
-        chosen = self._format
+        text, chosen = _without_escapes(text), self._format
+        if chosen is not None and shape in self._known:
+            printed = chosen.read(text, low)
+            return self._counting.report(chosen, printed) if printed is not None else None
+        if not any(root in low for root in _ROOTS):
+            return None
         for format in LIBRARIES if chosen is not None else FORMATS:
             printed = format.read(text, low)
             if printed is None or not _counts(format, text):
@@ -115,10 +129,14 @@ class ProgressReader:
             if chosen is not None:
                 self._counting.begin_again()
             self._format, self.name = format, format.name
-            self._shapes.clear()
+            self._shapes, self._known = set(), set()
             return self._counting.report(format, printed)
         if chosen is not None and (printed := chosen.read(text, low)) is not None:
-            return self._counting.report(chosen, printed) if _counts(chosen, text) else None
+            if not _counts(chosen, text):
+                return None
+            if len(self._known) < _MOST_SHAPES:
+                self._known.add(shape)
+            return self._counting.report(chosen, printed)
         if len(self._shapes) < _MOST_SHAPES and not any(format.read(text, low) for format in FORMATS):
             self._shapes.add(shape)
         return None
@@ -158,7 +176,7 @@ def _pieces(line: str) -> Iterator[str]:
 
 
 def _counts(format: Format, text: str) -> bool:
-    """Whether a line is of the rank that speaks for a member."""
+    """True if a line is of the rank that speaks for a member."""
     return format.any_rank or text[:1].isalpha() or rank_in(text) in (None, 0)
 
 

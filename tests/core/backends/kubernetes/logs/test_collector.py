@@ -341,3 +341,63 @@ def test_turned_off_nothing_is_read(node: Node) -> None:
     api: Any = FakeLogs(node)
     collect(api, None, collector, found(node), over=True)
     assert collector.report is None and node.asked == []
+
+
+# --- what ordinary scripts print
+
+
+def bar(n: int, total: int) -> str:
+    left = (total - n) // 20
+    return (
+        f"Training: {100 * n // total:3}%|###       | {n}/{total} [00:10<{left // 60:02}:{left % 60:02}, "
+        f"20.00it/s, loss={10 / (n + 1):.4f}]"
+    )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_ten_minutes_of_a_bar_are_seen_within_a_minute(node: Node, end: str) -> None:
+    """20 states a second, as lines or as one line that is redrawn and never ends."""
+    collector, total = EvidenceCollector(progress_every=60, chance=lambda: 0.5), 24_000
+    gang = a_gang(node, 1)
+    calls: list[int] = []
+    for minute in range(1, 11):
+        for second in range(60):
+            states = [bar(20 * (60 * (minute - 1) + second) + n, total) for n in range(20)]
+            if end == "\n":
+                gang[0].writes(*states)
+            else:
+                gang[0].now.tail += "".join(f"\r{state}" for state in states)
+            node.passes(1)
+        due = collector.progress_to_read(found(node), time.monotonic() + 61 * minute)
+        assert due is not None
+        before, moved = len(node.asked), collector.movement.since
+        collector_module._read_on(node.api(), None, collector, due, whole=False)
+        calls.append(len(node.asked) - before)
+        assert collector.report is not None
+        progress = collector.report.progress
+        assert progress.step is not None and 1200 * minute - progress.step <= 20 * 60
+        assert progress.total == total and progress.metrics["steps_per_second"] == 20.0
+        assert collector.movement.since > moved
+    assert progress.step is not None and progress.step >= 11_998 and progress.lost_steps == 0
+    assert max(calls) <= collector_module.READS
+    if end == "\r":
+        gang[0].writes(gang[0].now.tail, at=gang[0].now.begun)
+        gang[0].now.tail = ""
+        gang[0].writes(bar(12_001, total))
+        collects(node, collector, over=True)
+        assert collector.report is not None
+        assert (collector.report.progress.step, collector.report.progress.lost_steps) == (12_001, 0)
+
+
+def test_each_try_has_a_format_of_its_own(node: Node) -> None:
+    collector = EvidenceCollector(progress_every=60)
+    gang = a_gang(node, 1)
+    gang[0].writes("iter 9: loss 2.5, time 10.00ms", "completed step: 70, seconds: 1.0, loss: 1.0")
+    collects(node, collector)
+    assert collector.report is not None and collector.report.progress.step == 9
+    node.passes(1)
+    gang[0].restarts()
+    gang[0].writes("completed step: 4, seconds: 1.000, loss: 1.0")
+    collects(node, collector, over=True)
+    progress = collector.report.progress
+    assert (progress.step, progress.format, progress.metrics["loss"]) == (4, "MaxText", 1.0)

@@ -13,7 +13,7 @@ import pytest
 
 import allaboard
 from allaboard.backends.actor import user_at_host
-from allaboard.backends.base import LogLine, NotYours, Selection, Stopped
+from allaboard.backends.base import LogLine, NotYours, Plan, Selection, Stopped
 from allaboard.backends.kubernetes.client.errors import Cause, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, LEASES, PODS, Resource
 from allaboard.backends.kubernetes.lifecycle.stop import event
@@ -25,11 +25,14 @@ from allaboard.errors import (
     SpecChanged,
     UnknownRun,
 )
+from allaboard.follow.loop import Outcome
 from allaboard.job.site import Site
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
+from allaboard.report.phrases import seconds_left
+from allaboard.report.reading import read_run
 from allaboard.runs.observation import Owner, State
-from allaboard.runs.status import state_of
+from allaboard.runs.status import state_of, summary
 from allaboard.testing import a_job
 from allaboard.testing.cluster import FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
@@ -462,6 +465,42 @@ def test_reports_of_rank_0_are_seen_and_outlive_its_pod(cluster: FakeCluster) ->
     cluster.delete(PYTORCHJOBS, handle.run, "default")
     cluster.tick(3)
     assert cluster.backend().observe(handle.run).progress.step == 41
+
+
+TRAINER = (
+    "  0%|          | 0/100 [00:00<?, ?it/s]\r 10%|#         | 10/100 [00:05<00:45,  2.00it/s]",
+    "{'loss': '2.5', 'grad_norm': '1.0', 'learning_rate': '5e-05', 'epoch': '0.1'}",
+    " 20%|##        | 20/100 [00:10<00:40,  2.00it/s]",
+    "{'loss': '2.25', 'grad_norm': '1.0', 'learning_rate': '4e-05', 'epoch': '0.2'}",
+)
+
+
+def test_what_a_trainer_prints_is_seen_whoever_looks(cluster: FakeCluster) -> None:
+    handle = cluster.backend().launch(a_plan(), ME)
+    running(cluster, cluster.backend(), handle.run)
+    for line in TRAINER:
+        cluster.say(f"{handle.run}-master-0", line)
+    backend = cluster.backend()
+    for looks in (backend, backend, cluster.backend()):
+        seen = looks.observe(handle.run, evidence=True)
+        progress = summary(seen)["progress"]
+        assert progress == {"step": 20, "total": 100, "lost_steps": 0, "format": "Hugging Face's Trainer"}
+        assert seen.progress.metrics["loss"] == 2.25 and seconds_left(seen) == 40.0
+        cluster.tick(61)
+    found = read_run(backend, Outcome(seen, [])).history
+    assert found.curves["loss"] == [(10, 2.5), (20, 2.25)]
+
+
+def test_a_job_says_how_its_progress_is_read(cluster: FakeCluster) -> None:
+    job = a_job(image="lab/train:1", progress=r"<(?P<step>\d+)> energy (?P<energy>\S+)")
+    handle = cluster.backend().launch(Plan(job, "k"), ME)
+    running(cluster, cluster.backend(), handle.run)
+    for line in ("<3> energy -1.5", "iter 9: loss 1.0, time 1.00ms"):
+        cluster.say(f"{handle.run}-master-0", line)
+    backend = cluster.backend()
+    seen = backend.observe(handle.run, evidence=True)
+    assert (seen.progress.step, seen.progress.metrics["energy"]) == (3, -1.5)
+    assert read_run(backend, Outcome(seen, [])).history.curves == {"energy": [(3, -1.5)]}
 
 
 def test_logs_by_member_and_what_no_run_has(cluster: FakeCluster) -> None:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.deadline import ends_at
@@ -40,7 +40,7 @@ from allaboard.backends.kubernetes.logs.capture import (
     run_within,
     writer_of,
 )
-from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser
+from allaboard.backends.kubernetes.logs.parsing import SECOND, LogGap, LogParser, Stamped
 from allaboard.backends.kubernetes.logs.stream import (
     Fetch,
     ReadPass,
@@ -76,6 +76,17 @@ ENOUGH = 0.8
 TIMES = 3
 """Requests for the end of a try before it is given up: its node may be busy."""
 _NOTHING: Mapping[str, int] = {}
+
+
+class _OpenLine(NamedTuple):
+    """A line that goes on: its time in nanoseconds, how much of it was read, and when that was seen first."""
+
+    at: int
+    length: int
+    seen: float
+
+
+_NO_LINES: Mapping[str, _OpenLine] = {}
 _NO_READERS: Mapping[str, ProgressReader] = {}
 READERS = 3
 """Tries of rank 0 whose format is remembered beside the newest."""
@@ -94,8 +105,9 @@ class EvidenceCollector:
     """
 
     __slots__ = (
-        "_asked", "_behind", "_cache", "_excerpts", "_last_words", "_logs", "_peers_at", "_positions",
-        "_progress_at", "_readers", "_reading", "chance", "movement", "own", "progress_every", "report",
+        "_asked", "_behind", "_cache", "_excerpts", "_last_words", "_logs", "_open_lines", "_peers_at",
+        "_positions", "_progress_at", "_readers", "_reading", "chance", "movement", "own", "progress_every",
+        "report",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +120,7 @@ class EvidenceCollector:
     ) -> None:
         self.progress_every, self.chance, self.own = progress_every, chance, own
         self._readers: Mapping[str, ProgressReader] = _NO_READERS
+        self._open_lines: Mapping[str, _OpenLine] = _NO_LINES
         self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
         self.movement = Movement(0.0)
         # Made when something is read: most runs of a busy process never need it.
@@ -299,20 +312,47 @@ class EvidenceCollector:
         entries = [*read_pass.ready()]
         if read_pass.wants():
             self._progress_at = now
-        given = [
-            (entry.instance.id, line)
-            for entry in entries
-            if (line := self.positions.give_out(entry)) is not None
+        given = [(entry, line) for entry in entries if (line := self.positions.give_out(entry)) is not None]
+        written = [
+            (entry.instance.id, line.time or 0.0, self._rest_of(entry.instance.id, entry.stamped, line.text))
+            for entry, line in given
+            if line.gap is None and not is_answer(line.text)
         ]
-        written = [(id, line) for id, line in given if line.gap is None and not is_answer(line.text)]
-        for _, line in written:
-            if line.time is not None and line.time > self.movement.since:
-                self.movement = self.movement.moved(line.time)
+        for id, (at, text) in read_pass.unfinished.items():
+            if (more := self._goes_on(id, at, text, now)) is not None:
+                written.append((id, *more))
         for id, group in groupby(written, key=itemgetter(0)):
-            lines = [(line.time, line.text) for _, line in group]
-            if self.report is not None:
-                now = lines[-1][0] or 0.0
-                self.report = apply_reports(self.report, lines, now, self.own, self._reader(id))
+            self._add_lines(id, [(at, text) for _, at, text in group])
+
+    def _add_lines(self, id: str, lines: Sequence[tuple[float, str]]) -> None:
+        """Lines of a try of rank 0, each with its time."""
+        for at, _ in lines:
+            if at > self.movement.since:
+                self.movement = self.movement.moved(at)
+        if self.report is not None:
+            self.report = apply_reports(self.report, lines, lines[-1][0], self.own, self._reader(id))
+
+    def _goes_on(self, id: str, at: int, text: str, now: float) -> tuple[float, str] | None:
+        """What a line without an end says since the last look, as far as it is redrawn (``\\r``), with its
+        time: that of its beginning, and what went by since that was seen. None: nothing new.
+        """
+        known = self._open_lines.get(id)
+        if known is None or known.at != at:
+            known = _OpenLine(at, 0, now)
+        end = text.rfind("\r") + 1
+        if end <= known.length:
+            return None
+        self._open_lines = {id: known._replace(length=end)}
+        return at / SECOND + max(0.0, now - known.seen), text[known.length : end]
+
+    def _rest_of(self, id: str, stamped: Stamped | None, text: str) -> str:
+        """A line without what was read of it before it had an end."""
+        known = self._open_lines.get(id)
+        if known is None or stamped is None or stamped.at != known.at:
+            return text
+        left = max(0, known.length - len(text))
+        self._open_lines = {id: known._replace(length=left)} if stamped.more else {}
+        return text[known.length :]
 
     def _reader(self, id: str) -> ProgressReader:
         """The reader of what a try prints; of the newest few."""

@@ -119,6 +119,11 @@ class LogParser:
         """True when the line of the position that it began with is still there."""
         return self._anchored
 
+    def unfinished(self) -> tuple[int, str] | None:
+        """(time, text) of the beginning of a line that has no end yet; it will come again, whole."""
+        at, text = self._clock.read(self._rest)
+        return None if at is None or at < self.position.at else (at, text)
+
     def close(self) -> list[Stamped | LogGap]:
         """Take the rest of an ended try: a last line without its end is a line too."""
         rest, self._rest = self._rest, b""

@@ -351,7 +351,8 @@ class ReadPass:
     line that is not earlier.
 
     ``tail``: the number of last lines that are read of each try. ``doubtful``: tries that the next look must
-    decide. ``stuck``: a node did not answer, and may do so later.
+    decide. ``stuck``: a node did not answer, and may do so later. ``unfinished``: try -> the time and text of
+    a line that goes on, as a bar does that is redrawn.
     """
 
     def __init__(
@@ -376,6 +377,7 @@ class ReadPass:
         few = comes and len(pods) <= SIDE_BY_SIDE
         self._chains += [_Chain(tries, limit=limit, comes=few) for tries in pods.values()]
         self.doubtful: list[ContainerRun] = []
+        self.unfinished: dict[str, tuple[int, str]] = {}
         self.stuck = False
         self._heap: list[tuple[int, int]] = []
         self._waiting = {n for n, chain in enumerate(self._chains) if chain.tries}
@@ -447,6 +449,8 @@ class ReadPass:
             chain.comes = True
         elif more and not items:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
+        if not more and (rest := parser.unfinished()) is not None:
+            self.unfinished[instance.id] = rest
         if not more or (not items and fetch.limit == MOST_GROWN):
             self._end_try(chain, instance, done=not instance.running)
         self._update_turn(n, chain)

@@ -81,7 +81,7 @@ class LogWatch:
         text = self.rest + chunk
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self.rest = text[max(end, len(text) - _LONGEST_LINE) :]
-        return [line for _, line in self.printed.candidates(text[:end])]
+        return [line for _, line in self.printed.candidates(text[:end], _MOST_REPORTS)]
 
 
 def resolve_checkpoint_link(report: Report, own: str | None) -> Report:

@@ -119,7 +119,7 @@ def _metrics(bar: Bar) -> Iterator[tuple[str, float | None]]:
 
 
 def _named(bar: Bar) -> bool:
-    """Whether the description of a bar is of training, each word of it."""
+    """True if the description of a bar is of training, each word of it."""
     names = [word.lower() for word in _WORDS.findall(bar.description)]
     return bool(_OF_TRAINING.intersection(names)) and _BESIDE.issuperset(names)
 

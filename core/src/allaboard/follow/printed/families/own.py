@@ -69,7 +69,7 @@ _LOSS_HERE = re.compile(r"loss|nll|ppl|perplexity|reward|cross.?entropy", re.IGN
 
 
 def _whole_line(text: str, at: int) -> Printed | None:
-    """What a line says that holds nothing but counters, named numbers and times."""
+    """Return what a line says that holds nothing but counters, named numbers and times."""
     step = total = epochs = None
     epoch: float | None = None
     is_validation = _OF_VALIDATION.search(text, 0, at) is not None
