@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.core.checkpoints.foreign.test_frameworks import PYTHON, ROOT
 from tests.core.checkpoints.foreign.test_samples import SAMPLES
 from tests.core.cli.terminal import Terminal
 
@@ -184,3 +185,46 @@ def test_on_a_cluster_it_is_an_objection(foreign: Terminal) -> None:
     command = ["sh", "-c", "echo ${checkpoint} {a,b} '{\"checkpoint\": 1}'"]
     job = a_job(foreign, checkpoints=saving, image="registry.lab/train:v3", command=command, environment={})
     assert foreign("render", job).code == 0
+
+
+JUDGES = """
+import subprocess
+from allaboard.inside import context, result
+load = (
+    "import sys, transformers;"
+    "print(transformers.LlamaForCausalLM.from_pretrained(sys.argv[1]).num_parameters())"
+)
+said = subprocess.run(["PYTHON", "-c", load, context().checkpoint], capture_output=True, check=True)
+result(parameters=int(said.stdout.split()[-1]))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not PYTHON.exists(), reason="the libraries are not installed here: make frameworks")
+def test_a_script_of_hugging_face_from_a_kill_to_the_champion(ab: Terminal) -> None:
+    shutil.copy(ROOT / "tests" / "frameworks" / "scripts" / "hugging_face.py", ab.folder / "train.py")
+    options = "--max_steps 10 --save_steps 2 --eval_steps 2 --logging_steps 1 --eval_strategy steps --use_cpu"
+    more = "--report_to none --disable_tqdm true --per_device_train_batch_size 2 --output_dir out"
+    command = [
+        str(PYTHON),
+        "train.py",
+        *options.split(),
+        *more.split(),
+        "--resume_from_checkpoint",
+        "{checkpoint}",
+    ]
+    job = ab.job("", "job.json", command=command, checkpoints={"uri": "out", "format": "auto"})
+    said = ab("run", job, "--json")
+    assert said.code == 0 and said.json["restarts"] == 1, said.text + ab("logs", "digits").text
+    events = {event["reason"]: event["message"] for event in ab("events", "digits", "--json").json["events"]}
+    assert "checkpoint-6 is torn" in events["TornCheckpoint"] and "out/checkpoint-4" in events["Resumes"]
+    listed = ab("checkpoints", "list", "digits", "--json").json["checkpoints"]
+    assert [item["step"] for item in listed] == [2, 4, 6, 8, 10]
+    assert ab("checkpoints", "verify", "digits").code == 0
+    copy = ab("checkpoints", "collect", "digits", "models", "--best", "eval_loss:min", "--json").json
+    judges = JUDGES.replace("PYTHON", str(PYTHON))
+    evaluated = ab("evaluate", ab.job(judges, "ev.json"), "--checkpoint", copy["uri"], "--json")
+    assert evaluated.code == 0 and evaluated.json["metrics"]["parameters"] > 0, evaluated.text
+    promoted = ab("promote", copy["uri"], "--into", "champions", "--metric", "eval_loss", "--json")
+    assert promoted.json["promoted"] and promoted.json["champion"]["step"] == copy["step"]

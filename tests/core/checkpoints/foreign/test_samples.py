@@ -111,13 +111,33 @@ def boundaries(name: str, content: bytes) -> Iterator[int]:
         yield from range(size)
 
 
-def test_a_save_over_an_earlier_one_is_not_whole_before_its_end() -> None:
-    files = folder(SAMPLES / "hugging_face_trainer")
-    [item] = judge(files, {"checkpoint-4/model.safetensors": NOW + 5})
-    assert (
-        item.verdict is Verdict.UNKNOWN
-        and "model.safetensors is newer than trainer_state.json" in item.reason
-    )
+@pytest.mark.parametrize(
+    ("kind", "late"),
+    [
+        ("hugging_face_trainer", "checkpoint-4/model.safetensors"),
+        ("accelerate", "checkpoints/checkpoint_1/model.safetensors"),
+        ("torch_dcp", "step-120/__0_0.distcp"),
+        ("deepspeed", "global_step2/mp_rank_00_model_states.pt"),
+    ],
+)
+def test_a_save_over_an_earlier_one_is_not_whole_before_its_end(kind: str, late: str) -> None:
+    items = {item.unit.name: item for item in judge(folder(SAMPLES / kind), {late: NOW + 5})}
+    item = items[late.rpartition("/")[0]]
+    name = late.rpartition("/")[2]
+    assert item.verdict is Verdict.UNKNOWN and f"{name} is newer than what is written last" in item.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "late"),
+    [
+        ("hugging_face_trainer", "checkpoint-4/rng_state_0.pth"),
+        ("accelerate", "checkpoints/checkpoint_1/custom_checkpoint_0.pkl"),
+    ],
+)
+def test_what_other_ranks_and_scripts_add_may_come_later(kind: str, late: str) -> None:
+    files = folder(SAMPLES / kind)
+    files[late] = folder(SAMPLES / "torch_file")["model-step7.pt"]
+    assert [item.verdict for item in judge(files, {late: NOW + 5})] == [Verdict.WHOLE]
 
 
 def test_an_archive_within_a_file_that_is_cut_is_not_its_directory() -> None:

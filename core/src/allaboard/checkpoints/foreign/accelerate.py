@@ -9,10 +9,11 @@ import re
 from allaboard.checkpoints.foreign.dcp import check_dcp
 from allaboard.checkpoints.foreign.files import check_files
 from allaboard.checkpoints.foreign.pretrained import check_weights
-from allaboard.checkpoints.foreign.unit import Facts, NotWhole, Unit, name_step, ranks_of
+from allaboard.checkpoints.foreign.unit import Facts, NotWhole, Unit, check_last, name_step, ranks_of
 
 FORMAT = "accelerate"
 _FOLDER = re.compile(r"checkpoint_\d+")
+_CUSTOM = "custom_checkpoint_"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")
 _MODEL_ELSEWHERE = re.compile(r"pytorch_model(?:_fsdp_\d+)?/.+")
 
@@ -29,4 +30,6 @@ def facts(unit: Unit) -> Facts:
         check_weights(unit)
     check_files(unit)
     check_dcp(unit)
+    custom = [name for name in unit.files if name.startswith(_CUSTOM)]
+    check_last(unit, {*ranks, *custom}, max(unit.files[name].modified for name in ranks))
     return Facts(name_step(unit.base), ranks=ranks)

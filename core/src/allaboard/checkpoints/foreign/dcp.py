@@ -10,7 +10,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from allaboard.checkpoints.foreign.pickled import Word, words
-from allaboard.checkpoints.foreign.unit import Facts, NotKnown, NotWhole, Unit, name_epoch, name_step
+from allaboard.checkpoints.foreign.unit import (
+    Facts,
+    NotKnown,
+    NotWhole,
+    Unit,
+    check_last,
+    name_epoch,
+    name_step,
+)
 
 FORMAT = "torch-dcp"
 _META = ".metadata"
@@ -25,6 +33,7 @@ def facts(unit: Unit) -> Facts:
     if _META not in unit.files:
         raise NotWhole(f"{_META} is missing, which is written last")
     check_dcp(unit)
+    check_last(unit, [_META])
     ranks = {name: int(match[1]) for name, match in unit.matching(_RANK)}
     return Facts(name_step(unit.base), name_epoch(unit.base), ranks=ranks)
 

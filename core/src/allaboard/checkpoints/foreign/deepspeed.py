@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from allaboard.checkpoints.foreign.files import check_files, check_torch, torch_words
 from allaboard.checkpoints.foreign.pickled import Word, count_after
-from allaboard.checkpoints.foreign.unit import Facts, NotKnown, NotWhole, Unit, name_step
+from allaboard.checkpoints.foreign.unit import Facts, NotKnown, NotWhole, Unit, check_last, name_step
 from allaboard.errors import StorageMissing
 
 FORMAT = "deepspeed"
@@ -60,15 +60,14 @@ def _check_ranks(unit: Unit, found: Sequence[Word]) -> dict[str, int]:
 
 def _check_latest(unit: Unit, step: int | None) -> None:
     folder = unit.name.rpartition("/")[0]
+    key = f"{folder}/{LATEST}" if folder else LATEST
     try:
-        tag = (
-            unit.store.read(f"{folder}/{LATEST}" if folder else LATEST, 0, 256)
-            .decode(errors="replace")
-            .strip()
-        )
+        tag = unit.store.read(key, 0, 256).decode(errors="replace").strip()
+        entry = unit.store.stat(key)
     except StorageMissing:
         raise NotWhole(f"the file {LATEST} is missing beside it, which is written last") from None
-    if tag == unit.base:
+    if tag == unit.base and entry is not None:
+        check_last(unit, (), entry.modified)
         return
     newest = name_step(tag)
     if step is None or newest is None:

@@ -13,6 +13,7 @@ from allaboard.checkpoints.foreign import (
     lightgbm,
     lightning,
     pretrained,
+    safetensors_file,
     torch_file,
     trainer,
     xgboost,
@@ -25,7 +26,7 @@ from allaboard.checkpoints.writers import FOLDER as WRITERS
 from allaboard.storage.base import Entry, Store
 
 FOLDERS: tuple[Family, ...] = (trainer, accelerate, deepspeed, dcp, pretrained)
-FILES: tuple[Family, ...] = (lightning, keras, xgboost, lightgbm, torch_file)
+FILES: tuple[Family, ...] = (lightning, keras, xgboost, lightgbm, safetensors_file, torch_file)
 AT_THE_TOP: tuple[Family, ...] = (dcp, pretrained)
 """Families whose files may lie in the place itself, beside checkpoints in folders of their own."""
 MOST_ENTRIES = 20_000

@@ -17,7 +17,10 @@ FORMAT = "safetensors"
 STATE = "trainer_state.json"
 _INDEX = re.compile(r"(?:.*/)?[^/]+\.(?:safetensors|bin)\.index\.json")
 _SHARD = re.compile(r"(.*)-\d+-of-(\d+)\.(?:safetensors|bin)")
-_WEIGHTS = re.compile(r"[^/]+\.safetensors|pytorch_model[^/]*\.bin|adapter_model\.bin")
+_WEIGHTS = re.compile(
+    r"(?:(?:diffusion_pytorch_|adapter_)?model[^/]*|[^/]+-\d+-of-\d+)\.safetensors"
+    r"|pytorch_model[^/]*\.bin|adapter_model\.bin"
+)
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 

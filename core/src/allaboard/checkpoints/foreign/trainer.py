@@ -14,7 +14,7 @@ from allaboard.checkpoints.foreign.dcp import check_dcp
 from allaboard.checkpoints.foreign.files import check_files, check_torch, torch_words
 from allaboard.checkpoints.foreign.pickled import value_after
 from allaboard.checkpoints.foreign.pretrained import STATE, check_weights, state_facts
-from allaboard.checkpoints.foreign.unit import Facts, NotKnown, NotWhole, Unit, name_step, ranks_of
+from allaboard.checkpoints.foreign.unit import Facts, NotWhole, Unit, check_last, name_step, ranks_of
 
 FORMAT = "huggingface-trainer"
 FOLDER = re.compile(r"checkpoint-\d+")
@@ -40,13 +40,7 @@ def facts(unit: Unit) -> Facts:
     told = name_step(unit.base) if FOLDER.fullmatch(unit.base) else None
     if told is not None and told != read.step:
         raise NotWhole(f"{STATE} says step {read.step}, the folder's name {told}")
-    written = unit.files[STATE].modified
-    late = [name for name, entry in unit.files.items() if entry.modified > written and name not in ranks]
-    if late:
-        raise NotKnown(
-            f"{late[0]} is newer than {STATE}, which is written last: it is being saved again, or is a copy "
-            "that did not keep the times (cp -p does)"
-        )
+    check_last(unit, {STATE, *ranks}, unit.files[STATE].modified)
     return Facts(read.step, read.epoch, read.metrics, ranks)
 
 

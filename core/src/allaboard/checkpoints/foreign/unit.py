@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -160,6 +160,17 @@ def ranks_of(unit: Unit, pattern: re.Pattern[str]) -> dict[str, int]:
     if missing is not None:
         raise NotWhole(f"the file of rank {missing} is missing beside those of other ranks")
     return ranks
+
+
+def check_last(unit: Unit, markers: Collection[str], written: float | None = None) -> None:
+    """No file is newer than those that its library writes last, or than that time. Raises NotKnown."""
+    last = written if written is not None else max(unit.files[name].modified for name in markers)
+    late = [name for name, entry in unit.files.items() if entry.modified > last and name not in markers]
+    if late:
+        raise NotKnown(
+            f"{late[0]} is newer than what is written last: it is being saved again, or is a copy that did "
+            "not keep the times (cp -p does)"
+        )
 
 
 def judge(unit: Unit, family: Family) -> Judgement:
