@@ -202,6 +202,42 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     return Component(train)
 
 
+def train_function(
+    function: Callable[..., Any],
+    arguments: dict[str, Any] | None = None,
+    *,
+    component: Component | None = None,
+    inputs: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Any:
+    """A task of `train` in which every member calls a Python function. The step and its pods need no file of
+    it: its source is shipped in the job (`allaboard.TrainingJob.of_function`).
+
+    :param function: stands by itself: it imports and defines inside its body what it uses.
+    :param arguments: by parameter: JSON values, parameters of the pipeline and outputs of other tasks.
+    :param component: of `make_train`, for another image.
+    :param inputs: other inputs of the component, like ``store`` or ``metric``.
+    :param fields: of the job, like ``workers``.
+
+    Raises BadInput for a function that uses what a member does not have, with its names.
+    """
+    from kfp.dsl.pipeline_channel import PipelineChannel
+
+    from allaboard.job.training_job import TrainingJob
+
+    values = dict(arguments or {})
+    later = {name: value for name, value in values.items() if isinstance(value, PipelineChannel)}
+    job = TrainingJob.of_function(function, {**values, **dict.fromkeys(later)}, **fields)
+    # A pipeline fills words in: the starter of the function reads these after its own arguments.
+    kinds = {name: "text" if _is_text(channel) else "json" for name, channel in later.items()}
+    more = {"args": [f"{kinds[name]}:{name}={channel}" for name, channel in later.items()]} if later else {}
+    return (component or train)(job=job.as_mapping(), **more, **(inputs or {}))
+
+
+def _is_text(channel: Any) -> bool:
+    return str(channel.channel_type).upper() == "STRING"
+
+
 def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component `collect_checkpoint` in this image. ``options`` go on to ``kfp.dsl.component``."""
 

@@ -9,8 +9,8 @@ import pytest
 
 from allaboard.checking.job import require_valid
 from allaboard.errors import BadInput
-from allaboard.job.script import job_name, job_of_script, starter_of
-from allaboard.text.names import why_not_a_job_name
+from allaboard.job.script import job_of_script, starter_of
+from allaboard.text.names import as_job_name, why_not_a_job_name
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     "stem", ["Train", "3d", "__", "train_v2.final", "ünï", "x" * 90, "-", "a" * 39 + "-b"]
 )
 def test_every_script_has_a_legal_name(stem: str) -> None:
-    assert why_not_a_job_name(job_name(stem)) is None
+    assert why_not_a_job_name(as_job_name(stem)) is None
 
 
 def test_the_job_of_a_script(tmp_path: Path) -> None:

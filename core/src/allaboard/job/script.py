@@ -22,7 +22,7 @@ from typing import Any
 from allaboard.errors import BadInput
 from allaboard.job.loader import STDIN, SUFFIXES, display_name, first_bytes, job_folder, read_text
 from allaboard.job.training_job import TrainingJob
-from allaboard.text.names import JOB_NAME_MAX
+from allaboard.text.names import as_job_name
 
 _EXECUTABLES = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 _BATCH = re.compile(rb"^#(SBATCH|PBS|BSUB|\$) ", re.MULTILINE)
@@ -85,7 +85,7 @@ def job_of_script(
     runs_python = [*starter] == ["python"]
     before = ["torchrun"] if runs_python and gpu > 1 else [*starter]
     fields: dict[str, Any] = {
-        "name": job_name(script.stem),
+        "name": as_job_name(script.stem),
         "command": [*before, own if before or "/" in own else f"./{own}", *arguments],
         "workers": workers,
         "code": [own, *(modules_beside(script, start) if runs_python else ())],
@@ -93,13 +93,6 @@ def job_of_script(
     if gpu:
         fields["resources"] = {"gpu": gpu}
     return TrainingJob(folder=str(start.resolve()), **fields)
-
-
-def job_name(text: str) -> str:
-    """The legal name of a job that is most like a text."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    named = plain if plain[:1].isalpha() else f"run-{plain}"
-    return named[:JOB_NAME_MAX].rstrip("-")
 
 
 def modules_beside(script: Path, start: Path) -> list[str]:

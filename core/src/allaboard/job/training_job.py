@@ -14,7 +14,7 @@ one means, in words, left out where that is: nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from allaboard.errors import BadInput, Problem
@@ -515,6 +515,43 @@ class TrainingJob:
         if bad:
             raise BadInput("this job cannot be read:", bad)
         return cls(folder=folder, **job)
+
+    @classmethod
+    def of_function(
+        cls,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        folder: str | None = None,
+        **fields: Any,
+    ) -> TrainingJob:
+        """The job in which every member calls a Python function, whose source is shipped in the command.
+
+        >>> def train(lr, epochs=3):
+        ...     import torch
+        ...     return {"loss": 0.1}
+        >>> job = TrainingJob.of_function(train, {"lr": 3e-4}, workers=4)  # doctest: +SKIP
+
+        :param function: stands by itself: it imports and defines inside its body what it uses. Decorators and
+            annotations are left out.
+        :param arguments: JSON values by parameter; for the others the function has defaults.
+        :param fields: of the job; its ``name`` is the function's unless it is given.
+
+        What the function returns is the result of the run: a mapping of metrics, or one value as ``result``.
+        With several GPUs or ``processes_per_member`` torchrun starts one process for each. Raises BadInput
+        for a function that uses what a member does not have, with its names.
+        """
+        from allaboard.job.function import command_of_function
+        from allaboard.text.names import as_job_name
+
+        if taken := [name for name in ("command", "args", "groups") if fields.get(name) is not None]:
+            raise BadInput(f"{taken[0]} is given beside a function, which is the command; leave it out")
+        resources = fields.get("resources") or {}
+        several = resources.get("gpu") not in (None, 0, 1, "0", "1")
+        torchrun = several or fields.get("processes_per_member") not in (None, 1, "1")
+        command = command_of_function(function, arguments or {}, torchrun)
+        own = {"name": as_job_name(getattr(function, "__name__", "")), **fields, "command": command}
+        return cls(folder=folder, **own)
 
     def with_(self, **changes: Any) -> TrainingJob:
         """Another job with some fields changed; None removes a field."""
