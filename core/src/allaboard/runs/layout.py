@@ -123,7 +123,7 @@ class Saving:
 class Layout:
     """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
     ``trainers``: how many of the members, the first ones, train; None: all. ``name_max``: characters that
-    the name of its objects may have.
+    the name of its objects may have. ``inject``: members have the helper.
     """
 
     job: str
@@ -142,6 +142,7 @@ class Layout:
     engine_spec: Mapping[str, Any] = field(default_factory=dict)
     trainers: int | None = None
     name_max: int = OBJECT_NAME_MAX
+    inject: bool = True
 
     @property
     def name(self) -> str:
@@ -246,6 +247,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         engine_spec=job.get("engine_spec") or {},
         trainers=sum(group.replicas for group in groups) - helpers if helpers else None,
         name_max=engine.name_max({g.role: g.replicas for g in groups}, job.get("engine_spec") or {}),
+        inject=job.get("inject") != "off",
     )
 
 

@@ -466,6 +466,7 @@ class Supervisor:
             self.plan["folder"],
             str(log),
             self.grant.fds(index),
+            reports=member.rank == 0 and self.layout.inject,
         )
 
     def _gpus(self, grant: Grant, index: int, group: Group) -> tuple[str, ...]:
