@@ -304,7 +304,7 @@ def test_the_endpoint_ends_with_the_command(helper: Path) -> None:
     status = (endpoint / "status").read_text()
     assert f"PPid:\t{process.pid}\n" in status
     assert int(status.split("RssAnon:")[1].split()[0]) < 10 * 1024, "kB"
-    assert os.getsid(int(token.parts[2])) != os.getsid(process.pid), "nothing sent to the session reaches it"
+    assert os.getpgid(int(token.parts[2])) != os.getpgid(process.pid), "nothing sent to the group reaches it"
     process.kill()
     out, _ = process.communicate(timeout=10)  # at once: it holds the log open no longer
     assert out == ""

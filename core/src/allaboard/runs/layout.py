@@ -125,6 +125,7 @@ class Layout:
     """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
     ``trainers``: how many of the members, the first ones, train; None: all. ``name_max``: characters that
     the name of its objects may have. ``progress``: how its script prints progress, as the job says it.
+    ``inject``: members have the helper.
     """
 
     job: str
@@ -144,6 +145,7 @@ class Layout:
     trainers: int | None = None
     name_max: int = OBJECT_NAME_MAX
     progress: str | None = None
+    inject: bool = True
 
     @property
     def name(self) -> str:
@@ -249,6 +251,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         trainers=sum(group.replicas for group in groups) - helpers if helpers else None,
         name_max=engine.name_max({g.role: g.replicas for g in groups}, job.get("engine_spec") or {}),
         progress=job.get("progress"),
+        inject=job.get("inject") != "off",
     )
 
 

@@ -7,8 +7,8 @@ here. They post ``{"trainerStatus": {"progressPercentage", "estimatedRemainingSe
 (`allaboard.text.reportline`).
 
 A process of its own answers. It is a child of the command for which no ``wait`` of the command waits, ends
-with it, holds neither its terminal nor its session, and is asleep until somebody posts. The token lies in
-memory alone: an anonymous file of that process, which the same user may read.
+with it, holds no terminal, is in a process group of its own, and is asleep until somebody posts. The token
+lies in memory alone: an anonymous file of that process, which the same user may read.
 
 Whoever posts is not trusted: a post has a deadline and a size, and is JSON of few words; posts come in bursts
 of `BURST`, and `RATE` a second.
@@ -18,6 +18,7 @@ import _socket
 import json
 import math
 import os
+import sys
 import time
 from _operator import _compare_digest
 
@@ -45,14 +46,20 @@ _REASONS = {
 _ANSWER = (
     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 )
-_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "arm64": 220}
-_MEMFD = {"x86_64": 319, "aarch64": 279, "riscv64": 279, "arm64": 279}
+_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
+_MEMFD = {"x86_64": 319, "aarch64": 279, "riscv64": 279}
 """Machine -> number of the system call."""
 _PDEATHSIG = 1
 
 
 def start(environment: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
-    """Start the process that answers; the variables by which it is found. Raises OSError."""
+    """Start the process that answers; the variables by which it is found. None where Trainer has injected its
+    own. Raises OSError where there is none.
+    """
+    if environment.get(URL):
+        return {}
+    if not sys.platform.startswith("linux"):
+        raise OSError("anonymous files are Linux's")
     server = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     server.bind(("127.0.0.1", 0))
     server.listen(16)
@@ -123,7 +130,7 @@ def _unwaited_child(libc: "Any") -> int:
 
 def _answer_until_end(server: "Any", file: int, token: str, starter: int, libc: "Any") -> None:
     dies_along = libc is not None and libc.prctl(_PDEATHSIG, 9, 0, 0, 0) == 0
-    os.setsid()
+    os.setpgid(0, 0)
     os.chdir("/")
     log = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

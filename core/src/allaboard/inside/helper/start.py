@@ -26,7 +26,6 @@ SWITCH = b"ALLABOARD_STARTUP"
 RUN = b"ALLABOARD_RUN"
 ENDPOINT = b"ALLABOARD_ENDPOINT"
 """Variable: ``off`` where the loopback is not the pod's own."""
-SERVER = b"KUBEFLOW_TRAINER_SERVER_URL"
 PATH = b"PYTHONPATH"
 NOT_FOUND, NOT_STARTED = 127, 126
 """Exit codes of a command that cannot be started: those of a shell."""
@@ -67,7 +66,7 @@ def _prepare(environment):  # type: (Dict[bytes, bytes]) -> None
     before = environment.get(PATH)
     folder = os.fsencode(os.path.join(here, "python"))
     environment[PATH] = folder + b":" + before if before else folder
-    if RUN in environment and SERVER not in environment and environment.get(ENDPOINT) != b"off":
+    if RUN in environment and environment.get(ENDPOINT) != b"off":
         # What the job has on PYTHONPATH is not for this process.
         folders = [os.path.abspath(os.fsdecode(name)) for name in (before or b"").split(b":") if name]
         sys.path[:] = [here] + [path for path in sys.path if os.path.abspath(path) not in folders]

@@ -42,7 +42,7 @@ ASKED = "ALLABOARD_ASKED"
 """Environment variable: the file by which members are asked, where nobody may run anything beside them."""
 SWITCH = "ALLABOARD_STARTUP"
 """Environment variable: ``off`` and nothing is done here."""
-_MEMFD = {"x86_64": 319, "aarch64": 279, "arm64": 279, "riscv64": 279}
+_MEMFD = {"x86_64": 319, "aarch64": 279, "riscv64": 279}
 """Machine -> the number of the system call memfd_create."""
 _BEGUN = "_allaboard_answers"
 """Of `sys`: the process answers already."""

@@ -36,6 +36,8 @@ from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collect
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
 """All as `allaboard.inside.startup` has them."""
+ENDPOINT = "memfd:allaboard-token"
+"""A file of the process that answers posts (`allaboard.inside.helper.endpoint`): it is none of a script."""
 MOST = 1 << 18
 """Bytes of one answer that are read; faulthandler writes up to 100 frames of up to 100 threads."""
 BETWEEN = 1.0
@@ -192,7 +194,8 @@ def _py_spy() -> str | None:
 
 def _is_python(pid: int) -> bool:
     try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+        is_python = os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+        return is_python and open_file(pid, ENDPOINT) is None
     except OSError:
         return False
 

@@ -481,6 +481,7 @@ class Supervisor:
             self.plan["folder"],
             str(log),
             self.grant.fds(index),
+            reports=member.rank == 0 and self.layout.inject,
         )
 
     def _layout_to_start(self, member: Member, number: int) -> Layout:

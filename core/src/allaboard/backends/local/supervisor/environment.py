@@ -23,7 +23,10 @@ CUDA_VISIBLE_DEVICES
     by the device plugin -> the member's slots, or empty: what is not asked for is not there; for a launcher
     those of all members, because mpirun starts the ranks from it
 PYTHONPATH
-    absent -> a folder of ours before the job's own: each Python of a member can be asked for its stacks
+    the helper's folder in a pod -> a folder of ours before the job's own: each Python of a member can be
+    asked for its stacks
+KUBEFLOW_TRAINER_SERVER_URL, KUBEFLOW_TRAINER_SERVER_TOKEN
+    those of the helper in every pod -> of the first member alone (`reaper`), whose reports are the run's
 /etc/mpi/hostfile
     a file of the launcher -> one of the run, in which all slots are localhost's: mpirun starts every rank
     there, and the workers, which wait, hold the slots that the ranks use
@@ -114,6 +117,8 @@ def member_environment(
         **_local_overrides(layout, member, injected, gpus),
         **own,
     }
+    if not layout.inject:
+        return environment
     before = environment.get("PYTHONPATH")
     return {**environment, "PYTHONPATH": f"{STARTUP}{os.pathsep}{before}" if before else STARTUP}
 
