@@ -47,6 +47,7 @@ from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
+from allaboard.diagnosis.ends import doubts_of
 from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
@@ -218,7 +219,8 @@ def _observe_ended(
         wait_for_last_words(api, session)
         session.add_look(objects)
     if is_first or evidence:
-        asked = evidence or loses_rank_0
+        # A success is judged by its logs.
+        asked = evidence or loses_rank_0 or (is_first and is_success)
         collect_logs(api, history.collector, objects, tries_of(objects), over=True, asked=asked, going=going)
         if is_first and is_success:
             _collect_last_lines(api, history.collector, objects)
@@ -234,6 +236,8 @@ def _observe_ended(
         is_lost = not stays.issuperset(kept.one.uid for kept in tries)
         if observation.restarts or not is_success or loses_rank_0 or is_lost:
             archive.save(api, stored, tries, history.memory, observation.finished)
+    if is_first and is_success:
+        history.doubt(doubts_of(_with_history(api, workspace, objects, history, notes, evidence=True)))
     if is_first:
         now = stop.record_end(api, objects, state_of(observation), history.to_dict())
         if now is None or now.record.uid != stored.record.uid:
