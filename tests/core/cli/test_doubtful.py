@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.core.cli.terminal import Terminal
@@ -32,6 +35,15 @@ dist.all_reduce(torch.ones(1))
 if dist.get_rank():
     dist.all_reduce(torch.ones(1))
 os._exit(0)
+"""
+SAVES = """
+import os, signal, sys, time
+from allaboard.inside import Checkpointer, report
+saver = Checkpointer()
+last = int(sys.argv[1])
+for step in range(1, last + 1):
+    report(step=step, total=9, accuracy=step / 10)
+    saver.step(step, lambda: b"state %d" % step, metrics={"accuracy": step / 10})
 """
 WAITS_ON = """
 import os, time
@@ -96,3 +108,39 @@ def test_a_rank_that_waits_when_the_run_ends_is_named_with_its_line(ab: Terminal
     doubt = ab("doctor", "digits", "--json").json["diagnoses"][0]
     assert "rank 1 still waits in all_reduce at" in doubt["summary"] and "job.py:7" in doubt["summary"], doubt
     assert "success_doubtful" in ab("status", "digits", "--json").json["flags"]
+
+
+def candidate(ab: Terminal, last: int) -> str:
+    """The uri of the collected checkpoint of a run that ends at this step of 9."""
+    command = ["python", "job.py", str(last)]
+    assert ab("run", ab.job(SAVES, command=command, checkpoints={"uri": "saved", "every": 1})).code == 0
+    (folder,) = (ab.folder / "saved").iterdir()
+    flags = json.loads((folder / "flags.json").read_text())
+    assert flags["state"] == "succeeded" and [*flags["flags"]] == (["success_doubtful"] if last < 9 else [])
+    body = ab("checkpoints", "collect", "digits", "models", "--json").json
+    assert body["flags"] == [*flags["flags"]]
+    return str(body["uri"])
+
+
+GATE = ("--into", "champions", "--metric", "accuracy", "--json")
+
+
+def test_a_gate_refuses_a_doubtful_success_unless_it_is_told_to(ab: Terminal) -> None:
+    uri = candidate(ab, 4)
+    refused = ab("promote", uri, *GATE).json
+    assert not refused["promoted"] and "success_doubtful (master-0 exited" in refused["verdict"]["reason"]
+    assert refused["verdict"]["checks"][-1]["kind"] == "flags" and refused["notes"] == []
+    allowed = ab("promote", uri, *GATE, "--despite-flags").json
+    assert allowed["promoted"] and "despite it" in allowed["verdict"]["reason"]
+
+
+def test_a_gate_says_so_where_nothing_is_known_of_the_end(ab: Terminal) -> None:
+    uri = candidate(ab, 9)
+    (Path(uri).parent / "flags.json").unlink()
+    body = ab("promote", uri, *GATE).json
+    assert body["promoted"] and "nothing is known of how its run ended" in body["notes"][0]
+
+
+def test_a_success_that_nothing_contradicts_is_promoted(ab: Terminal) -> None:
+    body = ab("promote", candidate(ab, 9), *GATE).json
+    assert body["promoted"] and body["notes"] == [] and len(body["verdict"]["checks"]) == 1

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from allaboard.backends.checkpoints import with_checkpoints
+from allaboard.backends.checkpoints import keep_flags, with_checkpoints
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
@@ -47,6 +47,7 @@ from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
+from allaboard.diagnosis import diagnose
 from allaboard.diagnosis.ends import doubts_of
 from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
 from allaboard.engines import ENGINES, engine_of_kind
@@ -243,7 +244,20 @@ def _observe_ended(
         if now is None or now.record.uid != stored.record.uid:
             return None
         objects = replace(objects, stored=now)
-    return _with_history(api, workspace, objects, history, notes, evidence)
+    ended = _with_history(api, workspace, objects, history, notes, evidence)
+    if is_first:
+        _keep_flags(workspace, stored, ended)
+    return ended
+
+
+def _keep_flags(workspace: Workspace, stored: Stored, ended: Observation) -> None:
+    """Keep the flags of a run beside its checkpoints, if they are in a bucket: members' folders are not
+    ours.
+    """
+    saving = Layout.from_dict(stored.layout).saving
+    if saving is not None and "://" in saving.uri:
+        sentences = {diagnosis.code: diagnosis.summary for diagnosis in diagnose(ended)}
+        keep_flags(saving.uri, ended, sentences, workspace.environ)
 
 
 def _with_history(

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from allaboard.backends.checkpoints import keep_flags
 from allaboard.backends.local.host.clock import Clock
 from allaboard.backends.local.host.control_group import make_group
 from allaboard.backends.local.host.isolated import isolated_command
@@ -140,6 +141,8 @@ class Supervisor:
         self.settling: TwoLooks | None = None
         """The looks at the members that have not ended with the others."""
         self.judged = 0
+        self.kept: tuple[str, tuple[str, ...]] | None = None
+        """The state and the flags that stand beside the checkpoints."""
         self.heard = False
         self.can_hear = True
         self.written_events = 0
@@ -319,6 +322,8 @@ class Supervisor:
             with suppress(SiteError):
                 remove(left)
         self._write_state(force=True, over=True)
+        if self.own is not None:
+            self._keep_flags_at(self.own, self.clock.now())
 
     # What the operator wants.
 
@@ -697,6 +702,19 @@ class Supervisor:
         tails = {m.name: hide_known(excerpt(Path(m.log or ""), _JUDGED), secrets) for m in first}
         self._doubt(doubts_of(replace(seen, tails=tails)), now)
 
+    def _keep_flags(self, now: float) -> None:
+        """Keep the flags beside the checkpoints, if they are on a disk: before the state, for which readers
+        wait.
+        """
+        if self.own is not None and _folder_of(self.own):
+            self._keep_flags_at(self.own, now)
+
+    def _keep_flags_at(self, uri: str, now: float) -> None:
+        seen = self._observation(now)
+        kept = (state_of(seen).value, seen.flags)
+        if state_of(seen).is_final and kept != self.kept:
+            self.kept = kept if keep_flags(uri, seen, self.flags, os.environ) else None
+
     def _doubt(self, doubts: tuple[Doubt, ...], now: float) -> None:
         if doubts:
             self.doubts = doubts
@@ -805,6 +823,7 @@ class Supervisor:
         if self.operator.ended:
             self._probe_rendezvous(now)
             self._judge_success(now, over)
+            self._keep_flags(now)
         try:
             self._write_state_file(self._observation(now), now, over)
         except OSError as error:
