@@ -380,6 +380,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
         reason: str = "",
         single_writer: bool = False,
         store: str = "",
+        despite_flags: bool = False,
     ) -> NamedTuple("Promoted", [("promoted", bool), ("number", int), ("champion", str)]):
         """Make a checkpoint the champion if it is good enough and better than the present one.
 
@@ -398,6 +399,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             reason: why; kept in the record.
             single_writer: nobody else promotes there; needed for stores without conditional writes.
             store: what store:// stands for; empty: ALLABOARD_STORE.
+            despite_flags: promote a checkpoint whose run ended with flags, such as success_doubtful.
 
         Returns:
             promoted: whether it is the champion now.
@@ -419,6 +421,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             thresholds=thresholds,
             reason=reason,
             single_writer=single_writer,
+            despite_flags=despite_flags,
             store=store,
             verdict=verdict,
             report=report,

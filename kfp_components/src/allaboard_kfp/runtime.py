@@ -266,6 +266,7 @@ def run_promote(
     thresholds: str,
     reason: str,
     single_writer: bool,
+    despite_flags: bool,
     store: str,
     verdict: Artifact,
     report: Artifact,
@@ -281,10 +282,11 @@ def run_promote(
         decision = promote(
             registry, uri, measured, Gate.parse(metric or None, mode, better_by, thresholds),
             now=time.time(), reason=reason, single_writer=single_writer,
+            despite_flags=despite_flags,
         )  # fmt: skip
         for check in decision.verdict.checks:
             say(f"{'✓' if check.passed else '✗'} {check.reason}")
-        for problem in decision.problems:
+        for problem in (*decision.notes, *decision.problems):
             say(problem)
         champion = decision.champion
         if decision.promotion is not None:

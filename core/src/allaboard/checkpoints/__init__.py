@@ -8,6 +8,7 @@ collect("s3://bucket/digits/digits-1f0c9a77", "models/", "best", metric="val_los
 from __future__ import annotations
 
 from allaboard.checkpoints.collecting import Collected, collect
+from allaboard.checkpoints.flags import RunFlags, read_flags
 from allaboard.checkpoints.listing import (
     Torn,
     best,
@@ -31,6 +32,7 @@ __all__ = [
     "Manifest",
     "Part",
     "Pruned",
+    "RunFlags",
     "Torn",
     "best",
     "checkpoint_at",
@@ -42,6 +44,7 @@ __all__ = [
     "locate",
     "parse_best",
     "prune",
+    "read_flags",
     "read_manifest",
     "save",
     "scan",

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from allaboard.checkpoints.flags import FLAGS, decode_flags, flags_file
 from allaboard.checkpoints.holds import hold_checkpoint
 from allaboard.checkpoints.listing import (
     Torn,
@@ -47,13 +48,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Copy of a checkpoint: its place, its kind, its bytes, and those that were copied now."""
+    """Copy of a checkpoint: its place, its kind, its bytes, and those that were copied now. ``flags``: of its
+    run, as `allaboard.checkpoints.flags` has them; None: nothing is known of the end of the run.
+    """
 
     uri: str
     source: str
     checkpoint: Checkpoint
     copied: int
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] | None = None
 
     @property
     def step(self) -> int:
@@ -79,6 +83,7 @@ class Collected:
             "bytes": manifest.size,
             "copied": self.copied,
             "notes": list(self.notes),
+            "flags": None if self.flags is None else list(self.flags),
         }
 
 
@@ -213,9 +218,14 @@ def _copy(
             _copy_part(source, target, checkpoint.step, part, meter, keep)
             meter.add(before + part.size - meter.done)
             copied += part.size
+        flags = flags_file(store)
+        known = decode_flags(flags) if flags is not None else None
+        if flags is not None and known is not None:
+            target.write(FLAGS, flags)
         target.write(f"{folder}/{MANIFEST}", raw)
     copy = complete_checkpoint(target, manifest)
-    return Collected(copy.uri, checkpoint.uri, copy, copied, tuple(notes))
+    codes = None if known is None else (*known.flags,)
+    return Collected(copy.uri, checkpoint.uri, copy, copied, tuple(notes), codes)
 
 
 def _step_folder(store: Store, manifest: Manifest) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from allaboard.diagnosis.case import Case, asserted, exit_code, is_running, pod_object, quote
 from allaboard.diagnosis.communication import stalled_ranks
+from allaboard.diagnosis.ends import known_doubts
 from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
 from allaboard.diagnosis.logs import line_pattern
 from allaboard.diagnosis.reading import log_evidence, readings, told_of
 from allaboard.diagnosis.rule import rule
-from allaboard.runs.observation import State
+from allaboard.runs.observation import Doubt, State
+from allaboard.runs.status import DOUBTFUL
 
 _NEEDS = (Need.PODS, Need.LOGS)
 _DONE = line_pattern(
@@ -524,6 +526,42 @@ def run_newer(case: Case) -> Iterator[Finding]:
         )
 
 
+def _doubts(case: Case) -> tuple[Doubt, ...]:
+    if "doubts" not in case.memo:
+        case.memo["doubts"] = known_doubts(case.seen)
+    known: tuple[Doubt, ...] = case.memo["doubts"]
+    return known
+
+
+@rule(
+    "success_doubtful",
+    "It ended with exit code 0, and did not do its work",
+    means="The operator's word stands: the run has succeeded. Its end contradicts that: a signal or an "
+    "eviction before the last step, a step below the total that nothing explains, a traceback or an error as "
+    "last words, or a member that failed, or still waited for others that had ended.",
+    looks="`Received SIGTERM` at step 40 of 100 and exit 0; a shell that goes on after a command failed "
+    "(`;`, `|| true`, `set +e`, a pipe into tee); `try` around all of the script. `Early stopping`, "
+    "`max_time reached` and the like explain a step below the total.",
+    fix="look at its last lines (`allaboard logs`), and let the script end with another exit code where it "
+    "fails: `set -eo pipefail` in a shell, `sys.exit(1)` after a signal",
+    needs=(Need.JOB, Need.PODS, Need.LOGS),
+)
+def success_doubtful(case: Case) -> Iterator[Finding]:
+    if not case.succeeded:
+        return
+    for doubt in _doubts(case):
+        quoted = ((doubt.quote, f"log/{doubt.member}", "text"),) if doubt.quote else ()
+        place = (doubt.text, f"run/{case.seen.run}" if case.seen.run else case.job_name, "success")
+        yield Finding(
+            DOUBTFUL,
+            doubt.text,
+            tuple(Evidence(where, field, quote(text)) for text, where, field in (quoted or (place,))),
+            doubt.member,
+            confidence=0.9,
+            retryable=doubt.retryable,
+        )
+
+
 @rule(
     "healthy",
     "Nothing is wrong",
@@ -533,6 +571,8 @@ def run_newer(case: Case) -> Iterator[Finding]:
     needs=(Need.JOB, Need.PODS),
 )
 def healthy(case: Case) -> Iterator[Finding]:
+    if case.succeeded and _doubts(case):
+        return
     if case.succeeded:
         done = next(
             (

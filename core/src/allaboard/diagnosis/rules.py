@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, quote
 from allaboard.diagnosis.causes import all_rules
+from allaboard.diagnosis.ends import known_doubts
 from allaboard.diagnosis.finding import Diagnosis, Evidence, Finding, Level
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import RULES
 from allaboard.runs.observation import Observation, PodSeen, State
-from allaboard.runs.status import CLOCK_IDLE, state_of
+from allaboard.runs.status import CLOCK_IDLE, DOUBTFUL, state_of
 from allaboard.text.redaction import redact_text
 
 MOST_ALSO = 8
@@ -164,8 +165,9 @@ def _told(case: Case, findings: Sequence[Finding]) -> list[Diagnosis]:
     good = [f for f in findings if f.code == "healthy"]
     bad = _without_explained([f for f in findings if f.code != "healthy"])
     causes = [f for f in bad if f.level is not Level.NOISE]
-    if case.succeeded and good:
-        return [_diagnosis(good[0], ())]
+    doubted = [f for f in findings if f.code == DOUBTFUL]
+    if case.succeeded and (good or doubted):
+        return [_diagnosis((doubted or good)[0], doubted)]
     if not causes:
         return (
             [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_unknown(case, bad)]
@@ -300,6 +302,9 @@ def _ending_diagnoses(seen: Observation, state: State, thorough: bool = False) -
         return
     if state is State.TIMED_OUT and not (thorough and seen.objects is not None):
         yield _diagnose_timeout(seen)
+        return
+    if state is State.SUCCEEDED and not thorough and known_doubts(seen):
+        yield from (d for d in examine(seen) if d.code == DOUBTFUL)
         return
     if state is not State.FAILED or _ended_by_stall(seen):
         return

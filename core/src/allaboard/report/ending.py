@@ -14,6 +14,7 @@ from allaboard.report import phrases
 from allaboard.report.commands import Place
 from allaboard.report.terminal import Ink, supports_colour
 from allaboard.runs.observation import State
+from allaboard.runs.status import DOUBTFUL
 from allaboard.text.units import counted
 
 LINES = 20
@@ -25,9 +26,11 @@ def ending_lines(
 ) -> Iterator[str]:
     """The lines. ``at``: where the run is; ``again``: the command line that continues with it, if any."""
     ink = Ink(supports_colour(stderr))
-    colour = phrases.COLOURS[outcome.state]
+    is_doubted = any(diagnosis.code == DOUBTFUL for diagnosis in outcome.diagnoses)
+    colour = "yellow" if is_doubted else phrases.COLOURS[outcome.state]
+    mark = "!" if is_doubted else _MARKS.get(outcome.state, "✗")
     headline, _, rest = replace(outcome, note="").message.partition("\n")
-    yield ink(f"{_MARKS.get(outcome.state, '✗')} {headline.removeprefix('run ')}", colour, bold=True)
+    yield ink(f"{mark} {headline.removeprefix('run ')}", colour, bold=True)
     yield from (f"  {line}" for line in rest.splitlines())
     if outcome.ok:
         yield from _result(outcome)

@@ -22,7 +22,7 @@ from allaboard.report.commands import Place
 from allaboard.report.curves import Points, at, gone, spread, straighten, thin_out, trend
 from allaboard.report.history import History
 from allaboard.runs.observation import PHASES, Event, MemberSeen, Observation, State
-from allaboard.runs.status import state_of
+from allaboard.runs.status import flags_of, state_of
 from allaboard.text.redaction import redact_job, redact_text, secret_values
 from allaboard.text.units import counted, rfc3339
 
@@ -191,7 +191,7 @@ def page_data(
         "stop": None if seen.stop is None else {**asdict(seen.stop), "at": offset(seen.stop.at)},
         "owner": seen.owner.id if seen.owner else None,
         "conditions": [c.type for c in phrases.conditions_in_order(seen.conditions)][-bounds.events :],
-        "flags": [*seen.flags][: bounds.events],
+        "flags": flags_of(seen, outcome.diagnoses)[: bounds.events],
         "spec_hash": seen.spec_hash,
         "notes": [at.in_text(note, seen.run) for note in [*seen.notes, *gaps][-bounds.events :]],
         "job_spec": job_spec,

@@ -13,7 +13,7 @@ from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.runs.observation import Stall
+from allaboard.runs.observation import Doubt, Stall
 
 STACKS_AGAIN, STACKS_SELDOM = 60.0, 3600.0
 """Seconds until the stacks of a stalled run are asked for again, doubling up to the longest: each request
@@ -66,6 +66,12 @@ class AttemptHistory:
         if collector.report is not None:
             collector.report = report
         return cls(memory, collector)
+
+    def doubt(self, doubts: tuple[Doubt, ...]) -> None:
+        """The run has succeeded, and its logs contradict that."""
+        report = self.collector.report
+        if report is not None and doubts:
+            self.collector.report = replace(report, doubts=doubts)
 
     @property
     def report(self) -> ProgressState | None:

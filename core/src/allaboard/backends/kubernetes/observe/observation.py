@@ -65,6 +65,7 @@ from allaboard.runs.observation import (
     PHASES,
     Condition,
     ContainerSeen,
+    Doubt,
     Event,
     EventSeen,
     MemberSeen,
@@ -88,11 +89,14 @@ PODS_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class ProgressState:
-    """State of rank 0's reports. ``first``: the time of the first line of progress in this attempt."""
+    """State of rank 0's reports. ``first``: the time of the first line of progress in this attempt;
+    ``doubts``: about its success, by the logs at its end.
+    """
 
     progress: Progress = field(default_factory=Progress)
     flags: tuple[str, ...] = ()
     first: float | None = None
+    doubts: tuple[Doubt, ...] = ()
 
 
 def apply_reports(
@@ -113,7 +117,7 @@ def apply_reports(
         progress = add_report(progress, report, now if when is None else when, own)
         if report.kind == "progress" and first is None:
             first = now if when is None else when
-    return ProgressState(progress, tuple(flags), first)
+    return replace(before, progress=progress, flags=tuple(flags), first=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +376,7 @@ def _of_job(
         queued_before=known.waited,
         elsewhere=elsewhere,
         progress=_progress(job, report),
+        doubts=report.doubts if report is not None else (),
         flags=tuple(flags),
         notes=(sent_away(body),) if elsewhere else (),
         events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, seen_events))),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from allaboard.backends.kubernetes.observe.observation import ProgressState
+from allaboard.diagnosis.ends import MOST_DOUBTS
 from allaboard.follow.progress import MOST_FLAGS, progress_of, thrown_away
 from allaboard.follow.run_record import RunRecord
+from allaboard.runs.observation import Doubt
+from allaboard.text.untrusted import Unreadable, read_value
 
 
 def to_dict(state: ProgressState) -> dict[str, Any]:
-    return {"progress": asdict(state.progress), "flags": list(state.flags), "first": state.first}
+    body = {"progress": asdict(state.progress), "flags": list(state.flags), "first": state.first}
+    return {**body, "doubts": [asdict(doubt) for doubt in state.doubts]} if state.doubts else body
 
 
 def from_dict(data: Mapping[str, Any]) -> ProgressState:
@@ -26,7 +31,14 @@ def from_dict(data: Mapping[str, Any]) -> ProgressState:
         if isinstance(flags, list)
         else (),
         first if isinstance(first, (int, float)) else None,
+        tuple(_doubts(data.get("doubts"))),
     )
+
+
+def _doubts(value: Any) -> Iterator[Doubt]:
+    for body in value[:MOST_DOUBTS] if isinstance(value, list) else ():
+        with suppress(Unreadable):
+            yield read_value(Doubt, body)
 
 
 def carried(data: Mapping[str, Any], old: RunRecord, new: RunRecord) -> dict[str, Any]:

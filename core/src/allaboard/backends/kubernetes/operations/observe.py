@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from allaboard.backends.checkpoints import with_checkpoints
+from allaboard.backends.checkpoints import keep_flags, with_checkpoints
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
@@ -47,6 +47,8 @@ from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
+from allaboard.diagnosis import diagnose
+from allaboard.diagnosis.ends import doubts_of
 from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
@@ -218,7 +220,8 @@ def _observe_ended(
         wait_for_last_words(api, session)
         session.add_look(objects)
     if is_first or evidence:
-        asked = evidence or loses_rank_0
+        # A success is judged by its logs.
+        asked = evidence or loses_rank_0 or (is_first and is_success)
         collect_logs(api, history.collector, objects, tries_of(objects), over=True, asked=asked, going=going)
         if is_first and is_success:
             _collect_last_lines(api, history.collector, objects)
@@ -234,12 +237,27 @@ def _observe_ended(
         is_lost = not stays.issuperset(kept.instance.uid for kept in tries)
         if observation.restarts or not is_success or loses_rank_0 or is_lost:
             archive.save(api, stored, tries, history.memory, observation.finished)
+    if is_first and is_success:
+        history.doubt(doubts_of(_with_history(api, workspace, objects, history, notes, evidence=True)))
     if is_first:
         now = stop.record_end(api, objects, state_of(observation), history.to_dict())
         if now is None or now.record.uid != stored.record.uid:
             return None
         objects = replace(objects, stored=now)
-    return _with_history(api, workspace, objects, history, notes, evidence)
+    ended = _with_history(api, workspace, objects, history, notes, evidence)
+    if is_first:
+        _keep_flags(workspace, stored, ended)
+    return ended
+
+
+def _keep_flags(workspace: Workspace, stored: Stored, ended: Observation) -> None:
+    """Keep the flags of a run beside its checkpoints, if they are in a bucket: members' folders are not
+    ours.
+    """
+    saving = Layout.from_dict(stored.layout).saving
+    if saving is not None and "://" in saving.uri:
+        sentences = {diagnosis.code: diagnosis.summary for diagnosis in diagnose(ended)}
+        keep_flags(saving.uri, ended, sentences, workspace.environ)
 
 
 def _with_history(

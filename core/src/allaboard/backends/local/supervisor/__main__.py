@@ -24,11 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from allaboard.backends.checkpoints import keep_flags
 from allaboard.backends.local.host.clock import Clock
 from allaboard.backends.local.host.control_group import make_group
 from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, oom_kills
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper, why_no_process
+from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.backends.local.pool import sleeper
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket
 from allaboard.backends.local.pool.waiting import start_of
@@ -53,18 +55,21 @@ from allaboard.backends.local.supervisor.environment import (
     with_checkpoint,
 )
 from allaboard.backends.local.supervisor.hang import HangWatch
-from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
+from allaboard.backends.local.supervisor.probes import LogWatch, excerpt, probe_port, resolve_checkpoint_link
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
+from allaboard.diagnosis.ends import doubts_of, waits
+from allaboard.diagnosis.stacks import positions, where_it_is
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.runs.layout import Group, Layout, Member
-from allaboard.runs.observation import Event, Observation, Progress, Slow, Stall, State, Stop
-from allaboard.runs.status import CLOCK_IDLE, idle_clock, state_of
+from allaboard.runs.observation import Doubt, Event, Observation, Progress, Slow, Stall, State, Stop
+from allaboard.runs.status import CLOCK_IDLE, DOUBTFUL, idle_clock, state_of
+from allaboard.text.redaction import hide_known
 from allaboard.text.reportline import Report
 from allaboard.text.units import show_seconds
 
@@ -87,6 +92,10 @@ _POOL_RETRY, _LONGEST_POOL_RETRY = 5.0, 300.0
 _AT_ONCE = 16
 """Members that are being started at a time: between two of them a stop gets through."""
 _LAST_WORD_PATIENCE = 120.0
+_SETTLING = 0.2
+"""Seconds between two looks at members that have not ended with the others."""
+_JUDGED, _MOST_JUDGED = 1 << 20, 64
+"""Bytes of the log of a member, and members, by which a success is judged."""
 
 
 class Supervisor:
@@ -136,6 +145,12 @@ class Supervisor:
         self.slowness = SlowWatch(plan["mark"]) if watched else None
         self.adoption = _adoption(self.layout, plan)
         self.handed: str | None = None
+        self.doubts: tuple[Doubt, ...] = ()
+        self.settling: TwoLooks | None = None
+        """The looks at the members that have not ended with the others."""
+        self.judged = 0
+        self.kept: tuple[str, tuple[str, ...]] | None = None
+        """The state and the flags that stand beside the checkpoints."""
         self.heard = False
         self.can_hear = True
         self.written_events = 0
@@ -300,6 +315,8 @@ class Supervisor:
         limited time.
         """
         marks = self.operator.marks
+        if self.operator.settle_until is not None:
+            return True
         return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSE_WATCH
 
     def _end(self) -> None:
@@ -313,6 +330,8 @@ class Supervisor:
             with suppress(SiteError):
                 remove(left)
         self._write_state(force=True, over=True)
+        if self.own is not None:
+            self._keep_flags_at(self.own, self.clock.now())
 
     # What the operator wants.
 
@@ -660,6 +679,7 @@ class Supervisor:
         self._probe_rendezvous(now)
         self._probe_movement(now)
         self._probe_speed(now)
+        self._probe_waiting(now)
         if not self.operator.ended and self.layout.policy.clocks:
             message = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
             if message is not None:
@@ -693,6 +713,55 @@ class Supervisor:
         kind, reason = ("Warning", "slow_rank") if warning else ("Normal", "KeepsUp")
         text = news.text if isinstance(news, Slow) else news
         self.operator.events.append(Event(now, kind, reason, self.layout.run, text))
+
+    def _probe_waiting(self, now: float) -> None:
+        """Look for members that wait for others which have ended, before they are ended, too."""
+        if self.operator.settle_until is None:
+            return
+        if self.settling is None:
+            self.settling = TwoLooks(self.plan["mark"], _SETTLING)
+        looks = self.settling.step()
+        if looks is None:
+            return
+        self.settling = TwoLooks(self.plan["mark"], _SETTLING)
+        waiting = [place for place in positions(looks) if place.operation is not None]
+        for place in waiting[:1] if not self.doubts else ():
+            where = where_it_is(place, looks)
+            self._doubt((waits(place.rank, where, place.look.member),), now)
+
+    def _judge_success(self, now: float, over: bool) -> None:
+        """Doubt a success whose logs contradict it: when the run has ended, and once more when all of its
+        members have.
+        """
+        turn = 2 if over else 1
+        if self.doubts or self.judged >= turn:
+            return
+        seen = self._observation(now)
+        if state_of(seen) is not State.SUCCEEDED:
+            return
+        self.judged = turn
+        secrets = tuple(self.secrets.values())
+        first = sorted((m for m in seen.members if m.log), key=lambda member: member.rank)[:_MOST_JUDGED]
+        tails = {m.name: hide_known(excerpt(Path(m.log or ""), _JUDGED), secrets) for m in first}
+        self._doubt(doubts_of(replace(seen, tails=tails)), now)
+
+    def _keep_flags(self, now: float) -> None:
+        """Keep the flags beside the checkpoints, if they are on a disk: before the state, for which readers
+        wait.
+        """
+        if self.own is not None and _folder_of(self.own):
+            self._keep_flags_at(self.own, now)
+
+    def _keep_flags_at(self, uri: str, now: float) -> None:
+        seen = self._observation(now)
+        kept = (state_of(seen).value, seen.flags)
+        if state_of(seen).is_final and kept != self.kept:
+            self.kept = kept if keep_flags(uri, seen, self.flags, os.environ) else None
+
+    def _doubt(self, doubts: tuple[Doubt, ...], now: float) -> None:
+        if doubts:
+            self.doubts = doubts
+            self._flag(DOUBTFUL, "; ".join(doubt.text for doubt in doubts), now)
 
     def _read_log(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
@@ -759,6 +828,7 @@ class Supervisor:
             waiting=operator.waiting,
             stall=self._stall(),
             slow=self._slow(),
+            doubts=self.doubts,
             phases=operator.phases(now),
             progress=self._progress_with_pauses(),
             flags=(*self.flags, *self._passing_flags()),
@@ -795,6 +865,8 @@ class Supervisor:
             return
         if self.operator.ended:
             self._probe_rendezvous(now)
+            self._judge_success(now, over)
+            self._keep_flags(now)
         try:
             self._write_state_file(self._observation(now), now, over)
         except OSError as error:
