@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from functools import reduce
+from typing import Any
 
 import pytest
 
@@ -239,3 +240,36 @@ def test_what_it_trains_with_is_kept_bounded_and_survives_its_record() -> None:
     assert decode(encode("inputs", versions={"torch": 2})) is None, "a version is a text"
     damaged = progress_of({"inputs": {"torch": 2, "python": "3.11"}, "longest_pause": True})
     assert dict(damaged.inputs) == {"python": "3.11"} and damaged.longest_pause == 0.0
+
+
+# Progress that a script prints by itself.
+
+
+NOTHING = Progress()
+
+
+def printed(step: int, now: float, before: Progress = NOTHING, **fields: Any) -> Progress:
+    return add_report(before, Report("progress", {"step": step, **fields}, printed="nanoGPT"), now)
+
+
+def test_the_speed_of_a_script_that_prints_none_is_that_of_its_lines() -> None:
+    progress = printed(10, 100.0, loss=4.0)
+    assert "steps_per_second" not in printed(11, 100.5, progress).metrics, "too soon to be told"
+    for step, now in ((20, 105.0), (20, 109.0), (40, 115.0)):
+        progress = printed(step, now, progress)
+    assert progress.metrics["steps_per_second"] == 2.0 and progress.format == "nanoGPT"
+    again = printed(5, 116.0, progress)
+    assert (again.pace_from, again.lost_steps) == ((5.0, 116.0), 36)
+
+
+def test_its_own_speed_goes_first() -> None:
+    progress = printed(40, 120.0, printed(10, 100.0), steps_per_second=7.0)
+    assert progress.metrics["steps_per_second"] == 7.0
+
+
+def test_another_format_begins_anew() -> None:
+    progress = printed(50, 100.0, loss=4.0)
+    reported = add_report(progress, Report("progress", {"step": 3, "acc": 0.5}), 101.0)
+    assert (reported.step, reported.metrics, reported.format) == (3, {"acc": 0.5}, None)
+    assert reported.lost_steps == 0
+    assert progress_of(asdict(progress)) == progress

@@ -80,13 +80,8 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
 
 
 def _as_printed(progress: Progress, format: str) -> Progress:
-    """The progress once another format tells it: numbers of the one before do not mix with it. The step stays
-    where the first lines of a try come, for those that are lost.
-    """
-    if progress.format is None and progress.metrics and format:
-        return replace(progress, format=format)
-    step = progress.step if not progress.metrics else None
-    return replace(progress, format=format or None, step=step, total=None, metrics={}, pace_from=())
+    """The progress once another format tells it: steps and numbers of the one before do not mix with it."""
+    return replace(progress, format=format or None, step=None, total=None, metrics={}, pace_from=())
 
 
 def _paced(progress: Progress, step: int, now: float, anew: bool) -> Progress:

@@ -48,13 +48,18 @@ def test_a_bar_of_its_evaluation_moves_nothing() -> None:
 
 
 def test_dictionaries_of_fast_steps_have_their_steps_by_the_epoch() -> None:
-    """The bar is not drawn between them: what was drawn last is of the one before."""
-    found = read(
-        bar(10, 400), "{'loss': 3.0, 'learning_rate': 1e-05, 'epoch': 0.1}",
-        bar(10, 400), "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.2}",
-        bar(20, 400), "{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.3}",
-    )  # fmt: skip
-    assert [(step, m["loss"]) for step, _, m in found if m] == [(10, 3.0), (20, 2.0), (30, 1.0)]
+    """The bar before a dictionary is of an earlier step; the one behind it is drawn with it."""
+    lines = [bar(7, 400)]
+    for n in range(1, 5):
+        lines += [f"{{'loss': {9 - n}.0, 'learning_rate': 1e-05, 'epoch': {n / 40}}}", bar(10 * n, 400)]
+    found = [(step, metrics["loss"]) for step, _, metrics in read(*lines) if metrics]
+    assert found == [(7, 8.0), (10, 7.0), (30, 6.0), (40, 5.0)], "exact once two epochs agree on the pace"
+
+
+def test_dictionaries_that_come_late_have_no_step() -> None:
+    late = [f"{{'loss': {9 - n}.0, 'learning_rate': 1e-05, 'epoch': {n / 10}}}" for n in range(1, 4)]
+    found = read(bar(30, 400), *late)
+    assert [(step, metrics["loss"]) for step, _, metrics in found] == [(30, 8.0), (None, 7.0), (None, 6.0)]
 
 
 def test_epochs_outside_and_batches_inside_are_one_count() -> None:

@@ -410,7 +410,7 @@ class LocalBackend:
             return Progress()
         if old.generation != record.generation:
             return thrown_away(seen.progress, old)
-        return replace(seen.progress, result=None, heartbeat=None, resumed_from=None)
+        return replace(seen.progress, result=None, heartbeat=None, resumed_from=None, pace_from=())
 
     def _prepare(
         self, plan: Plan, record: RunRecord, attempt: AttemptFolder

@@ -4,7 +4,7 @@ pieces, by the reader that follows runs.
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,17 +96,13 @@ def _is_torn(data: bytes) -> bool:
 
 @contextmanager
 def _opened(file: str, name: str) -> Iterator[BinaryIO]:
-    """The bytes of a file or of stdin. Raises BadInput for what cannot be read."""
+    """The bytes of a file or of stdin. Raises BadInput for what cannot be opened."""
     from allaboard.errors import BadInput
 
-    if file == "-":
-        if sys.stdin is None or sys.stdin.closed:
-            raise BadInput("stdin is closed; pipe a log into it, or name a file")
-        yield sys.stdin.buffer
-        return
+    if file == "-" and (sys.stdin is None or sys.stdin.closed):
+        raise BadInput("stdin is closed; pipe a log into it, or name a file")
     try:
-        with Path(file).open("rb") as stream:
-            yield stream
+        stream: BinaryIO = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115  (closed below)
     except FileNotFoundError:
         raise BadInput(f"{name}: no such file; name a log, or - for stdin") from None
     except IsADirectoryError:
@@ -115,6 +111,20 @@ def _opened(file: str, name: str) -> Iterator[BinaryIO]:
         raise BadInput(f"{name} may not be read by this user") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        yield stream
+    finally:
+        if file != "-":
+            stream.close()
+
+
+def _piece(stream: BinaryIO, name: str) -> bytes:
+    from allaboard.errors import BadInput
+
+    try:
+        return stream.read1(PIECE) if isinstance(stream, io.BufferedReader) else stream.read(PIECE)
+    except OSError as error:
+        raise BadInput(f"{name} cannot be read: {error.strerror}") from None
 
 
 def _candidates(stream: BinaryIO, name: str, reader: Any) -> Iterator[tuple[int, bytes | None]]:
@@ -125,7 +135,7 @@ def _candidates(stream: BinaryIO, name: str, reader: Any) -> Iterator[tuple[int,
 
     done, rest = 0, b""
     while True:
-        piece = os.read(stream.fileno(), PIECE) if hasattr(stream, "fileno") else stream.read(PIECE)
+        piece = _piece(stream, name)
         if done == 0 and not rest and b"\0" in piece[:4096]:
             raise BadInput(f"{name} is binary, no log: it holds NUL bytes; name a file of text")
         text = rest + piece

@@ -13,8 +13,7 @@ from allaboard.text.reportline import MOST_STEPS, Report
 
 SPEED = "steps_per_second"
 _MOST_NAMES = 400
-_ROUNDED = 0.005
-"""Half of the last digit of an epoch that a Trainer rounds."""
+"""Names of metrics that are remembered."""
 
 
 @dataclass(slots=True)
@@ -38,12 +37,37 @@ class _Epochs:
 @dataclass(slots=True)
 class _Bar:
     """The bar of a Trainer. ``last``: the last one seen, of whatever; ``total``: steps of the training;
-    ``dated``: step and epoch of the last dictionary.
+    ``step``: of the last dictionary; ``epoch``: of one after which no bar was drawn yet; ``digits``: the most
+    that an epoch had behind its point; ``pace``: steps of an epoch; ``is_sure``: two dictionaries agree on
+    it.
     """
 
     last: Printed | None = None
     total: int | None = None
-    dated: tuple[int, float] | tuple[()] = ()
+    step: int = -1
+    epoch: float | None = None
+    digits: int = 1
+    pace: float | None = None
+    is_sure: bool = False
+
+    def draw(self, step: int) -> None:
+        """A bar of the training: the first one behind a dictionary is drawn by what prints that."""
+        if self.epoch:
+            pace, error = step / self.epoch, 10**-self.digits / self.epoch
+            self.is_sure = self.pace is not None and abs(pace - self.pace) <= error * self.pace
+            self.pace, self.epoch = pace, None
+
+    def step_of(self, epoch: float, drawn: int) -> int | None:
+        """The step of a dictionary. A bar is drawn ten times a second at most: of fast steps the last one
+        that was drawn may be an earlier one, and the epoch tells. None: nothing does.
+        """
+        self.digits = max(self.digits, len(repr(epoch).partition(".")[2]))
+        if self.is_sure and self.pace is not None and self.pace * 10**-self.digits <= 1:
+            step: int | None = max(drawn, round(epoch * self.pace))
+        else:
+            step = drawn if drawn > self.step else None
+        self.step, self.epoch = self.step if step is None else step, epoch
+        return step
 
 
 @dataclass(slots=True)
@@ -207,30 +231,18 @@ class Counting:
         bar, last = self.bar, self.bar.last
         if printed.part is Part.BAR:
             bar.last = printed
-            is_other = printed.total != bar.total or printed.step is None
-            if is_other or (self.step is not None and 0 < (printed.step or 0) < self.step):
+            if printed.step is None or printed.total != bar.total:
                 return None
-            return None if printed.step == self.step else self._made_of(format, printed)
+            bar.draw(printed.step)
+            if self.step is not None and (printed.step == self.step or 0 < printed.step < self.step):
+                return None
+            return self.made(format.name, printed.step, printed.total, replace(printed, metrics={}))
         if printed.part is Part.VALIDATION:
             return self.made(format.name, self.step, None, printed)
         if last is not None and last.total != bar.total and (bar.total is None or last.step != last.total):
-            bar.total, bar.dated, self.step = last.total, (), None
-        drawn = last.step if last is not None and last.total == bar.total else self.step
-        step = self._by_epoch(printed.epoch, drawn)
-        if step is not None and printed.epoch:
-            bar.dated = (step, printed.epoch)
+            self.bar, self.step = _Bar(last, last.total), None
+            bar = self.bar
+        step = self.step if last is None or last.total != bar.total else last.step
+        if step is not None and printed.epoch is not None:
+            step = bar.step_of(printed.epoch, step)
         return self.made(format.name, step, bar.total, printed)
-
-    def _made_of(self, format: Format, printed: Printed) -> Report | None:
-        return self.made(format.name, printed.step, printed.total, replace(printed, metrics={}))
-
-    def _by_epoch(self, epoch: float | None, drawn: int | None) -> int | None:
-        """The step of a dictionary. A bar is drawn ten times a second at most: of fast steps the last one
-        that was drawn may be that of the dictionary before, and the epoch tells. None: nothing does.
-        """
-        dated = self.bar.dated
-        if drawn is None or not dated or drawn > dated[0] or epoch is None or epoch <= dated[1]:
-            return drawn
-        pace = dated[0] / dated[1]
-        rounding = _ROUNDED * pace if round(epoch, 2) == epoch else 0.0
-        return max(drawn, round(epoch * pace)) if rounding <= 0.5 else None

@@ -50,4 +50,5 @@ def carried(data: Mapping[str, Any], old: RunRecord, new: RunRecord) -> dict[str
         return {}
     if old.generation != new.generation:
         return {"progress": asdict(thrown_away(progress_of(reported), old))}
-    return {"progress": {**reported, "result": None, "heartbeat": None, "resumed_from": None}}
+    left_out = {"result": None, "heartbeat": None, "resumed_from": None, "pace_from": ()}
+    return {"progress": {**reported, **left_out}}

@@ -167,6 +167,16 @@ def _lightning(text: str) -> Printed | None:
     )  # fmt: skip
 
 
+_BELOW = re.compile(rf"^\s{{16,}}(?P<name>[A-Za-z_][\w/.-]{{0,80}}): (?P<value>{NUMBER})\s*$")
+
+
+def _lightning_below(text: str) -> Printed | None:
+    """A metric for which there is no room beside the bar of a narrow terminal."""
+    if _BELOW.match(text) is None:
+        return None
+    return Printed(Part.TRAINING, metrics=dict(pairs(COLON, text)), sure=False)
+
+
 _TUNE = re.compile(
     r"(?P<epoch>\d{1,9})\|(?P<step>\d{1,15})\|(?P<name>Loss): "
     r"(?P<value>[\d.eE+-]{1,25}|nan|inf):\s*\d+%\|"
@@ -188,7 +198,7 @@ def _torchtune(text: str) -> Printed | None:
 
 
 FORMATS = (
-    Format("Lightning", ("v_num",), (_lightning,)),
+    Format("Lightning", ("v_num", "loss"), (_lightning, _lightning_below)),
     Format("torchtune", ("|loss: ",), (_torchtune,)),
 )
 PLAIN = (Format("tqdm", ("it/s", "s/it", "%|", "━"), (_bar,), plain=True),)

@@ -9,7 +9,7 @@ from allaboard.follow.printed.numbers import NUMBER
 
 _SPREAD = rf"{NUMBER}(?:\s?[+]\s?{NUMBER})?"
 """A number, with its deviation where it is of a cross-validation."""
-_OF_XGBOOST, _OF_LIGHTGBM = rf"[\w.@-]+:{_SPREAD}", rf"[\w ./-]+'s [\w@. -]+: {_SPREAD}"
+_OF_XGBOOST, _OF_LIGHTGBM = rf"[\w.@ -]+:{_SPREAD}", rf"[\w ./-]+'s [\w@. -]+: {_SPREAD}"
 _XGBOOST, _LIGHTGBM = (
     re.compile(rf"(?:^|\s)\[(?P<step>\d{{1,9}})\]\t(?P<metrics>{pair}(?:\t{pair})*)\s*$")
     for pair in (_OF_XGBOOST, _OF_LIGHTGBM)
