@@ -27,7 +27,7 @@ from allaboard.inside.shutdown import exit_at_once, shutdown
 
 
 def _is_asked_to_end() -> bool:
-    """Whether any rank has got SIGTERM: all ranks ask together, and get one answer."""
+    """Return whether any rank has got SIGTERM: all ranks ask together, and get one answer."""
     if ranks()[1] < 2:
         return shutdown.requested
     torch, dist = sys.modules["torch"], sys.modules["torch.distributed"]
