@@ -232,7 +232,7 @@ def _foreign_fields(body: Mapping[str, Any], where: str) -> dict[str, Any]:
         file = None if file is None else relative_name(file)
     except ValueError as error:
         raise Corrupt(f"{where}: {error}; the manifest is not valid") from error
-    words = (
+    kept = (
         [flag for flag in flags if isinstance(flag, str) and _WORD.fullmatch(flag)]
         if isinstance(flags, list)
         else []
@@ -243,7 +243,7 @@ def _foreign_fields(body: Mapping[str, Any], where: str) -> dict[str, Any]:
         "place": place,
         "file": file,
         "epoch": epoch if is_number else None,
-        "flags": (*words,),
+        "flags": (*kept,),
     }
 
 

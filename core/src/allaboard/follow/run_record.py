@@ -108,7 +108,7 @@ class RunRecord:
 
     @property
     def generation_began(self) -> float:
-        """When this generation began, or a little before: when the one before it ended. Epoch seconds."""
+        """The time at which this generation began, or the one before it ended. Epoch seconds."""
         before = [ended.at for ended in self.history if ended.generation < self.generation]
         return max((self.created, *before))
 

@@ -18,12 +18,12 @@ _ASSIGNED = re.compile(r"([A-Za-z0-9_.+:/-]+=)\{checkpoint\}")
 
 
 def is_template(word: str) -> bool:
-    """Whether a word of a command is filled in."""
+    """Return whether a word of a command is filled in."""
     return word == TEMPLATE or _ASSIGNED.fullmatch(word) is not None
 
 
 def has_template(command: Iterable[str], environment: Mapping[str, str]) -> bool:
-    """Whether anything of a member is filled in."""
+    """Return whether anything of a member is filled in."""
     return any(map(is_template, command)) or TEMPLATE in environment.values()
 
 

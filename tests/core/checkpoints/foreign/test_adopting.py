@@ -25,6 +25,7 @@ from allaboard.checkpoints import (
 from allaboard.checkpoints.foreign import Verdict
 from allaboard.checkpoints.foreign.adopting import Adopted, Places, adopt, adopt_at
 from allaboard.errors import BadInput, Corrupt
+from allaboard.inside import Checkpointer
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
 from tests.core.checkpoints.foreign.memory import folder
@@ -274,3 +275,17 @@ def test_a_checkpoint_of_ours_names_its_own_folder(store: Store) -> None:
     saved = save(store, Manifest(step=7), {"state.pt": b"7"})
     assert isinstance(saved, Checkpoint) and saved.files == saved.uri
     assert json.loads(store.read("step-000000000007/manifest.json"))["version"] == 1
+
+
+def test_a_script_with_a_checkpointer_goes_on_from_its_own(tmp_path: Path) -> None:
+    """Weights that it exports beside its state are newer than that, and no state."""
+    own = open_store(tmp_path / RUN)
+    saver = Checkpointer(own.uri)
+    saver.save(3, {"state.txt": b"three"})
+    saver.close()
+    put(open_store(tmp_path), "torch_file")
+    assert [item.step for item in adopt_run(own).added] == [7]
+    saver = Checkpointer(own.uri)
+    resumed = saver.resume()
+    saver.close()
+    assert resumed is not None and resumed.step == 3

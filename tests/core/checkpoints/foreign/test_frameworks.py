@@ -75,3 +75,22 @@ def test_killed_while_it_saves_what_is_torn_is_never_whole(kind: str, rounds: in
                 wrong.append((name, item.unit.name))
     assert wrong == [] and whole > rounds // 2
     print(f"{kind}: {rounds} kills, {whole} whole, {others} torn or unknown")
+
+
+@pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])
+def test_with_a_callback_it_saves_on_sigterm(kind: str, tmp_path: Path) -> None:
+    command = [str(PYTHON), str(ROOT / "tests" / "frameworks" / "callbacks.py"), kind, str(tmp_path / "out")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "core" / "src"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as script:
+        assert script.stdout is not None
+        for line in script.stdout:
+            if b'"step":3' in line:
+                assert b'"loss":' in line
+                break
+        script.terminate()
+        last = [line for line in script.stdout if b'"step":' in line][-1:]
+        assert script.wait() == 143
+    [judgement] = judge_place(open_store(tmp_path / "out"))
+    assert judgement.verdict is Verdict.WHOLE, judgement.reason
+    if kind != "accelerate":  # which names its states by their order
+        assert judgement.facts.step is not None and judgement.facts.step >= 3, last

@@ -56,7 +56,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the checkpoints of a run are: ``own``, its own folder, which takes the manifests; with ``job``
+    """Places of the checkpoints of a run: ``own``, its own folder, which takes the manifests; with ``job``
     the folder above it, too, which the job names. Of that only what was written ``since`` then (epoch
     seconds) belongs to the run.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from allaboard.checkpoints.foreign.pickled import Word, words
+from allaboard.checkpoints.foreign.pickled import Word, pickle_words
 from allaboard.checkpoints.foreign.unit import (
     Facts,
     NotKnown,
@@ -58,10 +58,10 @@ def _check_folder(unit: Unit, folder: str) -> None:
     raw = unit.read(f"{folder}{_META}")
     if len(raw) < unit.size(f"{folder}{_META}"):
         raise NotKnown(f"{folder}{_META} is too large to look at")
-    found, is_complete = words(raw)
+    content, is_complete = pickle_words(raw)
     if not is_complete:
         raise NotWhole(f"{folder}{_META} is cut")
-    stored = [*_stored(found)]
+    stored = [*_stored(content)]
     if not stored:
         raise NotKnown(f"{folder}{_META} names no files in a way that is known")
     for name, end in stored:
@@ -73,9 +73,9 @@ def _check_folder(unit: Unit, folder: str) -> None:
             )
 
 
-def _stored(found: Sequence[Word]) -> Iterator[tuple[str, int]]:
+def _stored(content: Sequence[Word]) -> Iterator[tuple[str, int]]:
     """(file, end of a tensor in it) for each ``relative_path, NAME, offset, N, length, N``."""
-    for at in range(len(found) - 5):
-        match found[at : at + 6]:
+    for at in range(len(content) - 5):
+        match content[at : at + 6]:
             case ["relative_path", str(name), "offset", int(offset), "length", int(length)]:
                 yield name, offset + length

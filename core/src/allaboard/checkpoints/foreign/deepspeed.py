@@ -35,20 +35,20 @@ def facts(unit: Unit) -> Facts:
     if not models:
         raise NotWhole("the states of the model are missing")
     check_files(unit)
-    found = torch_words(check_torch(unit, models[0]))
-    ranks = _check_ranks(unit, found)
+    content = torch_words(check_torch(unit, models[0]))
+    ranks = _check_ranks(unit, content)
     step = name_step(unit.base)
     _check_latest(unit, step)
-    return Facts(step if step is not None else count_after(found, "global_steps"), ranks=ranks)
+    return Facts(step if step is not None else count_after(content, "global_steps"), ranks=ranks)
 
 
-def _check_ranks(unit: Unit, found: Sequence[Word]) -> dict[str, int]:
+def _check_ranks(unit: Unit, content: Sequence[Word]) -> dict[str, int]:
     files = [(name, int(match[1]), int(match[2])) for name, match in unit.matching(_OPTIMIZER)]
-    if not files and ("optimizer", None) in pairwise(found):
+    if not files and ("optimizer", None) in pairwise(content):
         raise NotWhole("the states of the optimizer are missing")
     if not files:
         return {}
-    data_parallel = count_after(found, "dp_world_size")
+    data_parallel = count_after(content, "dp_world_size")
     world = data_parallel or 1 + max(rank for _, rank, _ in files)
     for model_rank in {model for _, _, model in files}:
         there = {rank for _, rank, model in files if model == model_rank}

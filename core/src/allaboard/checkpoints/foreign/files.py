@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from struct import error as StructError
 from typing import Any
 
-from allaboard.checkpoints.foreign.pickled import Word, words
+from allaboard.checkpoints.foreign.pickled import Word, pickle_words
 from allaboard.checkpoints.foreign.unit import MOST_READ, NotKnown, NotWhole, Unit
 from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
@@ -74,7 +74,7 @@ def open_archive(unit: Unit, name: str) -> zipfile.ZipFile:
 
 
 def check_torch(unit: Unit, name: str) -> zipfile.ZipFile:
-    """What `torch.save` wrote: an archive with ``data.pkl``. Its older form, a bare pickle, is not known."""
+    """Archive of `torch.save`, with ``data.pkl`` in it. Its older form, a bare pickle, is not known."""
     head = unit.read(name, 0, 4)
     if len(head) < 4:
         raise NotWhole(f"{name} is empty")
@@ -91,7 +91,7 @@ def torch_words(archive: zipfile.ZipFile) -> list[Word]:
     name = next(member for member in archive.namelist() if member.endswith("/data.pkl"))
     try:
         with archive.open(name) as file:
-            return words(file.read(_DATA))[0]
+            return pickle_words(file.read(_DATA))[0]
     except (
         zipfile.BadZipFile,
         StructError,

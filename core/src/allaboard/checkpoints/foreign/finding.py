@@ -1,4 +1,4 @@
-"""Which folders and files below a place are checkpoints, and of which family."""
+"""Finds the checkpoints below a place: folders and files, each with its family."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def newest(judgements: Iterable[Judgement]) -> Judgement | None:
 
 
 def written(unit: Unit) -> float:
-    """When the newest file of a unit was written, epoch seconds; 0 for one without files."""
+    """The time of the newest file of a unit, epoch seconds; 0 for one without files."""
     return max((entry.modified for entry in unit.files.values()), default=0.0)
 
 

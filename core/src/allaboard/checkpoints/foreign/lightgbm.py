@@ -30,10 +30,10 @@ def facts(unit: Unit) -> Facts:
         if size > _HEAD:
             raise NotKnown(f"{name} has a header that is too long to look at")
         raise NotWhole(f"{name} ends within its header")
-    words = sizes[1].split()
-    if any(len(word) > _MOST_DIGITS for word in words) or sum(map(int, words)) > size:
+    lengths = sizes[1].split()
+    if any(len(length) > _MOST_DIGITS for length in lengths) or sum(map(int, lengths)) > size:
         raise NotWhole(f"{name} has trees that are longer than the file")
-    trees = [int(word) for word in words]
+    trees = [int(length) for length in lengths]
     start = head.find(b"Tree=0\n", sizes.end())
     if start >= 0 and unit.read(name, start + sum(trees), 12) != b"end of trees":
         raise NotWhole(f"{name} does not have its trees where its header says")

@@ -14,8 +14,8 @@ def claims(unit: Unit) -> bool:
 
 
 def facts(unit: Unit) -> Facts:
-    found = torch_words(check_torch(unit, unit.base))
-    if "pytorch-lightning_version" not in found:
+    content = torch_words(check_torch(unit, unit.base))
+    if "pytorch-lightning_version" not in content:
         raise NotKnown(f"{unit.base} was not written by Lightning")
-    epoch = count_after(found, "epoch")
-    return Facts(count_after(found, "global_step"), epoch, name_metrics(unit.base))
+    epoch = count_after(content, "epoch")
+    return Facts(count_after(content, "global_step"), epoch, name_metrics(unit.base))

@@ -19,19 +19,19 @@ _MOST_WORDS = 2_000_000
 _OTHER = object()
 
 
-def words(data: bytes) -> tuple[list[Word], bool]:
+def pickle_words(data: bytes) -> tuple[list[Word], bool]:
     """Strings, numbers, booleans and None of a pickle in their order, and whether it comes to its end; of one
     that is cut or not valid, those before that.
     """
-    found: list[Word] = []
+    sequence: list[Word] = []
     try:
         for word in _words(data):
-            found.append(word)
-            if len(found) >= _MOST_WORDS:
-                return found, False
+            sequence.append(word)
+            if len(sequence) >= _MOST_WORDS:
+                return sequence, False
     except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError):
-        return found, False
-    return found, True
+        return sequence, False
+    return sequence, True
 
 
 def _words(data: bytes) -> Iterator[Word]:

@@ -14,9 +14,9 @@ def claims(unit: Unit) -> bool:
 
 
 def facts(unit: Unit) -> Facts:
-    found = torch_words(check_torch(unit, unit.base))
-    step = count_after(found, "global_step", "step", "iteration")
-    epoch = count_after(found, "epoch")
+    content = torch_words(check_torch(unit, unit.base))
+    step = count_after(content, "global_step", "step", "iteration")
+    epoch = count_after(content, "epoch")
     name = unit.base
     return Facts(
         step if step is not None else name_step(name),

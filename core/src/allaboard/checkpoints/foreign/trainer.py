@@ -37,9 +37,9 @@ def facts(unit: Unit) -> Facts:
     ranks = ranks_of(unit, _RANDOM)
     _check_state_of_training(unit)
     read = state_facts(unit)
-    told = name_step(unit.base) if FOLDER.fullmatch(unit.base) else None
-    if told is not None and told != read.step:
-        raise NotWhole(f"{STATE} says step {read.step}, the folder's name {told}")
+    named = name_step(unit.base) if FOLDER.fullmatch(unit.base) else None
+    if named is not None and named != read.step:
+        raise NotWhole(f"{STATE} says step {read.step}, the folder's name {named}")
     check_last(unit, {STATE, *ranks}, unit.files[STATE].modified)
     return Facts(read.step, read.epoch, read.metrics, ranks)
 

@@ -29,7 +29,7 @@ _COUNTERS = ("epoch", "step")
 
 
 class Verdict(StrEnum):
-    """What a format promises of its files: all is there, something is not, or it promises too little."""
+    """Verdict by what a format promises: all is there, something is not, or it promises too little."""
 
     WHOLE = "whole"
     TORN = "torn"
@@ -95,7 +95,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What stands in a whole checkpoint. ``ranks``: the rank that wrote a file, where its name says so."""
+    """Content of a whole checkpoint. ``ranks``: the rank that wrote a file, where its name says so."""
 
     step: int | None = None
     epoch: float | None = None
@@ -105,7 +105,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a family says of a unit. ``reason``: a sentence, for what is not whole."""
+    """Verdict of a family on a unit. ``reason``: a sentence, for what is not whole."""
 
     unit: Unit
     format: str
@@ -120,11 +120,11 @@ class Family(Protocol):
     FORMAT: str
 
     def claims(self, unit: Unit) -> bool:
-        """Whether the unit is of this family, torn or not: by names, and the first bytes of a file."""
+        """Return whether the unit is of this family, torn or not: by names, and the first bytes of a file."""
         ...
 
     def facts(self, unit: Unit) -> Facts:
-        """What stands in a whole unit. Raises NotWhole, NotKnown."""
+        """The content of a whole unit. Raises NotWhole, NotKnown."""
         ...
 
 

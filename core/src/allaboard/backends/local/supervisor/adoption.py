@@ -48,8 +48,8 @@ class Adoption:
         self._due = 0.0
 
     def look(self, moment: float) -> list[Report]:
-        """What was adopted since the last look; starts adopting where something has changed. ``moment``: of
-        the monotonic clock. Raises nothing.
+        """The checkpoints adopted since the last look; starts adopting where something has changed.
+        ``moment``: of the monotonic clock. Raises nothing.
         """
         if self._process is not None and self._process.poll() is not None:
             return self._results(self._process)
@@ -62,7 +62,7 @@ class Adoption:
         return []
 
     def finish(self) -> list[Report]:
-        """What was adopted until now, with all that is there. Blocks, within a bound. Raises nothing."""
+        """The checkpoints adopted until now, of all that is there. Blocks, within a bound; raises nothing."""
         deadline = time.monotonic() + _LONGEST
         reports = self._wait(deadline)
         self._start()
@@ -115,7 +115,7 @@ class Adoption:
         return [Report("checkpoint", body) for body in added]
 
     def _look_of_places(self) -> object:
-        """What changes when a checkpoint is written: names and times. None: the place is no disk."""
+        """Names and times, which change when a checkpoint is written. None: the place is no disk."""
         own = self._places.own.local_path()
         if own is None:
             return None

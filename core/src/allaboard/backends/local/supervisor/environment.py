@@ -161,10 +161,10 @@ def with_checkpoint(layout: Layout, checkpoint: str | None) -> Layout:
     path = None if checkpoint is None else checkpoint.replace("$", "$$")  # no reference to a variable
     groups = []
     for group in layout.groups:
-        words, first = fill_command((*group.command, *group.args), path), len(group.command)
+        filled, first = fill_command((*group.command, *group.args), path), len(group.command)
         environment = fill_environment(group.environment, path)
         # What follows a command are arguments: together they are the words of the member.
-        command, args = (words, ()) if first else ((), words)
+        command, args = (filled, ()) if first else ((), filled)
         groups.append(replace(group, command=(*command,), args=(*args,), environment=environment))
     return replace(layout, groups=tuple(groups))
 
