@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from allaboard.job.training_job import UNLIMITED, TrainingJob, member_count
+from allaboard.runs.setup import setup_of
 from allaboard.text import units
 from allaboard.text.names import OBJECT_NAME_MAX, attempt_name, checkpoint_folder
 
@@ -123,7 +124,7 @@ class Saving:
 class Layout:
     """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
     ``trainers``: how many of the members, the first ones, train; None: all. ``name_max``: characters that
-    the name of its objects may have.
+    the name of its objects may have. ``setup``: of `allaboard.runs.setup`.
     """
 
     job: str
@@ -142,6 +143,7 @@ class Layout:
     engine_spec: Mapping[str, Any] = field(default_factory=dict)
     trainers: int | None = None
     name_max: int = OBJECT_NAME_MAX
+    setup: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -245,6 +247,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
         engine_spec=job.get("engine_spec") or {},
         trainers=sum(group.replicas for group in groups) - helpers if helpers else None,
+        setup=setup_of(job.as_mapping()),
         name_max=engine.name_max({g.role: g.replicas for g in groups}, job.get("engine_spec") or {}),
     )
 
