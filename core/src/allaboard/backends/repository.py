@@ -30,7 +30,7 @@ _MOST = 1 << 20
 def is_to_be_pinned(plan: Plan) -> bool:
     """True for the plan of a job whose repository is named without a commit."""
     code = plan.job.get("code")
-    return isinstance(code, Mapping) and "commit" not in code
+    return isinstance(code, Mapping) and "git" in code and "commit" not in code
 
 
 def with_commit(plan: Plan, record: RunRecord | None, environ: Mapping[str, str]) -> Plan:

@@ -330,8 +330,16 @@ def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
 def _setup(job: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems of what members fetch and install before their command."""
     code, packages = job.get("code"), job.get("packages")
-    if isinstance(code, Mapping) and "git" not in code:
-        yield Problem("code.git", "is missing; give the URL of a repository, or a list of files as code")
+    if isinstance(code, Mapping) and ("git" in code) == ("folder" in code):
+        yield Problem(
+            "code", "give one of git (the URL of a repository) and folder; or a list of files as code"
+        )
+    elif isinstance(code, Mapping):
+        source, others = (
+            ("git", {"store", "digest"}) if "git" in code else ("folder", {"ref", "commit", "secret"})
+        )
+        for name in sorted(others & {*code}):
+            yield Problem(f"code.{name}", f"has no meaning beside {source}; take it out")
     if (
         isinstance(code, Mapping)
         and "secret" in code

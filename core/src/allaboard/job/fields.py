@@ -450,6 +450,11 @@ class Reader:
             self.wrong(path, f"has {len(text)} characters; a process takes {LONGEST_WORD} bytes at once")
         return text
 
+    def _digest(self, value: Any, path: str) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+            self.wrong(path, f"expected 64 hexadecimal digits, not {_show_value(value)}")
+        return value
+
     def _requirements(self, value: Any, path: str) -> Any:
         if not isinstance(value, list) or not value:
             self.wrong(path, f"expected packages, like [einops==0.8.0], not {_show_value(value)}")
@@ -647,6 +652,7 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     },
     "path": lambda base, describe: {"type": "string", "pattern": "^/"},
     "commit": lambda base, describe: {"type": "string", "pattern": "^[0-9a-f]{40}$"},
+    "digest": lambda base, describe: {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "code": lambda base, describe: _list_or_fields(base, describe),
     "packages": lambda base, describe: _list_or_fields(base, describe),
     "source": lambda base, describe: {

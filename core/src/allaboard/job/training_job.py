@@ -351,7 +351,7 @@ class Secret(TypedDict, total=False):
 
 
 class Code(TypedDict, total=False):
-    """A git repository that members fetch before their command starts in it."""
+    """A git repository, or a packed folder, that members fetch before their command starts in it."""
 
     git: Annotated[str, "repository", "its URL: https, ssh or file", "https://github.com/team/train.git"]
     ref: Annotated[
@@ -366,6 +366,17 @@ class Code(TypedDict, total=False):
     ]
     secret: Annotated[
         str, "object", "the secret whose key token is the password of a private repository", "git-token"
+    ]
+    folder: Annotated[
+        str, "file", "in place of git: a folder, packed into the store when the run is launched", "src"
+    ]
+    store: Annotated[str, "place", "where packed folders are kept", "store://code", "store://code"]
+    digest: Annotated[
+        str,
+        "digest",
+        "the SHA-256 of the packed folder, which is in the store",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "that of folder",
     ]
 
 
@@ -481,6 +492,8 @@ SOURCES = ("pvc", "claim", "empty_dir", "ephemeral", "host_path", "volume")
 """The fields of `Storage` of which each volume has one."""
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
+PACKED = "store://code"
+"""Place of packed folders, unless the job names another one."""
 UNLIMITED = 2**31 - 1
 """Number of ``unlimited`` restarts in a layout: the most that Kubernetes counts (int32)."""
 FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)

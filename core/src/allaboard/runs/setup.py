@@ -11,12 +11,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from allaboard.job.training_job import PACKED
+
 TOKEN = "ALLABOARD_CODE_TOKEN"
 """Variable with the password of a private repository. `PROGRAM` takes it away before the command starts."""
 TOKEN_KEY = "token"
 """Key of the secret that holds it."""
 PROGRAM = r"""
-import json, os, shutil, subprocess, sys
+import hashlib, json, os, shutil, subprocess, sys, tarfile
 given, command = json.loads(sys.argv[1]), sys.argv[2:]
 NO_CODE, NO_PACKAGES = "the code cannot be fetched", "the packages cannot be installed"
 base, token = given["folder"], os.environ.pop("ALLABOARD_CODE_TOKEN", "")
@@ -70,6 +72,31 @@ if "git" in given:
         if code:
             fail(NO_CODE + ": commit " + commit + " of " + url + ": " + said)
         done(folder)
+if "archive" in given:
+    place, sha256 = given["archive"], given["sha256"]
+    folder = os.path.join(base, "code-" + sha256[:12])
+    if not ready(folder):
+        packed = os.path.join(base, "code.tar.gz")
+        try:
+            if "://" in place:
+                from allaboard.storage import open_store
+                above, _, name = place.rpartition("/")
+                from pathlib import Path
+                open_store(above).download(name, Path(packed))
+            else:
+                shutil.copyfile(place, packed)
+            with open(packed, "rb") as file:
+                digest = hashlib.sha256(file.read()).hexdigest()
+            if digest != sha256:
+                fail(NO_CODE + ": " + place + " holds other bytes than were packed")
+            with tarfile.open(packed) as tar:
+                tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            os.remove(packed)
+        except ImportError:
+            fail(NO_CODE + ": " + place + " is read by allaboard, which this image does not have")
+        except Exception as error:
+            fail(NO_CODE + ": " + place + ": " + str(error)[:300])
+        done(folder)
 if given.get("packages"):
     target = os.path.join(base, "packages-" + given["digest"])
     if not ready(target):
@@ -108,11 +135,18 @@ def setup_of(job: Mapping[str, Any]) -> dict[str, Any]:
     setup: dict[str, Any] = {}
     if isinstance(code, Mapping):
         setup |= {name: code[name] for name in ("git", "ref", "commit") if name in code}
+        if "digest" in code:
+            setup |= {"archive": archive_of(code), "sha256": code["digest"]}
     if packages is not None:
         stated = packages if isinstance(packages, Mapping) else {"install": packages}
         setup |= {"packages": list(stated.get("install", ()))}
         setup |= {"index": stated["index"]} if "index" in stated else {}
     return setup
+
+
+def archive_of(code: Mapping[str, Any]) -> str:
+    """The place of a packed folder."""
+    return f"{code.get('store', PACKED).rstrip('/')}/{code['digest']}.tar.gz"
 
 
 def prepared(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> list[str]:

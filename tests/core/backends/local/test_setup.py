@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +21,18 @@ from typing import Any
 import pytest
 
 import allaboard
+from allaboard.backends import packing
+from allaboard.backends.base import Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
+from allaboard.backends.packing import pack, with_archive
 from allaboard.checking.job import check
+from allaboard.job.site import Site, place_on_cluster
 from allaboard.render.pod_template import SETUP_FOLDER
-from allaboard.runs.setup import TOKEN, prepared
+from allaboard.runs.setup import TOKEN, prepared, setup_of
 from tests.core.backends.local.git_server import Repository, _Quiet, serving
+from tests.core.s3server import s3_server
 from tests.meta.source import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
@@ -211,6 +217,81 @@ def test_without_git_or_a_command_it_is_told(tmp_path: Path) -> None:
     assert done.returncode == 127 and "no-such-program cannot be started" in done.stderr
 
 
+# A packed folder.
+
+
+def a_folder(place: Path) -> Path:
+    for name, text in {**FILES, ".git/config": "x", "lib/__pycache__/a.pyc": "x"}.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    (place / "go.sh").write_text("#!/bin/sh\nexec python train.py\n")
+    (place / "go.sh").chmod(0o700)
+    return place
+
+
+def test_a_folder_is_packed_into_the_store_and_members_run_it(home: LocalBackend, tmp_path: Path) -> None:
+    folder = a_folder(tmp_path / "src")
+    (folder / "large.bin").write_bytes(os.urandom(3 * 2**20))
+    job = a_job(tmp_path, code={"folder": "src"}, command=["./go.sh"], workers=2)
+    outcome = allaboard.run(job, backend=home)
+    assert outcome.ok, outcome.message
+    digest = spec_of(home, outcome.run)["code"]["digest"]
+    assert outcome.metrics["here"] == f"code-{digest[:12]}"
+    store = tmp_path / "home/store/code"
+    assert [file.name for file in store.iterdir()] == [f"{digest}.tar.gz"]
+    (folder / "lib/version.py").write_text("VERSION = 2\n")
+    other = allaboard.run(job, backend=home)
+    assert other.metrics["version"] == 2 and spec_of(home, other.run)["code"]["digest"] != digest
+    assert len([*store.iterdir()]) == 2
+
+
+def test_equal_folders_have_one_digest_whatever_else_lies_there(tmp_path: Path) -> None:
+    one, two = a_folder(tmp_path / "one"), a_folder(tmp_path / "two")
+    os.utime(two / "train.py", (1, 1))
+    (two / ".git/HEAD").write_text("other")
+    digests = {pack(folder, tmp_path / "a.tar.gz") for folder in (one, two)}
+    assert len(digests) == 1
+    with tarfile.open(tmp_path / "a.tar.gz") as tar:
+        assert tar.getnames() == ["go.sh", "train.py", "lib/__init__.py", "lib/version.py"]
+    (two / "go.sh").chmod(0o600)
+    assert pack(two, tmp_path / "a.tar.gz") not in digests
+
+
+def test_what_cannot_be_packed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = a_folder(tmp_path / "src")
+    with pytest.raises(allaboard.BadInput, match=r"code\.folder: .*is no folder"):
+        pack(tmp_path / "gone", tmp_path / "a")
+    monkeypatch.setattr(packing, "LARGEST", 10)
+    with pytest.raises(allaboard.BadInput, match=r"put data into a data set"):
+        pack(folder, tmp_path / "a")
+    (folder / "link").symlink_to("/etc/passwd")
+    with pytest.raises(allaboard.BadInput, match="leads out of the folder"):
+        pack(folder, tmp_path / "a")
+
+
+def test_other_bytes_than_were_packed_do_not_run(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(b"other")
+    done = start({"archive": str(tmp_path / "a.tar.gz"), "sha256": "0" * 64}, tmp_path / "own", "true")
+    assert done.returncode == 1 and "holds other bytes than were packed" in done.stderr
+    if (INSTALLERS / "python").exists():
+        setup = {"archive": "s3://nowhere/a.tar.gz", "sha256": "0" * 64}
+        done = start(setup, tmp_path / "own", "true", python=str(INSTALLERS / "python"), PYTHONPATH="")
+        assert done.returncode == 1 and "which this image does not have" in done.stderr
+
+
+def test_a_bucket_is_a_store(tmp_path: Path) -> None:
+    with s3_server() as server:
+        site = Site(store=f"s3://{server.make_bucket()}/team")
+        job = a_job(tmp_path, code={"folder": "src"})
+        a_folder(tmp_path / "src")
+        plan = with_archive(Plan(job, "k"), site, server.environ)
+        digest = plan.job.get("code")["digest"]
+        setup = setup_of(place_on_cluster(plan.job, site).as_mapping())
+        assert setup["archive"] == f"{site.store}/code/{digest}.tar.gz"
+        done = start(setup, tmp_path / "own", "cat", "lib/version.py", **server.environ)
+    assert (done.returncode, done.stdout) == (0, "VERSION = 1\n"), done.stderr
+
+
 # Packages.
 
 
@@ -289,7 +370,12 @@ URL = "https://git.lab/train.git"
 @pytest.mark.parametrize(
     ("fields", "path"),
     [
-        ({"code": {"ref": "main"}}, "code.git"),
+        ({"code": {"ref": "main"}}, "code"),
+        ({"code": {"git": URL, "folder": "src"}}, "code"),
+        ({"code": {"git": URL, "store": "store://x"}}, "code.store"),
+        ({"code": {"folder": "src", "secret": "x"}}, "code.secret"),
+        ({"code": {"folder": "../src"}}, "code.folder"),
+        ({"code": {"folder": "src", "digest": "abc"}}, "code.digest"),
         ({"code": {"git": "https://me:pass@git.lab/x"}}, "code.git"),
         ({"code": {"git": "ext::sh -c touch% x"}}, "code.git"),
         ({"code": {"git": "--upload-pack=touch x"}}, "code.git"),
@@ -368,7 +454,6 @@ def test_a_pod_prepares_the_same_and_names_the_password_by_reference() -> None:
 
 
 def test_the_record_on_a_cluster_has_the_commit(repository: Repository, tmp_path: Path) -> None:
-    from allaboard.backends.base import Plan
     from allaboard.render.cluster_facts import ClusterFacts
     from allaboard.runs.observation import Owner
     from allaboard.testing.cluster import FakeCluster

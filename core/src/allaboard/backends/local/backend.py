@@ -86,6 +86,7 @@ from allaboard.backends.local.supervisor.environment import (
 )
 from allaboard.backends.local.supervisor.probes import excerpt, tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts, secret_value
+from allaboard.backends.packing import is_to_be_packed, with_archive
 from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.checking.files import shipped_code, sizes_of_code
 from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
@@ -217,6 +218,8 @@ class LocalBackend:
         folder = RunFolder(self.runs / plan.run)
         if is_to_be_pinned(plan):
             plan = with_commit(plan, records.read_record(folder), self.environ)
+        if is_to_be_packed(plan):
+            plan = with_archive(plan, self.site, self.environ)
         uri, data = self._named_data(plan)
 
         def choose(record: RunRecord | None, state: State) -> Choice:
