@@ -38,6 +38,43 @@ _NEEDS = (Need.PODS, Need.LOGS)
 
 
 @rule(
+    "code_not_fetched",
+    "The repository of the job cannot be fetched",
+    means="Members fetch `code.git` before their command. The repository does not answer, refuses the "
+    "password, or has the commit no more; or the image has no git.",
+    looks="`allaboard: the code cannot be fetched`, with git's own last line.",
+    fix="look whether the members reach the repository (network, code.secret) and whether it still has the "
+    "commit",
+    needs=_NEEDS,
+)
+def code_not_fetched(case: Case) -> Iterator[Finding]:
+    pattern = line_pattern(r"allaboard: the code cannot be fetched")
+    yield from from_logs(
+        case, "code_not_fetched", pattern, "the repository of the job cannot be fetched", confidence=0.97
+    )
+
+
+@rule(
+    "packages_not_installed",
+    "The packages of the job cannot be installed",
+    means="Members install `packages` before their command. The index does not answer, has no such version, "
+    "or another file than the hash says; or the image has neither pip nor uv.",
+    looks="`allaboard: the packages cannot be installed`, with the installer's own last line.",
+    fix="correct packages, or look whether the members reach the index",
+    needs=_NEEDS,
+)
+def packages_not_installed(case: Case) -> Iterator[Finding]:
+    pattern = line_pattern(r"allaboard: the packages cannot be installed")
+    yield from from_logs(
+        case,
+        "packages_not_installed",
+        pattern,
+        "the packages of the job cannot be installed",
+        confidence=0.97,
+    )
+
+
+@rule(
     "missing_dependency",
     "A module or library is not installed",
     means="The image lacks a Python module or a shared library, or has another version of it.",

@@ -38,7 +38,7 @@ FAULTS: dict[Fault, frozenset[str]] = {
         "wrong_container_name", "runtime_ref_not_found", "job_spec_invalid", "pod_security_denied",
         "openshift_scc_denied", "limitrange_denied", "bad_entrypoint", "exec_format_error",
         "run_as_nonroot_violation", "world_size_mismatch", "mpi_slots_mismatch", "tf_config_error",
-        "checkpoint_mismatch",
+        "checkpoint_mismatch", "code_not_fetched", "packages_not_installed",
     }),
     Fault.CODE: frozenset({
         "python_exception", "missing_dependency", "native_crash", "device_side_assert", "nan_loss",

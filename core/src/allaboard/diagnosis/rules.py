@@ -74,6 +74,15 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
         ("gpu_lost_in_container", "gpu_runtime_broken"),
         ("wrong_container_name", "tf_config_error"),
         ("tf_config_error", "missing_dependency"),
+        *(
+            (
+                code,
+                "missing_dependency bad_entrypoint data_access_denied data_not_found python_exception "
+                "data_endpoint_unreachable data_throttled filesystem_permission_denied "
+                "master_unreachable_dns master_unreachable_network checkpoint_corrupt",
+            )
+            for code in ("code_not_fetched", "packages_not_installed")
+        ),
         ("clock_skew", "data_access_denied data_endpoint_unreachable image_pull_network"),
         ("data_throttled", "data_endpoint_unreachable data_access_denied"),
         ("data_access_denied", "data_not_found"),

@@ -358,6 +358,50 @@ class Secret(TypedDict, total=False):
     mount: Annotated[str, "path", "every key becomes a file in this folder", "/etc/aws"]
 
 
+class Code(TypedDict, total=False):
+    """A git repository, or a packed folder, that members fetch before their command starts in it."""
+
+    git: Annotated[str, "repository", "its URL: https, ssh or file", "https://github.com/team/train.git"]
+    ref: Annotated[
+        str, "ref", "a branch or a tag; its commit is recorded at the launch", "main", "the default branch"
+    ]
+    commit: Annotated[
+        str,
+        "commit",
+        "the commit itself, 40 hexadecimal digits",
+        "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+        "that of ref",
+    ]
+    secret: Annotated[
+        str, "object", "the secret whose key token is the password of a private repository", "git-token"
+    ]
+    folder: Annotated[
+        str, "file", "in place of git: a folder, packed into the store when the run is launched", "src"
+    ]
+    store: Annotated[str, "place", "where packed folders are kept", "store://code", "store://code"]
+    digest: Annotated[
+        str,
+        "digest",
+        "the SHA-256 of the packed folder, which is in the store",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "that of folder",
+    ]
+
+
+class Packages(TypedDict, total=False):
+    """Python packages that each member installs before its command starts."""
+
+    install: Annotated[
+        list[str],
+        "requirements",
+        "lines of a requirements file; with --hash=sha256:... in each, nothing else is taken",
+        ["einops==0.8.0"],
+    ]
+    index: Annotated[
+        str, "index", "the URL of the package index", "https://pypi.lab/simple", "that of pip's configuration"
+    ]
+
+
 class Fields(TypedDict, total=False):
     """Every field of a job."""
 
@@ -415,7 +459,15 @@ class Fields(TypedDict, total=False):
         r"step (?P<step>\d+) of (?P<total>\d+), loss (?P<loss>\S+)",
         "what known libraries print",
     ]
-    code: Annotated[list[str], "paths", "small files shipped with the job", ["train.py"]]
+    code: Annotated[
+        list[str] | Code, "code", "small files shipped with the job, or a git repository", ["train.py"]
+    ]
+    packages: Annotated[
+        list[str] | Packages,
+        "packages",
+        "Python packages that each member installs before its command",
+        ["einops==0.8.0"],
+    ]
     environment: Annotated[dict[str, str], "environment", "variables of every member", {"NCCL_DEBUG": "WARN"}]
     secrets: Annotated[list[Secret], "list", "secrets, by reference"]
     service_account: Annotated[
@@ -464,6 +516,8 @@ SOURCES = ("pvc", "claim", "empty_dir", "ephemeral", "host_path", "volume")
 """The fields of `Storage` of which each volume has one."""
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
+PACKED = "store://code"
+"""Place of packed folders, unless the job names another one."""
 UNLIMITED = 2**31 - 1
 """Number of ``unlimited`` restarts in a layout: the most that Kubernetes counts (int32)."""
 FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)
@@ -625,6 +679,12 @@ def member_count(job: Mapping[str, Any]) -> int:
         return sum(g.get("replicas", 1) if isinstance(g, Mapping) else g for g in groups.values())
     elastic = job.get("elastic") or {}
     return int(job.get("workers", elastic.get("max", elastic.get("min", 1))))
+
+
+def shipped_files(job: TrainingJob) -> list[str]:
+    """The files that a job ships from its folder."""
+    code = job.get("code")
+    return [] if code is None or isinstance(code, Mapping) else list(code)
 
 
 def is_shared(job: TrainingJob, path: str) -> bool:

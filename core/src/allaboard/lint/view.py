@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard.engines import Engine, engine_of, engine_of_object
@@ -380,7 +380,7 @@ def view_of_job(job: TrainingJob) -> View:
     asked: a job of this machine has no image.
     """
     engine = engine_of(job)
-    layout = lay_out(job, engine, run_name(job.name, "lint"))
+    layout = replace(lay_out(job, engine, run_name(job.name, "lint")), setup={})
     facts = ClusterFacts(image=_NO_IMAGE)
     metadata = {"name": layout.name, "namespace": facts.namespace}
     templates = {

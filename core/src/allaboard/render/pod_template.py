@@ -72,6 +72,8 @@ if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
     from allaboard.runs.layout import Group, Layout, Needs
 
 CODE_FOLDER = "/allaboard/code"
+SETUP_FOLDER = "/allaboard/setup"
+"""Folder into which members fetch their code and install packages; it outlives a container's restart."""
 CODE_MODE = 0o555
 """Mode of the files that a job ships: a script or an executable among them may be the command."""
 ASKED_FOLDER = "/allaboard/asked"
@@ -153,8 +155,11 @@ def pod_template(
     volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
     own_fields = fields_of_group(job, group.role)
     from allaboard.runs.launchers import filled
+    from allaboard.runs.setup import prepared_in_pod
 
     command, args = filled(layout, group)
+    if layout.setup and command:
+        command, args = prepared_in_pod(layout.setup, SETUP_FOLDER, [*command, *args]), []
     container = {
         "name": engine.CONTAINER,
         "image": own_fields.get("image") or job.get("image") or facts.image,
@@ -162,7 +167,7 @@ def pod_template(
         **({"command": command} if command else {}),
         **({"args": args} if args else {}),
         **({"workingDir": CODE_FOLDER} if code else {}),
-        "env": _environment(layout, group, engine),
+        "env": [*_environment(layout, group, engine), *_code_token(job)],
         **_secret_environment(job, facts),
         **_resources(group.needs),
         "volumeMounts": mounts,
@@ -281,6 +286,15 @@ def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]
     return {"envFrom": [{"secretRef": {"name": name}} for name in names]} if names else {}
 
 
+def _code_token(job: TrainingJob) -> list[dict[str, Any]]:
+    """The variable with the password of the job's repository, by reference."""
+    from allaboard.runs.setup import TOKEN, TOKEN_KEY, secret_of
+
+    if (name := secret_of(job.as_mapping())) is None:
+        return []
+    return [{"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": name, "key": TOKEN_KEY}}}]
+
+
 def _resources(needs: Needs) -> dict[str, Any]:
     from allaboard.text import units
 
@@ -338,6 +352,9 @@ def _volumes(
             {"name": "code", "configMap": {"name": code, "items": items, "defaultMode": CODE_MODE}}
         )
         mount("code", CODE_FOLDER, True)
+    if layout.setup:
+        volumes.append({"name": "setup", "emptyDir": {}})
+        mount("setup", SETUP_FOLDER)
     if layout.policy.hang_ask == "file":
         items = [{"key": labels.ASKED, "path": labels.ASKED}]
         source = {"name": labels.record_name(layout.run), "items": items, "optional": True}

@@ -85,7 +85,9 @@ from allaboard.backends.local.supervisor.environment import (
     why_not_startable,
 )
 from allaboard.backends.local.supervisor.probes import excerpt, tail
-from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
+from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts, secret_value
+from allaboard.backends.packing import is_to_be_packed, with_archive
+from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.checking.files import shipped_code, sizes_of_code
 from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, Standing
 from allaboard.diagnosis.stragglers import Arrival
@@ -110,6 +112,7 @@ from allaboard.runs.observation import (
     Stop,
     in_order,
 )
+from allaboard.runs.setup import TOKEN_KEY, secret_of
 from allaboard.runs.status import state_of
 from allaboard.text.names import nearest, why_not_an_object_name
 from allaboard.text.redaction import hide_known, secret_values
@@ -213,6 +216,10 @@ class LocalBackend:
         run_record.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
+        if is_to_be_pinned(plan):
+            plan = with_commit(plan, records.read_record(folder), self.environ)
+        if is_to_be_packed(plan):
+            plan = with_archive(plan, self.site, self.environ)
         uri, data = self._named_data(plan)
 
         def choose(record: RunRecord | None, state: State) -> Choice:
@@ -360,6 +367,7 @@ class LocalBackend:
                 "folder": where,
                 "pool": default_path(self.environ),
                 "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),
+                "code_secret": self._code_secret(plan),
                 "progress": asdict(self._carried_progress(folder, old, record)),
                 "attached_seconds": self._attached_seconds(owner),
                 "orchestrated_seconds": self.orchestrated_patience,
@@ -444,6 +452,16 @@ class LocalBackend:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
         more = [note for note in (_ignored_note(plan), _reference_note(plan, layout)) if note is not None]
         return layout, where, [*notes, *more]
+
+    def _code_secret(self, plan: Plan) -> dict[str, Any] | None:
+        """The secret with the password of the job's repository, and its folder. Raises BadInput."""
+        if (name := secret_of(plan.job.as_mapping())) is None:
+            return None
+        secret = locate_secrets(self.home, [{"name": name}])[0]
+        if secret_value(secret, TOKEN_KEY) is None:
+            message = f"{name!r} has no key {TOKEN_KEY}; put the password into {secret['folder']}/{TOKEN_KEY}"
+            raise BadInput("this job's secrets cannot be used:", [Problem("code.secret", message)])
+        return secret
 
     def _placed(self, plan: Plan, attempt: AttemptFolder) -> TrainingJob:
         """The job with every place as it is on this machine. Raises BadInput."""
@@ -808,7 +826,7 @@ class LocalBackend:
     def _secrets_of(self, record: RunRecord) -> tuple[str, ...]:
         named = [
             {"name": name, "folder": str(folder_of(self.home, name))}
-            for secret in record.spec.get("secrets", ())
+            for secret in (*record.spec.get("secrets", ()), {"name": secret_of(record.spec)})
             if isinstance(name := secret.get("name"), str)
         ]
         return (
@@ -1507,7 +1525,8 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
     if not all(group.command or group.role in idle for group in layout.groups):
         message = "is missing; a local run has no image with an entrypoint: give the program, like "
         problems.append(Problem("command", f"{message}[python, train.py]"))
-    for group in layout.groups:
+    # What is fetched and installed first is not here yet.
+    for group in layout.groups if not layout.setup else ():
         if not group.command:
             continue
         command = [expand(word, group.environment) for word in group.command]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.lifecycle.helper import helper_files
+from allaboard.backends.packing import is_to_be_packed, with_archive
+from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.checking.files import shipped_code
 from allaboard.engines import ENGINES, other_version
 from allaboard.errors import BadInput, Problem
@@ -63,6 +65,11 @@ def prepare_attempt(
     Raises BadInput with every problem.
     """
     errors: list[BadInput] = []
+    with _gathered(errors):  # a launch has done so before; `allaboard render` has not
+        if is_to_be_pinned(plan):
+            plan = with_commit(plan, None, environ)
+        if is_to_be_packed(plan):
+            plan = with_archive(plan, site, environ, upload=False)
     job, notes = plan.job, tuple[str, ...]()
     code: dict[str, bytes] = {}
     with _gathered(errors):

@@ -37,6 +37,8 @@ from allaboard.backends.kubernetes.operations.observe import (
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.backends.packing import is_to_be_packed, with_archive
+from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.run_record import keep_seconds
 from allaboard.render import labels
@@ -68,6 +70,11 @@ def launch(
             on_ready(prepared)
         return prepared
 
+    if is_to_be_pinned(plan):
+        stored = records.read_record(api, plan.run)
+        plan = with_commit(plan, None if stored is None else stored.record, workspace.environ)
+    if is_to_be_packed(plan):
+        plan = with_archive(plan, workspace.site, workspace.environ)
     choose = workspace.choose_data(plan)
     try:
         handle = launching.launch(api, plan, owner, prepare, lease, choose)

@@ -57,7 +57,7 @@ from allaboard.backends.local.supervisor.environment import (
 from allaboard.backends.local.supervisor.hang import HangWatch
 from allaboard.backends.local.supervisor.probes import LogWatch, excerpt, probe_port, resolve_checkpoint_link
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
-from allaboard.backends.local.supervisor.secrets import secret_variables
+from allaboard.backends.local.supervisor.secrets import secret_value, secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
 from allaboard.diagnosis.ends import doubts_of, waits
 from allaboard.diagnosis.stacks import positions, where_it_is
@@ -68,6 +68,7 @@ from allaboard.follow.progress import add_flags, add_report, flags_of, place_of,
 from allaboard.follow.run_record import RunRecord
 from allaboard.runs.layout import Group, Layout, Member
 from allaboard.runs.observation import Doubt, Event, Observation, Progress, Slow, Stall, State, Stop
+from allaboard.runs.setup import TOKEN, TOKEN_KEY
 from allaboard.runs.status import CLOCK_IDLE, DOUBTFUL, idle_clock, state_of
 from allaboard.text.redaction import hide_known
 from allaboard.text.reportline import Report
@@ -121,6 +122,7 @@ class Supervisor:
         self.members = {m.name: m for m in self.layout.members}
         self.order = [m.name for m in self.layout.members]
         self.secrets: dict[str, str] = {}
+        self.token: str | None = None
         self.identities: dict[str, Identity] = {}
         self.oom_kills = oom_kills()
         self.to_start: dict[str, op.Spawn] = {}
@@ -281,6 +283,8 @@ class Supervisor:
         """Read the secrets once: restarted members get the same values. The job fails without them."""
         try:
             self.secrets = secret_variables(self.plan["secrets"])
+            code = self.plan.get("code_secret")
+            self.token = secret_value(code, TOKEN_KEY) if code else None
         except BadInput as error:
             self._carry_out(self.operator.on_refused("SecretsUnusable", " ".join(str(error).split()), now))
             return False
@@ -493,9 +497,12 @@ class Supervisor:
             secrets=self.secrets,
             files=files,
         )
+        if self.token:
+            environment[TOKEN] = self.token
+        declared = declared_names(self.layout, member, self.secrets)
         self.keeper.spawn(
             member.name,
-            member_command(layout, group, environment, declared_names(layout, member, self.secrets)),
+            member_command(layout, group, environment, declared, str(self.folder.setup / member.name)),
             environment,
             self.plan["folder"],
             str(log),

@@ -57,6 +57,7 @@ from allaboard.engines.base import Address, Place
 from allaboard.runs.launchers import filled
 from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
 from allaboard.runs.resume_template import fill_command, fill_environment
+from allaboard.runs.setup import prepared
 from allaboard.text.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
@@ -148,12 +149,15 @@ def declared_names(layout: Layout, member: Member, secrets: Collection[str]) -> 
 
 
 def member_command(
-    layout: Layout, group: Group, environment: Mapping[str, str], declared: Collection[str]
+    layout: Layout, group: Group, environment: Mapping[str, str], declared: Collection[str], own: str = ""
 ) -> list[str]:
-    """The command of a member with its arguments, as it is started here. ``environment``: the member's."""
+    """The command of a member with its arguments, as it is started here. ``environment``: the member's;
+    ``own``: its folder for what it fetches and installs before.
+    """
     known = {name: environment[name] for name in declared if name in environment}
     command, args = filled(layout, group)
-    return local_command([expand(word, known) for word in (*command, *args)])
+    started = local_command([expand(word, known) for word in (*command, *args)])
+    return local_command(prepared(layout.setup, own, started))
 
 
 def with_checkpoint(layout: Layout, checkpoint: str | None) -> Layout:
