@@ -9,6 +9,7 @@ from allaboard.diagnosis.case import Case, asserted, exit_code, is_running, pod_
 from allaboard.diagnosis.communication import stalled_ranks
 from allaboard.diagnosis.ends import known_doubts
 from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
+from allaboard.diagnosis.health import health_of
 from allaboard.diagnosis.logs import line_pattern
 from allaboard.diagnosis.reading import log_evidence, readings, told_of
 from allaboard.diagnosis.rule import rule
@@ -566,7 +567,9 @@ def success_doubtful(case: Case) -> Iterator[Finding]:
     "healthy",
     "Nothing is wrong",
     means="The job makes progress, or has succeeded. Warnings that are older than its start have passed.",
-    looks="All members run or have succeeded, and nothing else on these pages fits.",
+    looks="All members run, and the last step is dated and recent by the clock of its member or node; no "
+    "device of its nodes is sick, no failure repeats as a warning, no figure is NaN; nothing else on these "
+    "pages fits.",
     fix="nothing to do",
     needs=(Need.JOB, Need.PODS),
 )
@@ -603,30 +606,18 @@ def healthy(case: Case) -> Iterator[Finding]:
         or case.seen.obstacle is not None
     ):
         return
-    for reading in readings(case):
-        hit = reading.log.last(_PROGRESS)
-        if hit is not None:
-            yield Finding(
-                "healthy",
-                f"it makes progress: {quote(hit.text)}",
-                log_evidence(reading.pod, hit.text),
-                None,
-                hit.time,
-                Level.NOISE,
-                0.9,
-                from_object=False,
-            )
-            return
-    pod = good[0]
-    yield Finding(
-        "healthy",
-        "all of its members run",
-        (Evidence(pod_object(pod), "status.phase", pod.phase),),
-        None,
-        None,
-        Level.NOISE,
-        0.6,
-    )
+    health = health_of(case)
+    if health.sign is not None and health.is_healthy:
+        yield Finding(
+            "healthy",
+            f"it makes progress: {health.sign.text}",
+            (health.sign.evidence,),
+            None,
+            None,
+            Level.NOISE,
+            0.9,
+            from_object=False,
+        )
 
 
 @rule(

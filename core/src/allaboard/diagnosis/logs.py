@@ -141,6 +141,10 @@ def _hint(alternative: str) -> str | None:
 
 _GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?")
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_TIME_OF_DAY = re.compile(r"(?:^|[\s>\]\[:])([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?=[\s.,\]])")
+_HEAD_OF_LINE = 60
+AHEAD = 300.0
+"""Seconds by which a clock may be ahead."""
 LOOK_BACK = 2000
 """Characters before a line in which its time may stand, where it has none of its own."""
 
@@ -238,12 +242,27 @@ class Log:
 
     def time_at(self, position: int) -> float | None:
         """The time of the line there, by itself or by the nearest line before it that tells one."""
-        end = self.body.find("\n", position)
-        own = self._times(self.body[position : min(len(self.body) if end < 0 else end, position + 200)])
+        own = self._times(self._raw_line(position))
         if own:
             return own[0]
         before = self._times(self.body[max(0, position - LOOK_BACK) : position])
         return before[-1] if before else None
+
+    def own_time(self, position: int, now: float) -> float | None:
+        """The time that the line there tells itself; a time of day is that of the day before ``now``."""
+        line = self._raw_line(position)
+        dated = self._times(line)
+        if dated:
+            return dated[0]
+        match = _TIME_OF_DAY.search(line[:_HEAD_OF_LINE])
+        if match is None:
+            return None
+        seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
+        return now - (now + AHEAD - seconds) % 86400.0 + AHEAD
+
+    def _raw_line(self, position: int) -> str:
+        end = self.body.find("\n", position)
+        return self.body[position : min(len(self.body) if end < 0 else end, position + 200)]
 
     def _times(self, text: str) -> list[float]:
         moments: list[tuple[int, float]] = []

@@ -16,6 +16,7 @@ from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, qu
 from allaboard.diagnosis.causes import all_rules
 from allaboard.diagnosis.ends import known_doubts
 from allaboard.diagnosis.finding import Diagnosis, Evidence, Finding, Level
+from allaboard.diagnosis.health import health_of
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import RULES
 from allaboard.runs.observation import Observation, PodSeen, State
@@ -179,7 +180,7 @@ def _told(case: Case, findings: Sequence[Finding]) -> list[Diagnosis]:
         return [_diagnosis((doubted or good)[0], doubted)]
     if not causes:
         return (
-            [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_unknown(case, bad)]
+            [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_no_cause(case, bad)]
         )
     order = sorted(causes, key=lambda f: _rank(case, f))
     if all(f.level is Level.WRAPPER for f in causes) and _says_nothing(case):
@@ -253,6 +254,16 @@ def _diagnosis(finding: Finding, others: Sequence[Finding]) -> Diagnosis:
         confidence=round(finding.confidence, 2),
         also=tuple(also)[:MOST_ALSO],
     )
+
+
+def _no_cause(case: Case, others: Sequence[Finding]) -> Diagnosis:
+    """The diagnosis without a cause: of a run that trains it says what was looked at."""
+    unknown = _unknown(case, others)
+    if case.state is not State.RUNNING:
+        return unknown
+    health = health_of(case)
+    text = f"it runs, and nothing shows that it goes well: {'; '.join(health.reasons)}"
+    return replace(unknown, summary=quote(text), evidence=health.evidence)
 
 
 def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:

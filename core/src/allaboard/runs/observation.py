@@ -467,6 +467,9 @@ class Observation:
     :param notes: sentences for people about the run.
     :param events: the events of the run; only where evidence was asked for.
     :param tails: the last lines of each member's log, by its name; only where evidence was asked for.
+    :param looked: when the run was looked at; only where evidence was asked for.
+    :param wrote: when each member wrote its last line, by its name and the clock of its node; only where
+        evidence was asked for.
     :param handed_over: whether the result of a run that succeeded was taken.
     :param objects: the objects behind the observation; None where nobody looked. It is never written down.
     """
@@ -506,6 +509,8 @@ class Observation:
     notes: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     tails: Mapping[str, str] = field(default_factory=dict)
+    looked: float | None = None
+    wrote: Mapping[str, float] = field(default_factory=dict)
     handed_over: bool = False
     objects: Objects | None = field(default=None, compare=False, repr=False)
 

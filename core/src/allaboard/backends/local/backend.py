@@ -764,7 +764,10 @@ class LocalBackend:
         # Hidden before anybody shortens or folds them: half of a secret is not found any more.
         tails = {m.name: hide_known(excerpt(Path(m.log), most), secrets) for m in seen.members if m.log}
         progress = self._with_checkpoints(attempt, seen.progress)
-        return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
+        times = {member.name: _written_at(member) for member in seen.members}
+        wrote = {name: at for name, at in times.items() if at is not None}
+        events = tuple(read_events(attempt))
+        return replace(seen, events=events, tails=tails, progress=progress, looked=time.time(), wrote=wrote)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
         layout = _read_layout(attempt)
@@ -786,9 +789,7 @@ class LocalBackend:
     def _silent_for(self, seen: Observation, now: float) -> float:
         """Seconds since any of its members wrote a line, or began; 0 where none has a log."""
         times = [m.started for m in seen.members if m.started is not None]
-        for member in seen.members:
-            with suppress(OSError):
-                times += [Path(member.log).stat().st_mtime] if member.log else []
+        times += [at for member in seen.members if (at := _written_at(member)) is not None]
         return max(0.0, now - max(times)) if times else 0.0
 
     def standing(self, run: str, at_least: float = 0.0) -> Standing:
@@ -1175,6 +1176,14 @@ class LocalBackend:
         """The fingerprint of all runs of this home; the home is created if missing."""
         prepare(self.home)
         return fingerprint(str(self.runs))
+
+
+def _written_at(member: MemberSeen) -> float | None:
+    """The time of a member's last line, epoch seconds; None without a log, or an empty one."""
+    with suppress(OSError):
+        status = Path(member.log).stat() if member.log else None
+        return status.st_mtime if status is not None and status.st_size else None
+    return None
 
 
 def _stop_by_signal(attempt: AttemptFolder, uid: str, kill: bool) -> None:

@@ -161,6 +161,15 @@ class EvidenceCollector:
         members = {kept.instance.member for kept in self._logs.tries()}
         return {member: text for member in sorted(members) if (text := self._tail(member))}
 
+    def wrote(self) -> dict[str, float]:
+        """Member -> the time of its last line that was read, epoch seconds of its node."""
+        times: dict[str, float] = {}
+        for kept in self._logs.tries() if self._logs is not None else ():
+            if kept.lines and not kept.from_status:
+                at = kept.lines[-1].at / 1e9
+                times[kept.one.member] = max(at, times.get(kept.one.member, at))
+        return times
+
     def _tail(self, member: str) -> str:
         tries = [t for t in self.logs.tries() if t.instance.member == member and t.lines]
         tries.sort(key=lambda t: (t.instance.begun or 0.0, t.instance.restart))

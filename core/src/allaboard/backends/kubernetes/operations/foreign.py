@@ -64,9 +64,10 @@ def observe(
     if evidence or state_of(seen) in ASKING:
         about = [each["metadata"]["uid"] for each in (job, *(pods if evidence else ()))]
         events = list_events(api, about, notes)
-        tails = _tails(api, engine, seen, pods) if evidence else {}
+        tails, wrote = _tails(api, engine, seen, pods) if evidence else ({}, {})
         workload = read_place(api, job, notes) if holding_queue(job) is not None else None
         seen = observation.of_object(job, now=now, pods=pods, events=events, workload=workload, tails=tails)
+        seen = replace(seen, looked=now, wrote=wrote) if evidence else seen
     late = overdue([pod for pod in pods if not is_over(pod)], now)
     if late:
         seen = replace(seen, flags=(*seen.flags, NODE_LOST))
@@ -202,9 +203,11 @@ def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
     return any(owner["kind"] == kind and owner["uid"] != uid for owner in owners)
 
 
-def _tails(api: Api, engine: Engine, seen: Observation, pods: Sequence[Json]) -> dict[str, str]:
-    """The ends of what its members wrote, as far as nodes still have them."""
+def _tails(
+    api: Api, engine: Engine, seen: Observation, pods: Sequence[Json]
+) -> tuple[dict[str, str], dict[str, float]]:
+    """The ends of what its members wrote, as far as nodes still have them; and when each wrote last."""
     collector, readable = EvidenceCollector(progress_every=0), container_runs_of(engine, seen.members, pods)
     if readable:
         collect(api, None, collector, readable, asked=True)
-    return collector.tails()
+    return collector.tails(), collector.wrote()

@@ -275,6 +275,8 @@ def _with_history(
     observation = observation_of(
         objects, memory=history.memory, report=history.report, tails=tails, notes=notes
     )
+    if evidence:
+        observation = replace(observation, looked=objects.now, wrote=history.collector.wrote())
     if history.stall is not None:
         observation = with_stall(observation, history.stall, Layout.from_dict(objects.stored.layout).policy)
     if evidence:
