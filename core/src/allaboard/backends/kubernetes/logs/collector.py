@@ -167,7 +167,7 @@ class EvidenceCollector:
         for kept in self._logs.tries() if self._logs is not None else ():
             if kept.lines and not kept.from_status:
                 at = kept.lines[-1].at / 1e9
-                times[kept.one.member] = max(at, times.get(kept.one.member, at))
+                times[kept.instance.member] = max(at, times.get(kept.instance.member, at))
         return times
 
     def _tail(self, member: str) -> str:
