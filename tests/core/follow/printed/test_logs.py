@@ -1,8 +1,8 @@
 """Logs as libraries write them, each with what is to be read of it; and logs that tell no progress.
 
-``logs/known.txt``, ``real.txt``, ``aside.txt`` and ``wild.txt`` hold trainings: those of ``real`` were
-written by the libraries for this, those of ``aside`` (libraries) and ``wild`` (loops of people's own) were
-put aside until the formats were written. ``logs/others.txt`` holds everything else.
+``logs/known.txt``, ``real.txt``, ``aside.txt``, ``wild.txt`` and ``more.txt`` hold trainings: those of
+``real`` were written by the libraries for this, those of ``aside`` (libraries), ``wild`` (loops of people's
+own) and ``more`` were put aside until the formats were written. ``logs/others.txt`` holds everything else.
 
 A log begins with ``# name | format``. Its lines follow a ``|``; ``␍`` is a carriage return, ``␛`` an escape.
 ``= line step/total {metrics}`` is what that line tells at its end, ``~ line`` may tell something, and any
@@ -85,7 +85,9 @@ def logs(file: str) -> Iterator[Log]:
         yield log
 
 
-TRAININGS = [log for file in ("known.txt", "real.txt", "aside.txt", "wild.txt") for log in logs(file)]
+TRAININGS = [
+    log for file in ("known.txt", "real.txt", "aside.txt", "wild.txt", "more.txt") for log in logs(file)
+]
 OTHERS = [*logs("others.txt")]
 
 

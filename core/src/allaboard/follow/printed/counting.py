@@ -37,15 +37,16 @@ class _Epochs:
 @dataclass(slots=True)
 class _Bar:
     """The bar of a Trainer. ``last``: the last one seen, of whatever; ``total``: steps of the training;
-    ``step``: of the last dictionary; ``epoch``: of one after which no bar was drawn yet; ``digits``: the most
-    that an epoch had behind its point; ``pace``: steps of an epoch; ``is_sure``: two dictionaries agree on
-    it.
+    ``step``, ``before``: step and epoch of the last dictionary; ``epoch``: the same while no bar was drawn
+    after it; ``digits``: the most that an epoch had behind its point; ``pace``: steps of an epoch;
+    ``is_sure``: two dictionaries agree on it.
     """
 
     last: Printed | None = None
     total: int | None = None
     step: int = -1
     epoch: float | None = None
+    before: float | None = None
     digits: int = 1
     pace: float | None = None
     is_sure: bool = False
@@ -61,7 +62,9 @@ class _Bar:
         """The step of a dictionary. A bar is drawn ten times a second at most: of fast steps the last one
         that was drawn may be an earlier one, and the epoch tells. None: nothing does.
         """
-        self.digits = max(self.digits, len(repr(epoch).partition(".")[2]))
+        if epoch == self.before:  # the same once more, by another callback
+            return self.step if self.step >= 0 else drawn
+        self.digits, self.before = max(self.digits, len(repr(epoch).partition(".")[2])), epoch
         if self.is_sure and self.pace is not None and self.pace * 10**-self.digits <= 1:
             step: int | None = max(drawn, round(epoch * self.pace))
         else:
@@ -242,6 +245,8 @@ class Counting:
         if last is not None and last.total != bar.total and (bar.total is None or last.step != last.total):
             self.bar, self.step = _Bar(last, last.total), None
             bar = self.bar
+        if printed.step is not None:
+            return self.made(format.name, printed.step, printed.total, printed)
         step = self.step if last is None or last.total != bar.total else last.step
         if step is not None and printed.epoch is not None:
             step = bar.step_of(printed.epoch, step)

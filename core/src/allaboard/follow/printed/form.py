@@ -28,12 +28,16 @@ COLON = re.compile(rf"{_NAME}\s{{0,8}}[:=]\s{{0,12}}(?P<value>{NUMBER}){_UNIT}{_
 SPACE = re.compile(rf"{_NAME}(?:\s{{0,8}}[:=]\s{{0,12}}|\s{{1,12}})(?P<value>{NUMBER}){_UNIT}{_END}")
 """``name 1.5`` as well"""
 QUOTED = re.compile(
-    rf"['\"](?P<name>[^'\"]{{1,100}})['\"]:\s*(?:(?:np\.\w+|tensor|array)\()?['\"]?(?P<value>{NUMBER})(?P<unit>)"
+    rf"['\"](?P<name>[^'\"]{{1,100}})['\"]:\s*(?:(?:np\.\w+|tensor|array)\()?(?P<quote>['\"]?)"
+    rf"(?P<value>{NUMBER})(?P<unit>)(?P=quote)(?=\s*[,)}}])"
 )
 """``'name': 1.5`` and ``'name': '1.5'``"""
 
 LOSS = re.compile(r"loss|nll|perplexity|\bppl\b|cross.?entropy|\bce\b|reward", re.IGNORECASE)
 """Names of what a training makes smaller, or larger."""
+
+LOSSES = ("loss", "nll", "ppl", "perplexity", "reward", "entropy")
+"""Small letters of which the name of a loss holds some."""
 
 
 class Part(Enum):

@@ -24,6 +24,7 @@ _PART = re.compile(
   | (?i:UTC|CET|GMT|AM|PM)\b
   | [IWEF]\d{{4}}\b
   | [\w.-]+/\d+(?=\s)
+  | (?!(?i:{_COUNTER}|loss)\b)[A-Za-z_][\w.]{{0,80}}:\d{{1,6}}(?=\s)
   | [\w./-]+\.(?:py|cc|cpp)(?::\d+)?(?::\w+)?\]?
   | (?!(?i:{_COUNTER}|loss)\b)(?!\w*(?:Error|Exception|Warning)\b)
     [A-Za-z_][\w.-]{{0,60}}(?::[A-Za-z_]\w{{0,40}}:\d{{1,6}})?

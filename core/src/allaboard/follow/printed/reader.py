@@ -15,7 +15,17 @@ from typing import Any
 from allaboard.follow.printed import expression
 from allaboard.follow.printed.candidates import lines_with, thin_out
 from allaboard.follow.printed.counting import Counting
-from allaboard.follow.printed.families import bars, boosting, huggingface, keras, large, others, own, vision
+from allaboard.follow.printed.families import (
+    bars,
+    boosting,
+    huggingface,
+    json_lines,
+    keras,
+    large,
+    others,
+    own,
+    vision,
+)
 from allaboard.follow.printed.form import Format
 from allaboard.follow.printed.prefixes import rank_in
 from allaboard.text.expressions import SECONDS, compiled
@@ -35,7 +45,7 @@ LIBRARIES: tuple[Format, ...] = (
     *huggingface.FORMATS, *bars.FORMATS, *large.FORMATS, *vision.FORMATS, *keras.FORMATS, *boosting.FORMATS,
     *others.FORMATS, *own.FORMATS,
 )  # fmt: skip
-PLAIN: tuple[Format, ...] = (*own.PLAIN, *bars.PLAIN)
+PLAIN: tuple[Format, ...] = (*json_lines.PLAIN, *own.PLAIN, *bars.PLAIN)
 FORMATS = (*LIBRARIES, *PLAIN)
 _ROOTS = (
     "loss", "epoch", "step", "iter", "%|", "it/s", "s/it", "━", "]\t", "\tlearn: ", "\ttest: ", "acc@1",

@@ -104,9 +104,11 @@ def _per_second(rate: str | None, unit: str) -> float | None:
 
 
 def unnamed_bar(text: str) -> Printed | None:
-    """The bar of a line without a description and without metrics."""
+    """The bar of a line without a description, or with ``Train``, and without metrics."""
     bar = bar_of(text)
-    if bar is None or bar.total is None or _WORDS.search(bar.description):
+    if bar is None or bar.total is None:
+        return None
+    if not {name.lower() for name in _WORDS.findall(bar.description)} <= {"train", "training"}:
         return None
     return Printed(Part.BAR, bar.step, bar.total, metrics=dict(_metrics(bar)), per_second=bar.per_second)
 

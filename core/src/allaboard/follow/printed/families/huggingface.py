@@ -12,6 +12,7 @@ from allaboard.follow.printed.form import COLON, QUOTED, Format, Part, Pattern, 
 from allaboard.follow.printed.prefixes import is_prefix
 
 _DICTIONARY = re.compile(r"\{'\w[^{}]*\}\s*$")
+_COUNTED = re.compile(r"'global_step/max_steps': '(\d{1,15})/(\d{1,15})'")
 _TRAINS = frozenset({"loss", "learning_rate", "grad_norm", "train_loss", "train_runtime"})
 
 
@@ -25,7 +26,9 @@ def _dictionary(text: str) -> Printed | None:
     if epoch is None or not (is_validation or _TRAINS & metrics.keys()):
         return None
     part = Part.VALIDATION if is_validation or "train_runtime" in metrics else Part.TRAINING
-    return Printed(part, epoch=epoch, metrics=metrics, sure=part is Part.TRAINING or is_validation)
+    counted = _COUNTED.search(match[0])
+    step, total = (int(counted[1]), int(counted[2])) if counted is not None else (None, None)
+    return Printed(part, step, total, epoch, metrics=metrics, sure=part is Part.TRAINING or is_validation)
 
 
 def _bar(text: str) -> Printed | None:

@@ -17,8 +17,8 @@ _EPOCH = Pattern(
 )
 _BAR = re.compile(
     r"(?<![\w/.])(?P<step>\d{1,12})/(?P<total>\d{1,12}|Unknown|None)\s+"
-    r"(?:\[[=>.]{3,}\]|[━╸╺─]{3,}[━╸╺─\s]*|- (?=\d+m?s\b))\s*(?:-\s*)?"
-    r"(?P<times>(?:[^-]|- (?=\d))*?)\s*- (?=[A-Za-z_]\w*: )"
+    r"(?:\[[=>.]{3,}\]|[━╸╺─]{3,}[━╸╺─\s]*|- (?=\d+m?s\b))\s*"
+    r"(?:[^-]|- (?=\d|ETA: )){0,80}?- (?!ETA: )(?=[A-Za-z_]\w*: )"
 )
 _PER_STEP = re.compile(r"\b(?P<value>\d[\d.]{0,12})(?P<unit>ms|s|us)/(?:step|sample|epoch)")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -26,8 +26,19 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 def _bar(text: str) -> Printed | None:
     match = _BAR.search(text)
-    if match is None or not is_prefix(text, match.start()):
-        return None
+    return None if match is None or not is_prefix(text, match.start()) else _read(text, match)
+
+
+def _paddle(text: str) -> Printed | None:
+    """As Keras, with a word before the counter."""
+    match = _BAR.search(text)
+    return _read(text, match) if match is not None and _STEP.fullmatch(text, 0, match.start()) else None
+
+
+_STEP = re.compile(r"\s*step\s+")
+
+
+def _read(text: str, match: re.Match[str]) -> Printed | None:
     metrics = dict(pairs(COLON, text[match.end() :].replace(" - ", "  ")))
     if not any("loss" in name for name in metrics):
         return None
@@ -40,4 +51,7 @@ def _bar(text: str) -> Printed | None:
     )  # fmt: skip
 
 
-FORMATS = (Format("Keras", ("loss: ", "epoch "), (_bar, _EPOCH.read)),)
+FORMATS = (
+    Format("Paddle's Model", ("step ", "epoch "), (_paddle, _EPOCH.read)),
+    Format("Keras", ("loss: ", "epoch "), (_bar, _EPOCH.read)),
+)

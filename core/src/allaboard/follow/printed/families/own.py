@@ -1,17 +1,17 @@
 """A training loop of one's own: a line of counters and named numbers with a loss among them and nothing else,
-``iter 10: loss 4.2013, time 120.31ms``; or an object of JSON. Known loops have their names.
+``iter 10: loss 4.2013, time 120.31ms``. Known loops have their names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from allaboard.follow.printed.form import LOSS, Format, Part, Printed
+from allaboard.follow.printed.form import LOSS, LOSSES, Format, Part, Printed
 from allaboard.follow.printed.numbers import NUMBER, number_of, whole_of
 from allaboard.follow.printed.prefixes import prefix_end
-from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 _UNITS = (
     r"(?:%|[A-Za-zµ]{1,8}(?:/[A-Za-z]{1,8}){0,2}\b"
@@ -49,7 +49,6 @@ _AMOUNT = re.compile(
 _BETWEEN = re.compile(r"(?:[\s,;|/•·\u2013—*>:~+&)-]|#011|===*|\.\.+)*+")
 _EPOCHS = re.compile(r"epoch", re.IGNORECASE)
 _BATCHES = re.compile(r"batch", re.IGNORECASE)
-_WITHIN = re.compile(r"step|iter|batch", re.IGNORECASE)
 _HELD = re.compile(r"(?:^|[_ /-])(?:val|valid|validation|eval|test|dev)(?:[_ /-]|$)", re.IGNORECASE)
 _TIMES = {
     "dt": {"ms": 1e-3, "s": 1.0},
@@ -58,138 +57,108 @@ _TIMES = {
 }  # fmt: skip
 
 
+_LOSS_HERE = re.compile(r"loss|nll|ppl|perplexity|reward|cross.?entropy", re.IGNORECASE)
+_MOST_METRICS = 60
+
+
+@dataclass(slots=True)
+class _Content:
+    """The parts of one line so far. ``is_marked``: it names the training or the validation; ``batches``,
+    ``samples``: its step counts these, which begin anew in each epoch.
+    """
+
+    step: int | None = None
+    total: int | None = None
+    epoch: float | None = None
+    epochs: int | None = None
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    per_second: float | None = None
+    is_validation: bool = False
+    is_marked: bool = False
+    batches: bool = False
+    samples: bool = False
+
+    def count(self, match: re.Match[str]) -> None:
+        """A counter by its name."""
+        of, is_batch = whole_of(match["of"]), _BATCHES.search(match["counter"]) is not None
+        if _EPOCHS.search(match["counter"]):
+            self.epoch, self.epochs = float(match["n"].replace(",", "")), of
+        elif self.step is None or not is_batch:
+            self.step, self.total, self.batches = whole_of(match["n"]), of, self.batches or is_batch
+
+    def count_in_brackets(self, match: re.Match[str]) -> None:
+        """Samples or batches of an epoch."""
+        if match["epoch"]:
+            self.epoch, self.step, self.batches = float(match["epoch"]), int(match["batch"]), True
+        elif self.step is None:
+            self.step, self.total, self.samples = int(match["n"]), int(match["of"]), True
+
+    def pair(self, match: re.Match[str]) -> None:
+        """A named number."""
+        if len(self.metrics) >= _MOST_METRICS:
+            return
+        name, unit = " ".join(match["name"].split()), (match["unit"] or "").strip()
+        split = _SPLIT.match(name)
+        if split is not None and name[split.end() :].startswith(" "):
+            self.is_marked = True
+            self.is_validation = self.is_validation or (not self.metrics and split["val"] is not None)
+        self.metrics[name] = value = number_of(match["value"], unit)
+        scale = _TIMES.get(name.lower(), {}).get(unit)
+        if scale and value:
+            self.per_second = 1 / (value * scale)
+
+    def mark(self, match: re.Match[str]) -> None:
+        """The word for training or validation."""
+        self.is_validation, self.is_marked = self.is_validation or match["val"] is not None, True
+
+    def skip(self, match: re.Match[str]) -> None:
+        """A time, or an amount without a name."""
+
+    def printed(self) -> Printed | None:
+        """The content of the line; None for one that tells no loss, or not of when."""
+        losses = [name for name in self.metrics if LOSS.search(name)]
+        if not losses:
+            return None
+        is_validation = self.is_validation or all(_HELD.search(name) for name in losses)
+        part = Part.VALIDATION if is_validation else Part.TRAINING
+        if self.step is None and self.epoch is None:
+            # The epoch stands in a line of its own.
+            return Printed(part, metrics=self.metrics, sure=False) if self.is_marked else None
+        in_epoch = self.batches or (self.epochs is not None and self.total is not None)
+        return Printed(
+            part, self.step, self.total, self.epoch, self.epochs, self.metrics, self.per_second,
+            per_epoch=self.step is not None and (self.samples or (self.epoch is not None and in_epoch)),
+        )  # fmt: skip
+
+
+_PARTS: tuple[tuple[re.Pattern[str], Callable[[_Content, re.Match[str]], None]], ...] = (
+    (_COUNTER, _Content.count),
+    (_BRACKETS, _Content.count_in_brackets),
+    (_CLOCK, _Content.skip),
+    (_PAIR, _Content.pair),
+    (_SPLIT, _Content.mark),
+    (_AMOUNT, _Content.skip),
+)
+
+
 def _line(text: str) -> Printed | None:
+    """Return what a line says that holds nothing but counters, named numbers and times."""
     if _LOSS_HERE.search(text) is None:
         return None
     at = prefix_end(text)
-    return _whole_line(text, at)
-
-
-_LOSS_HERE = re.compile(r"loss|nll|ppl|perplexity|reward|cross.?entropy", re.IGNORECASE)
-
-
-def _whole_line(text: str, at: int) -> Printed | None:
-    """Return what a line says that holds nothing but counters, named numbers and times."""
-    step = total = epochs = None
-    epoch: float | None = None
-    is_validation = _OF_VALIDATION.search(text, 0, at) is not None
-    counts_samples = batches = is_marked = False
-    metrics: dict[str, float | None] = {}
-    per_second = None
+    content = _Content(is_validation=_OF_VALIDATION.search(text, 0, at) is not None)
     while True:
         between = _BETWEEN.match(text, at)
         at = between.end() if between is not None else at
         if at >= len(text):
-            break
-        if (match := _COUNTER.match(text, at)) is not None:
-            counter, n, of = match["counter"], match["n"], whole_of(match["of"])
-            if _EPOCHS.search(counter):
-                epoch, epochs = float(n.replace(",", "")), of
-            elif step is None or not _BATCHES.search(counter):
-                step, total = whole_of(n), of
-                batches = batches or bool(_BATCHES.search(counter))
-        elif (match := _BRACKETS.match(text, at)) is not None:
-            if match["epoch"]:
-                epoch, step, batches = float(match["epoch"]), int(match["batch"]), True
-            elif step is None:
-                step, total, counts_samples = int(match["n"]), int(match["of"]), True
-        elif (match := _CLOCK.match(text, at)) is None and (match := _PAIR.match(text, at)) is not None:
-            if len(metrics) < 60:
-                name, unit = " ".join(match["name"].split()), (match["unit"] or "").strip()
-                if (split := _SPLIT.match(name)) is not None and name[split.end() :].startswith(" "):
-                    is_validation, is_marked = is_validation or (not metrics and bool(split["val"])), True
-                metrics[name] = value = number_of(match["value"], unit)
-                scale = _TIMES.get(name.lower(), {}).get(unit)
-                per_second = 1 / (value * scale) if scale and value else per_second
-        elif match is None and (match := _SPLIT.match(text, at)) is not None:
-            is_validation, is_marked = is_validation or match["val"] is not None, True
-        elif match is None and (match := _AMOUNT.match(text, at)) is None:
+            return content.printed()
+        for pattern, take in _PARTS:
+            if (match := pattern.match(text, at)) is not None:
+                take(content, match)
+                at = match.end()
+                break
+        else:
             return None
-        at = match.end()
-    if not any(LOSS.search(name) for name in metrics):
-        return None
-    if step is None and epoch is None:
-        # The epoch stands in a line of its own.
-        part = Part.VALIDATION if is_validation else Part.TRAINING
-        return Printed(part, metrics=metrics, sure=False) if is_marked else None
-    part = (
-        Part.VALIDATION
-        if is_validation or all(_HELD.search(n) for n in metrics if LOSS.search(n))
-        else Part.TRAINING
-    )
-    within = (
-        epoch is not None and step is not None and (batches or (epochs is not None and total is not None))
-    )
-    return Printed(
-        part, step, total, epoch, epochs, metrics, per_second,
-        per_epoch=within or (step is not None and counts_samples),
-    )  # fmt: skip
-
-
-_LIMITS = Limits(size=1 << 14, depth=4, values=400, digits=40)
-_STEPS = (
-    "step",
-    "global_step",
-    "steps",
-    "_step",
-    "iteration",
-    "iter",
-    "num_updates",
-    "trainer/global_step",
-    "round",
-)
-_TOTALS = ("total", "total_steps", "max_steps", "num_steps", "max_iters")
-_ASIDE = frozenset({
-    "ts", "time", "timestamp", "pid", "tid", "lineno", "rank", "local_rank", "world_size", "level",
-    "levelno", "thread", "process", "created", "asctime",
-})  # fmt: skip
-
-
-def _json(text: str) -> Printed | None:
-    start = text.find("{")
-    if start < 0 or not text.endswith("}") or '"' not in text or prefix_end(text) < start:
-        return None
-    try:
-        body = parse_json(text[start:], _LIMITS, nonfinite=True, spelling=False)
-    except Unreadable:
-        return None
-    if not isinstance(body, Mapping):
-        return None
-    return _object(body)
-
-
-def _object(body: Mapping[str, Any]) -> Printed | None:
-    numbers = {name: value for name, value in body.items() if _is_number(value)}
-    inner: Mapping[str, Any] = next(
-        (body[n] for n in ("metrics", "data", "logs") if isinstance(body.get(n), Mapping)), {}
-    )
-    numbers |= {name: value for name, value in inner.items() if _is_number(value)}
-    step = next((numbers[name] for name in _STEPS if numbers.get(name) is not None), None)
-    total = next((numbers[name] for name in _TOTALS if numbers.get(name) is not None), None)
-    epoch = numbers.get("epoch")
-    counters = {*_STEPS, *_TOTALS, "epoch"}
-    metrics = {n: v for n, v in numbers.items() if n not in counters and n.lower() not in _ASIDE}
-    if (step is None and epoch is None) or not any(LOSS.search(name) for name in metrics):
-        return None
-    if step is not None and (step < 0 or step != int(step)):
-        return None
-    split = str(
-        next((body[n] for n in ("mode", "split", "phase", "stage") if isinstance(body.get(n), str)), "")
-    )
-    losses = [name for name in metrics if LOSS.search(name)]
-    held = bool(_HELD.search(split)) or all(_HELD.search(name) for name in losses)
-    return Printed(
-        Part.VALIDATION if held else Part.TRAINING,
-        None if step is None else int(step),
-        int(total) if total else None,
-        epoch,
-        None,
-        metrics,
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _known(signature: str) -> Any:
@@ -201,14 +170,10 @@ def _known(signature: str) -> Any:
     return read
 
 
-_NEEDLES = ("loss", "nll", "ppl", "perplexity", "reward", "entropy")
 FORMATS = (
     Format("nanoGPT", ("iter", "step "), (_known(r"\b(?:iter|step) \d+: (?:train )?loss \S+, "),)),
     Format("llm.c", ("| loss",), (_known(r"\bstep\s+\d+/\d+ \| (?:train )?loss "),)),
     Format("torchtune", ("| loss:",), (_known(r"\bStep \d+ \| loss:\S+ lr:"),)),
     Format("PyTorch's examples", ("train epoch: ",), (_known(r"\bTrain Epoch: \d+ \[\s*\d+/\d+ \("),)),
 )  # fmt: skip
-PLAIN = (
-    Format("JSON lines", _NEEDLES, (_json,), plain=True, counts_epochs=True),
-    Format("a training loop of its own", _NEEDLES, (_line,), plain=True, counts_epochs=True),
-)
+PLAIN = (Format("a training loop of its own", LOSSES, (_line,), plain=True, counts_epochs=True),)

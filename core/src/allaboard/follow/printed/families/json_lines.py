@@ -1,0 +1,80 @@
+"""Objects of JSON, one a line, with a step or an epoch and a loss among their numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from allaboard.follow.printed.form import LOSS, LOSSES, Format, Part, Printed
+from allaboard.follow.printed.prefixes import prefix_end
+from allaboard.text.untrusted import Limits, Unreadable, parse_json
+
+_HELD = re.compile(r"(?:^|[_ /-])(?:val|valid|validation|eval|test|dev)(?:[_ /-]|$)", re.IGNORECASE)
+_LIMITS = Limits(size=1 << 14, depth=4, values=400, digits=40)
+_STEPS = (
+    "step",
+    "global_step",
+    "steps",
+    "_step",
+    "iteration",
+    "iter",
+    "num_updates",
+    "trainer/global_step",
+    "round",
+)
+_TOTALS = ("total", "total_steps", "max_steps", "num_steps", "max_iters")
+_ASIDE = frozenset({
+    "ts", "time", "timestamp", "pid", "tid", "lineno", "rank", "local_rank", "world_size", "level",
+    "levelno", "thread", "process", "created", "asctime",
+})  # fmt: skip
+
+
+def _json(text: str) -> Printed | None:
+    start = text.find("{")
+    if start < 0 or not text.endswith("}") or '"' not in text or prefix_end(text) < start:
+        return None
+    try:
+        body = parse_json(text[start:], _LIMITS, nonfinite=True, spelling=False)
+    except Unreadable:
+        return None
+    if not isinstance(body, Mapping):
+        return None
+    return _object(body)
+
+
+def _object(body: Mapping[str, Any]) -> Printed | None:
+    numbers = {name: value for name, value in body.items() if _is_number(value)}
+    inner: Mapping[str, Any] = next(
+        (body[n] for n in ("metrics", "data", "logs") if isinstance(body.get(n), Mapping)), {}
+    )
+    numbers |= {name: value for name, value in inner.items() if _is_number(value)}
+    step = next((numbers[name] for name in _STEPS if numbers.get(name) is not None), None)
+    total = next((numbers[name] for name in _TOTALS if numbers.get(name) is not None), None)
+    epoch = numbers.get("epoch")
+    counters = {*_STEPS, *_TOTALS, "epoch"}
+    metrics = {n: v for n, v in numbers.items() if n not in counters and n.lower() not in _ASIDE}
+    if (step is None and epoch is None) or not any(LOSS.search(name) for name in metrics):
+        return None
+    if step is not None and (step < 0 or step != int(step)):
+        return None
+    split = str(
+        next((body[n] for n in ("mode", "split", "phase", "stage") if isinstance(body.get(n), str)), "")
+    )
+    losses = [name for name in metrics if LOSS.search(name)]
+    held = bool(_HELD.search(split)) or all(_HELD.search(name) for name in losses)
+    return Printed(
+        Part.VALIDATION if held else Part.TRAINING,
+        None if step is None else int(step),
+        int(total) if total else None,
+        epoch,
+        None,
+        metrics,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+PLAIN = (Format("JSON lines", LOSSES, (_json,), plain=True, counts_epochs=True),)
