@@ -24,6 +24,7 @@ from allaboard.checkpoints import (
 )
 from allaboard.checkpoints.foreign import Verdict
 from allaboard.checkpoints.foreign.adopting import Adopted, Places, adopt, adopt_at
+from allaboard.checkpoints.listing import save_times
 from allaboard.errors import BadInput, Corrupt
 from allaboard.inside import Checkpointer
 from allaboard.storage import open_store
@@ -207,8 +208,10 @@ def test_a_single_one_is_adopted_by_its_own_name(tmp_path: Path) -> None:
 
 
 def test_a_file_of_ours_by_name_keeps_a_checkpoint_from_being_adopted(job: Store, own: Store) -> None:
-    put(job, "torch_dcp")
     job.write("step-120/manifest.json", b"{}")
+    put(job, "torch_dcp")
+    if (at := job.local_path("step-120/manifest.json")) is not None:
+        os.utime(at, (NOW, NOW))
     [(_, reason)] = adopt_run(own).left
     assert reason.startswith("it has a file manifest.json")
 
@@ -289,3 +292,9 @@ def test_a_script_with_a_checkpointer_goes_on_from_its_own(tmp_path: Path) -> No
     resumed = saver.resume()
     saver.close()
     assert resumed is not None and resumed.step == 3
+
+
+def test_each_manifest_tells_boost_of_a_save(job: Store, own: Store) -> None:
+    put(job, "deepspeed")
+    adopt_run(own)
+    assert len(save_times(own, 100)) == 2
