@@ -15,8 +15,10 @@ from allaboard.checkpoints import (
     best,
     checkpoint_at,
     collect,
+    find,
     latest,
     list_checkpoints,
+    listing,
     prune,
     save,
     scan,
@@ -298,3 +300,12 @@ def test_each_manifest_tells_boost_of_a_save(job: Store, own: Store) -> None:
     put(job, "deepspeed")
     adopt_run(own)
     assert len(save_times(own, 100)) == 2
+
+
+def test_a_place_of_many_runs_is_not_searched_for_another_librarys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        save(open_store(tmp_path / f"digits-{number:08x}"), Manifest(step=7), {"state.pt": b"7"})
+    monkeypatch.setattr(listing, "scan", lambda _: pytest.fail("every run's manifests are read"))
+    assert find(str(tmp_path)) == (str(tmp_path), None)
