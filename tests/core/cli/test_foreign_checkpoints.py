@@ -228,3 +228,13 @@ def test_a_script_of_hugging_face_from_a_kill_to_the_champion(ab: Terminal) -> N
     assert evaluated.code == 0 and evaluated.json["metrics"]["parameters"] > 0, evaluated.text
     promoted = ab("promote", copy["uri"], "--into", "champions", "--metric", "eval_loss", "--json")
     assert promoted.json["promoted"] and promoted.json["champion"]["step"] == copy["step"]
+
+
+def test_the_next_attempt_resumes_and_the_next_generation_begins_from_scratch(foreign: Terminal) -> None:
+    job = a_job(foreign, policy={"restart": "never", "attempts": 1})
+    assert foreign("run", job, "--key", "nightly").code == 1
+    assert foreign("run", job, "--key", "nightly").code == 0
+    newest = str(foreign.folder / "out" / "checkpoint-4")
+    assert given(foreign)[1]["from"] == newest and "checkpoint-6.torn" in given(foreign)[1]["out"]
+    foreign("run", job, "--key", "nightly")
+    assert given(foreign)[-1]["from"] is None and "checkpoint-8" in given(foreign)[-1]["out"]

@@ -295,8 +295,12 @@ def adopted_at(uri: str) -> tuple[Store, Checkpoint] | None:
     folder whose manifest vouches for it. None: there is no such manifest. Raises StorageError.
     """
     store = files = open_store(uri)
+    if not _has_files(store):
+        return None
     for _ in range(_LEVELS_UP):
-        names = [name for name in store.folders()[:LOOKED_AT] if RUN_FOLDER.fullmatch(name)]
+        if (at := store.local_path()) is not None and at == at.parent:
+            return None  # the root of the disk is no job's folder
+        names = [name for name in store.folders() if RUN_FOLDER.fullmatch(name)][:LOOKED_AT]
         for run in (store, *(store.below(name) for name in names)):
             if not any(step_of(name) is not None for name in run.folders()):
                 continue
@@ -308,6 +312,18 @@ def adopted_at(uri: str) -> tuple[Store, Checkpoint] | None:
         except BadInput:
             return None
     return None
+
+
+def _has_files(store: Store) -> bool:
+    """Return whether a checkpoint of another library may be here: a file, or a folder with files of its own.
+    The common folder of many runs has none.
+    """
+    if any("/" not in entry.key for entry in islice(store.entries(), LOOKED_AT)):
+        return True
+    try:
+        return store.above().stat(store.uri.rpartition("/")[2]) is not None
+    except BadInput:
+        return False
 
 
 RUN_FOLDER = re.compile(r".+-[0-9a-f]{8}(-g\d+)?")

@@ -15,8 +15,10 @@ from allaboard.checkpoints import (
     best,
     checkpoint_at,
     collect,
+    find,
     latest,
     list_checkpoints,
+    listing,
     prune,
     save,
     scan,
@@ -24,6 +26,7 @@ from allaboard.checkpoints import (
 )
 from allaboard.checkpoints.foreign import Verdict
 from allaboard.checkpoints.foreign.adopting import Adopted, Places, adopt, adopt_at
+from allaboard.checkpoints.listing import save_times
 from allaboard.errors import BadInput, Corrupt
 from allaboard.inside import Checkpointer
 from allaboard.storage import open_store
@@ -207,8 +210,10 @@ def test_a_single_one_is_adopted_by_its_own_name(tmp_path: Path) -> None:
 
 
 def test_a_file_of_ours_by_name_keeps_a_checkpoint_from_being_adopted(job: Store, own: Store) -> None:
-    put(job, "torch_dcp")
     job.write("step-120/manifest.json", b"{}")
+    put(job, "torch_dcp")
+    if (at := job.local_path("step-120/manifest.json")) is not None:
+        os.utime(at, (NOW, NOW))
     [(_, reason)] = adopt_run(own).left
     assert reason.startswith("it has a file manifest.json")
 
@@ -289,3 +294,18 @@ def test_a_script_with_a_checkpointer_goes_on_from_its_own(tmp_path: Path) -> No
     resumed = saver.resume()
     saver.close()
     assert resumed is not None and resumed.step == 3
+
+
+def test_each_manifest_tells_boost_of_a_save(job: Store, own: Store) -> None:
+    put(job, "deepspeed")
+    adopt_run(own)
+    assert len(save_times(own, 100)) == 2
+
+
+def test_a_place_of_many_runs_is_not_searched_for_another_librarys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        save(open_store(tmp_path / f"digits-{number:08x}"), Manifest(step=7), {"state.pt": b"7"})
+    monkeypatch.setattr(listing, "scan", lambda _: pytest.fail("every run's manifests are read"))
+    assert find(str(tmp_path)) == (str(tmp_path), None)

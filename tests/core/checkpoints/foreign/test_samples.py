@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.checkpoints.foreign import Judgement, Verdict, judge_place
+from allaboard.checkpoints.foreign import Judgement, Verdict, finding, judge_place
 from tests.core.checkpoints.foreign.memory import NOW, folder, store_of
 
 SAMPLES = Path(__file__).with_name("samples")
@@ -216,3 +216,15 @@ def test_a_pickle_is_read_and_never_loaded() -> None:
         file.writestr("archive/data.pkl", hostile)
     judge({"last.ckpt": archive.getvalue(), "a.pt": archive.getvalue()})
     assert not Path("owned").exists()
+
+
+def test_what_was_listed_in_part_is_never_called_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is moved aside because a listing was cut."""
+    files = folder(SAMPLES / "hugging_face_trainer")
+    files["a.pt"] = folder(SAMPLES / "torch_file")["model-step7.pt"]
+    for most in range(len(files) + 1):
+        monkeypatch.setattr(finding, "MOST_ENTRIES", most)
+        verdicts = {item.unit.name: item.verdict for item in judge(files)}
+        assert Verdict.TORN not in verdicts.values()
+        assert verdicts.get("a.pt", Verdict.WHOLE) is Verdict.WHOLE
+        assert most == len(files) or verdicts.get("checkpoint-4") in (None, Verdict.UNKNOWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from allaboard.checkpoints.foreign import (
@@ -45,13 +46,19 @@ def judge_place(store: Store, only: str | None = None) -> list[Judgement]:
     ``only``: the name of one unit. Ours are left out, and so are the folders of runs and what was moved
     aside. Raises StorageError.
     """
-    entries = islice(_entries(store, only), MOST_ENTRIES)
-    tree = _Folder.of(entry for entry in entries if not _is_ours(entry.key))
+    entries = [*islice(_entries(store, only), MOST_ENTRIES + 1)]
+    cut_at = entries[MOST_ENTRIES].key if len(entries) > MOST_ENTRIES else None
+    tree = _Folder.of(entry for entry in entries[:MOST_ENTRIES] if not _is_ours(entry.key))
     judged = (_judge(unit, families) for unit, families in _units(store, tree, "", 0))
-    return sorted(
-        (item for item in judged if item is not None and only in (None, item.unit.name)),
-        key=lambda item: item.unit.name,
-    )
+    wanted = (item for item in judged if item is not None and only in (None, item.unit.name))
+    return sorted((_seen_in_part(item, cut_at) for item in wanted), key=lambda item: item.unit.name)
+
+
+def _seen_in_part(item: Judgement, cut_at: str | None) -> Judgement:
+    """The judgement; unknown where files may be missing because the listing was cut at a key."""
+    if cut_at is None or (item.verdict is Verdict.WHOLE and not cut_at.startswith(f"{item.unit.name}/")):
+        return item
+    return replace(item, verdict=Verdict.UNKNOWN, reason=f"its place holds more than {MOST_ENTRIES} files")
 
 
 def newest(judgements: Iterable[Judgement]) -> Judgement | None:

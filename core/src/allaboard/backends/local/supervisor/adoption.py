@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class Adoption:
         own = self._places.own.local_path()
         if own is None:
             return None
-        return [*_times(own, _LEVELS), *_times(own.parent, _LEVELS)][:_MOST_NAMES]
+        return [*islice(chain(_times(own, _LEVELS), _times(own.parent, _LEVELS)), _MOST_NAMES)]
 
 
 def _times(folder: Path, levels: int) -> Iterator[tuple[str, int, int]]:
