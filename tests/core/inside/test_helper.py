@@ -19,6 +19,7 @@ import pytest
 
 from allaboard.backends.kubernetes.stacks.asking import read
 from allaboard.backends.kubernetes.stacks.by_file import answer_in
+from allaboard.backends.local.host.stacks import _is_python
 from allaboard.diagnosis.start_errors import why_not_started
 from allaboard.job.helper import (
     BY_SHELL,
@@ -361,6 +362,10 @@ def test_the_endpoint_ends_with_the_command(helper: Path) -> None:
     assert f"PPid:\t{process.pid}\n" in status
     assert int(status.split("RssAnon:")[1].split()[0]) < 10 * 1024, "kB"
     assert os.getpgid(int(token.parts[2])) != os.getpgid(process.pid), "nothing sent to the group reaches it"
+    assert not _is_python(int(token.parts[2])), "py-spy is not sent to it"
+    if os.geteuid() == 0 and shutil.which("setpriv"):
+        others = run(["setpriv", "--reuid", "54321", "--clear-groups", "cat", str(token)], environment())
+        assert others.returncode != 0 and others.stdout == "" and len(token.read_text()) == 48
     process.kill()
     out, _ = process.communicate(timeout=10)  # at once: it holds the log open no longer
     assert out == ""
