@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.stacks.asking import read
+from allaboard.backends.kubernetes.stacks.by_file import answer_in
+from allaboard.backends.local.host.stacks import _is_python
 from allaboard.diagnosis.start_errors import why_not_started
 from allaboard.job.helper import (
     BY_SHELL,
@@ -145,6 +147,55 @@ def test_py_spy_reads_the_script_and_not_the_endpoint(helper: Path, tmp_path: Pa
         process.communicate("")
 
 
+def test_who_is_asked_by_a_file_answers_in_its_log(python: Path, helper: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    (tmp_path / "stands.py").write_text(STANDS)
+    process = subprocess.Popen(
+        started_by(helper, ["python3", "stands.py"]),
+        cwd=tmp_path,
+        env=environment(python, ALLABOARD_RUN="asked-by-a-file", ALLABOARD_ASKED=str(asked)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        asked.write_text("17")
+        lines = [process.stdout.readline() for _ in range(2)]
+    finally:
+        process.communicate("")
+    answer = answer_in(
+        "".join(f"2026-11-25T01:00:00Z {line}" for line in lines).encode(), "17", 0, a_member()
+    )
+    assert answer is not None and [look.frames[0].function for look in answer.looks] == ["load"]
+
+
+@pytest.mark.thorough
+def test_torchrun(helper: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "posts.py").write_text(POSTS)
+    command = ["torchrun", "--nproc-per-node=2", str(tmp_path / "posts.py")]
+    done = run(started_by(helper, command), environment(OMP_NUM_THREADS="1", HOME=str(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("answer 200") == 2 and done.stdout.count('"kind":"progress"') == 2
+
+
+@pytest.mark.parametrize("file", ["endpoint.py", "python/sitecustomize.py"])
+def test_a_python_that_knows_no_anonymous_files(helper: Path, file: str) -> None:
+    """As conda's, which is built for an old glibc."""
+    given = "anonymous = {'endpoint.py': lambda: made['_anonymous_file']('a-name', made['_libc']())}"
+    script = (
+        "import os, sys\ndel os.memfd_create\n"
+        f"made = {{'__name__': 'made', '__file__': {str(helper / file)!r}}}\n"
+        f"exec(compile(open({str(helper / file)!r}).read(), 'made', 'exec'), made)\n{given}\n"
+        f"anonymous.get({file!r}, lambda: None)()\n"
+        "names = [f'/proc/self/fd/{fd}' for fd in os.listdir('/proc/self/fd')]\n"
+        "print([os.readlink(name) for name in names if os.path.lexists(name)])\n"
+    )
+    done = run([sys.executable, "-c", script], environment())
+    assert "/memfd:a" in done.stdout, done.stderr
+
+
 def test_signals_reach_the_command_once(python: Path, helper: Path, tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text(COUNTS)
     process = subprocess.Popen(
@@ -201,6 +252,12 @@ def test_a_program_that_is_not_there_is_told_as_the_runtime_tells_it(
     end = as_start_error({"exitCode": done.returncode, "reason": "Error", "message": message})
     assert (end["reason"], end["message"]) == ("StartError", f'exec: "{program}": {reason}')
     assert program in why_not_started(end["message"])[1]
+
+
+def test_an_image_without_a_shell_is_told_what_to_do() -> None:
+    message = 'failed to create containerd task: exec: "/bin/sh": stat /bin/sh: no such file or directory'
+    _, sentence, passes = why_not_started(message)
+    assert "'/bin/sh' is not in its image" in sentence and "say inject: off" in sentence and not passes
 
 
 @pytest.mark.parametrize(
@@ -305,6 +362,10 @@ def test_the_endpoint_ends_with_the_command(helper: Path) -> None:
     assert f"PPid:\t{process.pid}\n" in status
     assert int(status.split("RssAnon:")[1].split()[0]) < 10 * 1024, "kB"
     assert os.getpgid(int(token.parts[2])) != os.getpgid(process.pid), "nothing sent to the group reaches it"
+    assert not _is_python(int(token.parts[2])), "py-spy is not sent to it"
+    if os.geteuid() == 0 and shutil.which("setpriv"):
+        others = run(["setpriv", "--reuid", "54321", "--clear-groups", "cat", str(token)], environment())
+        assert others.returncode != 0 and others.stdout == "" and len(token.read_text()) == 48
     process.kill()
     out, _ = process.communicate(timeout=10)  # at once: it holds the log open no longer
     assert out == ""

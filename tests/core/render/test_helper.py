@@ -71,6 +71,7 @@ def test_it_stands_around_the_command(engine: str) -> None:
         m for m in manifests if m["kind"] == "ConfigMap" and m["metadata"]["name"].endswith("-helper")
     ]
     assert manifests.index(helper) < len(manifests) - 1, "it is there before the job"
+    assert helper["immutable"] is True
     assert {*helper["data"]} == {"start.sh", "start.py", "endpoint.py", "python-sitecustomize.py"}
     commands = [command for command in within(manifests, "command") if command]
     ours = [command for command in commands if command[-3:] == COMMAND]

@@ -100,7 +100,8 @@ def _gap(layout: Layout, role: str, template: Mapping[str, Any], trains: str) ->
 
 
 def _main(template: Mapping[str, Any], trains: str) -> Mapping[str, Any]:
-    return next(container for container in template["spec"]["containers"] if container.get("name") == trains)
+    containers = template["spec"]["containers"]
+    return next((container for container in containers if container.get("name") == trains), {})
 
 
 def _values(items: Any, name: str) -> list[Any]:

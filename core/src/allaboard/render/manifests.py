@@ -118,7 +118,9 @@ def render(
     if files:
         extras.append(_config_map(labels.code_name(layout.name), facts, files, keys))
     if any(map(helpers.is_helped, templates.values())):
-        extras.append(_config_map(labels.helper_name(layout.name), facts, helping, helper_keys))
+        # Nobody changes what runs in the containers, and kubelets need not watch it.
+        name = labels.helper_name(layout.name)
+        extras.append({**_config_map(name, facts, helping, helper_keys), "immutable": True})
     extras += devices.objects(layout, facts.namespace)
     if plan.how == "marks":
         extras += GANGS[plan.gang].objects(plan)

@@ -154,6 +154,29 @@ def test_a_fresh_key_takes_five_requests_or_three_without_the_helper(cluster: Fa
     ), "and, once it is started, two that look for records past their age and for Leases of the dead"
 
 
+def test_a_run_of_a_release_without_the_helper_goes_on(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is adopted as it is. One whose client died before there was a job gets the helper."""
+    other, prepare = FakeCluster(), "allaboard.backends.kubernetes.lifecycle.prepare.helper_files"
+    with monkeypatch.context() as older:
+        older.setattr(prepare, lambda asks: {})
+        first = cluster.backend().launch(a_plan(), ME)
+        running(cluster, cluster.backend(), first.run)
+        with suppress(Died, BackendUnreachable):
+            other.backend({1: "die-after"}).launch(a_plan(), ME)
+    assert cluster.one(CONFIGMAPS, f"{first.run}-helper") is None
+    again = cluster.backend().launch(a_plan(), ME)
+    assert again.adopted and again.attempt == 1 and cluster.one(CONFIGMAPS, f"{first.run}-helper") is None
+    handle = other.backend().launch(a_plan(), ME)
+    helper = other.one(CONFIGMAPS, f"{handle.run}-helper")
+    assert helper is not None and len(helper["metadata"]["ownerReferences"]) == 1
+    for place, run in ((cluster, first.run), (other, handle.run)):
+        place.backend().stop(place.backend().launch(a_plan(), ME), ME, "me", "enough")
+        place.tick(60)
+        assert place.one(CONFIGMAPS, f"{run}-helper") is None
+
+
 def test_live_the_same_owner_and_a_crashed_one_are_adopted(cluster: FakeCluster) -> None:
     first = cluster.backend().launch(a_plan(), ME)
     running(cluster, cluster.backend(), first.run)
