@@ -241,7 +241,7 @@ def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
 
 
 def _marks(looks: Sequence[ProcessLook], cause: HangCause) -> tuple[object, ...] | None:
-    """Where the ranks stand, and in which collective; the same in a later look where none of them has moved.
+    """The places of the ranks, and their collectives; equal in a later look if none of them has moved.
     None: one of them moves in this look.
     """
     marks: list[object] = []
