@@ -33,6 +33,10 @@ _AGENT = ("torch/distributed/run.py", "torch/distributed/elastic/agent/")
 _LOADER = ("torch/utils/data/dataloader.py", "multiprocessing/")
 _COUNTED = Limits(size=1 << 18, depth=8, values=20_000, digits=20)
 _SPIED = Limits(size=1 << 20, depth=8, values=100_000, digits=20)
+MOVES, MOVES_WAITING = 30.0, 8.0
+"""Times in a second that a main thread goes to sleep which reads or downloads; and that of a rank whose
+collectives are not counted, and which takes part in steps.
+"""
 COMPUTES = 0.2
 """Share of the time between two looks that a process computes which does not merely wait."""
 
@@ -57,7 +61,8 @@ class Frame:
 class ProcessLook:
     """One process of a member at two moments. ``frames``: of its main thread, the innermost first; ``state``:
     the kernel's letter; ``busy``: the share of the time in between that it computed; ``member``: its name;
-    ``pending``: the number of the collective that it has entered and that is not done.
+    ``pending``: the number of the collective that it has entered and that is not done; ``switches``: times in
+    a second that its main thread went to sleep, which one that waits for ever does not.
     """
 
     pid: int
@@ -68,6 +73,7 @@ class ProcessLook:
     state: str
     busy: float
     pending: int | None = None
+    switches: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +223,37 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
     who = f"all {len(waiting)} ranks that answered" if len(waiting) > 1 else f"rank {first}"
     where = _plural(lines[first]) if len(waiting) > 1 else lines[first]
     return HangCause(f"{who} {where}: look at the network, and for a rank that is gone", (), lines)
+
+
+def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
+    """The hang that several looks at the same processes show: ranks wait for one another, and those for which
+    they wait do not move. None: no rank waits, or something moves.
+    """
+    causes = [cause_of_hang(looks) for looks in rounds]
+    last = causes[-1] if causes else None
+    if last is None or not (last.blame or last.mismatch):
+        return None
+    same = all(c is not None and (c.blame, c.mismatch) == (last.blame, last.mismatch) for c in causes)
+    marks = [_marks(looks, last) for looks in rounds]
+    if not same or None in marks or any(mark != marks[0] for mark in marks):
+        return None
+    return last
+
+
+def _marks(looks: Sequence[ProcessLook], cause: HangCause) -> tuple[object, ...] | None:
+    """The places of the ranks, and their collectives; equal in a later look if none of them has moved.
+    None: one of them moves in this look.
+    """
+    marks: list[object] = []
+    for place in positions(looks):
+        look, waits = place.look, place.operation is not None
+        helpers = [helper for helper in looks if helper.parent == look.pid] if not waits else []
+        for process in (look, *helpers):
+            most = MOVES_WAITING if waits and look.pending is None else MOVES
+            if process.busy >= COMPUTES or process.state in "RD" or process.switches > most:
+                return None
+            marks.append((process.pid, process.frames, process.pending))
+    return tuple(marks)
 
 
 def diagnose_stacks(

@@ -33,7 +33,10 @@ from allaboard.cli import app
 from allaboard.cli.place import Place
 from allaboard.diagnosis.stacks import cause_of_hang
 from allaboard.diagnosis.stragglers import LOOKS
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from allaboard.testing import FakeCluster
+from tests.core.backends.kubernetes.test_backend import ME, a_plan
 from tests.core.backends.kubernetes.test_backend import cluster as cluster_of
 from tests.core.backends.kubernetes.test_hang import later, stands
 
@@ -277,6 +280,24 @@ def test_the_rank_that_holds_up_the_others_is_said(cluster: FakeCluster) -> None
     asked = cluster.requests.count(("exec", "pods", f"{run}-worker-0"))
     assert later(cluster, backend, run, 31).stall == seen.stall
     assert cluster.requests.count(("exec", "pods", f"{run}-worker-0")) == asked == 1
+
+
+@pytest.mark.parametrize(("busy", "hangs"), [(0.0, True), (0.9, False)])
+def test_before_the_first_line_several_looks_must_show_a_hang(
+    cluster: FakeCluster, busy: float, hangs: bool
+) -> None:
+    backend = cluster.backend()
+    run = backend.launch(a_plan(policy={"hang": {"after": "1m", "then": "fail"}}), ME).run
+    cluster.tick(3)
+    assert state_of(backend.observe(run)) is State.RUNNING
+    cluster.executed[f"{run}-master-0"] = printed(look(rank=0, text=REDUCES))
+    cluster.executed[f"{run}-worker-0"] = printed(look(rank=1, busy=busy))
+    seen = [later(cluster, backend, run, 65) for _ in range(8)]
+    stalls = [each.stall for each in seen]
+    assert stalls[:2] == [None, None] and (stalls[-1] is not None) is hangs, stalls
+    if hangs:
+        assert stalls[-1] is not None and stalls[-1].blame == "rank 1"
+        assert seen[-1].limit is not None and seen[-1].limit.left <= 0
 
 
 def test_without_the_right_it_says_what_to_grant(cluster: FakeCluster) -> None:

@@ -121,7 +121,7 @@ def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
 
 
 def _stand(backend: Backend, seen: Observation) -> Standing | None:
-    """Where the members of a run stand that goes on; None: it does not, or it is a job of others."""
+    """The places of the members of a run that goes on; None: it does not, or it is a job of others."""
     if state_of(seen) is not State.RUNNING or not hasattr(backend, "standing"):
         return None
     return cast("LocalBackend | KubernetesBackend", backend).standing(seen.run)

@@ -13,6 +13,7 @@ from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.diagnosis.stacks import ProcessLook
 from allaboard.runs.observation import Doubt, Stall
 
 STACKS_AGAIN, STACKS_SELDOM = 60.0, 3600.0
@@ -42,10 +43,13 @@ class AttemptHistory:
     knows_last_good: bool = False
     word: str = ""
     word_at: float = 0.0
+    rounds: tuple[tuple[ProcessLook, ...], ...] = ()
+    """The last looks at the processes of members that have written nothing yet."""
 
     def moves(self) -> None:
         """Note that it makes progress, or does not run."""
         self.stall, self.stacks_due, self.pause, self.word = None, 0.0, STACKS_AGAIN, ""
+        self.rounds = ()
 
     def take_turn(self, now: float) -> bool:
         """True when its members are to be asked for their stacks now; each time after a longer pause."""

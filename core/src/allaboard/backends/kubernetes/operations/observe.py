@@ -53,7 +53,15 @@ from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.follow.run_record import RunRecord, last_good
-from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
+from allaboard.follow.stall import (
+    ROUNDS,
+    Movement,
+    is_late_from_the_start,
+    is_overdue,
+    stall_before_progress,
+    stall_of,
+    stall_of_silence,
+)
 from allaboard.render import labels
 from allaboard.runs.layout import Layout
 from allaboard.runs.observation import Observation, Stall, State
@@ -299,8 +307,10 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
         return
     asked = silence.to_ask(container_runs(layout, objects.pods))
     begun = max((container_run.begun or 0.0 for container_run in asked), default=0.0)
-    # Before the first line of this start the clocks of phases rule.
-    if movement.since < begun or not is_overdue(policy.hang_after, movement, objects.now):
+    if movement.since < begun or not movement.has_begun:
+        _look_before_progress(api, history, objects, asked, begun)
+        return
+    if not is_overdue(policy.hang_after, movement, objects.now):
         history.moves()
         return
     if collector.is_behind or objects.now - history.asked < HANG_EVERY:
@@ -329,6 +339,34 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
         answer = ask_stacks(api, asked)
     if answer is not None:
         history.stall = _stall_of(answer, last, sure=policy.hang_after is not None)
+
+
+def _look_before_progress(
+    api: Api, history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun], begun: float
+) -> None:
+    """Look again and again at a run whose members have written nothing since all of them run, ``begun``."""
+    policy, collector = Layout.from_dict(objects.stored.layout).policy, history.collector
+    movement = collector.movement.started_again(begun)
+    if not is_late_from_the_start(policy.hang_after, movement, objects.now):
+        history.moves()
+        return
+    if history.stall is not None or collector.is_behind or objects.now - history.asked < HANG_EVERY:
+        return
+    history.asked = objects.now
+    by_word = policy.hang_ask == "file"
+    newest = max(silence.read_last_times(api, tries, answers=by_word).values(), default=objects.now)
+    if newest > begun:
+        collector.movement = collector.movement.moved(newest)
+        history.moves()
+        return
+    answers: StacksSeen | None = None
+    if by_word:
+        answers = _answers_by_file(api, history, objects, tries)
+    elif history.take_turn(objects.now):
+        answers = ask_stacks(api, tries)
+    if answers is not None and answers.looks:
+        history.rounds = (*history.rounds, answers.looks)[-ROUNDS:]
+        history.stall = stall_before_progress(history.rounds, begun)
 
 
 def _answers_by_file(

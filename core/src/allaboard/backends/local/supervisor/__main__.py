@@ -55,7 +55,13 @@ from allaboard.backends.local.supervisor.environment import (
     with_checkpoint,
 )
 from allaboard.backends.local.supervisor.hang import HangWatch
-from allaboard.backends.local.supervisor.probes import LogWatch, excerpt, probe_port, resolve_checkpoint_link
+from allaboard.backends.local.supervisor.probes import (
+    LogWatch,
+    excerpt,
+    first_lines,
+    probe_port,
+    resolve_checkpoint_link,
+)
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_value, secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
@@ -66,6 +72,7 @@ from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
+from allaboard.follow.stall import is_sign
 from allaboard.runs.layout import Group, Layout, Member
 from allaboard.runs.observation import Doubt, Event, Observation, Progress, Slow, Stall, State, Stop
 from allaboard.runs.setup import TOKEN, TOKEN_KEY
@@ -144,6 +151,8 @@ class Supervisor:
             if watched
             else None
         )
+        self.first_signs: int | bool | None = None
+        """True: a member has written a sign of progress; else the bytes in which none was seen."""
         self.slowness = SlowWatch(plan["mark"]) if watched else None
         self.adoption = _adoption(self.layout, plan)
         self.handed: str | None = None
@@ -696,7 +705,7 @@ class Supervisor:
         """Look for a hang: members run but do not progress. Act on it as policy.hang says."""
         if self.hang is None or self.operator.ended:
             return
-        written = sum(watch.offset for watch in self.watches.values())
+        written = self._written()
         news = self.hang.look(written, self.operator.is_training, time.monotonic(), now)
         if news is None:
             return
@@ -706,6 +715,16 @@ class Supervisor:
         else:
             text = f"the run makes progress again, after {show_seconds(news)} without a sign of progress"
             self.operator.events.append(Event(now, "Normal", "MovesAgain", self.layout.run, text))
+
+    def _written(self) -> int:
+        """Bytes in all logs; 0 as long as they hold no sign of progress since the members started."""
+        written = sum(watch.offset for watch in self.watches.values())
+        if not self.operator.is_training:
+            self.first_signs = None
+        elif self.first_signs is not True and written != self.first_signs:
+            seen = any(map(is_sign, (line for w in self.watches.values() for line in first_lines(w.path))))
+            self.first_signs = True if seen else written
+        return written if self.first_signs is True else 0
 
     def _probe_speed(self, now: float) -> None:
         """Look for a rank that holds up the others."""
