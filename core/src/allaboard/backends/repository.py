@@ -88,14 +88,13 @@ def commit_of(url: str, ref: str, token: str | None, environ: Mapping[str, str])
     except subprocess.TimeoutExpired:
         raise _wrong("code.git", f"{show(url)} did not answer within {TIMEOUT:g} s") from None
     if done.returncode:
-        told = done.stderr[-_MOST:].decode("utf-8", "replace").strip().splitlines() or [
-            "git ls-remote failed"
-        ]
-        reason = hide_known(show(told[-1], 300, quote=False), [token] if token else [])
+        lines = done.stderr[-_MOST:].decode("utf-8", "replace").strip().splitlines()
+        last = lines[-1] if lines else "git ls-remote failed"
+        reason = hide_known(show(last, 300, quote=False), [token] if token else [])
         raise _wrong("code.git", f"{show(url)} cannot be read from here: {reason}")
     answered = done.stdout[:_MOST].decode("ascii", "replace").splitlines()
-    lines = [line.split("\t", 1) for line in answered if re.fullmatch(r"[0-9a-f]{40}\t\S+", line)]
-    refs = {name: commit for commit, name in lines}
+    pairs = [line.split("\t", 1) for line in answered if re.fullmatch(r"[0-9a-f]{40}\t\S+", line)]
+    refs = {name: commit for commit, name in pairs}
     for name in (ref, f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}"):
         if name in refs:
             return refs[name]

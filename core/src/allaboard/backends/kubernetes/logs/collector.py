@@ -342,8 +342,8 @@ class EvidenceCollector:
             self.report = apply_reports(self.report, lines, lines[-1][0], self.own, self._reader(id))
 
     def _goes_on(self, id: str, at: int, text: str, now: float) -> tuple[float, str] | None:
-        """What a line without an end says since the last look, as far as it is redrawn (``\\r``), with its
-        time: that of its beginning, and what went by since that was seen. None: nothing new.
+        """The new part of a line without an end, as far as it is redrawn (``\\r``), with its time: that of
+        its beginning, and what went by since that was seen. None: nothing new.
         """
         known = self._open_lines.get(id)
         if known is None or known.at != at:
