@@ -490,7 +490,7 @@ class Fields(TypedDict, total=False):
     inject: Annotated[
         Literal["off"],
         "choice",
-        "the helper of members: off leaves it out, and with it stacks and progress by Kubeflow's protocol, "
+        "the helper of members: off leaves it out, and with it progress by Kubeflow's protocol, and stacks "
         "where the image has no allaboard",
         "off",
         "it comes with every pod, as a mount",
