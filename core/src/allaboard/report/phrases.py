@@ -152,7 +152,9 @@ def progress_phrase(seen: Observation, *, brief: bool = False) -> str:
     parts = [step_phrase(seen.progress.step, seen.progress.total) + done]
     if not brief:
         metrics = {name: value for name, value in seen.progress.metrics.items() if name != SPEED}
-        parts += [f"{name} {number(value)}" for name, value in _foremost(metrics, seen.progress.format).items()]
+        parts += [
+            f"{name} {number(value)}" for name, value in _foremost(metrics, seen.progress.format).items()
+        ]
         parts += [f"{pace:.3g} steps/s"] if pace is not None else []
     if rest and not state_of(seen).is_final:
         parts.append(f"{show_seconds(rest)} left")
