@@ -248,9 +248,12 @@ def _marks(looks: Sequence[ProcessLook], cause: HangCause) -> tuple[object, ...]
     for place in positions(looks):
         look, waits = place.look, place.operation is not None
         helpers = [helper for helper in looks if helper.parent == look.pid] if not waits else []
+        # The store of the rendezvous looks for its members a hundred times in a second.
+        polls = place.operation == "init_process_group"
+        most = MOVES_WAITING if waits and look.pending is None else MOVES
         for process in (look, *helpers):
-            most = MOVES_WAITING if waits and look.pending is None else MOVES
-            if process.busy >= COMPUTES or process.state in "RD" or process.switches > most:
+            moves = process.switches > most and not polls
+            if process.busy >= COMPUTES or process.state in "RD" or moves:
                 return None
             marks.append((process.pid, process.frames, process.pending))
     return tuple(marks)
