@@ -12,6 +12,7 @@ UV_VERSION := 0.13.9
 AIRFLOW := .venv/airflow
 KFP := .venv/kfp
 DOCS := .venv/docs
+FRAMEWORKS := .venv/frameworks
 UV := .venv/uv/bin/uv
 OURS_AIRFLOW := core provider
 OURS_KFP := core kfp_components
@@ -28,12 +29,14 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture adoption docs pictures ui lock clean
+.PHONY: help env frameworks demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture adoption docs pictures ui lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(AIRFLOW)/.made $(KFP)/.made ## the two environments, .venv/airflow and .venv/kfp (some 6 GB on disk, torch above all)
+
+frameworks: $(FRAMEWORKS)/.locked ## the libraries whose checkpoints are known, .venv/frameworks; tests skip without it (6 GB, most of them shared)
 
 demo: $(AIRFLOW)/.made ## train, evaluate and promote through Airflow, on this machine
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
@@ -52,7 +55,7 @@ test: env ## what needs no cluster, in both environments, but for the long round
 	@$(call compiled,$(KFP),$(OURS_KFP))
 	@$(AIRFLOW)/bin/python tests/run.py $(ARGS)
 
-test-all: env ## every test that needs no cluster
+test-all: env frameworks ## every test that needs no cluster
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@$(call compiled,$(KFP),$(OURS_KFP))
 	@$(AIRFLOW)/bin/python tests/run.py --all $(ARGS)
@@ -124,6 +127,7 @@ lock: .venv/uv/$(UV_VERSION) ## resolve the locks anew (make lock ARGS=--upgrade
 	$(call lock,airflow)
 	$(call lock,kfp)
 	$(call lock,docs)
+	$(call lock,frameworks)
 
 clean: ## remove the environments, all caches and what builds and examples left
 	@test ! -e .allaboard/cluster/plane.json || $(AIRFLOW)/bin/python -m tests.cluster down
@@ -133,12 +137,12 @@ clean: ## remove the environments, all caches and what builds and examples left
 # --- how the environments are made ---------------------------------------------------------------------------
 
 # $(1) name: what its lock says, made where it is not there. Wheels only, nothing is compiled on this machine; but
-# kfp-server-api, pure Python, is published as a source archive alone.
+# kfp-server-api and deepspeed, pure Python here, are published as source archives alone.
 define locked
 echo "making .venv/$(1) from tests/requirements-$(1).lock (the first time it downloads: some minutes)"; \
 test -x .venv/$(1)/bin/python || $(UV) venv --quiet --clear --python .venv/uv/bin/python .venv/$(1) && \
 $(UV) pip sync $(QUIET) --python .venv/$(1)/bin/python --compile-bytecode \
-  --only-binary :all: --no-binary kfp-server-api tests/requirements-$(1).lock
+  --only-binary :all: --no-binary kfp-server-api --no-binary deepspeed tests/requirements-$(1).lock
 endef
 
 # $(1) environment, $(2) our distributions: editable, built by the hatchling of the lock, without a network

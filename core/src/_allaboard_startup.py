@@ -9,8 +9,8 @@ from importlib.machinery import PathFinder, SourceFileLoader
 
 
 def _begin() -> None:
-    found = PathFinder.find_spec("allaboard")
-    for folder in (found and found.submodule_search_locations) or ():
+    spec = PathFinder.find_spec("allaboard")
+    for folder in (spec and spec.submodule_search_locations) or ():
         path = os.path.join(folder, "inside", "startup", "sitecustomize.py")  # noqa: PTH118  (at every start)
         code = SourceFileLoader(__name__, path).get_code(__name__)
         if code is not None:

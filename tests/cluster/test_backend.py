@@ -233,7 +233,7 @@ def test_what_a_dead_client_left_is_found_and_stopped(ab: Shell, plane: ControlP
         change = {"metadata": {"annotations": {labels.PREFIX + "followed": f"{time.time() - ago:.0f}"}}}
         plane.api.patch(body, change)
         (orphan,) = ab("list", "--orphans", "--json").json["orphans"]
-        assert (orphan["kind"], orphan["run"]) == ("run", run) and "follows it no more" in orphan["why"]
+        assert (orphan["kind"], orphan["run"]) == ("run", run) and "no longer follows it" in orphan["why"]
         (tidied,) = ab("stop", "--orphans", "--json").json["orphans"]
         assert tidied["done"] is gone, tidied
     until("its end", lambda: ab.state(run) == "stopped", 60)

@@ -141,7 +141,7 @@ def test_one_that_replaces_it_is_not_touched(
     api.delete(PYTORCHJOBS, "nightly", propagation="Foreground")
     until("it to be gone", lambda: not api.list(PYTORCHJOBS)[0], 60)
     other = make()
-    with pytest.raises(OwnershipConflict, match="is another one than was looked at"):
+    with pytest.raises(OwnershipConflict, match="is not the object that was looked at"):
         if verb == "stop":
             job.stop(handle_of(seen), Owner("nobody"), "ann", "enough")
         else:

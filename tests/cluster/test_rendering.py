@@ -488,5 +488,5 @@ def test_what_is_printed_is_what_a_launch_sends(cluster: Cluster, namespace: str
     beside = ("SelfSubjectAccessReview", "Lease")  # what a launch asks and keeps for itself
     meant = [b for b in sent if b["kind"] not in beside and b["metadata"].get("name") != PROBE]
     own = [b for b in meant if "record" not in b.get("data", {})]
-    assert [m["kind"] for m in own] == ["ConfigMap", "PodGroup", "PyTorchJob"]
+    assert [m["kind"] for m in own] == ["ConfigMap", "ConfigMap", "PodGroup", "PyTorchJob"]
     assert to_yaml(own) == printed

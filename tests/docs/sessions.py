@@ -27,8 +27,9 @@ CLUSTERS = re.compile(
 )
 
 SCRIPT = """
+import os
 from allaboard.inside import Checkpointer, report
-saves = Checkpointer()
+saves = Checkpointer(os.environ.get("ALLABOARD_CHECKPOINTS", "saves"))
 for step in range(1, 101):
     report(step, 100, loss=1 / step)
     saves.step(step, lambda: b"the state", metrics={"val_loss": 1 / step})

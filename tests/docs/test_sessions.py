@@ -4,6 +4,8 @@ tests/cluster/test_documents.py.
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,20 @@ def test_a_reader_types_what_a_document_shows(document: Path, tmp_path: Path) ->
         reader.write("train.py", BROKEN)
         reader.write("mine.yaml", "{name: mine, command: [python, train.py], policy: {restart: never}}")
         reader.types("allaboard run mine.yaml", codes=(1,))
+    if document == ROOT / "core/docs/how-to/checkpoints.md":
+        _save_as_hugging_face_does(tmp_path / "out" / "checkpoint-500")
+        reader.write("evaluate.yaml", "{name: judge, command: [python, -c, pass]}")
     for line in lines(document):
         if of_cluster(line) or line == "allaboard demo":  # tests/core/cli/test_demo.py
             continue
         print(line, reader.types(line), sep="\n")
+
+
+def _save_as_hugging_face_does(folder: Path) -> None:
+    """A checkpoint of step 500, as a script of the reader's has left it."""
+    sample = ROOT / "tests/core/checkpoints/foreign/samples/hugging_face_trainer/checkpoint-4"
+    shutil.copytree(sample, folder)
+    state = folder / "trainer_state.json"
+    state.write_text(state.read_text().replace('"global_step": 4', '"global_step": 500'))
+    for path in folder.iterdir():
+        os.utime(path, (1_700_000_000, 1_700_000_000))

@@ -56,7 +56,7 @@ def test_a_wheel_holds_the_package_its_types_and_the_licence(built: Built) -> No
     code = {
         f"{built.dist.package}/{p.relative_to(source)}"
         for p in source.rglob("*")
-        if p.suffix in (".py", ".typed", ".css", ".js", ".yaml", ".toml")
+        if p.suffix in (".py", ".sh", ".typed", ".css", ".js", ".yaml", ".toml")
     }
     files = built.files()
     code |= {name for name in STARTUP if built.dist is CORE}

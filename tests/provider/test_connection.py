@@ -266,7 +266,7 @@ def test_without_airflows_kubernetes_provider_it_is_said_what_to_install(
 @pytest.mark.parametrize(
     ("lab", "words"),
     [
-        ({"in_cluster": True}, "no pod of a cluster|Service host"),
+        ({"in_cluster": True}, "is not in a pod|Service host"),
         ({"kube_config_path": "/nowhere/config"}, "/nowhere/config"),
         ({"kube_config": "{: hush-hush"}, "kube_config is not valid YAML"),
         ({"kube_config": "hush-hush"}, "kube_config"),

@@ -102,6 +102,16 @@ def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
 
 
 @pytest.mark.thorough
+def test_a_decorated_function_trains_with_the_results_of_other_tasks(live: Live) -> None:
+    run = live.start("decorated")
+    run.wait_task("success", map_index=0)
+    run.wait_task("success", map_index=1)
+    metrics = [run.xcom(map_index=n)["metrics"] for n in (0, 1)]
+    assert metrics[0] == {"sum": 3, "world": 2, "run_id": run.name}
+    assert metrics[1]["sum"] == 7
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("dag", ["from_file", "from_text"])
 def test_a_hostile_conf_stays_one_word_of_a_job_that_is_a_file_or_a_text(live: Live, dag: str) -> None:
     note = 'a", "command": ["touch", "owned"], "x": "{{ 7 * 7 }}'

@@ -66,6 +66,13 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "patience": ("auto", "off", 90, "10m"),
     "processes": ("auto", "cpu", "gpu", 1, 4),
     "paths": ([], ["train.py"], ["./a/b.py", "a-b.py", "ä.bin"]),
+    "requirements": (["einops"], ["a==1", f"x[y]>=1; python_version < '4' --hash=sha256:{'0' * 64}"]),
+    "index": ("https://pypi.lab/simple", "http://127.0.0.1:8080"),
+    "repository": ("https://git.lab/train.git", "git@git.lab:team/train.git", "file:///srv/train.git"),
+    "ref": ("main", "v1.0", "feature/a-1"),
+    "commit": ("0" * 40,),
+    "digest": ("0" * 64,),
+    "file": (".", "src", "./a/b"),
     "environment": VARIABLES,
     "source": (
         {"nfs": {"server": "nas", "path": "/sets"}},
@@ -102,7 +109,15 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "every": (0, -1, "often", []),
     "patience": (0, -1, "0s", "soon", [], True),
     "processes": ("all", 0, -1),
-    "paths": ("train.py", [3], ["../x"], ["/x"]),
+    "code": ("train.py", [3], ["../x"], ["/x"], {"git": "/x"}),
+    "packages": ("einops", [], [3], ["-r x"], {"install": []}),
+    "requirements": ("einops", [], ["-r x"], ["a --no-deps"]),
+    "index": ("", 3, "file:///x", "https://a:b@c"),
+    "repository": ("", 3, "/srv/train.git", "ext::sh -c x", "https://a:b@c/d", "--x"),
+    "ref": ("", 3, "a..b", "--x", "a b"),
+    "commit": ("", 3, "abc", "g" * 40),
+    "digest": ("", 3, "abc"),
+    "file": ("", 3, "/x", "../x"),
     "environment": ("A=b", {"A": None}, {"a b": "c"}, {"A": []}),
     "labels": ("a", {"a b": "c"}, {"a": 1}),
     "annotations": ("a", {"a b": "c"}, {"a": 1}),
@@ -113,6 +128,15 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "list": ("x", {"a": 1}, 3),
     "groups": ("x", [1], {}),
 }
+
+LISTS = {"code": "paths", "packages": "requirements"}
+"""Kind of a field that is a list or, in its place, fields -> the kind of the list."""
+
+
+def _kind_in(base: Any) -> Any:
+    """The typed dictionary of a field that is fields, or a list in their place."""
+    return next(kind for kind in (base, *get_args(base)) if is_typeddict(kind))
+
 
 Job = dict[str, Any]
 Leaf = tuple[str, str, Any, Any]
@@ -151,6 +175,8 @@ def _value(hint: Any, rng: random.Random, density: float) -> Any:
         return [_fields(get_args(base)[0], rng, density) for _ in range(rng.choice((0, 1, 3)))]
     if kind == "any":
         return rng.choice(PODS)
+    if kind in LISTS:
+        return rng.choice(RIGHT[LISTS[kind]]) if rng.random() < 0.5 else _fields(_kind_in(base), rng, density)
     return rng.choice(RIGHT[kind])
 
 
@@ -200,6 +226,7 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     for n, secret in enumerate(job.get("secrets", ())):
         secret |= {"name": rng.choice(RIGHT["object"])}
         secret |= {"mount": f"/secrets/{n}"} if "mount" in secret or not secret.get("env") else {}
+    _put_setup(job, rng)
     if job.get("security") == "restricted":
         job.pop("host_network", None)
     if job.get("policy", {}).get("restart") == "never":
@@ -233,6 +260,26 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     own = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}} if "runPolicy" in engine.FIELDS else {}
     if "engine_spec" in job:
         job["engine_spec"] = own
+
+
+def _put_setup(job: Job, rng: random.Random) -> None:
+    """A repository or a folder; none for ranks that start in other members."""
+    code, packages = job.get("code"), job.get("packages")
+    if job["framework"] == "mpi":
+        job.pop("packages", None)
+        if isinstance(code, dict):
+            job["code"] = ["train.py"]
+        return
+    if isinstance(packages, dict):
+        packages["install"] = rng.choice(RIGHT["requirements"])
+    if isinstance(code, dict):
+        source = rng.choice(("git", "folder"))
+        code |= {source: rng.choice(RIGHT["repository" if source == "git" else "file"])}
+        others = ("folder", "store", "digest") if source == "git" else ("git", "ref", "commit", "secret")
+        for name in others:
+            code.pop(name, None)
+        if not code.get("git", "").startswith("http"):
+            code.pop("secret", None)
 
 
 def _accepted(job: Job) -> Job:
@@ -294,8 +341,8 @@ def _inner(kind: type, fields: Job, path: str) -> Iterator[Leaf]:
         base, its, _ = parts(hint)
         at, value = f"{path}.{name}" if path else name, fields[name]
         yield at, its, fields, name
-        if its == "group":
-            yield from _inner(base, value, at)
+        if its == "group" or (its in LISTS and isinstance(value, dict)):
+            yield from _inner(_kind_in(base), value, at)
         elif its == "list":
             for n, item in enumerate(value):
                 yield from _inner(get_args(base)[0], item, f"{at}[{n}]")
@@ -366,6 +413,7 @@ def every_field(kind: type = Fields, path: str = "") -> Iterator[str]:
         yield at
         inner: Callable[[], type] | None = {
             "group": lambda base=base: base,
+            **dict.fromkeys(LISTS, lambda base=base: _kind_in(base)),
             "list": lambda base=base: get_args(base)[0],
             "groups": lambda base=base: _group_kind(base),
         }.get(its)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         prepare_shards,
         promote,
         train,
+        train_function,
     )
     from allaboard_kfp.identity import identified
     from allaboard_kfp.local_run import start_local
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "prepare_shards",
     "train",
+    "train_function",
     "collect_checkpoint",
     "evaluate",
     "promote",

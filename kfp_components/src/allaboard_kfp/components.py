@@ -202,6 +202,42 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     return Component(train)
 
 
+def train_function(
+    function: Callable[..., Any],
+    arguments: dict[str, Any] | None = None,
+    *,
+    component: Component | None = None,
+    inputs: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Any:
+    """A task of `train` in which every member calls a Python function. The step and its pods need no file of
+    it: its source is shipped in the job (`allaboard.TrainingJob.of_function`).
+
+    :param function: stands by itself: it imports and defines inside its body what it uses.
+    :param arguments: by parameter: JSON values, parameters of the pipeline and outputs of other tasks.
+    :param component: of `make_train`, for another image.
+    :param inputs: other inputs of the component, like ``store`` or ``metric``.
+    :param fields: of the job, like ``workers``.
+
+    Raises BadInput for a function that uses what a member does not have, with its names.
+    """
+    from kfp.dsl.pipeline_channel import PipelineChannel
+
+    from allaboard.job.training_job import TrainingJob
+
+    values = dict(arguments or {})
+    later = {name: value for name, value in values.items() if isinstance(value, PipelineChannel)}
+    job = TrainingJob.of_function(function, {**values, **dict.fromkeys(later)}, **fields)
+    # A pipeline fills words in: the starter of the function reads these after its own arguments.
+    kinds = {name: "text" if _is_text(channel) else "json" for name, channel in later.items()}
+    more = {"args": [f"{kinds[name]}:{name}={channel}" for name, channel in later.items()]} if later else {}
+    return (component or train)(job=job.as_mapping(), **more, **(inputs or {}))
+
+
+def _is_text(channel: Any) -> bool:
+    return str(channel.channel_type).upper() == "STRING"
+
+
 def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component `collect_checkpoint` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
@@ -344,6 +380,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
         reason: str = "",
         single_writer: bool = False,
         store: str = "",
+        despite_flags: bool = False,
     ) -> NamedTuple("Promoted", [("promoted", bool), ("number", int), ("champion", str)]):
         """Make a checkpoint the champion if it is good enough and better than the present one.
 
@@ -362,6 +399,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             reason: why; kept in the record.
             single_writer: nobody else promotes there; needed for stores without conditional writes.
             store: what store:// stands for; empty: ALLABOARD_STORE.
+            despite_flags: promote a checkpoint whose run ended with flags, such as success_doubtful.
 
         Returns:
             promoted: whether it is the champion now.
@@ -383,6 +421,7 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             thresholds=thresholds,
             reason=reason,
             single_writer=single_writer,
+            despite_flags=despite_flags,
             store=store,
             verdict=verdict,
             report=report,

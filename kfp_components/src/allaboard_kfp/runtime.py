@@ -230,7 +230,7 @@ def run_evaluate(
         _, candidate = checkpoint_at(place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact)))
         job_given = job_of(job, job_text, folder, overrides=overrides, environment=environment, args=args)
         place.check_store(job_given.as_mapping())
-        evaluation = evaluation_job(job_given, candidate.uri, lenient=True)
+        evaluation = evaluation_job(job_given, candidate.files, lenient=True)
         runs = place.open_backend()
         at = errors.at = place_of(runs)
         outcome, handle = run_to_the_end(runs, evaluation, place.key, at)
@@ -266,6 +266,7 @@ def run_promote(
     thresholds: str,
     reason: str,
     single_writer: bool,
+    despite_flags: bool,
     store: str,
     verdict: Artifact,
     report: Artifact,
@@ -281,10 +282,11 @@ def run_promote(
         decision = promote(
             registry, uri, measured, Gate.parse(metric or None, mode, better_by, thresholds),
             now=time.time(), reason=reason, single_writer=single_writer,
+            despite_flags=despite_flags,
         )  # fmt: skip
         for check in decision.verdict.checks:
             say(f"{'✓' if check.passed else '✗'} {check.reason}")
-        for problem in decision.problems:
+        for problem in (*decision.notes, *decision.problems):
             say(problem)
         champion = decision.champion
         if decision.promotion is not None:

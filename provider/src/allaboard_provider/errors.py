@@ -137,7 +137,7 @@ Run = Callable[[], str]
 """Gives the name or the key of the run that a task is about."""
 _PASSES = (BackendUnreachable, StorageUnreachable)
 _OF_A_TEMPLATE = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
-"""What the author of a template can mend; everything else is what it asked for."""
+"""Exceptions that the author of a template can mend; any other one comes from a call in it."""
 
 
 @contextmanager

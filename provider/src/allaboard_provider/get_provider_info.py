@@ -55,6 +55,9 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "task-decorators": [
+            {"name": "training", "class-name": "allaboard_provider.decorators.training.training_task"}
+        ],
         "extra-links": ["allaboard_provider.links.TrainingLink"],
         "connection-types": [
             {

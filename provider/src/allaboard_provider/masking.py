@@ -17,7 +17,7 @@ from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 from allaboard.text.redaction import hidden_value, redact_text
 
 _MARK = "\0"
-"""What no text of a job holds."""
+"""A mark that no text of a job holds."""
 
 
 def hidden(text: object) -> str:

@@ -47,7 +47,7 @@ _READING = 10.0
 """Seconds that reading the output of a run may take for a snapshot."""
 
 
-def told(
+def page_value(
     backend: Backend,
     outcome: Outcome,
     now: float,
@@ -225,7 +225,7 @@ def snapshot(backend: Backend, outcome: Outcome, now: float, **how: Any) -> dict
     """The packed snapshot of a run; ``how``: as for `told`. Blocks. Raises AllaboardError."""
     from allaboard.report.page_data import SNAPSHOT
 
-    return pack(told(backend, outcome, now, bounds=SNAPSHOT, **how))
+    return pack(page_value(backend, outcome, now, bounds=SNAPSHOT, **how))
 
 
 def goodput_in(left: Mapping[str, Any] | None) -> float | None:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 FIRST_DELAY = timedelta(minutes=1)
 LONGEST_DELAY = timedelta(minutes=30)
 _WAITS = (Interrupted, ImageTrouble, QueueTimedOut, PlaceFailed)
-"""What another try finds otherwise only after a while."""
+"""Exceptions of troubles that pass, but not at once: the next try waits."""
 
 
 class TrainingRetryPolicy(RetryPolicy):

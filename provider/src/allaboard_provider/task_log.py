@@ -251,8 +251,8 @@ class TaskLog:
         # Triggers keep what was said, so it holds no secret.
         kind, reason = (text and self._redact(text) for text in (kind_of_reason(seen), reason_of(seen)))
         log = self.state
-        said = Said(log.state, log.waiting, log.why, log.why_at, log.reasons)
-        now_said = news(said, state.value, kind, reason, now)
+        last_news = Said(log.state, log.waiting, log.why, log.why_at, log.reasons)
+        now_said = news(last_news, state.value, kind, reason, now)
         if now_said is None:
             return
         log.state, log.waiting, log.why = now_said.state, now_said.kind, now_said.reason

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 MARKS = ("{{", "{%", "{#")
-"""How Jinja's own marks begin."""
+"""The beginnings of Jinja's own marks."""
 
 
 class LeafByLeaf:

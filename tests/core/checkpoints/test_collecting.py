@@ -362,4 +362,5 @@ def test_what_was_collected_has_a_json_form(disk: Store, tmp_path: Path) -> None
         "bytes": source.bytes,
         "copied": source.bytes,
         "notes": [],
+        "flags": None,
     }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.core.checkpoints.foreign.test_samples import SAMPLES
 from tests.core.cli.terminal import Terminal
 from tests.core.s3server import S3Server
 
@@ -185,3 +188,48 @@ def test_a_bucket_that_is_not_there_or_does_not_answer(ab: Terminal, moto: S3Ser
         AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}",
     )
     assert said.code == 5 and said.json["error"]["code"] == "storage_unreachable"
+
+
+JUDGES = """
+import os
+from allaboard.inside import context, result
+result(has_state=int("trainer_state.json" in os.listdir(context().checkpoint)))
+"""
+
+
+def test_a_checkpoint_of_another_library_is_adopted_and_evaluated(ab: Terminal) -> None:
+    out = ab.folder / "out"
+    shutil.copytree(SAMPLES / "hugging_face_trainer", out)
+    shutil.copytree(out / "checkpoint-4", out / "checkpoint-6")
+    (out / "checkpoint-6" / "trainer_state.json").unlink()
+    for path in out.rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    said = ab("checkpoints", "adopt", "out", "--json")
+    assert said.code == 2, said.text
+    assert [item["files"] for item in said.json["adopted"]] == [str(out / "checkpoint-4")]
+    assert said.json["left"] == [
+        {
+            "name": "checkpoint-6",
+            "format": "huggingface-trainer",
+            "verdict": "torn",
+            "reason": "trainer_state.json is missing, which is written last",
+        }
+    ]
+    said = ab("checkpoints", "adopt", "out/checkpoint-4")
+    assert said.code == 0 and said.out == "step 4 had a manifest already\n"
+    assert ab("checkpoints", "verify", "out/checkpoint-4").out == "step 4: whole\n"
+    assert str(out / "checkpoint-4") in ab("checkpoints", "list", "out").out
+    copy = ab("checkpoints", "collect", "out/checkpoint-4", "models", "--json").json
+    assert copy["step"] == 4 and copy["metrics"]["eval_loss"] > 0
+    evaluation = ab.job(JUDGES, "ev.json")
+    for where in ("out/checkpoint-4", copy["uri"]):
+        said = ab("evaluate", evaluation, "--checkpoint", where, "--json")
+        assert said.code == 0 and said.json["metrics"] == {"has_state": 1}, said.text
+    promoted = ab("promote", "out/checkpoint-4", "--into", "store", "--json")
+    assert promoted.code == 0 and promoted.json["promotion"]["step"] == 4, promoted.text
+
+
+def test_adopting_where_nothing_is(ab: Terminal) -> None:
+    (ab.folder / "empty").mkdir()
+    said = ab("checkpoints", "adopt", "empty")
+    assert said.code == 2 and "no checkpoint of a known format is there" in said.err

@@ -69,7 +69,9 @@ def test_a_field_that_a_manifest_has_is_no_field_of_a_job() -> None:
         fields_of({"apiVersion": "v1", "metadata": {"name": "net"}})
 
 
-def test_a_script_is_no_job(ab: Terminal) -> None:
+def test_a_script_of_a_batch_system_is_no_job(ab: Terminal) -> None:
     ab.write("train.sh", "#!/bin/bash\n#SBATCH --nodes=2\nsrun torchrun train.py\n")
     said = ab("run", "train.sh")
-    assert said.code == 2 and "train.sh is a script" in said.err and "[bash, train.sh]" in said.err
+    assert said.code == 2 and "#SBATCH" in said.err and "allaboard does not read" in said.err
+    told = ab("check", "train.sh")
+    assert told.code == 2 and "train.sh is a script; `allaboard run train.sh`" in told.text

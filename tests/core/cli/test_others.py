@@ -191,7 +191,7 @@ def test_another_one_that_has_its_name_meanwhile_is_not_touched(nightly: Desk, v
     code, _, err = nightly(verb, "nightly", "--adopt")
     (job,) = nightly.cluster.all(PYTORCHJOBS)
     assert job["metadata"]["uid"] != before, "the test has replaced it"
-    assert code == 1 and "is another one than was looked at" in " ".join(err.split())
+    assert code == 1 and "is not the object that was looked at" in " ".join(err.split())
     assert "deletionTimestamp" not in job["metadata"] and not job["spec"]["runPolicy"]["suspend"]
 
 

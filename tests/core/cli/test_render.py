@@ -31,13 +31,14 @@ STORE = ("--store", "s3://bucket/team")
 def test_stdout_is_the_yaml_and_nothing_else(ab: Terminal) -> None:
     said = ab("render", a_job_file(ab), *STORE)
     assert said.code == 0
-    config, job = yaml.safe_load_all(said.out)
+    config, helper, job = yaml.safe_load_all(said.out)
     run = run_name("digits", "render")
     assert (config["kind"], config["metadata"]["name"]) == ("ConfigMap", f"{run}-code")
+    assert (helper["kind"], helper["metadata"]["name"]) == ("ConfigMap", f"{run}-helper")
     assert (job["kind"], job["metadata"]["name"]) == ("PyTorchJob", run)
     assert job["metadata"]["annotations"][labels.LAUNCH] == labels.launch_uid("render", 1, 1)
     container = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
-    assert container["command"][2] == "--out=s3://bucket/team/digits/out"
+    assert container["command"][-1] == "--out=s3://bucket/team/digits/out"
     assert config["data"] == {"train.py": "print('hello')\n"}
     assert "no cluster was asked" in said.err
 
@@ -67,8 +68,8 @@ def test_the_claims_come_first(ab: Terminal) -> None:
 def test_a_gang_as_if_the_job_said_it(ab: Terminal) -> None:
     file = a_job_file(ab)
     for gang, kinds in (
-        ("coscheduling", ["ConfigMap", "PodGroup", "PyTorchJob"]),
-        ("none", ["ConfigMap", "PyTorchJob"]),
+        ("coscheduling", ["ConfigMap", "ConfigMap", "PodGroup", "PyTorchJob"]),
+        ("none", ["ConfigMap", "ConfigMap", "PyTorchJob"]),
     ):
         said = ab("render", file, *STORE, "--gang", gang, "-n", "research")
         found = list(yaml.safe_load_all(said.out))
@@ -95,7 +96,7 @@ def test_the_place_says_gang_and_secrets_for_jobs_that_do_not(ab: Terminal) -> N
         "ALLABOARD_ENGINE": "pytorchjob",
         "ALLABOARD_SECRETS": "store-keys, own,",
     }
-    _, group, job = yaml.safe_load_all(ab("render", file, *STORE).out)
+    *_, group, job = yaml.safe_load_all(ab("render", file, *STORE).out)
     assert (group["kind"], job["metadata"]["annotations"][labels.GANG]) == ("PodGroup", "coscheduling")
     for role in ("Master", "Worker"):
         template = job["spec"]["pytorchReplicaSpecs"][role]["template"]
@@ -158,7 +159,7 @@ def test_the_facts_of_a_file_stand_for_a_cluster(ab: Terminal) -> None:
     options = (a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab))
     said = ab("render", *options)
     assert said.code == 0 and said.out == ab("render", *options).out
-    _, group, job = yaml.safe_load_all(said.out)
+    *_, group, job = yaml.safe_load_all(said.out)
     assert (group["kind"], group["metadata"]["namespace"]) == ("PodGroup", "research")
     template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     assert template["spec"]["schedulerName"] == "gang-scheduler"
@@ -167,7 +168,7 @@ def test_the_facts_of_a_file_stand_for_a_cluster(ab: Terminal) -> None:
     assert job["metadata"]["namespace"] == "team"
     alone = facts_file(ab, kinds=["kubeflow.org/v1/PyTorchJob"])
     bare = ab("render", a_job_file(ab), *STORE, "--cluster-facts", alone)
-    assert [m["kind"] for m in yaml.safe_load_all(bare.out)] == ["ConfigMap", "PyTorchJob"]
+    assert [m["kind"] for m in yaml.safe_load_all(bare.out)] == ["ConfigMap"] * 2 + ["PyTorchJob"]
     options = (a_job_file(ab), *STORE, "--cluster-facts", facts_file(ab))
     refused = ab("render", *options, "--gang", "workload")
     assert refused.code == 2 and "gang.scheduler: pytorchjob with workload: this cluster" in refused.err

@@ -220,3 +220,34 @@ def test_members_that_were_started_again_one_by_one_and_do_not_meet_are_told() -
     # The first time, they may wait for a member that is not there yet.
     assert stacks.diagnose_stacks(looks, 60.0) is None
     assert stacks.diagnose_stacks(looks, 5.0, restarted=True) is None
+
+
+def test_several_looks_show_a_hang_only_where_nothing_moves() -> None:
+    held = (look(0, ALL_REDUCE), look(1, LOAD))
+    cause = stacks.hang_over([held, held, held])
+    assert cause is not None and cause.blame == (1,)
+    moved = (look(0, ALL_REDUCE), look(1, LOAD.replace("line 6", "line 7")))
+    for other in (
+        moved,
+        (look(0, ALL_REDUCE, pending=8), look(1, LOAD)),
+        (look(0, ALL_REDUCE), look(1, LOAD, busy=0.5)),
+        (look(0, ALL_REDUCE), look(1, LOAD, switches=200.0)),
+        (look(0, ALL_REDUCE), look(1, LOAD, state="D")),
+        (look(0, ALL_REDUCE), look(1, ALL_REDUCE)),
+    ):
+        assert stacks.hang_over([held, other, held]) is None
+    loads = (look(0, LOAD), look(1, LOAD))
+    assert stacks.hang_over([loads, loads, loads]) is None, "no rank waits for another"
+
+
+def test_the_store_of_a_rendezvous_looks_for_its_members_again_and_again() -> None:
+    polls = (look(0, STORE, switches=100.0), look(1, LOAD))
+    cause = stacks.hang_over([polls, polls, polls])
+    assert cause is not None and cause.blame == (1,)
+
+
+def test_a_worker_of_its_data_loader_that_reads_moves_its_rank() -> None:
+    reads = (look(0, ALL_REDUCE), look(1, LOADER), look(1, LOAD, pid=900, parent=101, switches=300.0))
+    assert stacks.hang_over([reads, reads, reads]) is None
+    stands = (*reads[:2], look(1, LOAD, pid=900, parent=101))
+    assert stacks.hang_over([stands, stands, stands]) is not None

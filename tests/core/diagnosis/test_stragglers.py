@@ -126,7 +126,7 @@ def test_too_little_is_not_judged() -> None:
     }
     assert slow_rank(quick) is None, "2 ms in each step, within a second"
     odd = {
-        rank: [replace(each, what=f"kind{each.number**2 % 997} ") for each in mine]
+        rank: [replace(each, operation=f"kind{each.number**2 % 997} ") for each in mine]
         for rank, mine in arrivals.items()
     }
     assert slow_rank(odd) is None, "no two steps are alike"

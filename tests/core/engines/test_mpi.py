@@ -195,7 +195,7 @@ def test_what_they_cannot_do_is_said_with_its_path(engine: str) -> None:
     intel = said(engine, engine_spec={"mpiImplementation": "Intel"})
     assert intel == ({"engine_spec.mpiImplementation": "error"} if engine == "trainjob" else {})
     other = said(engine, framework="pytorch", engine_spec={"runLauncherAsWorker": True})
-    assert other == {"engine_spec.runLauncherAsWorker": "error"}
+    assert other == {"engine_spec.runLauncherAsWorker": "error", "command[0]": "warning"}, "mpirun of PyTorch"
     ttl = said(engine, policy={"ttl": "1h"})
     assert ttl == ({"policy.ttl": "warning"} if engine == "trainjob" else {}), "a JobSet goes as a whole"
 

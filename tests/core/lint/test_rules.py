@@ -337,6 +337,22 @@ MANIFESTS: list[tuple[str, Changes, str, Changes]] = [
         f"{MAIN}.command", {"spec.elasticPolicy": {}, f"{MAIN}.command": ["/opt/start.sh"]},
     ),
     (
+        "launcher_alone", {f"{MAIN}.command": ["torchrun", "--standalone", "t.py"]}, f"{MAIN}.command",
+        {f"{MAIN}.command": ["torchrun", "t.py", "--standalone"]},
+    ),
+    (
+        "launcher_alone", shell("accelerate launch --num_processes 12 t.py"), f"{MAIN}.command",
+        shell("accelerate launch --num_machines 3 --num_processes 12 t.py"),
+    ),
+    (
+        "launcher_disagrees", {f"{MAIN}.args": ["--nnodes=2", "t.py"], f"{MAIN}.command": ["torchrun"]},
+        f"{MAIN}.args", {f"{MAIN}.args": ["--nnodes=1:3", "t.py"], f"{MAIN}.command": ["torchrun"]},
+    ),
+    (
+        "launcher_idle_gpus", {f"{MAIN}.command": ["torchrun", "--nproc-per-node", "2", "t.py"]},
+        f"{MAIN}.command", {f"{MAIN}.command": ["torchrun", "--nproc-per-node", "gpu", "t.py"]},
+    ),
+    (
         "rendezvous_conf_empty", {"spec.elasticPolicy": {"rdzvConf": []}}, "spec.elasticPolicy.rdzvConf",
         {"spec.elasticPolicy": {"rdzvConf": [{"key": "a", "value": "b"}]}},
     ),
@@ -469,6 +485,11 @@ JOBS: list[tuple[str, Changes, str, Changes]] = [
     ("no_master", {"groups": {"worker": 2}, "workers": GONE}, "groups", {
         "groups": {"master": 1, "worker": 2}, "workers": GONE,
     }),
+    (
+        "launcher_disagrees",
+        {"command": ["torchrun", "--nproc_per_node", "8", "t.py"], "resources": {"gpu": 4}}, "command",
+        {"command": ["torchrun", "--nproc_per_node", "4", "t.py"], "resources": {"gpu": 4}},
+    ),
     (
         "elastic_without_torchrun", {"elastic": {"min": 1}}, "command",
         {"elastic": {"min": 1}, "command": ["torchrun", "train.py"]},

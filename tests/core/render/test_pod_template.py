@@ -206,7 +206,7 @@ def test_members_start_where_their_code_is_and_it_keeps_its_folders() -> None:
     assert container(code=code)["workingDir"] == CODE_FOLDER
     items = [{"key": "train.py", "path": "train.py"}, {"key": "pkg-model.py", "path": "pkg/model.py"}]
     assert volumes(code=code)[CODE_FOLDER] == {
-        "configMap": {"name": "digits-code", "items": items},
+        "configMap": {"name": "digits-code", "items": items, "defaultMode": 0o555},
         "ro": True,
     }
 

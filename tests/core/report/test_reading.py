@@ -9,7 +9,7 @@ import pytest
 
 from allaboard.backends.base import Cursor, LogLine, Selection
 from allaboard.diagnosis import diagnose
-from allaboard.errors import AllaboardError, SiteError
+from allaboard.errors import AllaboardError, SiteError, UnknownRun
 from allaboard.follow.loop import Outcome
 from allaboard.report.commands import HERE
 from allaboard.report.output import KEPT, OutputReader
@@ -41,6 +41,9 @@ class Logs:
         for text in found:
             yield LogLine(name, 0, 0, None, text.removesuffix("…"), more=text.endswith("…"))
         yield {}
+
+    def started_with(self, run: str) -> Any:
+        raise UnknownRun(f"run {run} has no record here")
 
     def events(self, run: str) -> list[Event]:
         if isinstance(self.told, AllaboardError):

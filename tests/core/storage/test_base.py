@@ -16,7 +16,7 @@ import pytest
 from allaboard.errors import BadInput, StorageConflict, StorageMissing, StorageUnsupported
 from allaboard.storage import Store, join, open_store
 from allaboard.storage.disk import DiskStore
-from allaboard.storage.s3 import PART
+from allaboard.storage.s3 import PART, S3Store
 from tests.core.s3server import S3Server
 
 ODD_KEYS = [
@@ -278,6 +278,21 @@ def test_delete_removes_objects_and_the_folders_left_empty(store: Store) -> None
 
 
 # --- stores in stores, threads, forks, pickles
+
+
+def test_above_is_the_folder_that_holds_it(store: Store) -> None:
+    run = store.below("models/run-1")
+    store.write("models/note", b"x")
+    assert run.above().uri == store.below("models").uri
+    assert run.above().read("note") == b"x"
+    assert run.above().below("run-1").uri == run.uri
+
+
+@pytest.mark.parametrize("uri", ["/", "s3://bucket"])
+def test_nothing_holds_the_outermost(uri: str) -> None:
+    outermost = DiskStore(Path("/")) if uri == "/" else S3Store("bucket")
+    with pytest.raises(BadInput, match="holds it"):
+        outermost.above()
 
 
 def test_below_is_the_same_objects_under_shorter_keys(store: Store) -> None:

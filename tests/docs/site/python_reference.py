@@ -55,6 +55,7 @@ PAGES = (
         "[what stays exact](../../contract.md#python).",
         (
             Section("Run, follow, check", "allaboard", ("run", "submit", "attach", "check")),
+            Section("Progress from what a script prints", "allaboard.follow.printed"),
             Section("A job", "allaboard", ("TrainingJob",)),
             Section("An outcome, an observation", "allaboard", ("Outcome", "Observation", "State")),
             Section("Errors", "allaboard.errors", classes_only=True),
@@ -76,6 +77,7 @@ PAGES = (
         "and `allaboard shards` call the same functions.",
         (
             Section("Checkpoints", "allaboard.checkpoints"),
+            Section("Checkpoints of other libraries", "allaboard.checkpoints.foreign"),
             Section("Shards", "allaboard.shards"),
             Section("Stores", "allaboard.storage"),
         ),
@@ -132,7 +134,7 @@ PAGES = (
             Section("", "allaboard.diagnosis.complaints", ("complained",)),
             Section("", "allaboard.diagnosis.case", ("Case",)),
             Section("", "allaboard.diagnosis.reading", ("from_logs",)),
-            Section("", "allaboard.diagnosis.logs", ("words",)),
+            Section("", "allaboard.diagnosis.logs", ("line_pattern",)),
             Section("What the doctor returns", "allaboard.diagnosis"),
             Section("A rule of lint", "allaboard.lint.rule", ("rule", "Hit")),
             Section("", "allaboard.lint.view", ("View",)),

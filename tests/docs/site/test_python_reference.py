@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -20,17 +21,25 @@ PACKAGES = [
     if path_of(module).name == "__init__.py" and "__all__" in path_of(module).read_text()
 ]
 PYTHON = re.compile(r"^```python(?: runnable)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TOLD = {
-    path for sections in reference.headings().values() for _, paths in sections for path in paths
-}  # fmt: skip
-DEFINITIONS = {reference.found(path).canonical_path for path in TOLD}
+
+
+@cache
+def documented_paths() -> set[str]:
+    return {path for sections in reference.headings().values() for _, paths in sections for path in paths}
+
+
+@cache
+def definitions() -> set[str]:
+    return {reference.found(path).canonical_path for path in documented_paths()}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_exported_name_is_told(package: str) -> None:
     names = [one for one in reference.public_names(package) if one != "__version__"]
     assert names
-    lost = [name for name in names if reference.found(f"{package}.{name}").canonical_path not in DEFINITIONS]
+    lost = [
+        name for name in names if reference.found(f"{package}.{name}").canonical_path not in definitions()
+    ]
     assert lost == []
 
 
@@ -43,7 +52,7 @@ def test_what_airflow_finds_by_the_providers_metadata_is_told() -> None:
         for module in integration["python-modules"]
     }
     assert named
-    assert {name.rpartition(".")[0] for name in DEFINITIONS} >= named
+    assert {name.rpartition(".")[0] for name in definitions()} >= named
 
 
 def imported(document: str) -> Iterator[str]:
@@ -59,7 +68,9 @@ def test_what_documents_import_is_told() -> None:
     documents = [ROOT / "README.md", *(ROOT / DOCS).rglob("*.md"), *ROOT.glob("*/README.md")]
     names = {name for document in documents for name in imported(document.read_text())}
     assert "allaboard.TrainingJob" in names and "allaboard_provider.operators.TrainingJobOperator" in names
-    told = DEFINITIONS | {name.rpartition(".")[0] for name in DEFINITIONS}  # a module of names that are told
+    told = definitions() | {
+        name.rpartition(".")[0] for name in definitions()
+    }  # a module of names that are told
     assert [name for name in sorted(names) if reference.found(name).canonical_path not in told] == []
 
 
@@ -67,19 +78,19 @@ def test_each_name_is_told_once() -> None:
     entries = [
         path for sections in reference.headings().values() for _, paths in sections for path in paths
     ]  # fmt: skip
-    assert len(entries) == len(set(entries)) == len(DEFINITIONS) > 150
+    assert len(entries) == len(set(entries)) == len(definitions()) > 150
 
 
 def test_each_name_and_each_member_says_its_contract() -> None:
     """A fake need not say once more what a protocol says."""
     said = {
         name
-        for path in TOLD
+        for path in documented_paths()
         for name, member in reference.found(path).members.items()
         if "Protocol" in str(getattr(reference.found(path), "bases", "")) and member.docstring
     }
     silent = []
-    for path in sorted(TOLD):
+    for path in sorted(documented_paths()):
         page = "\n".join(reference.entry(path))
         directives = re.split(r"^`{4,}\{py:", page, flags=re.MULTILINE)[1:]
         for text in directives:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
 from allaboard import TrainingJob
 from allaboard.job.loader import parse
@@ -136,6 +136,20 @@ with DAG("nightly", schedule=None):
     TrainingJobSensor(task_id="defers", run="nightly", poke_interval=1)
     TrainingJobSensor(task_id="stays", run="nightly", poke_interval=1, deferrable=False)
     TrainingJobSensor(task_id="takes_any", run="nightly", poke_interval=1, since=None)
+
+with DAG("decorated", schedule=None):
+
+    @task
+    def number() -> int:
+        return 2
+
+    @task.training(workers=2, policy={"restart": "never"})
+    def train(a: int, b: int, run_id: str | None = None) -> dict[str, Any]:
+        import os
+
+        return {"sum": a + b, "world": int(os.environ["WORLD_SIZE"]), "run_id": run_id}
+
+    train.partial(b=number()).expand(a=[1, 5])
 
 with DAG("mapped", schedule=None):
     TrainingJobOperator.partial(task_id="train").expand(

@@ -755,7 +755,7 @@ def test_of_an_output_that_is_too_long_the_end_is_told_and_from_then_on_all(
 
 def test_the_tab_says_the_same_of_an_output_as_all_others() -> None:
     backend: Any = one_output.Wrote()
-    page = pages.told(backend, one_output.FAILED, 10.0, at=HERE, bounds=PAGE)
+    page = pages.page_value(backend, one_output.FAILED, 10.0, at=HERE, bounds=PAGE)
     first, rank0 = sorted((m for m in page["members"] if m["lines"]), key=lambda m: m["order"])
     assert (first["name"], first["lines"]) == (one_output.FAILING, [one_output.TAIL])
     lines = [line.replace("\x1b", "\\x1b") for line in rank0["lines"]]

@@ -23,13 +23,12 @@ if TYPE_CHECKING:  # `allaboard render` needs a plan, and follows nothing
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the
-    attempt before was, so that it does not count. ``environment``: what every member gets beside the
-    job's own variables, which go first; it is no part of the job, so no other try of it is another job.
-    ``shards``: the version of the data set to train on, in place of the job's ``data.shards``. ``after``:
-    how far the run has come on another machine. ``secrets``: values in the job that its caller knows to
-    be secret, whatever they stand under; the run's record keeps them, so that nobody who tells of the run
-    shows them.
+    """A checked job and its key: everything that a backend needs to launch it. ``interrupted``: the attempt
+    before was interrupted, so that it does not count. ``environment``: variables of every member beside the
+    job's own, which go first; they are no part of the job, so other values make no other job. ``shards``:
+    the version of the data set to train on, in place of the job's ``data.shards``. ``after``: the progress of
+    the run on another machine. ``secrets``: values in the job that its caller knows to be secret, under any
+    name; the run's record keeps them, so that no output about the run shows them.
     """
 
     job: TrainingJob
@@ -60,7 +59,7 @@ class Plan:
 class Handle:
     """One attempt of one run. ``adopted``: it existed already. ``hand_over``: it had succeeded and its result
     was not taken yet. ``notes``: sentences for people about the launch (what changed, what it resumes);
-    ``warnings``: those that nobody may overlook. ``data``: of a local launch, what the attempt trains on.
+    ``warnings``: those that nobody may overlook. ``data``: the data set of a local launch.
     """
 
     run: str
@@ -159,7 +158,7 @@ class Backend(Protocol):
 
     name: str
     pace: FollowPolicy
-    """How often a follower observes a run without wake-ups."""
+    """Pace at which a follower observes a run without wake-ups."""
 
     @property
     def where(self) -> str:
@@ -213,7 +212,7 @@ class Backend(Protocol):
         """
 
     def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
-        """Take the attempt from ``old`` for ``new`` and stop it; whether it was. It is left alone where it is
+        """Take the attempt from ``old`` for ``new`` and stop it. False: it is left alone, because it is
         another attempt, has another owner, or has ended by itself.
         """
 

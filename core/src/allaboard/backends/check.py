@@ -12,9 +12,9 @@ ERROR, WARNING = "error", "warning"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``ok``: None: not permitted, or inconclusive. ``severity`` of a failed check: ``error`` stops the job,
-    ``warning`` may not. ``fix``: what to do. ``code`` and ``retryable``: of the cause (core/docs/causes.md)
-    that a refusal tells, None: none is known by its words.
+    """Result of a check. ``ok``: None: not permitted, or inconclusive. ``severity`` of a failed check:
+    ``error`` stops the job, ``warning`` may not. ``fix``: a remedy. ``code`` and ``retryable``: those of the
+    cause (core/docs/causes.md) of a refusal; None: its message matches no cause.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """Choice of the version of its data set that an attempt trains on.
 
-A job names a place, whose newest version may be another one tomorrow, or one version. A launch chooses the
-version when a generation begins and the record keeps it: a retry trains on what it has begun with, whatever
-somebody else has prepared in that place meanwhile.
+A job names one version, or a place whose newest version may be another tomorrow. A launch chooses the version
+when a generation begins and the record keeps it: a retry trains on the version that the generation began
+with, even if the place has a newer one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from allaboard.shards.index import VERSION_NAME, place_of
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``data``: None where the job names none, or nothing is known about it; ``note``: a sentence for people,
-    where the place holds a newer version by now.
+    """Choice of a version. ``data``: None where the job names no data set, or nothing is known about it;
+    ``note``: a sentence for people where the place holds a newer version by now.
     """
 
     data: Data | None = None
@@ -30,7 +30,7 @@ def choose_data(
     uri: str, named: Data | None, begun: Data | None, run: str, environ: Mapping[str, str]
 ) -> Choice:
     """Data that a launch trains on. ``uri``: the place or the version that its job names; ``named``: the
-    result of `read_data` there; ``begun``: the data that the run has begun with (`run_record.begun_with`).
+    result of `read_data` there; ``begun``: the data that the run began with (`run_record.begun_with`).
     """
     if begun is None or begun == named or uri not in (begun.uri, place_of(begun.uri)):
         return Choice(named)

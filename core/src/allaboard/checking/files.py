@@ -12,7 +12,7 @@ from typing import Any
 
 from allaboard.checking.job import check as _check
 from allaboard.errors import BadInput, Problem
-from allaboard.job.training_job import CODE_LIMIT, TrainingJob
+from allaboard.job.training_job import CODE_LIMIT, TrainingJob, shipped_files
 from allaboard.text.units import show_bytes
 from allaboard.text.untrusted import show
 
@@ -31,7 +31,7 @@ def check(
     problems = _check(job, lenient=lenient)
     where = job.folder if isinstance(job, TrainingJob) else folder
     wrong = any(p.path.partition("[")[0] in ("", "code") and p.severity == "error" for p in problems)
-    if where is None or wrong or not job.get("code"):
+    if where is None or wrong or not job.get("code") or isinstance(job.get("code"), Mapping):
         return problems
     problems += sizes_of_code(TrainingJob(folder=where, code=job.get("code")))[1]
     return sorted(problems, key=lambda p: p.severity != "error")
@@ -44,7 +44,7 @@ def sizes_of_code(job: TrainingJob) -> tuple[dict[str, int], list[Problem]]:
     folder = Path(job.folder or os.curdir)
     sizes: dict[str, int] = {}
     problems = []
-    for n, name in enumerate(job.get("code", ())):
+    for n, name in enumerate(shipped_files(job)):
         try:
             status = (folder / name).stat()
         except FileNotFoundError:

@@ -135,6 +135,8 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_spot(job),
         *_claims(job),
         *_network(job),
+        *_launchers(job),
+        *_setup(job),
         *_engine_problems(job),
     ]
 
@@ -241,11 +243,13 @@ def _most_members(job: Mapping[str, Any]) -> int:
 
 def _mounts(job: Mapping[str, Any]) -> Iterator[Problem]:
     """One folder is one mount, however it is written."""
+    from allaboard.job import helper
     from allaboard.render.pod_template import CODE_FOLDER
 
     mounts = [(f"storage[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("storage", ()))]
     mounts += [(f"secrets[{n}].mount", entry.get("mount")) for n, entry in enumerate(job.get("secrets", ()))]
     seen = {CODE_FOLDER: "code"} if job.get("code") else {}
+    seen |= {} if job.get("inject") == "off" else {helper.FOLDER: "the helper of members (inject: off)"}
     for at, path in mounts:
         if path is None:
             continue
@@ -323,6 +327,49 @@ def _claims(job: Mapping[str, Any]) -> Iterator[Problem]:
         if is_of_class and resources.get("shared"):
             message = "applies to GPUs of the device plugin; devices of a claim are not shared"
             yield Problem(f"{at}.shared", message, severity="warning")
+
+
+def _setup(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems of what members fetch and install before their command."""
+    code, packages = job.get("code"), job.get("packages")
+    if isinstance(code, Mapping) and ("git" in code) == ("folder" in code):
+        yield Problem(
+            "code", "give one of git (the URL of a repository) and folder; or a list of files as code"
+        )
+    elif isinstance(code, Mapping):
+        source, others = (
+            ("git", {"store", "digest"}) if "git" in code else ("folder", {"ref", "commit", "secret"})
+        )
+        for name in sorted(others & {*code}):
+            yield Problem(f"code.{name}", f"has no meaning beside {source}; take it out")
+    if (
+        isinstance(code, Mapping)
+        and "secret" in code
+        and not str(code.get("git", "https:")).startswith("http")
+    ):
+        yield Problem("code.secret", "is the password of https; take it out, or give the https URL")
+    if isinstance(packages, Mapping) and "install" not in packages:
+        yield Problem("packages.install", "is missing; name the packages, like [einops==0.8.0]")
+    if packages is None and not isinstance(code, Mapping):
+        return
+    at = "code" if isinstance(code, Mapping) else "packages"
+    if job.get("framework") == "mpi":
+        yield Problem(at, "does not reach ranks that mpirun starts in other members; put it into the image")
+    if "command" not in job and any("command" not in g for g in _groups_with_fields(job)):
+        yield Problem(at, "is prepared before a command, and the image's own is not known; give command")
+
+
+def _groups_with_fields(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The groups of a job by their fields; one without any where it has none."""
+    groups = (job.get("groups") or {"": {}}).values()
+    return [group if isinstance(group, Mapping) else {} for group in groups]
+
+
+def _launchers(job: Mapping[str, Any]) -> Iterator[Problem]:
+    from allaboard.checking.launchers import launcher_problems
+
+    if (engine := _engine_of(job)) is not None:
+        yield from launcher_problems(job, engine.helpers(job.get("framework", "pytorch")))
 
 
 def _network(job: Mapping[str, Any]) -> Iterator[Problem]:

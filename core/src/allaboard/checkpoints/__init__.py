@@ -8,10 +8,12 @@ collect("s3://bucket/digits/digits-1f0c9a77", "models/", "best", metric="val_los
 from __future__ import annotations
 
 from allaboard.checkpoints.collecting import Collected, collect
+from allaboard.checkpoints.flags import RunFlags, read_flags
 from allaboard.checkpoints.listing import (
     Torn,
     best,
     checkpoint_at,
+    find,
     latest,
     list_checkpoints,
     locate,
@@ -30,16 +32,19 @@ __all__ = [
     "Manifest",
     "Part",
     "Pruned",
+    "RunFlags",
     "Torn",
     "best",
     "checkpoint_at",
     "collect",
+    "find",
     "folder_name",
     "latest",
     "list_checkpoints",
     "locate",
     "parse_best",
     "prune",
+    "read_flags",
     "read_manifest",
     "save",
     "scan",

@@ -18,12 +18,23 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from allaboard.checkpoints.flags import FLAGS, decode_flags, flags_file
 from allaboard.checkpoints.holds import hold_checkpoint
-from allaboard.checkpoints.listing import Torn, locate, object_digest, part_problem, scan
+from allaboard.checkpoints.listing import (
+    Torn,
+    complete_checkpoint,
+    find,
+    object_digest,
+    object_problem,
+    part_key,
+    part_problem,
+    place_of,
+    scan,
+)
 from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name
 from allaboard.checkpoints.metrics import best_of, parse_best
 from allaboard.errors import BadInput, Corrupt, StorageError, StorageMissing
@@ -37,13 +48,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Copy of a checkpoint: its place, its kind, its bytes, and those that were copied now."""
+    """Copy of a checkpoint: its place, its kind, its bytes, and those that were copied now. ``flags``: of its
+    run, as `allaboard.checkpoints.flags` has them; None: nothing is known of the end of the run.
+    """
 
     uri: str
     source: str
     checkpoint: Checkpoint
     copied: int
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] | None = None
 
     @property
     def step(self) -> int:
@@ -69,6 +83,7 @@ class Collected:
             "bytes": manifest.size,
             "copied": self.copied,
             "notes": list(self.notes),
+            "flags": None if self.flags is None else list(self.flags),
         }
 
 
@@ -96,13 +111,14 @@ def collect(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Collected:
-    """Copy one checkpoint of the run's folder ``source`` (or of exactly that step's folder) below ``into``.
+    """Copy one checkpoint of the run's folder ``source`` (or of exactly that step's folder, or the files
+    of an adopted one) below ``into``.
 
     ``which`` is ``latest``, ``best`` (by ``metric``, smaller or larger by ``mode``; ``best:val_loss:min``
     says it in one word) or a step. Safe to repeat. Raises StorageMissing when nothing complete is there,
     `Corrupt` when all of it is damaged, BadInput, StorageError.
     """
-    folder, step = locate(os.fspath(source))
+    folder, step = find(os.fspath(source))
     store, target = open_store(folder), open_store(into)
     notes: list[str] = []
     for checkpoint in _candidates(store, which if step is None else step, metric, mode, notes):
@@ -187,6 +203,10 @@ def _copy(
     ) as keep:
         raw = read_small(store, f"{folder}/{MANIFEST}")
         manifest = Manifest.decode(raw, join(checkpoint.uri, MANIFEST))
+        source = place_of(store, manifest)
+        if manifest.place is not None:  # the files of the copy lie beside its manifest
+            manifest = replace(manifest, place=None)
+            raw = manifest.encode()
         target = _target(into, _step_folder(store, manifest), folder, raw)
         meter = _Meter(manifest.size, progress)
         copied = 0
@@ -195,12 +215,17 @@ def _copy(
             if part_problem(target, checkpoint.step, part) is None:
                 meter.add(part.size)
                 continue
-            _copy_part(store, target, checkpoint.step, part, meter, keep)
+            _copy_part(source, target, checkpoint.step, part, meter, keep)
             meter.add(before + part.size - meter.done)
             copied += part.size
+        flags = flags_file(store)
+        known = decode_flags(flags) if flags is not None else None
+        if flags is not None and known is not None:
+            target.write(FLAGS, flags)
         target.write(f"{folder}/{MANIFEST}", raw)
-    uri = join(target.uri, folder)
-    return Collected(uri, checkpoint.uri, Checkpoint(uri, manifest), copied, tuple(notes))
+    copy = complete_checkpoint(target, manifest)
+    codes = None if known is None else (*known.flags,)
+    return Collected(copy.uri, checkpoint.uri, copy, copied, tuple(notes), codes)
 
 
 def _step_folder(store: Store, manifest: Manifest) -> str:
@@ -221,14 +246,16 @@ def _target(into: Store, name: str, folder: str, raw: bytes) -> Store:
 
 
 def _copy_part(
-    store: Store, target: Store, step: int, part: Part, meter: _Meter, keep: Callable[[], None]
+    source: tuple[Store, str], target: Store, step: int, part: Part, meter: _Meter, keep: Callable[[], None]
 ) -> None:
+    store, origin = source[0], part_key(source[1], part)
+
     def moved(count: int) -> None:
         keep()
         meter.add(count)
 
     key = f"{folder_name(step)}/{part.name}"
-    with _as_file(store, target, key, moved) as path:
+    with _as_file(store, origin, target, key, moved) as path:
         if path is not None:
             target.upload(path, key, moved)
     entry = target.stat(key)
@@ -236,7 +263,7 @@ def _copy_part(
     if entry is not None and entry.size == part.size and object_digest(target, key, part.size) == part.sha256:
         return
     target.delete([key])
-    if problem := part_problem(store, step, part):
+    if problem := object_problem(store, origin, part):
         raise Corrupt(problem)
     raise StorageError(
         f"{join(target.uri, key)}: the copy has other bytes than its source, and was removed; "
@@ -245,15 +272,17 @@ def _copy_part(
 
 
 @contextmanager
-def _as_file(store: Store, target: Store, key: str, moved: Callable[[int], None]) -> Iterator[Path | None]:
+def _as_file(
+    store: Store, origin: str, target: Store, key: str, moved: Callable[[int], None]
+) -> Iterator[Path | None]:
     """The source as a file; None when it went straight to where it belongs."""
-    here, there = store.local_path(key), target.local_path(key)
+    here, there = store.local_path(origin), target.local_path(key)
     if here is not None:
         yield here
     elif there is not None:
-        store.download(key, there, moved)
+        store.download(origin, there, moved)
         yield None
     else:
         with scratch() as own:
-            store.download(key, own / "part")
+            store.download(origin, own / "part")
             yield own / "part"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -139,8 +139,44 @@ def _inspect_folder(store: Store, folder: Folder) -> Checkpoint | Torn | None:
         return None  # retired since the listing
     except Corrupt as error:
         return Torn(folder.step, uri, (str(error),))
-    problems = tuple(_size_problems(manifest, folder))
-    return Torn(folder.step, uri, problems) if problems else Checkpoint(uri, manifest)
+    files = folder.files if manifest.place is None else files_elsewhere(store, manifest, folder)
+    if files is None:
+        return None
+    problems = tuple(_size_problems(manifest, files))
+    return Torn(folder.step, uri, problems) if problems else complete_checkpoint(store, manifest)
+
+
+def complete_checkpoint(store: Store, manifest: Manifest) -> Checkpoint:
+    """The checkpoint of a manifest of this run's folder, whose files are known to be there."""
+    base, prefix = place_of(store, manifest)
+    return Checkpoint(
+        join(store.uri, folder_name(manifest.step)), manifest, join(base.uri, prefix, manifest.file or "")
+    )
+
+
+def place_of(store: Store, manifest: Manifest) -> tuple[Store, str]:
+    """Store and folder in it of the files of a checkpoint of this run's folder."""
+    if manifest.place is None:
+        return store, folder_name(manifest.step)
+    top, _, below = manifest.place.partition("/")
+    return (store.above() if top == ".." else store), below
+
+
+def part_key(prefix: str, part: Part) -> str:
+    """The key of a part in the store of `place_of`."""
+    return f"{prefix}/{part.name}" if prefix else part.name
+
+
+def files_elsewhere(store: Store, manifest: Manifest, folder: Folder) -> dict[str, Entry] | None:
+    """The files of a checkpoint that another library wrote, by their names in the manifest. None when that
+    library has removed it or written another one in its place: it is not there any more, and nothing is torn.
+    """
+    base, prefix = place_of(store, manifest)
+    entries = {part.name: base.stat(part_key(prefix, part)) for part in manifest.parts}
+    files = {name: entry for name, entry in entries.items() if entry is not None}
+    written = folder.files[MANIFEST].modified
+    is_replaced = any(entry.modified > written for entry in files.values())
+    return None if not files or is_replaced else files
 
 
 def read_manifest(store: Store, step: int) -> Manifest:
@@ -153,9 +189,9 @@ def read_manifest(store: Store, step: int) -> Manifest:
     return manifest
 
 
-def _size_problems(manifest: Manifest, folder: Folder) -> Iterator[str]:
+def _size_problems(manifest: Manifest, files: Mapping[str, Entry]) -> Iterator[str]:
     for part in manifest.parts:
-        entry = folder.files.get(part.name)
+        entry = files.get(part.name)
         if entry is None:
             yield f"part {part.name} is missing"
         elif entry.size != part.size:
@@ -191,11 +227,13 @@ def verify(store: Store, step: int) -> list[str]:
         return [f"{folder_name(step)} has no {MANIFEST}; it was never completed, or retention let it go"]
     except Corrupt as error:
         return [str(error)]
-    return [problem for part in manifest.parts if (problem := part_problem(store, step, part))]
+    base, prefix = place_of(store, manifest)
+    problems = (object_problem(base, part_key(prefix, part), part) for part in manifest.parts)
+    return [problem for problem in problems if problem]
 
 
 def part_problem(store: Store, step: int, part: Part) -> str | None:
-    """Problem of one part, or None."""
+    """Problem of one part that lies beside its manifest, or None."""
     return object_problem(store, f"{folder_name(step)}/{part.name}", part)
 
 
@@ -209,6 +247,16 @@ def object_problem(store: Store, key: str, part: Part) -> str | None:
     if object_digest(store, key, part.size) != part.sha256:
         return f"part {part.name} has other bytes than the manifest says (sha256 differs)"
     return None
+
+
+def find(uri: str) -> tuple[str, int | None]:
+    """As `locate`; of the files of an adopted checkpoint the folder of its manifest's run, and its step."""
+    folder, step = locate(uri)
+    if step is None and not any(step_of(name) is not None for name in open_store(uri).folders()):
+        adopted = adopted_at(uri)
+        if adopted is not None:
+            return adopted[0].uri, adopted[1].step
+    return folder, step
 
 
 def locate(uri: str) -> tuple[str, int | None]:
@@ -226,6 +274,8 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
     folder, step = locate(uri)
     store = open_store(folder)
     items = [item for item in scan(store) if step in (None, item.step)]
+    if not items and (adopted := adopted_at(uri)) is not None:
+        return adopted
     complete = [item for item in items if isinstance(item, Checkpoint)]
     if complete:
         return store, complete[-1]
@@ -234,12 +284,51 @@ def checkpoint_at(uri: str) -> tuple[Store, Checkpoint]:
     if not items and (format_ := _foreign_format(uri, store)) is not None:
         raise BadInput(
             f"{uri} holds a checkpoint of {format_}, without the manifest by which it is known to be "
-            "complete; save it with `allaboard.checkpoints.Checkpointer` (load it in a script, then `save`), "
-            "or let the evaluation's own command read it"
+            f"complete; `allaboard checkpoints adopt {uri}` writes one where it is whole and its format is "
+            "known; else save it with `allaboard.checkpoints.Checkpointer` (load it in a script, then `save`)"
         )
     raise BadInput(f"{uri}: {reason}; give the uri of a complete one (.../step-000000000120)")
 
 
+def adopted_at(uri: str) -> tuple[Store, Checkpoint] | None:
+    """The complete checkpoint of another library whose files are at ``uri``, and the store of the run's
+    folder whose manifest vouches for it. None: there is no such manifest. Raises StorageError.
+    """
+    store = files = open_store(uri)
+    if not _has_files(store):
+        return None
+    for _ in range(_LEVELS_UP):
+        if (at := store.local_path()) is not None and at == at.parent:
+            return None  # the root of the disk is no job's folder
+        names = [name for name in store.folders() if RUN_FOLDER.fullmatch(name)][:LOOKED_AT]
+        for run in (store, *(store.below(name) for name in names)):
+            if not any(step_of(name) is not None for name in run.folders()):
+                continue
+            for item in scan(run):
+                if isinstance(item, Checkpoint) and item.files == files.uri:
+                    return run, item
+        try:
+            store = store.above()
+        except BadInput:
+            return None
+    return None
+
+
+def _has_files(store: Store) -> bool:
+    """Return whether a checkpoint of another library may be here: a file, or a folder with files of its own.
+    The common folder of many runs has none.
+    """
+    if any("/" not in entry.key for entry in islice(store.entries(), LOOKED_AT)):
+        return True
+    try:
+        return store.above().stat(store.uri.rpartition("/")[2]) is not None
+    except BadInput:
+        return False
+
+
+RUN_FOLDER = re.compile(r".+-[0-9a-f]{8}(-g\d+)?")
+"""Names of the folders of runs, as `allaboard.job.identity` makes them."""
+_LEVELS_UP = 6
 LOOKED_AT = 1000
 """Names in a folder by which the format of a checkpoint is told."""
 _FORMATS = (

@@ -13,6 +13,19 @@ names, and then one new manifest over the old one: both the old and the new are 
 name by which the script knows such a part is kept in ``part``. ``writer`` is the number of the writer that
 saved it (`allaboard.checkpoints.writers`), null where none was known. Unknown fields are kept; a newer
 version is read as far as it is understood.
+
+**Version 2** vouches for a checkpoint that another library wrote (`allaboard.checkpoints.foreign`). Its files
+stay where that library put them: below ``place``, a folder that the run's own folder or the one above it
+holds.
+
+    {"version": 2, "step": 500, ..., "format": "huggingface-trainer", "place": "../checkpoint-500",
+     "file": null, "epoch": 1.5, "flags": [], "hash": "sha256",
+     "parts": [{"name": "rng_state_1.pth", "size": 14455, "sha256": "...", "rank": 1}, ...]}
+
+``hash`` names the hash, and the field of each part that holds it. ``file`` is the one file that the library
+calls the checkpoint, null where that is the folder. ``place`` is null in a copy, whose files lie beside the
+manifest. ``flags``: ``step_from_epoch``, ``step_from_time`` where nothing told a step (the epoch, or seconds
+since 1970, stands for it). Version 1 has none of these and is what `save` writes.
 """
 
 from __future__ import annotations
@@ -33,7 +46,12 @@ MANIFEST = "manifest.json"
 #: Stands where the manifest stood once retention let a checkpoint go: which parts to remove later.
 RETIRED = "retired.json"
 VERSION = 1
+FOREIGN_VERSION = 2
+HASH = "sha256"
+STEP_FROM_EPOCH, STEP_FROM_TIME = "step_from_epoch", "step_from_time"
 
+_PLACE = re.compile(r"\.{1,2}(?:/(?P<below>.+))?")
+_WORD = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 _FOLDER = re.compile(r"step-(\d{12})")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -98,6 +116,11 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     writer: int | None = None
     version: int = VERSION
+    format: str | None = None
+    place: str | None = None
+    file: str | None = None
+    epoch: float | None = None
+    flags: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -138,7 +161,18 @@ class Manifest:
             "parent": self.parent,
             "versions": dict(self.versions),
             "writer": self.writer,
+            **(self._foreign() if self.format is not None else {}),
             **self.extra,
+        }
+
+    def _foreign(self) -> dict[str, Any]:
+        return {
+            "format": self.format,
+            "place": self.place,
+            "file": self.file,
+            "epoch": self.epoch,
+            "flags": list(self.flags),
+            "hash": HASH,
         }
 
     def encode(self) -> bytes:
@@ -149,12 +183,18 @@ class Manifest:
     def decode(cls, raw: bytes, where: str) -> Manifest:
         """Reads what `encode` wrote, here or in another version. Raises `Corrupt`, naming ``where``."""
         body = _body(raw, where)
+        if (algorithm := body.get("hash", HASH)) != HASH:
+            raise Corrupt(
+                f"{where}: its parts have sums of {show(str(algorithm))}, which this release does not know; "
+                "use the release that wrote it, or a newer one"
+            )
         parts = _parts(body, where)
         step, version = body.get("step"), body.get("version")
         if not _is_count(step) or not _is_count(version):
             raise Corrupt(f"{where}: step or version is not a whole number; the manifest is not valid")
         metrics, nonfinite = body.get("metrics"), body.get("nonfinite")
         versions = body.get("versions")
+        foreign = _foreign_fields(body, where) if _typed(body, "format", str) else {}
         return cls(
             step=body["step"],
             parts=parts,
@@ -169,11 +209,54 @@ class Manifest:
             versions=versions if isinstance(versions, dict) else {},
             writer=body["writer"] if _is_count(body.get("writer")) else None,
             version=body["version"],
-            extra={name: value for name, value in body.items() if name not in _KNOWN},
+            **foreign,
+            extra={
+                name: value
+                for name, value in body.items()
+                if name not in (_KNOWN if foreign else _KNOWN - _OF_FOREIGN)
+            },
         )
 
 
-_KNOWN = frozenset(Manifest.__dataclass_fields__) - {"extra"}
+_OF_FOREIGN = frozenset(("format", "place", "file", "epoch", "flags", "hash"))
+_KNOWN = (frozenset(Manifest.__dataclass_fields__) | _OF_FOREIGN) - {"extra"}
+
+
+def _foreign_fields(body: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields of version 2. Raises Corrupt for a format that is no word, and a place that leads out."""
+    format_, epoch, flags, file = (body.get(name) for name in ("format", "epoch", "flags", "file"))
+    if not _WORD.fullmatch(str(format_)):
+        raise Corrupt(f"{where}: {show(str(format_))} is not the name of a format; the manifest is not valid")
+    try:
+        place = None if body.get("place") is None else checked_place(body["place"])
+        file = None if file is None else relative_name(file)
+    except ValueError as error:
+        raise Corrupt(f"{where}: {error}; the manifest is not valid") from error
+    kept = (
+        [flag for flag in flags if isinstance(flag, str) and _WORD.fullmatch(flag)]
+        if isinstance(flags, list)
+        else []
+    )
+    is_number = isinstance(epoch, (int, float)) and not isinstance(epoch, bool)
+    return {
+        "format": format_,
+        "place": place,
+        "file": file,
+        "epoch": epoch if is_number else None,
+        "flags": (*kept,),
+    }
+
+
+def checked_place(value: Any) -> str:
+    """A place of version 2: ``.`` is the run's folder, ``..`` the one above, or a folder below either. Raises
+    ValueError.
+    """
+    match = _PLACE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{show(str(value))} is not a place beside the manifest's run")
+    if match["below"] is not None:
+        relative_name(match["below"])
+    return str(value)
 
 
 def _body(raw: bytes, where: str) -> dict[str, Any]:
@@ -228,10 +311,19 @@ def _typed(body: Mapping[str, Any], name: str, kind: type) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint and where it is."""
+    """A complete checkpoint and where it is: ``uri``, the folder of its manifest.
+
+    ``files``: where its library looks for it, a folder or a file. That is ``uri``, unless another library
+    wrote it.
+    """
 
     uri: str
     manifest: Manifest
+    files: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            object.__setattr__(self, "files", self.uri)
 
     @property
     def step(self) -> int:
@@ -249,5 +341,5 @@ class Checkpoint:
         return self.manifest.size
 
     def to_dict(self) -> dict[str, Any]:
-        """The manifest with ``uri`` and ``bytes``."""
-        return {"uri": self.uri, "bytes": self.bytes, **self.manifest.to_dict()}
+        """The manifest with ``uri``, ``files`` and ``bytes``."""
+        return {"uri": self.uri, "files": self.files, "bytes": self.bytes, **self.manifest.to_dict()}

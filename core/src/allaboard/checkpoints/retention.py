@@ -107,7 +107,8 @@ def prune(
     """
     check_keep(keep)
     seen = scan_all(store)
-    complete = [checkpoint for checkpoint in seen.items if isinstance(checkpoint, Checkpoint)]
+    # The files of another library are that library's to remove.
+    complete = [item for item in seen.items if isinstance(item, Checkpoint) and item.manifest.place is None]
     wanted = steps_to_keep(complete, keep, best, protect)
     placed = list_holds(store)
     held = {hold.step for hold in placed if hold.expires > now}

@@ -59,7 +59,9 @@ VERBS = {
     "events": Verb("watch.events:events", "Watch", "show the events of a run, in order"),
     "queues": Verb("watch.queues:queues", "Watch", "show queues: used and free slots, and who waits"),
     "checkpoints": Verb(
-        "data.checkpoints:checkpoints", "Checkpoints and data", "list, verify, collect and prune checkpoints"
+        "data.checkpoints:checkpoints",
+        "Checkpoints and data",
+        "list, verify, adopt, collect and prune checkpoints",
     ),
     "shards": Verb("data.shards:shards", "Checkpoints and data", "prepare, list and verify data sets"),
     "evaluate": Verb("data.evaluate:evaluate", "Checkpoints and data", "run an evaluation on a checkpoint"),

@@ -40,7 +40,7 @@ def list_orphans(at: Place, as_json: bool) -> None:
             o.name,
             localtime.moment(o.since, now),
             "now" if o.left <= 0 else f"in {show_seconds(o.left)}",
-            o.why,
+            o.reason,
         )
         for o in orphans
     )
@@ -66,7 +66,7 @@ def stop_orphans(at: Place, as_json: bool) -> int:
     elif not done:
         say(f"no orphans {backend.where}")
     for tidied in done:
-        say(f"{tidied.orphan.kind} {tidied.orphan.name}: {tidied.words} ({tidied.orphan.why})")
+        say(f"{tidied.orphan.kind} {tidied.orphan.name}: {tidied.action} ({tidied.orphan.reason})")
     return 0
 
 

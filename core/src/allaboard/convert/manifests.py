@@ -18,6 +18,7 @@ from allaboard.engines.mpi import is_key_pair
 from allaboard.engines.reading.claims import with_claims
 from allaboard.engines.reading.values import Change, Conversion, Loss, plain, without_ours
 from allaboard.errors import BadInput, Problem
+from allaboard.job.helper import without_helper
 from allaboard.job.loader import parse, parse_all
 from allaboard.job.training_job import TrainingJob
 from allaboard.text.names import one_of, why_not_an_object_name
@@ -340,6 +341,7 @@ def _words(value: Any) -> str:
 
 def job_of(value: Mapping[str, Any], others: Sequence[Mapping[str, Any]], engine: Engine) -> Conversion:
     """The job that an object says, checked. Raises BadInput with every problem and its path in the object."""
+    value, others = without_helper(value), [without_helper(other) for other in others]
     made = with_claims(engine.to_job(value, others), others, {engine.CONTAINER, *engine.ALIASES})
     wrong = [
         replace(problem, path=made.path_of(problem.path))

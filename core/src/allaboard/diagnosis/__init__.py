@@ -1,4 +1,4 @@
-"""Why a run waits, fails or looks wrong. Values in, values out.
+"""Diagnoses: the reason why a run waits, fails or looks wrong. Values in, values out.
 
 A rule is a small function of a `Case` (`rule.py`), in the file of the place where its cause happens; codes
 are stable ids that alerts can match. Evidence quotes its source and never paraphrases; without evidence the

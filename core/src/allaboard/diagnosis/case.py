@@ -1,4 +1,4 @@
-"""What the rules look at: an observation with its objects and logs, the same for a cluster, a machine and a
+"""The input of the rules: an observation with its objects and logs, the same for a cluster, a machine and a
 snapshot. Values in, values out.
 """
 
@@ -51,8 +51,8 @@ def quote(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What an API server or a controller said of the job as a whole."""
+class JobMessage:
+    """A message of an API server or a controller about the job as a whole."""
 
     object: str
     field: str
@@ -85,7 +85,7 @@ class Case:
 
     @property
     def is_local(self) -> bool:
-        """Whether there are no objects: the run is on this machine, or nobody looked."""
+        """True if there are no objects: the run is on this machine, or nobody looked."""
         return self.seen.objects is None
 
     @cached_property
@@ -136,11 +136,11 @@ class Case:
 
     @cached_property
     def _events_by_object(self) -> Mapping[str, list[EventSeen]]:
-        found: dict[str, list[EventSeen]] = {}
+        events_by_key: dict[str, list[EventSeen]] = {}
         for event in self.events:
             for key in {event.name, event.uid} - {""}:
-                found.setdefault(key, []).append(event)
-        return found
+                events_by_key.setdefault(key, []).append(event)
+        return events_by_key
 
     def events_of(self, pod: PodSeen) -> list[EventSeen]:
         """Those of this pod, and not of one of the same name that was there before."""
@@ -167,7 +167,7 @@ class Case:
         return self.logs.get(pod.name)
 
     def has_written(self, pod: PodSeen) -> bool:
-        """Whether its log is known and has something in it."""
+        """True if the log of the pod is known and is not empty."""
         log = self.log(pod)
         return log is not None and bool(log.body.strip())
 
@@ -181,7 +181,7 @@ class Case:
         return None if since is None or self.now is None else self.now - since
 
     def is_younger(self, since: float | None, seconds: float) -> bool:
-        """Whether it is known to have been less than that ago."""
+        """True if this moment is known to be less than ``seconds`` ago."""
         age = self.age(since)
         return self.objects.is_exact and age is not None and 0 <= age < seconds
 
@@ -199,26 +199,26 @@ class Case:
 
     @cached_property
     def expected(self) -> int:
-        """How many pods the job is to have; as many as there are where nothing tells."""
+        """The number of pods that the job is to have; the number of its pods where no member is known."""
         own = len(self.seen.members)
         return own or len(self.objects.pods)
 
     @cached_property
     def is_suspended(self) -> bool:
-        """Whether the job is suspended."""
-        said = self.spec(r"^spec\.(runPolicy\.)?suspend$")
-        return self.seen.suspended or "true" in said.values()
+        """True if the job is suspended."""
+        suspend = self.spec(r"^spec\.(runPolicy\.)?suspend$")
+        return self.seen.suspended or "true" in suspend.values()
 
     @cached_property
     def is_over(self) -> bool:
-        """Whether the job has ended."""
+        """True if the job has ended."""
         return self.state.is_final or any(
             c.type in ("Failed", "Succeeded", "Complete") and c.status == "True" for c in self.conditions
         )
 
     @property
     def succeeded(self) -> bool:
-        """Whether the job has succeeded."""
+        """True if the job has succeeded."""
         return self.state is State.SUCCEEDED or any(
             c.type in ("Succeeded", "Complete", "Completed") and c.status == "True" for c in self.conditions
         )
@@ -235,41 +235,41 @@ class Case:
 
     @cached_property
     def restarts(self) -> int:
-        """How often members were started again: as the run counts it, else as their containers do."""
+        """The number of restarts of members: as the run counts them, else as their containers do."""
         return self.seen.restarts or sum(c.restarts for pod in self.pods for c in pod.containers)
 
     @cached_property
     def missing(self) -> int:
-        """How many pods the job lacks."""
+        """The number of pods that the job lacks."""
         return max(0, self.expected - len(self.objects.pods))
 
     @cached_property
-    def said(self) -> list[Said]:
-        """What was said of the job as a whole: the refusal of its request, its conditions, its events."""
-        found = []
+    def job_messages(self) -> list[JobMessage]:
+        """Messages about the job as a whole: the refusal of its request, its conditions, its events."""
+        messages = []
         if (refused := self.objects.refused) is not None:
-            found.append(Said(self.job_name, "submit_error", refused.message or refused.reason))
-        found += [
-            Said(self.job_name, f"conditions.{c.type}", c.message, c.since)
+            messages.append(JobMessage(self.job_name, "submit_error", refused.message or refused.reason))
+        messages += [
+            JobMessage(self.job_name, f"conditions.{c.type}", c.message, c.since)
             for c in self.conditions
             if c.message and c.status != "False"
         ]
-        found += [
-            Said(f"{e.kind or 'job'}/{e.name}", f"events.{e.reason}", e.message, e.time)
+        messages += [
+            JobMessage(f"{e.kind or 'job'}/{e.name}", f"events.{e.reason}", e.message, e.time)
             for e in self.events
             if e.kind not in ("Pod", "Node", "PersistentVolumeClaim") and not self._is_over_with(e)
         ]
-        return found
+        return messages
 
     def _is_over_with(self, event: EventSeen) -> bool:
-        """Whether all members run, and became ready after this was said: it has been got over."""
+        """True if all members run and became ready after the event: its trouble is over."""
         ready = self.last_ready
         runs = ready is not None and 0 < self.expected <= len(self.running)
         return runs and event.time is not None and event.time < (ready or 0.0)
 
     @cached_property
     def last_ready(self) -> float | None:
-        """When the last pod became ready; None where one is not."""
+        """The time when the last pod became ready; None if a pod is not ready."""
         times = [c.since for pod in self.pods if (c := pod.condition("Ready")) and c.status == "True"]
         known = [t for t in times if t is not None]
         return max(known) if known and len(known) == len(self.pods) else None
@@ -281,7 +281,10 @@ class Case:
         deletion."""
         times = [c.since for c in pod.conditions if c.type == "DisruptionTarget" and c.status == "True"]
         times += [
-            one.ended for c in pod.containers for one in (c.last, c.now) if one is not None and one.failed
+            tried.ended
+            for c in pod.containers
+            for tried in (c.last, c.now)
+            if tried is not None and tried.failed
         ]
         return min((t for t in times if t is not None), default=pod.deleted)
 
@@ -323,12 +326,12 @@ def is_running(pod: PodSeen) -> bool:
 
 
 def has_run(pod: PodSeen) -> bool:
-    """Whether its container that trains has ever run."""
+    """True if the container that trains has ever run."""
     main = pod.main
     if main is None:
         return False
     never = ("StartError", "ContainerCannotRun")
-    tries = [one for one in (main.now, main.last) if one is not None]
+    tries = [tried for tried in (main.now, main.last) if tried is not None]
     return any(
         t.state == "running" or (t.state == "terminated" and t.reason not in never) for t in tries
     ) or (main.restarts > 0)
@@ -336,8 +339,8 @@ def has_run(pod: PodSeen) -> bool:
 
 def exit_code(pod: PodSeen) -> int | None:
     """Of its container that trains, the last try that failed."""
-    one = pod.main.ended_try if pod.main is not None else None
-    return one.exit_code if one is not None else None
+    ended = pod.main.ended_try if pod.main is not None else None
+    return ended.exit_code if ended is not None else None
 
 
 def waiting(pod: PodSeen) -> Iterator[tuple[ContainerSeen, Try]]:
@@ -379,17 +382,17 @@ def _told_as_objects(seen: Observation) -> Objects:
 
 def _member_as_pod(member: MemberSeen) -> PodSeen:
     ended = member.exit_code is not None or member.phase in ("failed", "succeeded")
-    reason, said = member.reason or "", member.said or ""
+    reason, message = member.reason or "", member.said or ""
     how = member.end_reason if member.end_reason not in DISRUPTIONS else None
     word = how or ("Error" if reason == "CrashLoopBackOff" else reason)
-    last = Try("terminated", word, said, member.exit_code, member.started, member.ended) if ended else None
+    last = Try("terminated", word, message, member.exit_code, member.started, member.ended) if ended else None
     now = last
     if member.reason == "CrashLoopBackOff":
-        now = Try("waiting", reason, said)
+        now = Try("waiting", reason, message)
     elif member.phase == "running":
         now = Try("running", started=member.started)
     elif member.phase == "pending" and last is None:
-        now = Try("waiting", reason, said)
+        now = Try("waiting", reason, message)
     main = ContainerSeen("main", "main", now or Try(), last if last is not now else None, member.restarts)
     taken = member.end_reason if member.end_reason in DISRUPTIONS else None
     return PodSeen(
@@ -397,7 +400,7 @@ def _member_as_pod(member: MemberSeen) -> PodSeen:
         member=member.name,
         phase=MEMBER_PHASES.get(member.phase, ""),
         reason=reason if reason in _OF_PODS else "",
-        message=said if reason in _OF_PODS else "",
+        message=message if reason in _OF_PODS else "",
         conditions=(Condition("DisruptionTarget", "True", taken, "", member.ended),) if taken else (),
         containers=(main,),
     )

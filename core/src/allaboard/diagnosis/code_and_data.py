@@ -18,7 +18,7 @@ from allaboard.diagnosis.case import (
     quote,
 )
 from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
-from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.logs import line_pattern
 from allaboard.diagnosis.reading import (
     GOES_ON,
     MEETING,
@@ -38,6 +38,43 @@ _NEEDS = (Need.PODS, Need.LOGS)
 
 
 @rule(
+    "code_not_fetched",
+    "The repository of the job cannot be fetched",
+    means="Members fetch `code.git` before their command. The repository does not answer, refuses the "
+    "password, or has the commit no more; or the image has no git.",
+    looks="`allaboard: the code cannot be fetched`, with git's own last line.",
+    fix="look whether the members reach the repository (network, code.secret) and whether it still has the "
+    "commit",
+    needs=_NEEDS,
+)
+def code_not_fetched(case: Case) -> Iterator[Finding]:
+    pattern = line_pattern(r"allaboard: the code cannot be fetched")
+    yield from from_logs(
+        case, "code_not_fetched", pattern, "the repository of the job cannot be fetched", confidence=0.97
+    )
+
+
+@rule(
+    "packages_not_installed",
+    "The packages of the job cannot be installed",
+    means="Members install `packages` before their command. The index does not answer, has no such version, "
+    "or another file than the hash says; or the image has neither pip nor uv.",
+    looks="`allaboard: the packages cannot be installed`, with the installer's own last line.",
+    fix="correct packages, or look whether the members reach the index",
+    needs=_NEEDS,
+)
+def packages_not_installed(case: Case) -> Iterator[Finding]:
+    pattern = line_pattern(r"allaboard: the packages cannot be installed")
+    yield from from_logs(
+        case,
+        "packages_not_installed",
+        pattern,
+        "the packages of the job cannot be installed",
+        confidence=0.97,
+    )
+
+
+@rule(
     "missing_dependency",
     "A module or library is not installed",
     means="The image lacks a Python module or a shared library, or has another version of it.",
@@ -47,7 +84,7 @@ _NEEDS = (Need.PODS, Need.LOGS)
     needs=_NEEDS,
 )
 def missing_dependency(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"ModuleNotFoundError|ImportError|No module named|cannot open shared object|undefined symbol|"
         r"GLIBC(XX)?_\S+'? not found|(module|package) .{0,60} (is )?not installed|command 'gcc' "
         r"failed|Please install|No matching distribution found|Could not find a version that satisfies|"
@@ -65,7 +102,9 @@ def missing_dependency(case: Case) -> Iterator[Finding]:
         pattern,
         "a module is not installed",
         blame=blame,
-        but=words(r"/torch_extensions/|libcuda\.so|libnvidia-ml|TF-TRT|Could not load dynamic library"),
+        but=line_pattern(
+            r"/torch_extensions/|libcuda\.so|libnvidia-ml|TF-TRT|Could not load dynamic library"
+        ),
     )
 
 
@@ -88,24 +127,28 @@ _LACKS = re.compile(
 )
 def native_crash(case: Case) -> Iterator[Finding]:
     # A crash of the interpreter ends it as certainly as an exception does.
-    pattern = words(
+    pattern = line_pattern(
         r"Segmentation fault|Fatal Python error|exitcode\s*: -(11|4|8)\b|Signal: (Segmentation|Illegal|"
         r"Aborted)|double free or corruption|malloc\(\): |free\(\): invalid|core dumped|SIGSEGV|"
         r"SIGILL|stack smashing|Illegal instruction|corrupted (size|double-linked)"
     )
-    found = [
+    logged = [
         finding
         for finding in from_logs(
-            case, "native_crash", pattern, "native code crashed", but=words(r"[Ww]atchdog|SIGTERM|bus error")
+            case,
+            "native_crash",
+            pattern,
+            "native code crashed",
+            but=line_pattern(r"[Ww]atchdog|SIGTERM|bus error"),
         )
         if not _is_abort_by_watchdog(case, finding)
     ]
-    yield from found
+    yield from logged
     for pod in case.pods:
         code = exit_code(pod)
         signal = {132: "SIGILL", 134: "SIGABRT", 136: "SIGFPE", 139: "SIGSEGV"}.get(code or 0)
         log = case.log(pod)
-        if signal is None or any(f.who == pod.name for f in found):
+        if signal is None or any(f.who == pod.name for f in logged):
             continue
         victim = log is not None and log.has(SECONDARY)
         level = Level.NOISE if victim and code == 134 else Level.CAUSE
@@ -122,7 +165,7 @@ def native_crash(case: Case) -> Iterator[Finding]:
 
 
 def _is_abort_by_watchdog(case: Case, finding: Finding) -> bool:
-    """Whether a watchdog ended the process: an abort is how it does that."""
+    """True if a watchdog ended the process: an abort is how it does that."""
     log = case.logs.get(finding.who or "")
     return (
         log is not None
@@ -144,7 +187,7 @@ def _is_abort_by_watchdog(case: Case, finding: Finding) -> bool:
     needs=_NEEDS,
 )
 def cuda_oom(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"CUDA out of memory|torch\S*\.OutOfMemoryError|^OutOfMemoryError|cupy\S*OutOfMemoryError|"
         r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure '?(2 )?'?out of "
         r"memory|Failed to CUDA calloc|"
@@ -161,7 +204,7 @@ def cuda_oom(case: Case) -> Iterator[Finding]:
         "a GPU ran out of memory",
         anywhere=True,
         secondary=True,
-        but=words(r"CPU out of memory"),
+        but=line_pattern(r"CPU out of memory"),
         confidence=0.95,
     )
 
@@ -176,7 +219,7 @@ def cuda_oom(case: Case) -> Iterator[Finding]:
     needs=(*_NEEDS, Need.EVENTS),
 )
 def cuda_driver_mismatch(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"driver version is insufficient|driver on your system is too old|forward compatibility was "
         r"attempted|cudaErrorInsufficientDriver|CUDA driver version|unsatisfied condition: cuda|PTX "
         r"(was compiled with|JIT).{0,60}(unsupported|newer)|CUDA_ERROR_UNSUPPORTED_PTX|"
@@ -193,18 +236,18 @@ def cuda_driver_mismatch(case: Case) -> Iterator[Finding]:
         "the driver of its node is too old for the image",
         anywhere=True,
         blame=blame,
-        but=words(r"NCCL INFO"),
+        but=line_pattern(r"NCCL INFO"),
     )
     for pod in case.pods:
         for container in pod.containers:
-            for one in (container.now, container.last):
-                if one is not None and pattern.pattern.search(one.message):
+            for tried in (container.now, container.last):
+                if tried is not None and pattern.pattern.search(tried.message):
                     yield Finding(
                         "cuda_driver_mismatch",
                         f"the driver of {pod.name}'s node is too old for the image",
-                        (Evidence(pod_object(pod), "containerStatuses", quote(one.message)),),
+                        (Evidence(pod_object(pod), "containerStatuses", quote(tried.message)),),
                         blame(pod, ""),
-                        one.ended,
+                        tried.ended,
                         confidence=0.95,
                     )
                     return
@@ -223,7 +266,7 @@ def gpu_arch_mismatch(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case,
         "gpu_arch_mismatch",
-        words(
+        line_pattern(
             r"no kernel image is available|invalid device function|Missing CO for these ISAs|"
             r"sm_\d+ is not compatible|cudaErrorNoKernelImageForDevice|not "
             r"compiled (for|with) .{0,40}sm_|unsupported gpu architecture|only supports? \w+ GPUs or newer|"
@@ -248,7 +291,9 @@ def device_side_assert(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case,
         "device_side_assert",
-        words(r"device-side assert(?!ions)|\.cu:\d+:? .{0,200}Assertion .{0,200} failed|cudaErrorAssert"),
+        line_pattern(
+            r"device-side assert(?!ions)|\.cu:\d+:? .{0,200}Assertion .{0,200} failed|cudaErrorAssert"
+        ),
         "a CUDA kernel's check failed",
         anywhere=True,
         secondary=True,
@@ -265,7 +310,7 @@ def device_side_assert(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
 )
 def nan_loss(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"loss (is|was|became|=|:) ?(nan|inf)\b|Minimum loss scale|FloatingPointError|(nan|NaN|inf) "
         r"(loss|detected|encountered|found|in (loss|grad))|non-?finite (loss|grad)|Loss is (nan|"
         r"infinite)|not finite|Gradient overflow.{0,80}loss scale.{0,40}(0\.0|1e-)|loss "
@@ -274,20 +319,21 @@ def nan_loss(case: Case) -> Iterator[Finding]:
         r"loss contains a nan|Invalid loss, terminating|TerminateOnNaN"
     )
     yield from from_logs(case, "nan_loss", pattern, "the loss is not a number", confidence=0.88)
-    rows = words(r"loss['\"]?\s*[=: ]\s*['\"]?(nan|inf)\b")
-    for one in readings(case):
-        hits = one.log.hits(rows, 50)
-        last = one.log.last_lines[-6:]
-        if len(hits) >= 3 and any(rows.pattern.search(line) for line in last) and not one.fatal:
+    rows = line_pattern(r"loss['\"]?\s*[=: ]\s*['\"]?(nan|inf)\b")
+    for reading in readings(case):
+        hits = reading.log.hits(rows, 50)
+        last = reading.log.last_lines[-6:]
+        if len(hits) >= 3 and any(rows.pattern.search(line) for line in last) and not reading.fatal:
             yield Finding(
                 "nan_loss",
-                f"the loss is not a number ({author(case, one.pod, hits[0].rank)}): {quote(hits[0].text)}",
-                log_evidence(one.pod, hits[0].text),
-                one.pod.name,
-                hits[0].time or case.went_bad(one.pod),
+                f"the loss is not a number ({author(case, reading.pod, hits[0].rank)}): "
+                f"{quote(hits[0].text)}",
+                log_evidence(reading.pod, hits[0].text),
+                reading.pod.name,
+                hits[0].time or case.went_bad(reading.pod),
                 confidence=0.85,
                 from_object=False,
-                who=one.pod.name,
+                who=reading.pod.name,
             )
 
 
@@ -304,7 +350,7 @@ def nan_loss(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
 )
 def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"failed finding central directory|invalid header or archive is corrupted|Ran out of input|"
         r"invalid load key|"
         r"does not match its manifest|Error while deserializing header|PytorchStreamReader failed|"
@@ -322,7 +368,7 @@ def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
         "checkpoint_corrupt",
         pattern,
         "a checkpoint cannot be read",
-        but=words(r"Missing key|Unexpected key|size mismatch|EOF when reading a line"),
+        but=line_pattern(r"Missing key|Unexpected key|size mismatch|EOF when reading a line"),
     )
 
 
@@ -338,7 +384,7 @@ def checkpoint_corrupt(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
 )
 def checkpoint_taken_over(case: Case) -> Iterator[Finding]:
-    pattern = words(r"allaboard\.errors\.TakenOver|has taken over this folder at")
+    pattern = line_pattern(r"allaboard\.errors\.TakenOver|has taken over this folder at")
     yield from from_logs(
         case,
         "checkpoint_taken_over",
@@ -359,7 +405,7 @@ def checkpoint_taken_over(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
 )
 def checkpoint_mismatch(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"(Missing|Unexpected) key(\(s\))? in (checkpoint )?state_dict|size mismatch for|"
         r"Weights only load failed|"
         r"Error\(s\) in loading state_dict|loaded state dict (contains|has)|doesn't match the size "
@@ -385,13 +431,13 @@ def checkpoint_mismatch(case: Case) -> Iterator[Finding]:
     needs=(*_NEEDS, Need.CLAIMS),
 )
 def checkpoint_write_nfs_lock(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"No locks available|Stale (NFS )?file handle|Failed to acquire lock|unable to lock file|"
         r"flock.{0,80}(Function not implemented|not supported)|Function not implemented|Errno 37\b|"
         r"Errno 524\b|not appear to support flock|"
         r"Errno 116\b|Resource temporarily unavailable.{0,60}lock|can't lock file"
     )
-    found = [
+    findings = [
         *from_logs(
             case,
             "checkpoint_write_nfs_lock",
@@ -400,8 +446,8 @@ def checkpoint_write_nfs_lock(case: Case) -> Iterator[Finding]:
             running=True,
         )
     ]
-    yield from found
-    if not found:
+    yield from findings
+    if not findings:
         yield from _silent_save(case)
 
 
@@ -425,42 +471,42 @@ def _silent_save(case: Case) -> Iterator[Finding]:
     if server is None and (not nfs or case.is_over):
         return
     saving = []
-    live = [one for one in readings(case) if is_running(one.pod) or server is None]
-    for one in live:
-        lines = [text for text in one.log.last_lines if not SECONDARY.pattern.search(text)]
-        if is_running(one.pod) and lines and _SAVING.search(lines[-1]) and not _SAVED.search(lines[-1]):
-            saving.append((one, lines[-1]))
+    live = [reading for reading in readings(case) if is_running(reading.pod) or server is None]
+    for reading in live:
+        lines = [text for text in reading.log.last_lines if not SECONDARY.pattern.search(text)]
+        if is_running(reading.pod) and lines and _SAVING.search(lines[-1]) and not _SAVED.search(lines[-1]):
+            saving.append((reading, lines[-1]))
     if not saving or len(saving) < len(live):
         return
     if server is not None:
-        one, text = saving[0]
+        reading, text = saving[0]
         yield Finding(
             "checkpoint_write_nfs_lock",
-            f"{one.pod.name} stands still since it began to save, and {quote(server.message)}",
+            f"{reading.pod.name} stands still since it began to save, and {quote(server.message)}",
             (
-                *log_evidence(one.pod, text),
+                *log_evidence(reading.pod, text),
                 Evidence(f"{server.kind.lower()}/{server.name}", f"events.{server.reason}", server.message),
             ),
-            one.pod.name,
-            one.log.last_time,
+            reading.pod.name,
+            reading.log.last_time,
             confidence=0.85,
             from_object=False,
-            who=one.pod.name,
+            who=reading.pod.name,
         )
         return
-    last = max((one.log.last_time or 0.0 for one, _ in saving), default=0.0)
+    last = max((reading.log.last_time or 0.0 for reading, _ in saving), default=0.0)
     if last and case.is_younger(last, 300):
         return
-    one, text = saving[0]
+    reading, text = saving[0]
     yield Finding(
         "checkpoint_write_nfs_lock",
         f"all members are silent since they began to save: {quote(text)}",
-        log_evidence(one.pod, text),
-        one.pod.name,
+        log_evidence(reading.pod, text),
+        reading.pod.name,
         last or None,
         confidence=0.75,
         from_object=False,
-        who=one.pod.name,
+        who=reading.pod.name,
     )
 
 
@@ -476,7 +522,7 @@ def _silent_save(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
 )
 def filesystem_permission_denied(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"PermissionError: \[Errno|\[?Errno 1\]|\(os error (1|13|30)\)|Read-only file system|StorageDenied|"
         r"Errno 13\b|Errno 30\b|cannot create "
         r"directory.{0,200}Permission denied|Permission denied: '?/|(mkdir|touch|open|cp|mv|"
@@ -484,19 +530,19 @@ def filesystem_permission_denied(case: Case) -> Iterator[Finding]:
         r"No usable temporary directory|"
         r"cannot cache function .{0,80}no locator available"
     )
-    for found in from_logs(
+    for finding in from_logs(
         case,
         "filesystem_permission_denied",
         pattern,
         "a folder may not be written",
-        but=words(r"publickey|s3://|gs://|Access ?Denied|ssh|Failed to spawn"),
+        but=line_pattern(r"publickey|s3://|gs://|Access ?Denied|ssh|Failed to spawn"),
         blame=lambda pod, text: _named(pod, _PATH.search(text)),
     ):
-        text = found.evidence[0].text
-        pod = next((p for p in case.pods if p.name == found.who), None)
+        text = finding.evidence[0].text
+        pod = next((p for p in case.pods if p.name == finding.who), None)
         if _READ_ONLY.search(text) or (pod is not None and _mounts_read_only(pod, text)):
-            found = replace(found, fix=_WRITE_ELSEWHERE)
-        yield found
+            finding = replace(finding, fix=_WRITE_ELSEWHERE)
+        yield finding
 
 
 _READ_ONLY = re.compile(r"Read-only file system|Errno 30\b|\(os error 30\)|EROFS", re.IGNORECASE)
@@ -507,7 +553,7 @@ _WRITE_ELSEWHERE = (
 
 
 def _mounts_read_only(pod: PodSeen, text: str) -> bool:
-    """Whether the path that a line names lies in a volume that the pod mounts read-only."""
+    """True if the path that a line names lies in a volume that the pod mounts read-only."""
     match = _PATH.search(text)
     path = next((g for g in match.groups() if g), "") if match is not None else ""
     for key, mount in pod.facts.items():
@@ -536,7 +582,7 @@ _STORE = (
     needs=_NEEDS,
 )
 def data_access_denied(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"Access[ _]?Denied|AccessControlException|InvalidAccessKeyId|SignatureDoesNotMatch|Unable to locate "
         r"credentials|NoCredentialsError|StorageDenied.{0,200}s3://|"
         r"GatedRepo|gated repo|401 Client Error|403 Client Error|\b403 Forbidden|\b401 Unauthorized|"
@@ -554,7 +600,7 @@ def data_access_denied(case: Case) -> Iterator[Finding]:
         "data_access_denied",
         pattern,
         "the store refused the credentials",
-        but=words(r"RequestTimeTooSkewed|difference between the request time|date header too old"),
+        but=line_pattern(r"RequestTimeTooSkewed|difference between the request time|date header too old"),
     )
 
 
@@ -567,7 +613,7 @@ def data_access_denied(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
 )
 def data_not_found(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"NoSuchKey|NoSuchBucket|StorageMissing|FileNotFoundError|RepositoryNotFound|RevisionNotFound|"
         r"EntryNotFound|404 Client Error|"
         r"\(404\) when calling|404 Not Found|DatasetNotFound|doesn't exist on the Hub|"
@@ -583,7 +629,7 @@ def data_not_found(case: Case) -> Iterator[Finding]:
         "data_not_found",
         pattern,
         "a file or object that the script reads is not there",
-        but=words(
+        but=line_pattern(
             r"torchrun|Failed to spawn|No usable temporary directory|\.metadata|\.distcp|can't open file|"
             r"\.so\b|"
             r"exec |sh: |command"
@@ -602,7 +648,7 @@ def data_not_found(case: Case) -> Iterator[Finding]:
     retryable=True,
 )
 def data_throttled(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"SlowDown|reduce your request rate|\b429\b.{0,40}(Client Error|Too Many|Error)|Too Many "
         r"Requests|RequestLimitExceeded|ThrottlingException|TooManyRequests|503.{0,40}(Slow Down|"
         r"Service Unavailable|SlowDown)|(Server Error|status).{0,20}\b503\b|rate limit(ed| "
@@ -619,7 +665,7 @@ _UNTRUSTED_WORDS = (
     r"PKIX path building failed|certificate has expired|doesn't match .{0,80}(certificate|either of)|"
     r"SSL certificate problem"
 )
-_UNTRUSTED = words(_UNTRUSTED_WORDS)
+_UNTRUSTED = line_pattern(_UNTRUSTED_WORDS)
 """A certificate that no later try finds trusted; what times out, is reset or answers 5xx may pass."""
 _CERTIFICATES = (
     "give the image the CA that signed it, and name it by SSL_CERT_FILE, REQUESTS_CA_BUNDLE or "
@@ -648,7 +694,7 @@ def _named(pod: PodSeen, match: re.Match[str] | None) -> str:
     retryable=True,
 )
 def data_endpoint_unreachable(case: Case) -> Iterator[Finding]:
-    pattern = words(
+    pattern = line_pattern(
         r"Could not connect to the endpoint|StorageUnreachable|Connect ?Timeout|EndpointConnectionError|"
         r"Max retries exceeded|ProxyError|"
         r"couldn't connect to 'https?://|LocalEntryNotFoundError|ReadTimeout|Failed to resolve '|"
@@ -668,25 +714,25 @@ def data_endpoint_unreachable(case: Case) -> Iterator[Finding]:
         r"HTTP Error 50[024]|ClientError.{0,60}\((500|502|504)\)|\(InternalError\) when calling|"
         + _UNTRUSTED_WORDS
     )
-    for found in from_logs(
+    for finding in from_logs(
         case,
         "data_endpoint_unreachable",
         pattern,
         "the store does not answer",
-        but=words(
+        but=line_pattern(
             r"c10d|TCPStore|tcp_utils|socket\.cpp|rendezvous|\b429\b|\b503\b|too many|TimeTooSkewed|"
             r"RemoteDisconnected|port 22|not yet valid|wandb"
         ),
         blame=lambda pod, text: _named(pod, _HOST.search(text)),
     ):
-        untrusted = _UNTRUSTED.pattern.search(found.summary) is not None
+        untrusted = _UNTRUSTED.pattern.search(finding.summary) is not None
         yield replace(
-            found,
-            summary=found.summary.replace(
+            finding,
+            summary=finding.summary.replace(
                 "the store does not answer", "the certificate of the store is not trusted"
             )
             if untrusted
-            else found.summary,
+            else finding.summary,
             retryable=False if untrusted else None,
             fix=_CERTIFICATES if untrusted else None,
         )
@@ -706,7 +752,7 @@ def clock_skew(case: Case) -> Iterator[Finding]:
     def blame(pod: PodSeen, text: str) -> str:
         return f"node {pod.node} ({pod.name})" if pod.node else pod.name
 
-    pattern = words(
+    pattern = line_pattern(
         r"RequestTimeTooSkewed|difference between the request time|not yet valid|certificate is not "
         r"valid (yet|before)|Signature not yet current|clock skew|Token used too early|"
         r"Invalid JWT.{0,120}reasonable timeframe|Request date header too old|"
@@ -717,10 +763,10 @@ def clock_skew(case: Case) -> Iterator[Finding]:
     )
     for pod in case.pods:
         for container in pod.containers:
-            said = container.now.message
-            if "not yet valid" in said and " is before " in said:
+            message = container.now.message
+            if "not yet valid" in message and " is before " in message:
                 evidence = Evidence(
-                    pod_object(pod), f"containerStatuses[{container.name}].waiting", quote(said)
+                    pod_object(pod), f"containerStatuses[{container.name}].waiting", quote(message)
                 )
                 yield Finding(
                     "clock_skew", f"the clock of {pod.name}'s node is wrong", (evidence,), blame(pod, "")
@@ -729,7 +775,7 @@ def clock_skew(case: Case) -> Iterator[Finding]:
 
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b(?!\w)(: .*)?$")
-_USAGE = words(
+_USAGE = line_pattern(
     r"error: (unrecognized arguments|the following arguments are required|argument |invalid choice|"
     r"ambiguous option)|Could not override '|Error executing job with overrides|' is not in struct"
 )
@@ -744,24 +790,26 @@ _USAGE = words(
     needs=_NEEDS,
 )
 def python_exception(case: Case) -> Iterator[Finding]:
-    for one in readings(case):
-        pod = one.pod
-        if pod.phase == "Succeeded" or (not one.ended and (one.fatal is None or went_on(one.log))):
+    for reading in readings(case):
+        pod = reading.pod
+        if pod.phase == "Succeeded" or (
+            not reading.ended and (reading.fatal is None or went_on(reading.log))
+        ):
             continue
-        if ended_by_signal(one) is not None:
+        if ended_by_signal(reading) is not None:
             continue
         fix = (
             f"fix the script; its log shows the traceback: `allaboard logs {case.seen.run} {pod.name}`"
             if case.seen.run
             else None
         )
-        if one.fatal is not None:
-            raised = one.fatal
+        if reading.fatal is not None:
+            raised = reading.fatal
             if MEETING.pattern.search(raised.text):
                 continue
-            if _NCCL_ERROR.search(raised.text) and one.log.has(SECONDARY):
+            if _NCCL_ERROR.search(raised.text) and reading.log.has(SECONDARY):
                 continue  # what it says beside tells that a peer is gone
-            if "XGBoostError" in raised.type and _met_nobody(one.log.body, raised.text):
+            if "XGBoostError" in raised.type and _met_nobody(reading.log.body, raised.text):
                 continue
             where = f" at {raised.where}" if raised.where is not None else ""
             yield Finding(
@@ -771,22 +819,22 @@ def python_exception(case: Case) -> Iterator[Finding]:
                 log_evidence(pod, raised.text, raised),
                 pod.name,
                 case.went_bad(pod),
-                confidence=0.9 if one.speaks else 0.75,
+                confidence=0.9 if reading.speaks else 0.75,
                 fix=_remedy(raised.text) or fix,
                 generic=True,
                 from_object=False,
                 who=pod.name,
             )
             continue
-        usage = one.log.last(_USAGE)
+        usage = reading.log.last(_USAGE)
         lines = [
             text
-            for text in one.log.last_lines
+            for text in reading.log.last_lines
             if _ERROR.match(text)
             and not SECONDARY.pattern.search(text)
             and not MEETING.pattern.search(text)
-            and not (_NCCL_ERROR.search(text) and one.log.has(SECONDARY))
-            and not ("XGBoostError" in text and _met_nobody(one.log.body, text))
+            and not (_NCCL_ERROR.search(text) and reading.log.has(SECONDARY))
+            and not ("XGBoostError" in text and _met_nobody(reading.log.body, text))
             and not text.startswith(("torch.distributed.elastic", "ChildFailed"))
         ]
         text = usage.text if usage is not None else lines[-1] if lines else ""
@@ -805,20 +853,20 @@ def python_exception(case: Case) -> Iterator[Finding]:
             )
         elif (
             exit_code(pod) not in (None, 0, *OUTSIDE)
-            and not (one.log.has(SECONDARY) or one.log.has(MEETING))
-            and (said := last_complaint(one.log))
+            and not (reading.log.has(SECONDARY) or reading.log.has(MEETING))
+            and (complaint := last_complaint(reading.log))
         ):
             yield Finding(
                 "python_exception",
                 f"{author(case, pod, None)} exited with {exit_code(pod)}, most likely because of its last "
                 f"words: "
-                f"{_shorten(said)}",
-                log_evidence(pod, said),
+                f"{_shorten(complaint)}",
+                log_evidence(pod, complaint),
                 pod.name,
                 case.went_bad(pod),
                 Level.SYMPTOM,
                 0.5,
-                fix=_remedy(said)
+                fix=_remedy(complaint)
                 or (
                     f"look at the lines before: `allaboard logs {case.seen.run} {pod.name}`"
                     if case.seen.run
@@ -847,7 +895,7 @@ _REMEDIES = (
         "limit is full",
     ),
 )
-"""What to do where an exception of no cause of its own is known nevertheless."""
+"""The remedy for an exception that no cause names, where its text tells one."""
 
 
 def _remedy(text: str) -> str | None:
@@ -858,7 +906,7 @@ _NOBODY = re.compile(r"bootstrap the communication|connect to the tracker|Failed
 
 
 def _met_nobody(log: str, text: str) -> bool:
-    """Whether the lines below an error of xgboost, which writes the outermost one first, are about peers."""
+    """True if the lines below an error of xgboost, which writes the outermost one first, are about peers."""
     return _NOBODY.search(log[log.rfind(text[:60]) :][:600]) is not None
 
 
@@ -871,7 +919,7 @@ def _shorten(text: str) -> str:
 
 def _only_exit_codes(case: Case) -> Iterator[Finding]:
     """Members that ended with a plain code and said nothing that is known."""
-    looked_at = {one.pod.name for one in readings(case)}
+    looked_at = {reading.pod.name for reading in readings(case)}
     if not case.restarts and any(case.has_written(pod) for pod in case.pods):
         return  # they ended once, and what they wrote says nothing of it
     for pod in case.pods:

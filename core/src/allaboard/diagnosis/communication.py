@@ -11,30 +11,30 @@ from collections.abc import Iterator
 
 from allaboard.diagnosis.case import Case, exit_code, has_run, is_running, pod_object, quote
 from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
-from allaboard.diagnosis.logs import Hit, Log, words
+from allaboard.diagnosis.logs import Hit, Log, line_pattern
 from allaboard.diagnosis.reading import GOES_ON, SECONDARY, Reading, author, from_logs, log_evidence, readings
 from allaboard.diagnosis.rule import rule
 from allaboard.runs.observation import PodSeen
 
 _NEEDS = (Need.PODS, Need.LOGS)
 
-_SSH = words(
+_SSH = line_pattern(
     r"ssh: connect to host|ssh: Could not resolve hostname|ORTE was unable to reliably start|"
     r"unable to run bstrap_proxy|ORTE does not know how to route|port 22: (Connection|No route)|"
     r"kex_exchange_identification|"
     r"ssh_exchange_identification"
 )
-_DNS = words(
+_DNS = line_pattern(
     r"Name or service not known|Temporary failure in name resolution|gai ?error|getaddrinfo|nodename "
     r"nor servname|"
     r"can't resolve|waiting for master|could not resolve|No address associated with hostname|server "
     r"can't find|NXDOMAIN|DNS resolution failed|C-ares status"
 )
-_STORE_NAME = words(
+_STORE_NAME = line_pattern(
     r"https?://|amazonaws|s3\.|storage\.googleapis|huggingface|blob\.core|endpoint|boto|Max retries|"
     r"pypi|wandb|mlflow|ssh:|urllib3|requests\.|httpx|httpcore|aiohttp|urlopen|URLError|ClientConnector"
 )
-_REFUSED = words(
+_REFUSED = line_pattern(
     r"(client socket|TCPStore|c10d|socket\.cpp|rendezvous|master|connect to \[?[\w.-]+\]?[: ]\d|"
     r"connectFullMesh|gloo).{0,200}(timed out|Connection refused|reset by peer|No route to host|"
     r"errno: 1(10|11|13))|"
@@ -45,7 +45,7 @@ _REFUSED = words(
     r"Failed to connect to (the tracker|remote host|\S+:\d+)|Failed to bootstrap the communication|"
     r"TCP connect timeout|got_connected == true|upstream connect error or disconnect"
 )
-_RENDEZVOUS = words(
+_RENDEZVOUS = line_pattern(
     r"RendezvousTimeoutError|Timed out after \d+ seconds waiting for clients|\d+/\d+ clients joined|"
     r"DEADLINE_EXCEEDED.{0,200}[Bb]arrier|Barrier timed out|client socket has timed out|"
     r"wait timeout after \d+ ?ms, keys:|timed out waiting for .{0,40}(nodes|workers|peers|participants)|"
@@ -56,8 +56,8 @@ _RENDEZVOUS = words(
 _CLIENTS = re.compile(r"(\d{1,6})/(\d{1,6}) clients joined|reached the barrier: (\d{1,6})/(\d{1,6})")
 
 
-_MESHES = words(r"connectFullMesh")
-"""What all ranks write, the master too, where they meet and do not reach each other."""
+_MESHES = line_pattern(r"connectFullMesh")
+"""A line that all ranks write, the master too, when they meet and do not reach each other."""
 
 
 def _is_master(case: Case, pod: PodSeen) -> bool:
@@ -96,8 +96,8 @@ def _has_mesh(case: Case) -> tuple[PodSeen, str] | None:
 
 def _procs(case: Case) -> int | None:
     """Processes per member, where the job says it as a number."""
-    found = [v for k, v in case.spec(r"(nprocPerNode|numProcPerNode)$").items() if v.isdigit()]
-    return int(found[0][:6]) if found else None
+    counts = [v for k, v in case.spec(r"(nprocPerNode|numProcPerNode)$").items() if v.isdigit()]
+    return int(counts[0][:6]) if counts else None
 
 
 @rule(
@@ -114,7 +114,7 @@ def _procs(case: Case) -> int | None:
     retryable=True,
 )
 def master_unreachable_dns(case: Case) -> Iterator[Finding]:
-    for found in from_logs(
+    for finding in from_logs(
         case,
         "master_unreachable_dns",
         _DNS,
@@ -125,16 +125,16 @@ def master_unreachable_dns(case: Case) -> Iterator[Finding]:
         secondary=True,
         confidence=0.85,
     ):
-        if not asks_an_endpoint(case, found.who):
-            yield found
+        if not asks_an_endpoint(case, finding.who):
+            yield finding
     for pod in never_ran(case):
         for container in pod.containers:
-            said = " ".join(t.message for t in (container.now, container.last) if t)
-            if container.role == "init" and _DNS.pattern.search(said):
+            message = " ".join(t.message for t in (container.now, container.last) if t)
+            if container.role == "init" and _DNS.pattern.search(message):
                 yield Finding(
                     "master_unreachable_dns",
                     f"{pod.name} waits for the name of its master",
-                    (Evidence(pod_object(pod), f"initContainerStatuses[{container.name}]", quote(said)),),
+                    (Evidence(pod_object(pod), f"initContainerStatuses[{container.name}]", quote(message)),),
                     pod.name,
                     None,
                     Level.SYMPTOM,
@@ -168,7 +168,7 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
     ):
         return
     mesh = _has_mesh(case)
-    for found in from_logs(
+    for finding in from_logs(
         case,
         "master_unreachable_network",
         _REFUSED,
@@ -177,46 +177,48 @@ def master_unreachable_network(case: Case) -> Iterator[Finding]:
         running=True,
         secondary=True,
         confidence=0.8,
-        but=words(
+        but=line_pattern(
             r"clients joined|Name or service|name resolution|gai ?error|DNS resolution|https?://|port 22\b"
         ),
     ):
-        log = case.logs.get(found.who or "")
-        if log is None or (log.has(_DNS) and not log.has(words(r"recvValue|got 0 bytes"))):
+        log = case.logs.get(finding.who or "")
+        if log is None or (log.has(_DNS) and not log.has(line_pattern(r"recvValue|got 0 bytes"))):
             continue
-        if master is not None and found.who == master.name and not mesh and not log.has(_MESHES):
+        if master is not None and finding.who == master.name and not mesh and not log.has(_MESHES):
             continue
-        if _joined_late(case, found.who or "") or asks_an_endpoint(case, found.who):
+        if _joined_late(case, finding.who or "") or asks_an_endpoint(case, finding.who):
             continue
         if mesh is not None:
             pod, proxy = mesh
-            evidence = (*found.evidence, Evidence(pod_object(pod), "spec.containers", proxy))
+            evidence = (*finding.evidence, Evidence(pod_object(pod), "spec.containers", proxy))
             yield Finding(
-                found.code,
-                f"{proxy} stands between the members: {found.summary}",
+                finding.code,
+                f"{proxy} stands between the members: {finding.summary}",
                 evidence,
                 f"{proxy} in {pod.name}",
-                found.at,
+                finding.at,
                 Level.CAUSE,
                 0.9,
                 from_object=False,
-                who=found.who,
+                who=finding.who,
             )
             return
         if alive:
-            yield found
+            yield finding
 
 
 def asks_an_endpoint(case: Case, name: str | None) -> bool:
-    """Whether what ended this member was a request over HTTP: what it could not reach is no member."""
+    """True if a request over HTTP ended this member: the host that it could not reach is no member."""
     return any(
-        one.pod.name == name and one.fatal is not None and _STORE_NAME.pattern.search(one.fatal.text)
-        for one in readings(case)
+        reading.pod.name == name
+        and reading.fatal is not None
+        and _STORE_NAME.pattern.search(reading.fatal.text)
+        for reading in readings(case)
     )
 
 
 def _joined_late(case: Case, name: str) -> bool:
-    """Whether this member has trained: then its master was reached once."""
+    """True if this member has trained: then its master was reached once."""
     log = case.logs.get(name)
     return log is not None and log.has(GOES_ON)
 
@@ -236,7 +238,7 @@ def _joined_late(case: Case, name: str) -> bool:
 )
 def rendezvous_timeout(case: Case) -> Iterator[Finding]:
     last = _last_to_start(case)
-    for found in from_logs(
+    for finding in from_logs(
         case,
         "rendezvous_timeout",
         _RENDEZVOUS,
@@ -246,29 +248,29 @@ def rendezvous_timeout(case: Case) -> Iterator[Finding]:
         secondary=True,
         confidence=0.8,
     ):
-        log = case.logs.get(found.who or "")
-        if log is not None and log.has(_DNS) and "clients joined" not in found.summary:
+        log = case.logs.get(finding.who or "")
+        if log is not None and log.has(_DNS) and "clients joined" not in finding.summary:
             continue
-        blame = last.name if last is not None and not case.is_local else found.blame
+        blame = last.name if last is not None and not case.is_local else finding.blame
         yield Finding(
-            found.code,
-            found.summary,
-            found.evidence,
+            finding.code,
+            finding.summary,
+            finding.evidence,
             blame,
-            found.at,
+            finding.at,
             Level.SYMPTOM,
             0.8,
             from_object=False,
-            who=found.who,
+            who=finding.who,
         )
 
 
 def _last_to_start(case: Case) -> PodSeen | None:
     """The member that started last, where it was clearly later than the first."""
     started = [
-        (one.started, pod)
+        (tried.started, pod)
         for pod in case.pods
-        if pod.main is not None and (one := pod.main.last or pod.main.now).started is not None
+        if pod.main is not None and (tried := pod.main.last or pod.main.now).started is not None
     ]
     if len(started) < 2:
         return None
@@ -276,7 +278,7 @@ def _last_to_start(case: Case) -> PodSeen | None:
     return last[1] if (last[0] or 0.0) - first > 30 else None
 
 
-_WORLD = words(
+_WORLD = line_pattern(
     r"rank .{0,30}>= ?(the )?world[_ ]size|invalid rank|mismatch in rank count|"
     r"Unexpected task request with task_name|"
     r"world[_ ]size.{0,60}(mismatch|does not match|"
@@ -307,8 +309,8 @@ def world_size_mismatch(case: Case) -> Iterator[Finding]:
         return
     members = [m for m in case.seen.members if m.group != "launcher"]
     size, per = len(members), _procs(case)
-    for one in readings(case):
-        for hit in one.log.hits(words(r"\d+/\d+ clients joined|reached the barrier: \d+/\d+")):
+    for reading in readings(case):
+        for hit in reading.log.hits(line_pattern(r"\d+/\d+ clients joined|reached the barrier: \d+/\d+")):
             match = _CLIENTS.search(hit.text)
             if match is None:
                 continue
@@ -319,13 +321,13 @@ def world_size_mismatch(case: Case) -> Iterator[Finding]:
             # One process of each member has come, and that is all who ever do.
             alone = joined == size < wanted and per is None and not _launches(case)
             if (wanted not in fits or alone) and size > 0 and not never_ran(case) and joined <= wanted:
-                yield _wrong_size(case, one, hit.text, f"it waits for {wanted}, and the job has {size}")
+                yield _wrong_size(case, reading, hit.text, f"it waits for {wanted}, and the job has {size}")
                 return
     yield from _said_size(case, size)
 
 
 def _launches(case: Case) -> bool:
-    """Whether a launcher starts several processes in a member."""
+    """True if a launcher starts several processes in a member."""
     texts = [v for pod in case.objects.pods for k, v in pod.facts.items() if ".command" in k or ".args" in k]
     return any(re.search(r"torchrun|torch\.distributed|accelerate|deepspeed|mpirun", text) for text in texts)
 
@@ -365,18 +367,18 @@ def _said_size(case: Case, size: int) -> Iterator[Finding]:
 
 
 _NODES = re.compile(r"--(?:[\w.]+\.)?(?:nnodes|num[_-](?:nodes|machines))[= ](\d{1,5})(?!\d*:)")
-_MEETS = words(
+_MEETS = line_pattern(
     r"Pending sync|Starting elastic_operator with launch configs|Initializing distributed: GLOBAL_RANK"
 )
 
 
 def _in_trouble(case: Case) -> bool:
     return any(
-        one.log.has(_RENDEZVOUS)
-        or one.log.has(_REFUSED)
-        or one.log.has(_WORLD)
-        or (one.log.has(_MEETS) and not one.log.has(GOES_ON))
-        for one in readings(case)
+        reading.log.has(_RENDEZVOUS)
+        or reading.log.has(_REFUSED)
+        or reading.log.has(_WORLD)
+        or (reading.log.has(_MEETS) and not reading.log.has(GOES_ON))
+        for reading in readings(case)
     ) and not never_ran(case)
 
 
@@ -392,17 +394,17 @@ def _spec_size(case: Case, path: str, text: str, size: int) -> Finding:
     )
 
 
-def _wrong_size(case: Case, one: Reading, text: str, why: str) -> Finding:
+def _wrong_size(case: Case, reading: Reading, text: str, difference: str) -> Finding:
     return Finding(
         "world_size_mismatch",
-        f"the script counts on another number of members: {why}",
-        log_evidence(one.pod, text),
-        f"{case.job_name} spec: {one.pod.name}",
-        case.went_bad(one.pod),
+        f"the script counts on another number of members: {difference}",
+        log_evidence(reading.pod, text),
+        f"{case.job_name} spec: {reading.pod.name}",
+        case.went_bad(reading.pod),
         Level.CAUSE,
         0.85,
         from_object=False,
-        who=one.pod.name,
+        who=reading.pod.name,
     )
 
 
@@ -417,37 +419,39 @@ def _wrong_size(case: Case, one: Reading, text: str, why: str) -> Finding:
     needs=(*_NEEDS, Need.JOB),
 )
 def port_in_use(case: Case) -> Iterator[Finding]:
-    for found in from_logs(
+    for finding in from_logs(
         case,
         "port_in_use",
-        words(r"Binding port \d+ failed|EADDRINUSE|Address already in use|errno: 98\b|failed to bind to"),
+        line_pattern(
+            r"Binding port \d+ failed|EADDRINUSE|Address already in use|errno: 98\b|failed to bind to"
+        ),
         "the rendezvous port is taken",
         secondary=True,
         running=True,
     ):
-        pod = next((p for p in case.pods if p.name == found.who), None)
+        pod = next((p for p in case.pods if p.name == finding.who), None)
         host = pod is not None and pod.facts.get("hostNetwork") == "true"
         host = host or any(
             k.endswith("hostNetwork") and v == "true" for k, v in (case.job.facts.items() if case.job else ())
         )
         again = pod is not None and pod.main is not None and pod.main.restarts > 0
         yield Finding(
-            found.code,
-            found.summary,
-            found.evidence,
-            found.blame,
-            found.at,
+            finding.code,
+            finding.summary,
+            finding.evidence,
+            finding.blame,
+            finding.at,
             Level.SYMPTOM if again else Level.CAUSE,
-            found.confidence,
+            finding.confidence,
             # On one machine allaboard reserves another port for the next start.
             retryable=bool(host or case.is_local),
             fix="another node may do; else choose another port or drop hostNetwork" if host else None,
             from_object=False,
-            who=found.who,
+            who=finding.who,
         )
 
 
-_NO_INTERFACE = words(
+_NO_INTERFACE = line_pattern(
     r"no socket interface found|No interface found in the same subnet|Unable to find (network "
     r")?interface|Unable to find address for: |ifa != nullptr|unknown interface|"
     r"makeDeviceForInterface|ncclSocketInit: .{0,60}neither AF_INET|"
@@ -455,7 +459,7 @@ _NO_INTERFACE = words(
     r"1))|"
     r"connectFullMesh failed.{0,300}remote=\[?(127\.|::1|169\.254|172\.17\.)"
 )
-_WRONG_INTERFACE = words(
+_WRONG_INTERFACE = line_pattern(
     r"(Bootstrap|NET/Socket|NET/IB)\s*:\s*Using.{0,40}?(docker0|virbr\d|\blo:|169\.254\.)|connect to "
     r"(172\.17|169\.254|127\.0)\.\S+.{0,80}(refused|timed out|failed)|"
     r"(172\.17\.\d+\.\d+)<\d+>.{0,80}(refused|failed)"
@@ -491,7 +495,7 @@ def nccl_interface(case: Case) -> Iterator[Finding]:
         secondary=True,
         anywhere=True,
     )
-    found = [
+    findings = [
         *from_logs(
             case,
             "nccl_interface",
@@ -503,11 +507,11 @@ def nccl_interface(case: Case) -> Iterator[Finding]:
             confidence=0.85,
         )
     ]
-    if found and not all(_joined_late(case, f.who or "") for f in found):
-        yield from found
+    if findings and not all(_joined_late(case, f.who or "") for f in findings):
+        yield from findings
 
 
-_WATCHDOG = words(
+_WATCHDOG = line_pattern(
     r"watchdog got stuck for|due to \S+ watchdog hang|Watchdog caught collective operation timeout|"
     r"collective operation timeout: WorkNCCL|Timed out "
     r"waiting \d+ms for (send|recv)|NCCL.{0,60}watchdog.{0,60}timeout"
@@ -519,18 +523,18 @@ _ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d{1,12})")
 def _watchdogs(case: Case) -> list[tuple[Reading, int | None, str, str, str, float | None]]:
     """(reading, sequence number, operation, elements, line, time) of each member's first watchdog."""
     if "watchdogs" not in case.memo:
-        found = []
-        for one in readings(case):
+        caught = []
+        for reading in readings(case):
             seen: set[int | None] = set()
-            goes = None if one.ended else one.log.last(GOES_ON)
-            for hit in one.log.hits(_WATCHDOG):
+            goes = None if reading.ended else reading.log.last(GOES_ON)
+            for hit in reading.log.hits(_WATCHDOG):
                 if hit.rank in seen or (goes is not None and goes.position > hit.position):
                     continue
                 seen.add(hit.rank)
                 work = _WORK.search(hit.text)
-                found.append(
+                caught.append(
                     (
-                        one,
+                        reading,
                         int(work[1]) if work else None,
                         work[2] if work else "",
                         (work[3] or "") if work else "",
@@ -538,7 +542,7 @@ def _watchdogs(case: Case) -> list[tuple[Reading, int | None, str, str, str, flo
                         hit.time,
                     )
                 )
-        case.memo["watchdogs"] = found
+        case.memo["watchdogs"] = caught
     every: list[tuple[Reading, int | None, str, str, str, float | None]] = case.memo["watchdogs"]
     return every
 
@@ -560,7 +564,7 @@ def nccl_timeout(case: Case) -> Iterator[Finding]:
     dogs = _watchdogs(case)
     if not dogs:
         return
-    one, number, op, _, text, at = dogs[0]
+    reading, number, op, _, text, at = dogs[0]
     silent = [
         pod
         for pod in case.objects.pods
@@ -568,12 +572,12 @@ def nccl_timeout(case: Case) -> Iterator[Finding]:
     ]
     low = min(dogs, key=lambda d: d[1] if d[1] is not None else 1 << 60)
     blame = silent[0].name if silent else low[0].pod.name
-    what = f"{op or 'a collective'}" + (f" number {number}" if number is not None else "")
+    operation = f"{op or 'a collective'}" + (f" number {number}" if number is not None else "")
     more = f"; {silent[0].name} printed nothing" if silent else ""
     yield Finding(
         "nccl_timeout",
-        f"{what} timed out on {len(dogs)} rank{'s' if len(dogs) > 1 else ''}{more}",
-        log_evidence(one.pod, text),
+        f"{operation} timed out on {len(dogs)} rank{'s' if len(dogs) > 1 else ''}{more}",
+        log_evidence(reading.pod, text),
         blame,
         at,
         Level.SYMPTOM,
@@ -603,19 +607,20 @@ def nccl_init_mismatch(case: Case) -> Iterator[Finding]:
     if len(pods) < 2:
         return
     stuck = any(
-        one.log.has(_WATCHDOG)
-        or one.log.has(
-            words(
+        reading.log.has(_WATCHDOG)
+        or reading.log.has(
+            line_pattern(
                 r"init(ialization)? COMPLETE|ncclCommInit|Init START|NCCL version|unhandled system "
                 r"error|invalid usage|internal error|ncclInvalid|ncclSystem|Timeout"
             )
         )
-        for one in readings(case)
+        for reading in readings(case)
     )
     trained = any(
-        one.log.has(words(r"\bstep\b[ =:#]*[1-9]\d*|\bepoch\b[ =:#]*[1-9]\d*")) for one in readings(case)
+        reading.log.has(line_pattern(r"\bstep\b[ =:#]*[1-9]\d*|\bepoch\b[ =:#]*[1-9]\d*"))
+        for reading in readings(case)
     )
-    if trained or any(one.speaks for one in readings(case)):
+    if trained or any(reading.speaks for reading in readings(case)):
         return
     # One tag, several digests: it moved between two pulls. No more has to be said where no step was made.
     digests = {pod.name: pod.main.image_id for pod in pods if pod.main is not None}
@@ -623,7 +628,7 @@ def nccl_init_mismatch(case: Case) -> Iterator[Finding]:
     moved = len(tags) == 1 and not any(case.is_younger(pod.created, 300) for pod in pods)
     if not stuck and not moved:
         return
-    for what, values in (
+    for field, values in (
         ("image digest", digests if len(tags) == 1 else {}),
         ("NCCL version", {pod.name: _nccl_version(case, pod) for pod in pods} if stuck else {}),
         ("driver", {pod.name: _driver(case, pod) for pod in pods} if stuck else {}),
@@ -634,11 +639,11 @@ def nccl_init_mismatch(case: Case) -> Iterator[Finding]:
             odd = min(known, key=lambda name: counts.count(known[name]))
             usual = max(set(counts), key=counts.count)
             evidence = tuple(
-                Evidence(f"pod/{name}", what, quote(value)) for name, value in list(known.items())[:4]
+                Evidence(f"pod/{name}", field, quote(value)) for name, value in list(known.items())[:4]
             )
             yield Finding(
                 "nccl_init_mismatch",
-                f"{odd} runs another {what} than the others ({quote(known[odd])[-60:]}, not "
+                f"{odd} runs another {field} than the others ({quote(known[odd])[-60:]}, not "
                 f"{quote(usual)[-60:]})",
                 evidence,
                 odd,
@@ -651,13 +656,17 @@ def nccl_init_mismatch(case: Case) -> Iterator[Finding]:
 
 def _nccl_version(case: Case, pod: PodSeen) -> str:
     log = case.log(pod)
-    hit = next(iter(log.hits(words(r"NCCL version \d+\.\d+[\w.+]*"), 1)), None) if log is not None else None
+    hit = (
+        next(iter(log.hits(line_pattern(r"NCCL version \d+\.\d+[\w.+]*"), 1)), None)
+        if log is not None
+        else None
+    )
     return hit.match[0] if hit is not None else ""
 
 
 def _driver(case: Case, pod: PodSeen) -> str:
     log = case.log(pod)
-    hit = next(iter(log.hits(words(r"cudaDriverVersion \d+"), 1)), None) if log is not None else None
+    hit = next(iter(log.hits(line_pattern(r"cudaDriverVersion \d+"), 1)), None) if log is not None else None
     if hit is not None:
         return hit.match[0]
     node = case.nodes.get(pod.node)
@@ -671,7 +680,7 @@ def _driver(case: Case, pod: PodSeen) -> str:
     )
 
 
-_FABRIC = words(
+_FABRIC = line_pattern(
     r"NET/IB.{0,200}(completion|Got async event|error)|vendor err(or)? \d+|ibv_\w+ (failed|call failed|"
     r"error)|ibv_poll_cq|NET/OFI.{0,120}(fail|error|warn)|"
     r"Call to (recv|send|connect).{0,80}(Connection timed out|No route)|IBV_WC_\w*(ERR|EXC)|transport "
@@ -702,7 +711,7 @@ def network_fabric_error(case: Case) -> Iterator[Finding]:
             )
         )
 
-    fine = words(
+    fine = line_pattern(
         r"No device found|Failed to open libibverbs|Using \[|NCCL INFO NET/IB\s*: Using|status=5\b|"
         r"vendor err 249|status=0\b|collective mismatch"
     )
@@ -720,14 +729,14 @@ def network_fabric_error(case: Case) -> Iterator[Finding]:
     )
 
 
-_MISMATCH = words(
+_MISMATCH = line_pattern(
     r"Detected mismatch between collectives|Mismatched collective|mismatch(ed)? (between )?collective|"
     r"collective.{0,60}(shapes?|types?) (are )?(different|mismatch)|Collectives? (differ|do not "
     r"match)|monitoredBarrier.{0,120}failed to pass|Ranks? .{0,60}failed to pass monitoredBarrier|"
     r"preamble\.length <= op\.nbytes|collective mismatch error|MPI_ERR_TRUNCATE"
 )
-_STALLED = words(r"waiting for remainder of ranks|submitted .{0,60}by subset of ranks|Stalled ops:")
-"""What Horovod's stall inspector says; which ranks are missing follows."""
+_STALLED = line_pattern(r"waiting for remainder of ranks|submitted .{0,60}by subset of ranks|Stalled ops:")
+"""A line of Horovod's stall inspector; the missing ranks follow it."""
 _MISSING_OF_RANK = re.compile(r"(?:^|[>\s:])(\d{1,6}): \[(.{1,4000})")
 _MISSING_OF_OP = re.compile(r"missing ranks: ?\[?((?:\d{1,6}(?:, ?)?)+)")
 
@@ -776,19 +785,19 @@ def collective_mismatch(case: Case) -> Iterator[Finding]:
         secondary=True,
         running=True,
     )
-    for one in readings(case):
-        stalled = stalled_ranks(one.log)
+    for reading in readings(case):
+        stalled = stalled_ranks(reading.log)
         if stalled is not None and stalled[2]:
             yield Finding(
                 "collective_mismatch",
-                f"the ranks call different collectives ({author(case, one.pod, stalled[0].rank)}): "
+                f"the ranks call different collectives ({author(case, reading.pod, stalled[0].rank)}): "
                 f"{quote(stalled[0].text)}",
-                log_evidence(one.pod, stalled[0].text),
-                one.pod.name,
+                log_evidence(reading.pod, stalled[0].text),
+                reading.pod.name,
                 stalled[0].time,
                 confidence=0.8,
                 from_object=False,
-                who=one.pod.name,
+                who=reading.pod.name,
             )
     dogs = [d for d in _watchdogs(case) if d[1] is not None]
     kinds = {(d[2], d[3]) for d in dogs}
@@ -836,7 +845,7 @@ def duplicate_gpu_mapping(case: Case) -> Iterator[Finding]:
     yield from from_logs(
         case,
         "duplicate_gpu_mapping",
-        words(
+        line_pattern(
             r"Duplicate GPU detected|invalid device ordinal|running on same CUDA device|"
             r"[Dd]evice id must be less than GPU count|listed an invalid Device id|You requested gpu: |"
             r"device ordinal .{0,40}out of range|multiple "
@@ -848,7 +857,7 @@ def duplicate_gpu_mapping(case: Case) -> Iterator[Finding]:
     )
 
 
-_SHM = words(
+_SHM = line_pattern(
     r"insufficient shared memory|out of shared memory|/dev/shm/\S+.{0,200}No space left|No space "
     r"left.{0,200}/dev/shm|nccl-shm-\S*.{0,200}(No space|fail|error)|"
     r"(error|fail|No space).{0,200}nccl-shm-|Bus error|exitcode\s*: -7\b|\bSIGBUS\b|"
@@ -870,7 +879,7 @@ _SHM = words(
     needs=(*_NEEDS, Need.JOB),
 )
 def shm_too_small(case: Case) -> Iterator[Finding]:
-    found = [
+    findings = [
         *from_logs(
             case,
             "shm_too_small",
@@ -879,27 +888,31 @@ def shm_too_small(case: Case) -> Iterator[Finding]:
             anywhere=True,
             running=True,
             secondary=True,
-            but=words(r"Too many open files|Errno 24\b|\(24\)"),
+            but=line_pattern(r"Too many open files|Errno 24\b|\(24\)"),
             confidence=0.9,
         )
     ]
-    yield from found
-    disk = words(r"No space left on device")
-    for one in readings(case):
-        if not found and one.log.has(words(r"/dev/shm|nccl-shm|file </torch_")) and one.log.has(disk):
-            hit = one.log.hits(disk, 1)[0]
+    yield from findings
+    disk = line_pattern(r"No space left on device")
+    for reading in readings(case):
+        if (
+            not findings
+            and reading.log.has(line_pattern(r"/dev/shm|nccl-shm|file </torch_"))
+            and reading.log.has(disk)
+        ):
+            hit = reading.log.hits(disk, 1)[0]
             yield Finding(
                 "shm_too_small",
-                f"shared memory is full ({author(case, one.pod, hit.rank)}): {quote(hit.text)}",
-                log_evidence(one.pod, hit.text),
-                one.pod.name,
-                hit.time or case.went_bad(one.pod),
+                f"shared memory is full ({author(case, reading.pod, hit.rank)}): {quote(hit.text)}",
+                log_evidence(reading.pod, hit.text),
+                reading.pod.name,
+                hit.time or case.went_bad(reading.pod),
                 from_object=False,
-                who=one.pod.name,
+                who=reading.pod.name,
             )
             return
     for pod in case.pods:
-        if exit_code(pod) == 135 and not found:
+        if exit_code(pod) == 135 and not findings:
             yield Finding(
                 "shm_too_small",
                 f"{pod.name} ended with SIGBUS: most likely /dev/shm is too small",
@@ -945,18 +958,20 @@ def partial_restart_hang(case: Case) -> Iterator[Finding]:
         pod.created is not None and pod.created - min((p.created or pod.created) for p in pods) > 60
     )
     log = case.log(pod)
-    goes_on = log is not None and log.has(words(r"\b(step|epoch|iter(ation)?)\b[ =:#\[(]*[1-9]\d*"))
+    goes_on = log is not None and log.has(line_pattern(r"\b(step|epoch|iter(ation)?)\b[ =:#\[(]*[1-9]\d*"))
     others = [case.log(p) for p in pods if p is not pod]
     old_run = any(
         o is not None
-        and o.has(words(r"\bstep\b[ =:#]*\d+|\bepoch\b[ =:#]*\d+|[Ww]atchdog|allreduce|ALLREDUCE|barrier"))
+        and o.has(
+            line_pattern(r"\bstep\b[ =:#]*\d+|\bepoch\b[ =:#]*\d+|[Ww]atchdog|allreduce|ALLREDUCE|barrier")
+        )
         for o in others
     )
     if not again or goes_on or (log is None and not old_run):
         return
     if log is not None and not old_run and (log.has(_DNS) or log.has(_REFUSED)):
         return  # it finds nobody, and the others have not begun either
-    why = (
+    reason = (
         f", {pod.main.restarts} restart{'s' if pod.main.restarts != 1 else ''}"
         if pod.main is not None and pod.main.restarts
         else ", made anew"
@@ -976,7 +991,7 @@ def partial_restart_hang(case: Case) -> Iterator[Finding]:
         )
     yield Finding(
         "partial_restart_hang",
-        f"{pod.name} was started again alone{why}, the others are still in the run before",
+        f"{pod.name} was started again alone{reason}, the others are still in the run before",
         tuple(evidence),
         pod.name,
         begun[pod.name],
@@ -1003,11 +1018,11 @@ def mpi_ssh_unreachable(case: Case) -> Iterator[Finding]:
         host = re.search(r"(?:hostname|host) ([\w-]+)", text)
         return host[1] if host else pod.name
 
-    ssh = words(
+    ssh = line_pattern(
         r"ssh: connect to host|ssh: Could not resolve hostname|port 22: (Connection|No route|Operation "
         r"timed)|(kex|ssh)_exchange_identification"
     )
-    found = [
+    findings = [
         *from_logs(
             case,
             "mpi_ssh_unreachable",
@@ -1023,21 +1038,21 @@ def mpi_ssh_unreachable(case: Case) -> Iterator[Finding]:
     dead = [
         p for p in case.objects.pods if "worker" in p.name and not is_running(p) and p.phase != "Succeeded"
     ]
-    for one in found:
+    for finding in findings:
         # A worker that does not run has a cause of its own.
-        lower = any(p.name == one.blame for p in dead)
+        lower = any(p.name == finding.blame for p in dead)
         yield Finding(
-            one.code,
-            one.summary,
-            one.evidence,
-            one.blame,
-            one.at,
+            finding.code,
+            finding.summary,
+            finding.evidence,
+            finding.blame,
+            finding.at,
             Level.SYMPTOM if lower else Level.CAUSE,
-            one.confidence,
+            finding.confidence,
             from_object=False,
-            who=one.who,
+            who=finding.who,
         )
-    if not found and not any(r.log.has(_AUTH) for r in readings(case)):
+    if not findings and not any(r.log.has(_AUTH) for r in readings(case)):
         yield from from_logs(
             case,
             "mpi_ssh_unreachable",
@@ -1050,7 +1065,7 @@ def mpi_ssh_unreachable(case: Case) -> Iterator[Finding]:
         )
 
 
-_AUTH = words(
+_AUTH = line_pattern(
     r"Permission denied \((publickey|password|keyboard)|Invalid user \S+ from|UNPROTECTED PRIVATE KEY FILE|"
     r"bad permissions|bad ownership or modes|"
     r"Host key verification failed|Too many authentication failures|Load key .{0,80}(invalid format|"
@@ -1069,7 +1084,10 @@ _AUTH = words(
     needs=_NEEDS,
 )
 def mpi_ssh_auth(case: Case) -> Iterator[Finding]:
-    if any(one.log.has(words(r"Bind to port \d+ .{0,80}Address already in use")) for one in readings(case)):
+    if any(
+        reading.log.has(line_pattern(r"Bind to port \d+ .{0,80}Address already in use"))
+        for reading in readings(case)
+    ):
         return  # who answers is the sshd of the node
     yield from from_logs(
         case, "mpi_ssh_auth", _AUTH, "ssh refuses the launcher", secondary=True, anywhere=True, running=True
@@ -1085,7 +1103,7 @@ def mpi_ssh_auth(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
 )
 def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
-    slots = words(
+    slots = line_pattern(
         r"not enough slots available|no (free )?slots|than there are available slots|"
         r"No slot '\d+' specified on host|"
         r"more processes than (the ppr|.{0,40}slots)|All nodes "
@@ -1107,7 +1125,7 @@ def mpi_slots_mismatch(case: Case) -> Iterator[Finding]:
     )
 
 
-_TF = words(
+_TF = line_pattern(
     r"not found in cluster_spec|exceeds the maximum id|cluster_spec.{0,80}(invalid|must|missing)|"
     r"TF_CONFIG.{0,120}(JSON|decod|Expecting|invalid|parse)|task_type .{0,80}(not|is not)|"
     r"not a valid task_type|No such job in cluster: |is set in TF_CONFIG, it must|"
@@ -1139,17 +1157,17 @@ def tf_config_error(case: Case) -> Iterator[Finding]:
         if v == "TF_CONFIG" and ".env[" in path
     ]
     if own:
-        for one in readings(case):
-            if one.fatal is not None and "JSONDecodeError" in one.fatal.type:
+        for reading in readings(case):
+            if reading.fatal is not None and "JSONDecodeError" in reading.fatal.type:
                 yield Finding(
                     "tf_config_error",
-                    f"TF_CONFIG of the job cannot be read: {quote(one.fatal.text)}",
-                    log_evidence(one.pod, one.fatal.text, one.fatal),
+                    f"TF_CONFIG of the job cannot be read: {quote(reading.fatal.text)}",
+                    log_evidence(reading.pod, reading.fatal.text, reading.fatal),
                     f"{case.job_name} spec: TF_CONFIG",
-                    case.went_bad(one.pod),
+                    case.went_bad(reading.pod),
                     confidence=0.85,
                     from_object=False,
-                    who=one.pod.name,
+                    who=reading.pod.name,
                 )
 
 
@@ -1166,19 +1184,19 @@ def tf_config_error(case: Case) -> Iterator[Finding]:
     retryable=True,
 )
 def secondary_peer_loss(case: Case) -> Iterator[Finding]:
-    for one in readings(case):
-        if one.pod.phase == "Succeeded":
+    for reading in readings(case):
+        if reading.pod.phase == "Succeeded":
             continue
-        hit = next(iter(one.log.hits(SECONDARY, 1)), None)
+        hit = next(iter(reading.log.hits(SECONDARY, 1)), None)
         if hit is not None:
             yield Finding(
                 "secondary_peer_loss",
-                f"{author(case, one.pod, hit.rank)} lost a peer: {quote(hit.text)}",
-                log_evidence(one.pod, hit.text),
-                one.pod.name,
-                hit.time or case.went_bad(one.pod),
+                f"{author(case, reading.pod, hit.rank)} lost a peer: {quote(hit.text)}",
+                log_evidence(reading.pod, hit.text),
+                reading.pod.name,
+                hit.time or case.went_bad(reading.pod),
                 Level.NOISE,
                 0.4,
                 from_object=False,
-                who=one.pod.name,
+                who=reading.pod.name,
             )

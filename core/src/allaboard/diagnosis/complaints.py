@@ -1,5 +1,5 @@
-"""What a cluster says of pods that do not run, each message with its meaning: read once, for the live view
-and for the doctor. Values in, values out.
+"""Messages of a cluster about pods that do not run, each with its meaning: read once, for the live view and
+for the doctor. Values in, values out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Complaint:
 
     @property
     def is_sure(self) -> bool:
-        """Whether a sign knows these words."""
+        """True if a sign knows these words."""
         return self.verdict is not None and self.verdict.sure
 
     @property
@@ -68,14 +68,14 @@ class Complaint:
         return f"{self.reason}: {self.text}" if self.text else self.reason
 
     @property
-    def told(self) -> str:
-        """Who does not start, and why, in one sentence."""
+    def sentence(self) -> str:
+        """One sentence: the member that does not start, and the reason."""
         assert self.verdict is not None
         image = self.container.image if self.container is not None else ""
         claims = f"claim {', '.join(self.pod.claims)}" if self.pod.claims else "a claim"
         named = _VOLUME.search(self.text)
         volume = f"volume {named[1] or named[2]}" if named is not None else "a volume"
-        return self.verdict.told(self.who, image=image, claims=claims, volume=volume)
+        return self.verdict.sentence(self.who, image=image, claims=claims, volume=volume)
 
     @property
     def evidence(self) -> Evidence:
@@ -88,9 +88,9 @@ _VOLUME = re.compile(r'volume "([^"]+)"|unmounted volumes=\[([^\],\s]+)')
 def complaints(case: Case) -> list[Complaint]:
     """Of every pod, the pods in their order."""
     if "complaints" not in case.memo:
-        case.memo["complaints"] = [one for pod in case.pods for one in of_pod(case, pod)]
-    found: list[Complaint] = case.memo["complaints"]
-    return found
+        case.memo["complaints"] = [complaint for pod in case.pods for complaint in of_pod(case, pod)]
+    known: list[Complaint] = case.memo["complaints"]
+    return known
 
 
 def of_pod(case: Case, pod: PodSeen) -> Iterator[Complaint]:
@@ -112,17 +112,17 @@ def complained(
     retryable: bool | None = None,
 ) -> Iterator[Finding]:
     """A finding of the first pod that is kept from running by a cause; the others are counted."""
-    every = [one for one in complaints(case) if one.code == code]
+    every = [complaint for complaint in complaints(case) if complaint.code == code]
     if not every:
         return
     first = every[0]
     verdict = first.verdict
     assert verdict is not None
-    others = {one.pod.name for one in every} - {first.pod.name}
-    more = f" (and so with {len(others)} more)" if others else ""
+    others = {complaint.pod.name for complaint in every} - {first.pod.name}
+    more = f" (the same holds for {len(others)} more)" if others else ""
     yield Finding(
         code,
-        f"{first.told}{more}",
+        f"{first.sentence}{more}",
         (first.evidence,),
         blame if blame is not None else first.pod.name,
         first.time,
@@ -160,16 +160,16 @@ _PUT_OFF = re.compile(r'Back-off pulling image "[^"]*"\.?')
 def _of_image(case: Case, pod: PodSeen, container: ContainerSeen) -> tuple[str, Verdict | None]:
     """The message that says why an image is not pulled: that of the container, or what events said before."""
     now = container.now
-    said = [e.message for e in case.events_of(pod) if "pull" in e.message.lower() and e.type != "Normal"]
-    said += [e.message for e in case.events_of(pod) if e.reason == "Failed" and e.message not in said]
+    messages = [e.message for e in case.events_of(pod) if "pull" in e.message.lower() and e.type != "Normal"]
+    messages += [e.message for e in case.events_of(pod) if e.reason == "Failed" and e.message not in messages]
     known = [now.message]
-    known += [t for t in said if not container.image or container.image.split("@")[0] in t]
+    known += [t for t in messages if not container.image or container.image.split("@")[0] in t]
     verdicts = [
         (text, verdict_of(Place.IMAGE, _unnamed(text, container.image), now.reason)) for text in known
     ]
-    telling = [one for one in verdicts if one[1] is not None and one[1].sure]
+    telling = [pair for pair in verdicts if pair[1] is not None and pair[1].sure]
     if telling:
-        return max(telling, key=lambda one: len(one[0]))
+        return max(telling, key=lambda pair: len(pair[0]))
     text = now.message if not _PUT_OFF.fullmatch(now.message.strip()) else max(known, key=len)
     return text, verdict_of(Place.IMAGE, _unnamed(text, container.image), now.reason)
 
@@ -185,10 +185,10 @@ def _unnamed(text: str, image: str) -> str:
 
 
 def _of_start(case: Case, pod: PodSeen, container: ContainerSeen, failed: Try) -> str:
-    said = (t.message for t in (container.last, container.now) if t and "back-off" not in t.message)
+    messages = (t.message for t in (container.last, container.now) if t and "back-off" not in t.message)
     return (
         failed.message
-        or next((text for text in said if text), "")
+        or next((text for text in messages if text), "")
         or event_text(case, pod, ("Failed", "FailedCreatePodContainer", "StartError"))
     )
 
@@ -202,7 +202,7 @@ def event_text(case: Case, pod: PodSeen, reasons: tuple[str, ...]) -> str:
 
 
 def is_preparing(pod: PodSeen) -> bool:
-    """Whether it has a node, and none of its containers has ever run."""
+    """True if the pod has a node, and none of its containers has ever run."""
     return (
         bool(pod.node)
         and pod.phase in ("Pending", "")
@@ -216,15 +216,17 @@ def is_preparing(pod: PodSeen) -> bool:
 
 def _of_node(case: Case, pod: PodSeen) -> Iterator[Complaint]:
     """Volumes, network and devices, the event that names the trouble first."""
-    told: dict[str, list[EventSeen]] = {}
+    events_by_code: dict[str, list[EventSeen]] = {}
     for event in _current(case, pod):
         verdict = verdict_of(Place.NODE, event.message, event.reason)
-        told.setdefault(verdict.code if verdict is not None else "", []).append(event)
+        events_by_code.setdefault(verdict.code if verdict is not None else "", []).append(event)
     ready = [
-        one for code, events in told.items() if code and (one := _counted(case, pod, events)) is not None
+        complaint
+        for code, events in events_by_code.items()
+        if code and (complaint := _counted(case, pod, events)) is not None
     ]
     # That mounting takes long is said beside what names the trouble.
-    sure = [one for one in ready if one.is_sure]
+    sure = [complaint for complaint in ready if complaint.is_sure]
     yield from sure or ready
 
 
@@ -232,12 +234,12 @@ def _current(case: Case, pod: PodSeen) -> list[EventSeen]:
     """Events that still hold: nothing was pulled or made since, and they are not too old."""
     events = case.events_of(pod)
     begun = max((e.time or 0.0 for e in events if e.reason in _BEGUN), default=0.0)
-    told = [e for e in events if e.reason in OF_NODES and (e.time is None or e.time > begun)]
-    mounts = [e for e in told if e.reason in MOUNTS]
+    current = [e for e in events if e.reason in OF_NODES and (e.time is None or e.time > begun)]
+    mounts = [e for e in current if e.reason in MOUNTS]
     age = case.age(max((e.time for e in mounts if e.time is not None), default=None))
     if case.objects.is_exact and age is not None and age >= STALE:
-        return [e for e in told if e.reason not in MOUNTS]
-    return told
+        return [e for e in current if e.reason not in MOUNTS]
+    return current
 
 
 def _counted(case: Case, pod: PodSeen, events: list[EventSeen]) -> Complaint | None:
@@ -261,16 +263,18 @@ def unplaced(case: Case) -> list[tuple[PodSeen, str]]:
     if "unplaced" not in case.memo:
         every = ((pod, scheduler_words(case, pod)) for pod in case.objects.pods)
         case.memo["unplaced"] = [(pod, text) for pod, text in every if text is not None]
-    found: list[tuple[PodSeen, str]] = case.memo["unplaced"]
-    return found
+    known: list[tuple[PodSeen, str]] = case.memo["unplaced"]
+    return known
 
 
 def scheduler_words(case: Case, pod: PodSeen) -> str | None:
-    """What a scheduler says of a pod that has no node; None: it has one, or needs none any more."""
+    """The scheduler's message about a pod without a node; None: the pod has a node, or needs none
+    any more.
+    """
     if pod.node or pod.phase not in ("Pending", "") or case.is_local or has_run(pod):
         return None
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and (scheduled.status == "True" or scheduled.message):
         return None if scheduled.status == "True" else scheduled.message
-    said = [e for e in case.events_of(pod) if e.reason == "FailedScheduling"]
-    return max(said, key=lambda e: e.time or 0.0).message if said else ""
+    failures = [e for e in case.events_of(pod) if e.reason == "FailedScheduling"]
+    return max(failures, key=lambda e: e.time or 0.0).message if failures else ""

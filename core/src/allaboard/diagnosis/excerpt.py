@@ -84,7 +84,7 @@ class Excerpt:
                     return
 
     def _belongs(self, line: bytes) -> bool:
-        """Whether it goes on with what the line before tells."""
+        """True if it goes on with what the line before tells."""
         if self._in_traceback:
             self._in_traceback = line[:1].isspace() or b'File "' in line
             return True

@@ -1,6 +1,6 @@
-"""Whose fault a cause is: what decides whether another try is worth its GPUs, and whom it is charged to.
+"""The party at fault for each cause: it decides whether another try is worth its GPUs, and who pays for it.
 
-A table of codes. What is in no row is the place's: its hardware, network, storage or configuration.
+A table of codes. A code that is in no row is the place's: its hardware, network, storage or configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAULTS: dict[Fault, frozenset[str]] = {
         "wrong_container_name", "runtime_ref_not_found", "job_spec_invalid", "pod_security_denied",
         "openshift_scc_denied", "limitrange_denied", "bad_entrypoint", "exec_format_error",
         "run_as_nonroot_violation", "world_size_mismatch", "mpi_slots_mismatch", "tf_config_error",
-        "checkpoint_mismatch",
+        "checkpoint_mismatch", "code_not_fetched", "packages_not_installed",
     }),
     Fault.CODE: frozenset({
         "python_exception", "missing_dependency", "native_crash", "device_side_assert", "nan_loss",
@@ -54,7 +54,7 @@ def fault_of(code: str) -> Fault:
 
 
 def was_interrupted(diagnoses: Sequence[Diagnosis]) -> bool:
-    """Whether the first diagnosis is, surely enough, that members were taken away: a preemption, an eviction,
+    """True if the first diagnosis is, surely enough, that members were taken away: a preemption, an eviction,
     a drain, a node that is gone.
     """
     first = diagnoses[0] if diagnoses else None

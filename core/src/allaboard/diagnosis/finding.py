@@ -1,4 +1,4 @@
-"""What a rule of the doctor finds, what the doctor says of it, and what both quote."""
+"""Findings of the rules, the diagnoses that the doctor makes of them, and the evidence that both quote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where it was seen, and the words."""
+    """A quoted text, with the object and the field in which it stands."""
 
     object: str
     field: str
@@ -56,7 +56,9 @@ class Need(StrEnum):
 
 
 class Level(IntEnum):
-    """How near to the root a finding is. Of two levels the lower one comes first, however loud the other."""
+    """The distance of a finding from the root. Of two levels the lower one comes first, however loud the
+    other.
+    """
 
     REFUSED = 0  # the request itself: nothing else can have happened
     CAUSE = 1

@@ -17,7 +17,7 @@ from allaboard.diagnosis.case import (
     quote,
 )
 from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
-from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.logs import line_pattern
 from allaboard.diagnosis.queue import evicted
 from allaboard.diagnosis.reading import (
     SECONDARY,
@@ -79,7 +79,7 @@ def _disrupted(
 
 # --- memory ------------------------------------------------------------------------------------------------
 
-_KILLED_LOG = words(
+_KILLED_LOG = line_pattern(
     r"exitcode\s*: -9|exited on signal 9|exits with return code = -9|\b(Exit code|code) -9\b|"
     r"\boom_kill [1-9]|"
     r"DataLoader worker \(pid.{0,60}\) (exited unexpectedly|is killed "
@@ -89,13 +89,13 @@ _KILLED_LOG = words(
     r"received signal 9|died with <Signals\.SIGKILL: 9>|process was killed.{0,40}(memory|OOM)|"
     r"\bSIGKILL\b.{0,60}(memory|OOM)"
 )
-_NODE_MEMORY = words(
+_NODE_MEMORY = line_pattern(
     r"ray\.exceptions\.OutOfMemoryError|RayTaskError\(OutOfMemoryError\)|node running low on memory|"
     r"Workers? .{0,60}killed due to memory pressure|Worker exceeded .{0,40}memory budget|"
     r"KilledWorker\b|exceeds the memory usage threshold"
 )
-"""What frameworks say that watch the memory of a host themselves: Ray's memory monitor, Dask's nanny."""
-_MEMORY_ERROR = words(
+"""Lines of frameworks that watch the memory of a host themselves: Ray's memory monitor, Dask's nanny."""
+_MEMORY_ERROR = line_pattern(
     r"^MemoryError|\[?Errno 12\]|\(os error 12\)|numpy\S*\._ArrayMemoryError|std::bad_alloc|Cannot allocate "
     r"memory|DefaultCPUAllocator: (can't allocate memory|"
     r"not enough memory)"
@@ -117,8 +117,8 @@ _MEMORY_ERROR = words(
 def oom_killed(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
         for container in pod.containers:
-            for one in (container.now, container.last):
-                if one is None or one.reason != "OOMKilled" or one.exit_code in (0, 143):
+            for tried in (container.now, container.last):
+                if tried is None or tried.reason != "OOMKilled" or tried.exit_code in (0, 143):
                     continue
                 if disruption(pod) is not None or pod.reason == "Evicted":
                     continue
@@ -134,11 +134,11 @@ def oom_killed(case: Case) -> Iterator[Finding]:
                             "reason"
                             if case.is_local
                             else f"containerStatuses[{container.name}].terminated.reason",
-                            f"OOMKilled (exit {one.exit_code})",
+                            f"OOMKilled (exit {tried.exit_code})",
                         ),
                     ),
                     pod.name,
-                    one.ended,
+                    tried.ended,
                     confidence=0.95,
                     fix=f"give {container.name} more memory (pod.spec.initContainers), or have it read less"
                     if container.role == "init"
@@ -150,22 +150,22 @@ def oom_killed(case: Case) -> Iterator[Finding]:
 
 def _hidden_oom(case: Case) -> Iterator[Finding]:
     on_node = [e for e in case.events if e.reason in ("OOMKilling", "SystemOOM")]
-    for one in readings(case):
-        pod = one.pod
+    for reading in readings(case):
+        pod = reading.pod
         if disruption(pod) is not None or pod.reason == "Evicted" or exit_code(pod) == 143:
             continue
-        hits = [h for h in one.log.hits(_KILLED_LOG) if "SIGTERM" not in h.text]
+        hits = [h for h in reading.log.hits(_KILLED_LOG) if "SIGTERM" not in h.text]
         if not hits or (
-            one.speaks
-            and one.fatal is not None
-            and not _KILLED_LOG.pattern.search(one.fatal.text)
-            and "ProcessExited" not in one.fatal.type
+            reading.speaks
+            and reading.fatal is not None
+            and not _KILLED_LOG.pattern.search(reading.fatal.text)
+            and "ProcessExited" not in reading.fatal.type
         ):
             continue
         hit = hits[0]
         node = next((e for e in on_node if e.name == pod.node), None)
         more = (Evidence(f"node/{pod.node}", f"events.{node.reason}", quote(node.message)),) if node else ()
-        who = hit.rank if hit.rank is not None else _banner_rank(one.log.body, hit.position)
+        who = hit.rank if hit.rank is not None else _banner_rank(reading.log.body, hit.position)
         killed = told_of(case, pod, hit.text, who)
         yield Finding(
             "oom_killed",
@@ -180,7 +180,7 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
         )
     for e in on_node:
         if "Memory cgroup out of memory" in e.message or e.reason == "OOMKilling":
-            spoke = {one.pod.name for one in readings(case) if one.fatal is not None}
+            spoke = {reading.pod.name for reading in readings(case) if reading.fatal is not None}
             own = [
                 p for p in case.pods if p.node == e.name and exit_code(p) in (1, 137) and p.name not in spoke
             ]
@@ -211,7 +211,7 @@ def _hidden_oom(case: Case) -> Iterator[Finding]:
         "oom_killed",
         _MEMORY_ERROR,
         "it used more memory than there is",
-        but=words(r"CUDA|cuda|/dev/shm|shared memory"),
+        but=line_pattern(r"CUDA|cuda|/dev/shm|shared memory"),
         confidence=0.7,
     )
 
@@ -236,7 +236,7 @@ _BY_KUBELET = re.compile(
     r"low on resource|had condition|Pressure\b|ephemeral|EmptyDir|exceed|shutdown|shutting down",
     re.IGNORECASE,
 )
-"""What a kubelet says when it evicts; others write events of the same reason (Karpenter, the descheduler)."""
+"""Messages of a kubelet that evicts; others write events of the same reason (Karpenter, the descheduler)."""
 
 
 def _evictions(case: Case) -> Iterator[tuple[PodSeen, str, float | None]]:
@@ -246,9 +246,9 @@ def _evictions(case: Case) -> Iterator[tuple[PodSeen, str, float | None]]:
             c = disruption(pod)
             yield pod, f"{pod.message} {c.message if c else ''}", c.since if c else case.went_bad(pod)
             continue
-        told = [e for e in case.events_of(pod) if _is_by_kubelet(e)]
-        if told and pod.phase != "Running":
-            yield pod, told[-1].message, told[-1].time
+        evictions = [e for e in case.events_of(pod) if _is_by_kubelet(e)]
+        if evictions and pod.phase != "Running":
+            yield pod, evictions[-1].message, evictions[-1].time
     known = {pod.pod or pod.name for pod in case.pods}
     own = (case.job.name if case.job is not None else None) or case.seen.job or ""
     for e in case.events:
@@ -287,11 +287,11 @@ def _is_ephemeral(pod: PodSeen, text: str) -> bool:
     retryable=True,
 )
 def evicted_node_pressure(case: Case) -> Iterator[Finding]:
-    found = False
+    under_pressure = False
     for pod, text, at in _evictions(case):
         if _is_ephemeral(pod, text) or re.search(r"shutdown", text):
             continue
-        found = True
+        under_pressure = True
         evidence = Evidence(pod_object(pod), "status.reason", quote(f"Evicted: {text}"))
         yield Finding(
             "evicted_node_pressure",
@@ -301,7 +301,7 @@ def evicted_node_pressure(case: Case) -> Iterator[Finding]:
             at,
             confidence=0.95,
         )
-    if found or any(True for _ in _evictions(case)):
+    if under_pressure or any(True for _ in _evictions(case)):
         return
     for c in case.conditions:
         if "Evicted" in c.reason and c.status == "True":
@@ -358,7 +358,7 @@ _SPOT = re.compile(
 
 
 def _spot_node(case: Case, name: str) -> Evidence | None:
-    """What tells that this node was shut down or taken back."""
+    """Evidence that this node was shut down or taken back."""
     node = case.nodes.get(name)
     for taint in node.taints if node is not None else ():
         if _SPOT.search(taint):
@@ -378,12 +378,12 @@ _STUCK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "FilesystemCorrupti
 
 
 def _stuck_kernel(case: Case, pod: PodSeen) -> Evidence | None:
-    """What a node problem detector says of a pod's node, where the pod ended, or has been silent, since."""
+    """Reports of a node problem detector about a pod's node, if the pod ended, or fell silent, after them."""
     node = case.nodes.get(pod.node)
     for c in node.conditions if node is not None else ():
         if c.type in _STUCK_CONDITIONS and c.status == "True" and c.since is not None:
             bad = case.went_bad(pod)
-            if any(one.pod is pod and one.speaks for one in readings(case)):
+            if any(reading.pod is pod and reading.speaks for reading in readings(case)):
                 continue
             if (bad is not None and bad >= c.since) or (
                 is_running(pod) and _is_silent_since(case, pod, c.since)
@@ -431,7 +431,7 @@ def node_lost(case: Case) -> Iterator[Finding]:
         if node is not None and (dead or any("node.kubernetes.io/unreachable" in t for t in node.taints)):
             words_ = f"{ready.reason}: {ready.message}" if ready is not None else "unreachable"
             evidence.append(Evidence(f"node/{pod.node}", "conditions.Ready", quote(words_)))
-        told = [
+        lost = [
             e
             for e in case.events_of(pod)
             if e.reason in ("NodeNotReady", "TaintManagerEviction", "NodeControllerEviction")
@@ -447,8 +447,8 @@ def node_lost(case: Case) -> Iterator[Finding]:
         unknown = any(
             t.reason == "ContainerStatusUnknown" for k in pod.containers for t in (k.now, k.last) if t
         )
-        if told or own:
-            e = (told or own)[-1]
+        if lost or own:
+            e = (lost or own)[-1]
             if evidence or stays or unknown or exit_code(pod) is None or pod.phase == "Unknown":
                 ready_since = pod.condition("Ready")
                 later = (
@@ -465,7 +465,7 @@ def node_lost(case: Case) -> Iterator[Finding]:
         at = [
             c.since if c is not None else None,
             ready.since if dead and ready is not None else None,
-            *(e.time for e in told),
+            *(e.time for e in lost),
         ]
         yield Finding(
             "node_lost",
@@ -480,7 +480,7 @@ def node_lost(case: Case) -> Iterator[Finding]:
 _TAKEN_BACK = re.compile(
     r"\b(EvictedDueTo)?Preempted\b(?! (\d+|an?|the|other|lower|pods?|victims?|workloads?)\b)", re.IGNORECASE
 )
-"""Who was preempted, not who preempted others."""
+"""An event of a pod that was preempted, not of a pod that preempted others."""
 
 
 @rule(
@@ -539,14 +539,14 @@ def preempted_by_priority(case: Case) -> Iterator[Finding]:
             )
     if case.running or case.succeeded:
         return
-    said = evicted(case, _TAKEN_BACK)
-    if said is not None and "PodsReady" not in f"{said.reason} {said.text}":
+    taken = evicted(case, _TAKEN_BACK)
+    if taken is not None and "PodsReady" not in f"{taken.reason} {taken.text}":
         yield Finding(
             "preempted_by_priority",
-            f"its queue took it back for another job: {quote(said.text or said.reason)}",
-            said.evidence,
-            said.object,
-            said.time,
+            f"its queue took it back for another job: {quote(taken.text or taken.reason)}",
+            taken.evidence,
+            taken.object,
+            taken.time,
             confidence=0.95,
         )
 
@@ -588,9 +588,9 @@ def spot_or_node_shutdown(case: Case) -> Iterator[Finding]:
             or pod.reason == "Evicted"
         ):
             continue
-        told = next((e for e in case.events_of(pod) if _SPOT.search(f"{e.reason} {e.message}")), None)
+        notice = next((e for e in case.events_of(pod) if _SPOT.search(f"{e.reason} {e.message}")), None)
         evidence = _spot_node(case, pod.node) or (
-            Evidence(pod_object(pod), f"events.{told.reason}", quote(told.message)) if told else None
+            Evidence(pod_object(pod), f"events.{notice.reason}", quote(notice.message)) if notice else None
         )
         if evidence is not None:
             yield Finding(
@@ -656,9 +656,9 @@ def _drained_by_events(case: Case, pod: PodSeen) -> Iterator[Finding]:
 
 def _drain_event(case: Case, pod: PodSeen) -> EventSeen | None:
     for e in case.events_of(pod):
-        said = f"{e.reason} {e.message}"
-        is_evicted = e.reason == "Evicted" and not _is_by_kubelet(e) and "preempt" not in said.lower()
-        if (is_evicted or asserted(_DRAINED, e.message)) and not _SPOT.search(said):
+        text = f"{e.reason} {e.message}"
+        is_evicted = e.reason == "Evicted" and not _is_by_kubelet(e) and "preempt" not in text.lower()
+        if (is_evicted or asserted(_DRAINED, e.message)) and not _SPOT.search(text):
             return e
     ended = case.went_bad(pod)
     if ended is None or exit_code(pod) not in OUTSIDE:
@@ -676,14 +676,14 @@ DRAIN_SECONDS = 900.0
 
 # --- devices -----------------------------------------------------------------------------------------------
 
-_HARDWARE = words(
+_HARDWARE = line_pattern(
     r"uncorrectable (NVLink|ECC)|uncorrectable ECC error|GPU has fallen off the bus|GPU is lost|"
     r"double.bit ECC|"
     r"row remap(ping)? (fail|pending)|NVLink.{0,60}(error|failure|fatal)|cudaErrorECCUncorrectable|"
     r"GPU requires reset|CUDA_ERROR_ECC|hardware failure|Unable to determine the device handle for GPU|"
     r"NVSwitch.{0,60}fatal|contained (ECC )?error|GSP.{0,40}timeout|RmInitAdapter failed|CUDA_ERROR_NVLINK"
 )
-_XID = words(r"\bXid\b[^\n]{0,80}?[:)]\s*\d{1,3}\b|\bXid (\(PCI[^)]*\)[: ]*)?\d{1,3}\b")
+_XID = line_pattern(r"\bXid\b[^\n]{0,80}?[:)]\s*\d{1,3}\b|\bXid (\(PCI[^)]*\)[: ]*)?\d{1,3}\b")
 
 
 @rule(
@@ -714,8 +714,8 @@ def gpu_hardware_error(case: Case) -> Iterator[Finding]:
         secondary=True,
         confidence=0.95,
     )
-    for one in readings(case):
-        for hit in one.log.hits(_XID):
+    for reading in readings(case):
+        for hit in reading.log.hits(_XID):
             number = int(
                 (
                     re.findall(
@@ -727,12 +727,12 @@ def gpu_hardware_error(case: Case) -> Iterator[Finding]:
             if number in HARDWARE_XID:
                 yield Finding(
                     "gpu_hardware_error",
-                    f"a GPU is sick ({author(case, one.pod, hit.rank)}), Xid {number}",
-                    log_evidence(one.pod, hit.text),
-                    where(one.pod, ""),
-                    hit.time or case.went_bad(one.pod),
+                    f"a GPU is sick ({author(case, reading.pod, hit.rank)}), Xid {number}",
+                    log_evidence(reading.pod, hit.text),
+                    where(reading.pod, ""),
+                    hit.time or case.went_bad(reading.pod),
                     from_object=False,
-                    who=one.pod.name,
+                    who=reading.pod.name,
                 )
                 break
     yield from _sick_nodes(case)
@@ -769,7 +769,7 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
                     text, at, where = f"{e.reason}: {e.message}", e.time, f"events.{e.reason}"
         log = case.log(pod)
         broken = log is not None and log.has(
-            words(
+            line_pattern(
                 r"unspecified launch failure|CUDA error|cudaError|misaligned address|an illegal instruction"
             )
         )
@@ -791,7 +791,7 @@ def _sick_nodes(case: Case) -> Iterator[Finding]:
 
 
 def _is_silent_since(case: Case, pod: PodSeen, at: float | None) -> bool:
-    """Whether a pod that runs has written nothing since then, as far as its lines tell their times."""
+    """True if a pod that runs has written nothing since then, as far as its lines tell their times."""
     log = case.log(pod)
     if at is None or case.is_younger(at, SILENT_SECONDS):
         return False
@@ -803,7 +803,7 @@ def _is_silent_since(case: Case, pod: PodSeen, at: float | None) -> bool:
 SILENT_SECONDS = 60.0
 """After a node's trouble, in which a pod may still write."""
 
-_NVML = words(
+_NVML = line_pattern(
     r"Failed to initialize NVML: Unknown Error|NVMLError_Unknown|nvmlInit\S* failed: Unknown Error|"
     r"/dev/nvidia\S*: Operation not permitted"
 )
@@ -821,34 +821,35 @@ _NVML = words(
     retryable=True,
 )
 def gpu_lost_in_container(case: Case) -> Iterator[Finding]:
-    for one in readings(case):
-        hit = next(iter(one.log.hits(_NVML, 1)), None)
+    for reading in readings(case):
+        hit = next(iter(reading.log.hits(_NVML, 1)), None)
         if hit is None:
             continue
         worked = (
-            re.search(r"(?i)\bstep\b|\bepoch\b|\biter|it/s|loss", one.log.body[: hit.position]) is not None
+            re.search(r"(?i)\bstep\b|\bepoch\b|\biter|it/s|loss", reading.log.body[: hit.position])
+            is not None
         )
         if not worked:
             continue
         yield Finding(
             "gpu_lost_in_container",
-            f"{one.pod.name} lost its GPUs while it ran",
-            log_evidence(one.pod, hit.text),
-            one.pod.name,
-            hit.time or case.went_bad(one.pod),
+            f"{reading.pod.name} lost its GPUs while it ran",
+            log_evidence(reading.pod, hit.text),
+            reading.pod.name,
+            hit.time or case.went_bad(reading.pod),
             from_object=False,
-            who=one.pod.name,
+            who=reading.pod.name,
         )
 
 
 # --- disks -------------------------------------------------------------------------------------------------
 
-_SHM = words(
+_SHM = line_pattern(
     r"insufficient shared memory|out of shared memory|/dev/shm.{0,200}No space left|No space "
     r"left.{0,200}/dev/shm|nccl-shm-|/dev/shm/nccl|"
     r"Bus error|exitcode\s*: -7|SIGBUS|shared memory \(shm\)|torch_\d+_\d+.{0,80}No space left"
 )
-_DISK = words(
+_DISK = line_pattern(
     r"No space left on device|Disk quota exceeded|storage_full|StorageFull|PytorchStreamWriter failed "
     r"writing|"
     r"inline_container.{0,200}unexpected pos|\[?Errno 28\]?|\[?Errno 122\]?|\(os error (28|122)\)|disk "
@@ -872,20 +873,20 @@ def disk_full(case: Case) -> Iterator[Finding]:
     for finding in from_logs(case, "disk_full", _DISK, "the disk is full", but=_SHM, confidence=0.92):
         log = case.logs.get(finding.who or "")
         # The line that names no path may belong to shared memory that another line names.
-        if log is not None and log.has(words(r"/dev/shm/|nccl-shm-|insufficient shared memory")):
+        if log is not None and log.has(line_pattern(r"/dev/shm/|nccl-shm-|insufficient shared memory")):
             continue
         yield finding
 
 
 def _is_torn_down(case: Case, pod: PodSeen) -> bool:
-    """Whether another member failed by itself, and not after this one: it was ended with the rest."""
+    """True if another member failed by itself, and not after this one: it was ended with the rest."""
     mine = case.went_bad(pod)
     others = [p for p in case.pods if p is not pod and exit_code(p) not in (None, 0, *OUTSIDE)]
     return any(mine is None or (at := case.went_bad(p)) is None or at <= mine for p in others)
 
 
 def _is_taken(pod: PodSeen) -> bool:
-    """Whether the pod is being deleted, or gone: who does not end within its grace is killed then."""
+    """True if the pod is being deleted, or gone: who does not end within its grace is killed then."""
     return pod.deleted is not None or pod.phase == ""
 
 
@@ -916,21 +917,23 @@ def killed_externally(case: Case) -> Iterator[Finding]:
         return
     for pod in case.pods:
         code = exit_code(pod)
-        one: Try | None = pod.main.ended_try if pod.main is not None else None
+        tried: Try | None = pod.main.ended_try if pod.main is not None else None
         if (
             code not in OUTSIDE
-            or one is None
-            or (one.reason in ("OOMKilled", "DeadlineExceeded") and code == 137)
+            or tried is None
+            or (tried.reason in ("OOMKilled", "DeadlineExceeded") and code == 137)
             or disruption(pod) is not None
             or pod.reason in ("Evicted", "Terminated")
             or ((code != 137 or _is_taken(pod)) and _is_torn_down(case, pod))
         ):
             continue
         signal = OUTSIDE[code]
-        told = [e for e in case.events_of(pod) if e.reason in ("Killing", "ExceededGracePeriod")]
+        killings = [e for e in case.events_of(pod) if e.reason in ("Killing", "ExceededGracePeriod")]
         evidence = [*exit_evidence(pod)]
-        if told:
-            evidence.append(Evidence(pod_object(pod), f"events.{told[-1].reason}", quote(told[-1].message)))
+        if killings:
+            evidence.append(
+                Evidence(pod_object(pod), f"events.{killings[-1].reason}", quote(killings[-1].message))
+            )
         alone = [p for p in case.pods if exit_code(p) == code and p is not pod]
         victim = (
             code != 137
@@ -953,11 +956,11 @@ def killed_externally(case: Case) -> Iterator[Finding]:
             generic=True,
         )
     for reading in readings(case):
-        if exit_code(reading.pod) not in OUTSIDE and (said := ended_by_signal(reading)) is not None:
+        if exit_code(reading.pod) not in OUTSIDE and (signalled := ended_by_signal(reading)) is not None:
             yield Finding(
                 "killed_externally",
-                f"{reading.pod.name} was ended from outside: {quote(said)}",
-                log_evidence(reading.pod, said),
+                f"{reading.pod.name} was ended from outside: {quote(signalled)}",
+                log_evidence(reading.pod, signalled),
                 reading.pod.name,
                 case.went_bad(reading.pod),
                 Level.SYMPTOM,
@@ -965,7 +968,7 @@ def killed_externally(case: Case) -> Iterator[Finding]:
                 from_object=False,
                 who=reading.pod.name,
             )
-    hits = words(r"Received 15 death signal|Received Signals\.SIGTERM death signal|got signal: 15")
+    hits = line_pattern(r"Received 15 death signal|Received Signals\.SIGTERM death signal|got signal: 15")
     yield from from_logs(
         case,
         "killed_externally",

@@ -43,7 +43,7 @@ def _lines_of(line: str) -> Iterator[str]:
     except (ValueError, RecursionError):
         yield line
         return
-    yield from (f"{line[:at]}{said}" for said in _said_by(fields))
+    yield from (f"{line[:at]}{text}" for text in _said_by(fields))
 
 
 def _said_by(fields: Mapping[str, Any]) -> Iterator[str]:
@@ -64,20 +64,20 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str):
         yield from value.strip("\n").split("\n") if value.strip() else ()
     elif depth and isinstance(value, list):
-        for one in value:
-            yield from _texts(one, depth - 1)
+        for item in value:
+            yield from _texts(item, depth - 1)
     elif depth and isinstance(value, Mapping):
         kind = next((v for k, v in value.items() if k.lower().endswith("type") and isinstance(v, str)), "")
-        said = next(
+        message = next(
             (v for k, v in value.items() if k.lower().endswith(("value", "message")) and isinstance(v, str)),
             "",
         )
-        pair = kind and said and _RAISED.fullmatch(kind) is not None
-        for one in value.values():
-            if not (pair and one in (kind, said)):
-                yield from _texts(one, depth - 1)
+        pair = kind and message and _RAISED.fullmatch(kind) is not None
+        for item in value.values():
+            if not (pair and item in (kind, message)):
+                yield from _texts(item, depth - 1)
         if pair:
-            yield f"{kind}: {said}"
+            yield f"{kind}: {message}"
 
 
 def _is_number(value: Any) -> bool:

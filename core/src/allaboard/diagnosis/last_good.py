@@ -1,5 +1,5 @@
-"""What is different since the last good run of the same job: in what it was started with, and in what its
-members wrote. Values in, values out; who looks both runs up is `allaboard.report.last_good`.
+"""Differences from the last good run of the same job: in its inputs, and in the lines that its members wrote.
+Values in, values out; `allaboard.report.last_good` looks both runs up.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class SinceLastGood:
     def headline(self) -> str:
         """The changes in one line; "" where there are none."""
         rest = len(self.changes) - SHOWN
-        words = (*self.changes[:SHOWN], *([f"and {rest} more"] if rest > 0 else []))
-        return f"since the last good run, {self.run}: {', '.join(words)}" if words else ""
+        shown = (*self.changes[:SHOWN], *([f"and {rest} more"] if rest > 0 else []))
+        return f"since the last good run, {self.run}: {', '.join(shown)}" if shown else ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -58,7 +58,7 @@ class SinceLastGood:
 
 @dataclass(frozen=True, slots=True)
 class RanWith:
-    """What a run ran with. ``spec``: its job; ``code``: the text of the files that it ships, by path;
+    """The inputs of a run. ``spec``: its job; ``code``: the text of the files that it ships, by path;
     ``inputs``: as of `allaboard.runs.observation.Progress`; ``images``: group -> the digests of its members'
     images. What is empty is not known.
     """
@@ -71,28 +71,31 @@ class RanWith:
 
 def images_of(members: Iterable[MemberSeen]) -> dict[str, frozenset[str]]:
     """Group -> the digests of its members' images, as far as nodes have told them."""
-    found: dict[str, frozenset[str]] = {}
+    digests: dict[str, frozenset[str]] = {}
     for member in members:
         if member.image is not None:
-            found[member.group] = found.get(member.group, frozenset()) | {member.image}
-    return found
+            digests[member.group] = digests.get(member.group, frozenset()) | {member.image}
+    return digests
 
 
 def changes_since(good: RanWith, now: RanWith) -> tuple[str, ...]:
-    """How what a run ran with differs from that of the good run: ``workers: 2 -> 4``, ``image of worker:
-    other content under the same name``, ``torch: 2.14.0 -> 2.15.0``, ``train.py: 2 lines changed``. Of what
-    is not known of both runs nothing is said.
+    """The inputs of a run that differ from those of the good run: ``workers: 2 -> 4``, ``image of worker:
+    other content under the same name``, ``torch: 2.14.0 -> 2.15.0``, ``train.py: 2 lines changed``. An input
+    that is not known of both runs is left out.
     """
-    found = differences(good.spec, now.spec)
-    if not any("image: " in line for line in found):
-        found += _image_changes(good.images, now.images)
+    changes = differences(good.spec, now.spec)
+    if not any("image: " in line for line in changes):
+        changes += _image_changes(good.images, now.images)
     if good.inputs and now.inputs:
-        found += _input_changes(good.inputs, now.inputs)
+        changes += _input_changes(good.inputs, now.inputs)
     if good.code and now.code:
         paths = sorted({*good.code, *now.code})
-        found += [line for path in paths if (line := _change(path, good.code, now.code))]
-    rest = len(found) - MOST_CHANGES
-    return (*map(quote, found[:MOST_CHANGES]), *([f"and {counted(rest, 'more change')}"] if rest > 0 else []))
+        changes += [line for path in paths if (line := _change(path, good.code, now.code))]
+    rest = len(changes) - MOST_CHANGES
+    return (
+        *map(quote, changes[:MOST_CHANGES]),
+        *([f"and {counted(rest, 'more change')}"] if rest > 0 else []),
+    )
 
 
 def _image_changes(good: Mapping[str, frozenset[str]], now: Mapping[str, frozenset[str]]) -> list[str]:
@@ -140,13 +143,13 @@ def new_lines(
     known = {_shape(line) for line in good}
     if not known:
         return ()
-    found: dict[str, tuple[str, str]] = {}
+    fresh: dict[str, tuple[str, str]] = {}
     for member, lines in now.items():
         for line in lines:
             shape = _shape(line)
             if shape.strip(" #-=*.") and PREFIX not in line and shape not in known:
-                found.setdefault(shape, (member, quote(redact_text(strip_prefixes(line).text))))
-    return tuple(found.values())[-most:]
+                fresh.setdefault(shape, (member, quote(redact_text(strip_prefixes(line).text))))
+    return tuple(fresh.values())[-most:]
 
 
 def _shape(line: str) -> str:

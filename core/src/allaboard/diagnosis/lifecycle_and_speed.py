@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping
 
 from allaboard.diagnosis.case import Case, asserted, exit_code, is_running, pod_object, quote
 from allaboard.diagnosis.communication import stalled_ranks
+from allaboard.diagnosis.ends import known_doubts
 from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
-from allaboard.diagnosis.logs import words
+from allaboard.diagnosis.health import health_of
+from allaboard.diagnosis.logs import line_pattern
 from allaboard.diagnosis.reading import log_evidence, readings, told_of
 from allaboard.diagnosis.rule import rule
-from allaboard.runs.observation import State
+from allaboard.runs.observation import Doubt, State
+from allaboard.runs.status import DOUBTFUL
 
 _NEEDS = (Need.PODS, Need.LOGS)
-_DONE = words(
+_DONE = line_pattern(
     r"training (is )?(complete|completed|done|finished|ended)|finished training|train(ing)? (job )?(has "
     r")?(succeeded|successful)|completed training|"
     r"(final|last) (model|checkpoint|weights|results?) .{0,60}(saved|written|uploaded)|(results?|model) "
@@ -24,7 +27,7 @@ _DONE = words(
     r"\ball done\b.{0,20}(time|took|total)|"
     r"training took|end of training|train_runtime|saved final|Job finished|exiting main|main\(\) returned"
 )
-_PROGRESS = words(
+_PROGRESS = line_pattern(
     r"\bstep\b[ =:#\[(]*\d+|\biter(ation)?\b[ =:#\[(]*\d+|\d+%\||it/s|\bit \d+/\d+|\bepoch\b.{0,20}\[ *\d+/"
 )
 
@@ -45,26 +48,26 @@ def process_not_exiting(case: Case) -> Iterator[Finding]:
     if case.is_over:
         return
     yield from _started_again(case)
-    for one in readings(case):
-        if not is_running(one.pod) or one.fatal is not None:
+    for reading in readings(case):
+        if not is_running(reading.pod) or reading.fatal is not None:
             continue
-        hit = one.log.last(_DONE)
+        hit = reading.log.last(_DONE)
         if hit is None:
             continue
-        later = one.log.last(_PROGRESS)
+        later = reading.log.last(_PROGRESS)
         if later is not None and later.position > hit.position:
             continue
-        if case.is_younger(hit.time, 60) and not one.log.has(words(r"destroy_process_group")):
+        if case.is_younger(hit.time, 60) and not reading.log.has(line_pattern(r"destroy_process_group")):
             continue
         yield Finding(
             "process_not_exiting",
-            f"{one.pod.name} is done and does not end: {quote(hit.text)}",
-            log_evidence(one.pod, hit.text),
-            one.pod.name,
+            f"{reading.pod.name} is done and does not end: {quote(hit.text)}",
+            log_evidence(reading.pod, hit.text),
+            reading.pod.name,
             hit.time,
             confidence=0.85,
             from_object=False,
-            who=one.pod.name,
+            who=reading.pod.name,
         )
 
 
@@ -289,14 +292,14 @@ def _working(case: Case) -> bool:
 def slow_socket_fallback(case: Case) -> Iterator[Finding]:
     if not _working(case):
         return
-    pattern = words(
+    pattern = line_pattern(
         r"NET/IB\s*: No device found|Using network Socket|Failed to open libibverbs|"
         r"NET/OFI.{0,80}(unable|no provider|not found)|Initialized NET plugin Socket|via NET/Socket|"
         r"NET/Socket\s*: Using|NCCL_IB_DISABLE set by environment to 1|"
         r"network device '\S+' is not available, please use"
     )
-    for one in readings(case):
-        hits = one.log.hits(pattern)
+    for reading in readings(case):
+        hits = reading.log.hits(pattern)
         if not hits or not any(
             any(
                 word in h.text
@@ -306,9 +309,9 @@ def slow_socket_fallback(case: Case) -> Iterator[Finding]:
         ):
             continue
         # A launcher prints what its workers say, whose nodes count.
-        workers = case.objects.pods if one.pod.member == "launcher-0" else (one.pod,)
+        workers = case.objects.pods if reading.pod.member == "launcher-0" else (reading.pod,)
         nodes = [node for pod in workers if (node := case.nodes.get(pod.node)) is not None]
-        rdma = next((said for node in nodes if (said := _rdma_of(node.labels, node.allocatable))), "")
+        rdma = next((label for node in nodes if (label := _rdma_of(node.labels, node.allocatable))), "")
         telling = any("libibverbs" in h.text or "No device" in h.text for h in hits)
         if case.nodes and not rdma:
             continue
@@ -316,17 +319,17 @@ def slow_socket_fallback(case: Case) -> Iterator[Finding]:
             continue
         if len(case.objects.pods) < 2 and not case.is_local:
             continue
-        more = (Evidence(f"node/{one.pod.node}", "labels or allocatable", rdma),) if rdma else ()
+        more = (Evidence(f"node/{reading.pod.node}", "labels or allocatable", rdma),) if rdma else ()
         yield Finding(
             "slow_socket_fallback",
             f"NCCL uses plain TCP{' though the nodes have RDMA' if rdma else ''}: {quote(hits[0].text)}",
-            (*log_evidence(one.pod, hits[0].text), *more),
-            f"CR spec ({case.job_name}): no {rdma.partition('=')[0] or 'RDMA'} for {one.pod.name}",
+            (*log_evidence(reading.pod, hits[0].text), *more),
+            f"CR spec ({case.job_name}): no {rdma.partition('=')[0] or 'RDMA'} for {reading.pod.name}",
             hits[0].time,
             Level.CAUSE,
             0.85 if rdma else 0.65,
             from_object=False,
-            who=one.pod.name,
+            who=reading.pod.name,
         )
         return
 
@@ -389,8 +392,8 @@ def slow_topology_placement(case: Case) -> Iterator[Finding]:
     names = sorted(
         {k for n in nodes.values() for k in n.labels if _TOPOLOGY_LABELS.search(k) and "hostname" not in k}
     )
-    slow = words(r"GPU Direct RDMA Disabled|\bPXB\b|\bSYS\b|\bPHB\b")
-    hit = next((h for one in readings(case) for h in one.log.hits(slow, 1)), None)
+    slow = line_pattern(r"GPU Direct RDMA Disabled|\bPXB\b|\bSYS\b|\bPHB\b")
+    hit = next((h for reading in readings(case) for h in reading.log.hits(slow, 1)), None)
     for label in names:
         places = {node.labels.get(label, "") for node in nodes.values()} - {""}
         if len(places) > 1:
@@ -410,11 +413,11 @@ def slow_topology_placement(case: Case) -> Iterator[Finding]:
             )
             return
     if hit is not None and "Disabled" in hit.text:
-        one = next(o for o in readings(case) if o.log.has(slow))
+        reading = next(o for o in readings(case) if o.log.has(slow))
         yield Finding(
             "slow_topology_placement",
             f"its GPUs talk the long way: {quote(hit.text)}",
-            log_evidence(one.pod, hit.text),
+            log_evidence(reading.pod, hit.text),
             "placement",
             hit.time,
             Level.CAUSE,
@@ -457,24 +460,29 @@ def _placed(
 def rank_stalled(case: Case) -> Iterator[Finding]:
     # Stacks are asked for of a run that is live and silent: `allaboard.diagnosis.stacks` says it. Horovod's
     # stall inspector knows by itself who does not come.
-    for one in readings(case):
-        stalled = stalled_ranks(one.log)
+    for reading in readings(case):
+        stalled = stalled_ranks(reading.log)
         if stalled is None or stalled[2]:
             continue
         hit, missing, _ = stalled
-        late = [told_of(case, one.pod, "", rank) for rank in sorted(missing)]
-        names = ", ".join(dict.fromkeys(pod.name for pod in late if pod is not one.pod)) or one.pod.name
+        late = [told_of(case, reading.pod, "", rank) for rank in sorted(missing)]
+        names = (
+            ", ".join(dict.fromkeys(pod.name for pod in late if pod is not reading.pod)) or reading.pod.name
+        )
         ranks = ", ".join(map(str, sorted(missing)[:8]))
         yield Finding(
             "rank_stalled",
             f"{'ranks' if len(missing) > 1 else 'rank'} {ranks} ({names}) "
             f"{'do' if len(missing) > 1 else 'does'} not come, and the others wait",
-            (*log_evidence(one.pod, hit.text), Evidence(f"log/{one.pod.name}", "missing ranks", ranks)),
+            (
+                *log_evidence(reading.pod, hit.text),
+                Evidence(f"log/{reading.pod.name}", "missing ranks", ranks),
+            ),
             names,
             hit.time,
             confidence=0.85,
             from_object=False,
-            who=one.pod.name,
+            who=reading.pod.name,
         )
         return
 
@@ -509,13 +517,49 @@ def slow_rank(case: Case) -> Iterator[Finding]:
 )
 def run_newer(case: Case) -> Iterator[Finding]:
     if "run_newer" in case.seen.flags:
-        said = next((e.message for e in case.seen.events if e.reason == "run_newer"), "")
+        message = next((e.message for e in case.seen.events if e.reason == "run_newer"), "")
         yield Finding(
             "run_newer",
             "a newer allaboard made this run, and this one cannot read it",
-            (Evidence(f"run/{case.seen.run}", "flags", said or "run_newer"),),
+            (Evidence(f"run/{case.seen.run}", "flags", message or "run_newer"),),
             level=Level.REFUSED,
             confidence=1.0,
+        )
+
+
+def _doubts(case: Case) -> tuple[Doubt, ...]:
+    if "doubts" not in case.memo:
+        case.memo["doubts"] = known_doubts(case.seen)
+    known: tuple[Doubt, ...] = case.memo["doubts"]
+    return known
+
+
+@rule(
+    "success_doubtful",
+    "It ended with exit code 0, and did not do its work",
+    means="The operator's word stands: the run has succeeded. Its end contradicts that: a signal or an "
+    "eviction before the last step, a step below the total that nothing explains, a traceback or an error as "
+    "last words, or a member that failed, or still waited for others that had ended.",
+    looks="`Received SIGTERM` at step 40 of 100 and exit 0; a shell that goes on after a command failed "
+    "(`;`, `|| true`, `set +e`, a pipe into tee); `try` around all of the script. `Early stopping`, "
+    "`max_time reached` and the like explain a step below the total.",
+    fix="look at its last lines (`allaboard logs`), and let the script end with another exit code where it "
+    "fails: `set -eo pipefail` in a shell, `sys.exit(1)` after a signal",
+    needs=(Need.JOB, Need.PODS, Need.LOGS),
+)
+def success_doubtful(case: Case) -> Iterator[Finding]:
+    if not case.succeeded:
+        return
+    for doubt in _doubts(case):
+        quoted = ((doubt.quote, f"log/{doubt.member}", "text"),) if doubt.quote else ()
+        place = (doubt.text, f"run/{case.seen.run}" if case.seen.run else case.job_name, "success")
+        yield Finding(
+            DOUBTFUL,
+            doubt.text,
+            tuple(Evidence(where, field, quote(text)) for text, where, field in (quoted or (place,))),
+            doubt.member,
+            confidence=0.9,
+            retryable=doubt.retryable,
         )
 
 
@@ -523,11 +567,15 @@ def run_newer(case: Case) -> Iterator[Finding]:
     "healthy",
     "Nothing is wrong",
     means="The job makes progress, or has succeeded. Warnings that are older than its start have passed.",
-    looks="All members run or have succeeded, and nothing else on these pages fits.",
+    looks="All members run, and the last step is dated and recent by the clock of its member or node; no "
+    "device of its nodes is sick, no failure repeats as a warning, no figure is NaN; nothing else on these "
+    "pages fits.",
     fix="nothing to do",
     needs=(Need.JOB, Need.PODS),
 )
 def healthy(case: Case) -> Iterator[Finding]:
+    if case.succeeded and _doubts(case):
+        return
     if case.succeeded:
         done = next(
             (
@@ -558,30 +606,18 @@ def healthy(case: Case) -> Iterator[Finding]:
         or case.seen.obstacle is not None
     ):
         return
-    for one in readings(case):
-        hit = one.log.last(_PROGRESS)
-        if hit is not None:
-            yield Finding(
-                "healthy",
-                f"it makes progress: {quote(hit.text)}",
-                log_evidence(one.pod, hit.text),
-                None,
-                hit.time,
-                Level.NOISE,
-                0.9,
-                from_object=False,
-            )
-            return
-    pod = good[0]
-    yield Finding(
-        "healthy",
-        "all of its members run",
-        (Evidence(pod_object(pod), "status.phase", pod.phase),),
-        None,
-        None,
-        Level.NOISE,
-        0.6,
-    )
+    health = health_of(case)
+    if health.sign is not None and health.is_healthy:
+        yield Finding(
+            "healthy",
+            f"it makes progress: {health.sign.text}",
+            (health.sign.evidence,),
+            None,
+            None,
+            Level.NOISE,
+            0.9,
+            from_object=False,
+        )
 
 
 @rule(

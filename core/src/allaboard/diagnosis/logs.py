@@ -48,7 +48,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Words:
+class LinePattern:
     """A pattern of one line. ``hints``: lower-case pieces of which each match has at least one; empty:
     none is known."""
 
@@ -57,21 +57,21 @@ class Words:
 
 
 @lru_cache(maxsize=1024)
-def words(pattern: str) -> Words:
+def line_pattern(pattern: str) -> LinePattern:
     """A pattern, whatever its case. Alternatives stand between bars at its top level."""
-    return Words(re.compile(pattern, re.IGNORECASE), tuple(dict.fromkeys(_hints(pattern) or ())))
+    return LinePattern(re.compile(pattern, re.IGNORECASE), tuple(dict.fromkeys(_hints(pattern) or ())))
 
 
 def _hints(pattern: str) -> list[str] | None:
     """Pieces of which whatever it finds has at least one; None: none is known."""
-    found: list[str] = []
+    hints: list[str] = []
     for alternative in _alternatives(pattern):
         own = _hint(alternative)
         inner = None if own is not None else _group_hints(alternative)
         if own is None and inner is None:
             return None
-        found += [own] if own is not None else inner or []
-    return found
+        hints += [own] if own is not None else inner or []
+    return hints
 
 
 def _group_hints(alternative: str) -> list[str] | None:
@@ -141,6 +141,10 @@ def _hint(alternative: str) -> str | None:
 
 _GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?")
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_TIME_OF_DAY = re.compile(r"(?:^|[\s>\]\[:])([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?=[\s.,\]])")
+_HEAD_OF_LINE = 60
+AHEAD = 300.0
+"""Seconds by which a clock may be ahead."""
 LOOK_BACK = 2000
 """Characters before a line in which its time may stand, where it has none of its own."""
 
@@ -156,7 +160,7 @@ class Log:
 
     @cached_property
     def body(self) -> str:
-        """What is searched of it: of lines that differ in their numbers alone, as a training prints them
+        """The part that is searched: of lines that differ in their numbers alone, as a training prints them
         by the thousand, the first and the last."""
         text, head = self.text, self.most // 8
         if len(text) > self.most:
@@ -185,17 +189,17 @@ class Log:
             lower if len(lower) == len(self.body) else self.body.encode("ascii", "replace").decode().lower()
         )
 
-    def hits(self, wanted: Words, most: int = MOST_HITS) -> list[Hit]:
+    def hits(self, wanted: LinePattern, most: int = MOST_HITS) -> list[Hit]:
         """Lines that fit, in their order; of very many the first."""
-        found: list[Hit] = []
+        hits: list[Hit] = []
         for begin, end in self._candidates(wanted):
             line = self._line(begin, end)
             match = wanted.pattern.search(line.text)
             if match is not None:
-                found.append(Hit(line.text.strip(), begin, match, line.rank, self.time_at(begin)))
-                if len(found) >= most:
+                hits.append(Hit(line.text.strip(), begin, match, line.rank, self.time_at(begin)))
+                if len(hits) >= most:
                     break
-        return found
+        return hits
 
     @cached_property
     def shape(self) -> int:
@@ -211,14 +215,14 @@ class Log:
     def _lines(self) -> dict[int, Line]:
         return {}
 
-    def has(self, wanted: Words) -> bool:
+    def has(self, wanted: LinePattern) -> bool:
         return bool(self.hits(wanted, 1))
 
-    def last(self, wanted: Words) -> Hit | None:
+    def last(self, wanted: LinePattern) -> Hit | None:
         hits = self.hits(wanted, 200)
         return hits[-1] if hits else None
 
-    def _candidates(self, wanted: Words) -> Iterator[tuple[int, int]]:
+    def _candidates(self, wanted: LinePattern) -> Iterator[tuple[int, int]]:
         body = self.body
         if not wanted.hints:
             for match in re.finditer(r"[^\n]+", body):
@@ -238,22 +242,37 @@ class Log:
 
     def time_at(self, position: int) -> float | None:
         """The time of the line there, by itself or by the nearest line before it that tells one."""
-        end = self.body.find("\n", position)
-        own = self._times(self.body[position : min(len(self.body) if end < 0 else end, position + 200)])
+        own = self._times(self._raw_line(position))
         if own:
             return own[0]
         before = self._times(self.body[max(0, position - LOOK_BACK) : position])
         return before[-1] if before else None
 
+    def own_time(self, position: int, now: float) -> float | None:
+        """The time that the line there tells itself; a time of day is that of the day before ``now``."""
+        line = self._raw_line(position)
+        dated = self._times(line)
+        if dated:
+            return dated[0]
+        match = _TIME_OF_DAY.search(line[:_HEAD_OF_LINE])
+        if match is None:
+            return None
+        seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
+        return now - (now + AHEAD - seconds) % 86400.0 + AHEAD
+
+    def _raw_line(self, position: int) -> str:
+        end = self.body.find("\n", position)
+        return self.body[position : min(len(self.body) if end < 0 else end, position + 200)]
+
     def _times(self, text: str) -> list[float]:
-        found: list[tuple[int, float]] = []
+        moments: list[tuple[int, float]] = []
         for match in _ISO.finditer(text):
             y, mo, d, h, mi, s = (int(g) for g in match.groups()[:6])
-            found += self._moment(match.start(), y, mo, d, h, mi, s, match[7])
+            moments += self._moment(match.start(), y, mo, d, h, mi, s, match[7])
         for match in _GLOG.finditer(text):
             mo, d, h, mi, s = (int(g) for g in match.groups()[:5])
-            found += self._moment(match.start(), self.year, mo, d, h, mi, s, (match[6] or "").lstrip("."))
-        return [when for _, when in sorted(found)]
+            moments += self._moment(match.start(), self.year, mo, d, h, mi, s, (match[6] or "").lstrip("."))
+        return [when for _, when in sorted(moments)]
 
     @staticmethod
     def _moment(

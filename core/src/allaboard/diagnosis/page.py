@@ -36,7 +36,7 @@ def page() -> str:
     """Markdown: a table of all codes, then each cause."""
     return (
         "\n".join(
-            [_HEAD, *_tables(), *(line for one in all_rules().values() for line in _section(one.cause))]
+            [_HEAD, *_tables(), *(line for entry in all_rules().values() for line in _section(entry.cause))]
         )
         + "\n"
     )
@@ -48,9 +48,9 @@ def _tables() -> Iterator[str]:
         yield ""
         yield "| Code | Says | Again |"
         yield "|---|---|---|"
-        for one in all_rules().values():
-            if one.cause.room == room:
-                yield f"| [`{one.cause.code}`](#{one.cause.code}) | {one.cause.title} | {_again(one.cause)} |"
+        for cause in (entry.cause for entry in all_rules().values()):
+            if cause.room == room:
+                yield f"| [`{cause.code}`](#{cause.code}) | {cause.title} | {_again(cause)} |"
         yield ""
 
 
@@ -59,9 +59,9 @@ def _again(cause: Cause) -> str:
 
 
 def _since(cause: Cause) -> str:
-    """When it counts."""
-    said = f"said {cause.times} times" if cause.times > 1 else ""
-    return " or ".join(filter(None, (said, f"after {show_seconds(cause.after)}" if cause.after else "")))
+    """The condition under which the cause counts: often enough, or for long enough."""
+    counted = f"said {cause.times} times" if cause.times > 1 else ""
+    return " or ".join(filter(None, (counted, f"after {show_seconds(cause.after)}" if cause.after else "")))
 
 
 def _section(cause: Cause) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a scheduler says of a pod for which it finds no node, and whether that may pass. Values in, values
+"""Verdicts of a scheduler on a pod for which it finds no node, and whether they may pass. Values in, values
 out.
 """
 
@@ -49,8 +49,8 @@ _OF_PODS = re.compile(r"anti-affinity|topology spread", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """Why so many nodes do not take a pod. ``kind``: pods, room, passing, closed, or unknown; ``lacked``: the
-    resources of which they have too little; ``cordoned``: they are not open.
+    """The reason why a number of nodes do not take a pod. ``kind``: pods, room, passing, closed, or unknown;
+    ``lacked``: the resources of which they have too little; ``cordoned``: they are not open.
     """
 
     kind: str
@@ -76,13 +76,13 @@ def _kind(reason: str) -> str:
 
 
 def may_pass(case: Case, pod: PodSeen, text: str) -> bool:
-    """Whether a pod for which a scheduler finds no node may get one by itself."""
+    """True if a pod for which a scheduler finds no node may get one by itself."""
     return any(_has_hope(case, pod, reason) for reason in _read(text))
 
 
 def is_closed(case: Case, pod: PodSeen, text: str) -> bool:
-    """Whether a scheduler's words alone say that no node will ever take a pod. Where the nodes are known,
-    they tell more, but for where volumes lie.
+    """True if the scheduler's message alone says that no node will ever take a pod. Where the nodes are
+    known, they tell more, but for where volumes lie.
     """
     reasons = _read(text)
     if not reasons or (case.nodes and "volume" not in text.lower()):
@@ -109,7 +109,7 @@ def _has_hope(case: Case, pod: PodSeen, reason: _Reason) -> bool:
 
 
 def _takes(pod: PodSeen, node: NodeSeen) -> bool:
-    """Whether a node that is open takes it, by its labels and lasting taints."""
+    """True if an open node takes the pod, by its labels and lasting taints."""
     lasting = [t for t in node.taints if not t.startswith("node.kubernetes.io/")]
     return selected(pod, node.labels) and all(tolerates(pod, taint) for taint in lasting)
 
@@ -129,7 +129,7 @@ def _lacked(reason: str) -> tuple[str, ...]:
 
 
 def asks(pod: PodSeen, resource: str) -> Decimal:
-    """How much of a resource its containers ask for."""
+    """The amount of a resource that its containers ask for."""
     for kind in ("limits", "requests") if "/" in resource else ("requests", "limits"):
         ends = f".resources.{kind}.{resource}"
         stated = [v for k, v in pod.facts.items() if k.startswith("containers[") and k.endswith(ends)]
@@ -152,12 +152,12 @@ def tolerates(pod: PodSeen, taint: str) -> bool:
         match = re.fullmatch(r"tolerations\[(\d+)\]\.(\w+)", path)
         if match is not None:
             tolerations.setdefault(match[1], {})[match[2]] = fact
-    for one in tolerations.values():
-        if one.get("effect") not in (None, effect):
+    for toleration in tolerations.values():
+        if toleration.get("effect") not in (None, effect):
             continue
-        if one.get("operator") == "Exists" and one.get("key") in (None, "", key):
+        if toleration.get("operator") == "Exists" and toleration.get("key") in (None, "", key):
             return True
-        if one.get("key") == key and one.get("value", "") == value:
+        if toleration.get("key") == key and toleration.get("value", "") == value:
             return True
     return False
 

@@ -38,7 +38,7 @@ SCALING = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What a queue said of the job: the object, the condition or event, and its words."""
+    """A message of a queue about the job: the object, the condition or event, and its text."""
 
     object: str
     field: str
@@ -61,10 +61,10 @@ def queue_name(case: Case) -> str:
     for label in QUEUE_LABELS:
         if job is not None and label in job.labels:
             return job.labels[label]
-    for thing in (*(case.objects.workloads or ()), *(case.objects.groups or ())):
+    for item in (*(case.objects.workloads or ()), *(case.objects.groups or ())):
         for key in ("spec.queueName", "spec.queue"):
-            if key in thing.facts:
-                return thing.facts[key]
+            if key in item.facts:
+                return item.facts[key]
     return next(iter(case.spec(r"schedulingPolicy\.queue$").values()), "")
 
 
@@ -80,16 +80,16 @@ def _admitted(case: Case) -> bool:
 
 
 def _started(case: Case) -> bool:
-    """Whether members run: a queue holds nothing back any more."""
+    """True if members run: a queue holds nothing back any more."""
     return bool(case.running) or case.is_over
 
 
 def _queue_texts(case: Case) -> list[Queued]:
-    """What queues and gangs say of why it waits; nothing once its members run."""
+    """The reasons that queues and gangs give for a wait; empty once members run."""
     if "queued" not in case.memo:
         case.memo["queued"] = [] if _started(case) else [*_read_queue_texts(case)]
-    found: list[Queued] = case.memo["queued"]
-    return found
+    texts: list[Queued] = case.memo["queued"]
+    return texts
 
 
 def _read_queue_texts(case: Case) -> Iterator[Queued]:
@@ -125,7 +125,7 @@ _BY_QUEUE = re.compile(
     r"exceeds .{0,40}quota",
     re.IGNORECASE,
 )
-"""What a scheduler with queues of its own (KAI, YuniKorn) writes on the pods that it holds back."""
+"""Messages of a scheduler with queues of its own (KAI, YuniKorn) on the pods that it holds back."""
 _OVER_LIMIT = re.compile(r"[Ll]imit is ([\d.]+) .{0,80}requested ([\d.]+)")
 _IMPOSSIBLE = re.compile(
     r"insufficient quota (for|in)|> maximum capacity|exceeds? (the )?max(imum)? (capacity|quota)|"
@@ -165,7 +165,7 @@ class OpenCheck:
 
     @property
     def is_provisioning(self) -> bool:
-        """Whether it waits for nodes that are being added."""
+        """True if the check waits for nodes that are being added."""
         return _PROVISIONING.search(f"{self.name} {self.message}") is not None
 
 
@@ -175,27 +175,27 @@ def open_checks(case: Case) -> list[OpenCheck]:
     reserved = workload.condition("QuotaReserved") if workload is not None else None
     if workload is None or reserved is None or reserved.status != "True" or _admitted(case):
         return []
-    found = []
+    checks = []
     for path, state in workload.facts.items():
         match = re.fullmatch(r"(status\.admissionChecks\[\d+\])\.state", path)
         if match is not None and state == "Pending":
-            name, said = (workload.facts.get(f"{match[1]}.{field}", "") for field in ("name", "message"))
-            found.append(OpenCheck(f"workload/{workload.name}", name, state, said))
-    return found
+            name, message = (workload.facts.get(f"{match[1]}.{field}", "") for field in ("name", "message"))
+            checks.append(OpenCheck(f"workload/{workload.name}", name, state, message))
+    return checks
 
 
 _QUEUE_IN_WORDS = re.compile(r"in queue '([^']+)'|quotaName: ([\w.-]+)|([\w.-]+) quota (?:is|has)")
 
 
-def _queue_finding(case: Case, code: str, said: Queued, words: str, **more: object) -> Finding:
+def _queue_finding(case: Case, code: str, queued: Queued, summary: str, **more: object) -> Finding:
     local, whole = queue_name(case), ""
     for queue in case.objects.queues or ():
         if queue.name == local:
             whole = queue.facts.get("spec.clusterQueue", "")
-    told = _QUEUE_IN_WORDS.search(said.text)
-    name = local or (next(filter(None, told.groups())) if told is not None else "")
-    blame = f"queue {name}" + (f" (ClusterQueue {whole})" if whole else "") if name else said.object
-    return Finding(code, words, said.evidence, blame, said.time, confidence=0.9, **more)  # type: ignore[arg-type]
+    named = _QUEUE_IN_WORDS.search(queued.text)
+    name = local or (next(filter(None, named.groups())) if named is not None else "")
+    blame = f"queue {name}" + (f" (ClusterQueue {whole})" if whole else "") if name else queued.object
+    return Finding(code, summary, queued.evidence, blame, queued.time, confidence=0.9, **more)  # type: ignore[arg-type]
 
 
 def _named(case: Case) -> str:
@@ -218,11 +218,11 @@ def job_suspended(case: Case) -> Iterator[Finding]:
         return
     if case.seen.waiting is not None or case.running:
         return
-    path, said = next(iter(case.spec(r"^spec\.(runPolicy\.)?suspend$").items()), ("status", "suspended"))
+    path, value = next(iter(case.spec(r"^spec\.(runPolicy\.)?suspend$").items()), ("status", "suspended"))
     yield Finding(
         "job_suspended",
         "the job is suspended, and nobody has resumed it",
-        (Evidence(case.job_name, path, said),),
+        (Evidence(case.job_name, path, value),),
         case.job_name,
         confidence=0.9,
     )
@@ -245,19 +245,19 @@ def queue_quota_pending(case: Case) -> Iterator[Finding]:
         return
     for check in open_checks(case):
         if not check.is_provisioning:
-            said = Queued(check.object, f"admissionChecks[{check.name}]", check.state, check.message)
-            words = (
+            queued = Queued(check.object, f"admissionChecks[{check.name}]", check.state, check.message)
+            summary = (
                 f"{_named(case)} has reserved its quota, and admission check {check.name} is not ready yet"
             )
-            yield _queue_finding(case, "queue_quota_pending", said, words)
+            yield _queue_finding(case, "queue_quota_pending", queued, summary)
         return
-    for said in texts:
-        if _PENDING.search(f"{said.reason} {said.text}"):
+    for queued in texts:
+        if _PENDING.search(f"{queued.reason} {queued.text}"):
             yield _queue_finding(
                 case,
                 "queue_quota_pending",
-                said,
-                f"{_named(case)} has no free quota now: {quote(said.text or said.reason)}",
+                queued,
+                f"{_named(case)} has no free quota now: {quote(queued.text or queued.reason)}",
             )
             return
     workload = _workload(case)
@@ -265,17 +265,17 @@ def queue_quota_pending(case: Case) -> Iterator[Finding]:
     evicted = workload.condition("Evicted") if workload is not None else None
     waits = reserved is None or reserved.status != "True"
     if workload is not None and waits and not _started(case) and not (evicted and evicted.status == "True"):
-        said = Queued(
+        queued = Queued(
             f"workload/{workload.name}",
             "conditions.QuotaReserved",
             reserved.reason if reserved else "Pending",
             reserved.message if reserved else "",
         )
-        yield _queue_finding(case, "queue_quota_pending", said, f"{_named(case)} has not admitted it yet")
+        yield _queue_finding(case, "queue_quota_pending", queued, f"{_named(case)} has not admitted it yet")
 
 
-def _is_never(case: Case, said: Queued) -> bool:
-    text = f"{said.reason} {said.text}"
+def _is_never(case: Case, queued: Queued) -> bool:
+    text = f"{queued.reason} {queued.text}"
     over = _OVER_LIMIT.search(text)
     if over is not None:
         return float(over[2].rstrip(".")) > float(over[1].rstrip("."))
@@ -294,13 +294,13 @@ def _is_never(case: Case, said: Queued) -> bool:
     needs=_QUEUE_NEEDS,
 )
 def queue_quota_impossible(case: Case) -> Iterator[Finding]:
-    for said in _queue_texts(case):
-        if _is_never(case, said):
+    for queued in _queue_texts(case):
+        if _is_never(case, queued):
             yield _queue_finding(
                 case,
                 "queue_quota_impossible",
-                said,
-                f"{_named(case)} can never hold the job: {quote(said.text or said.reason)}",
+                queued,
+                f"{_named(case)} can never hold the job: {quote(queued.text or queued.reason)}",
             )
             return
     yield from _above_capability(case)
@@ -349,13 +349,13 @@ def _above_capability(case: Case) -> Iterator[Finding]:
     needs=_QUEUE_NEEDS,
 )
 def queue_misconfigured(case: Case) -> Iterator[Finding]:
-    for said in _queue_texts(case):
-        if _MISCONFIGURED.search(f"{said.reason} {said.text}"):
+    for queued in _queue_texts(case):
+        if _MISCONFIGURED.search(f"{queued.reason} {queued.text}"):
             yield _queue_finding(
                 case,
                 "queue_misconfigured",
-                said,
-                f"{_named(case)} does not admit jobs: {quote(said.text or said.reason)}",
+                queued,
+                f"{_named(case)} does not admit jobs: {quote(queued.text or queued.reason)}",
             )
             return
     if _started(case):
@@ -368,7 +368,7 @@ def queue_misconfigured(case: Case) -> Iterator[Finding]:
         active = queue.condition("Active")
         state = queue.facts.get("status.state", "")
         if active is not None and active.status == "False":
-            said = Queued(
+            queued = Queued(
                 f"{queue.kind.lower()}/{queue.name}",
                 "conditions.Active",
                 active.reason,
@@ -378,14 +378,17 @@ def queue_misconfigured(case: Case) -> Iterator[Finding]:
             yield _queue_finding(
                 case,
                 "queue_misconfigured",
-                said,
+                queued,
                 f"{queue.kind} {queue.name} is not active: {quote(active.message or active.reason)}",
             )
             return
         if state in ("Closed", "Closing", "Unknown"):
-            said = Queued(f"queue/{queue.name}", "status.state", state, "")
+            queued = Queued(f"queue/{queue.name}", "status.state", state, "")
             yield _queue_finding(
-                case, "queue_misconfigured", said, f"queue {queue.name} is {state.lower()}: it admits nothing"
+                case,
+                "queue_misconfigured",
+                queued,
+                f"queue {queue.name} is {state.lower()}: it admits nothing",
             )
             return
     yield from _absent_queue(case, name)
@@ -432,21 +435,21 @@ def _absent_queue(case: Case, name: str) -> Iterator[Finding]:
     retryable=True,
 )
 def queue_pods_ready_timeout(case: Case) -> Iterator[Finding]:
-    said = evicted(case, re.compile(r"PodsReadyTimeout|PodsReady timeout|RequeuingLimitExceeded"))
-    if said is None or len(case.running) == case.expected > 0:
+    eviction = evicted(case, re.compile(r"PodsReadyTimeout|PodsReady timeout|RequeuingLimitExceeded"))
+    if eviction is None or len(case.running) == case.expected > 0:
         return
     slow = _slowest(case)
-    words = "its queue took it back: its members were not ready in time"
-    evidence = said.evidence
+    summary = "its queue took it back: its members were not ready in time"
+    evidence = eviction.evidence
     if slow is not None:
-        words += f"; {slow[0]} was the slowest ({slow[1].field.partition('.')[2] or 'it never started'})"
+        summary += f"; {slow[0]} was the slowest ({slow[1].field.partition('.')[2] or 'it never started'})"
         evidence = (*evidence, slow[1])
-    blame = slow[0] if slow is not None else said.object
-    yield Finding("queue_pods_ready_timeout", words, evidence, blame, said.time)
+    blame = slow[0] if slow is not None else eviction.object
+    yield Finding("queue_pods_ready_timeout", summary, evidence, blame, eviction.time)
 
 
 def evicted(case: Case, pattern: re.Pattern[str]) -> Queued | None:
-    """What says that Kueue took the job's place back, for a reason that fits."""
+    """The condition or event by which Kueue took the job's place back, for a reason that fits the pattern."""
     workload = _workload(case)
     for kind in ("Evicted", "Preempted", "Requeued"):
         c: Condition | None = workload.condition(kind) if workload is not None else None
@@ -705,7 +708,7 @@ def gang_scheduler_missing(case: Case) -> Iterator[Finding]:
 
 
 def _never_fits(case: Case, pod: PodSeen, text: str) -> str:
-    """Why no node could ever hold it, by the nodes; empty: one could, or they are not known."""
+    """The reason why no node could ever hold the pod; empty: a node could, or the nodes are not known."""
     for resource in lacking(text):
         most = _largest(case, resource)
         asked = asks(pod, resource)
@@ -729,8 +732,9 @@ _OF_A_POOL = (
 
 
 def _never_fit_together(case: Case, pod: PodSeen, text: str) -> str:
-    """Why the members could not all have a place, were all nodes empty; empty: they could, or that is not
-    known."""
+    """The reason why not all members would have a place on empty nodes; empty: they would, or that is not
+    known.
+    """
     resource = _gpu_resource(text)
     asked = asks(pod, resource) if resource is not None else Decimal(0)
     if resource is None or not case.nodes or asked <= 0:
@@ -739,8 +743,8 @@ def _never_fit_together(case: Case, pod: PodSeen, text: str) -> str:
         return ""  # its autoscaler adds nodes
     if any(label.startswith(_OF_A_POOL) for n in case.nodes.values() for label in n.labels):
         return ""  # more of them may be made
-    sizes = {asks(one, resource) for one in case.objects.pods} - {0}
-    wanting = [one for one in case.objects.pods if asks(one, resource) > 0]
+    sizes = {asks(other, resource) for other in case.objects.pods} - {0}
+    wanting = [other for other in case.objects.pods if asks(other, resource) > 0]
     # A snapshot may hold the pods of several jobs.
     if sizes != {asked} or len(wanting) != case.expected:
         return ""
@@ -776,14 +780,14 @@ def _lacks_gpu_altogether(case: Case, text: str) -> str | None:
         says(
             Place.PLACEMENT,
             "cannot allocate all claims",
-            told="{who} waits for devices: no node has as many as it claims that are free and fit its class",
+            sentence="{who} waits for devices: no node has as many free ones of its class as it claims",
         ),
-        says(Place.PLACEMENT, "resourceclaim", told="{who} waits for the claim of its devices"),
+        says(Place.PLACEMENT, "resourceclaim", sentence="{who} waits for the claim of its devices"),
         says(
             Place.PLACEMENT,
             rf"nodes are (un)?available.*{_GPU.pattern}",
             but=_AFTER_ROOM.pattern,
-            told="{who} waits: no node has enough free GPUs ({said})",
+            sentence="{who} waits: no node has enough free GPUs ({said})",
             last=True,
         ),
     ),
@@ -791,7 +795,7 @@ def _lacks_gpu_altogether(case: Case, text: str) -> str | None:
 def insufficient_gpu(case: Case) -> Iterator[Finding]:
     if _is_scaling(case) is not None:
         return
-    if any(one.code == "insufficient_gpu" and one.is_sure for one in complaints(case)):
+    if any(complaint.code == "insufficient_gpu" and complaint.is_sure for complaint in complaints(case)):
         yield from complained(case, "insufficient_gpu", confidence=0.85)
         return
     for pod, text in unplaced(case):
@@ -807,14 +811,14 @@ def insufficient_gpu(case: Case) -> Iterator[Finding]:
             continue
         never = _never_fits(case, pod, text)
         together = _never_fit_together(case, pod, text)
-        words = (
+        summary = (
             f"{pod.name} can never start here: {never}"
             if never
             else together or f"no node has enough free {resource} for {pod.name}"
         )
         yield Finding(
             "insufficient_gpu",
-            words,
+            summary,
             (Evidence(pod_object(pod), "conditions.PodScheduled", quote(text)),),
             f"scheduler: {pod.name}",
             retryable=not (never or together),
@@ -846,7 +850,7 @@ _GANG_ONLY = re.compile(
         says(
             Place.PLACEMENT,
             r"device class (?P<name>\S{1,253}) does not exist",
-            told="{who} cannot start: device class {name} does not exist",
+            sentence="{who} cannot start: device class {name} does not exist",
         ),
     ),
 )
@@ -884,7 +888,7 @@ def _has_gpu_hardware(labels: Mapping[str, str], capacity: Mapping[str, str]) ->
 
 
 def _constrained(case: Case, pod: PodSeen, text: str) -> bool:
-    """Whether the nodes that could hold it are closed to it, so that waiting for GPUs does not help."""
+    """True if the nodes that could hold the pod are closed to it, so that waiting for GPUs does not help."""
     reasons = reasons_of(text)
     resource = _gpu_resource(text)
     closing = sum(n for reason, n in reasons.items() if _CONSTRAINT.search(reason))
@@ -936,7 +940,7 @@ def _constrained(case: Case, pod: PodSeen, text: str) -> bool:
             r"nodes are (un)?available",
             but="PersistentVolumeClaim",
             passes=passes_by_words,
-            told="{who} {starts}: no node takes it: {said}",
+            sentence="{who} {starts}: no node takes it: {said}",
             last=True,
         ),
     ),

@@ -1,5 +1,5 @@
-"""How a log is read for a cause: what ended its process speaks first, a line that went before only where that
-end says nothing, and what says only that a peer went away never.
+"""Reading of a log for a cause: the end of its process speaks first, an earlier line only where that end says
+nothing, and a line that says only that a peer went away never.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, has_run, quote
 from allaboard.diagnosis.finding import Evidence, Finding, Level
-from allaboard.diagnosis.logs import Hit, Log, Words, words
+from allaboard.diagnosis.logs import Hit, LinePattern, Log, line_pattern
 from allaboard.diagnosis.tracebacks import RaisedException
 from allaboard.runs.observation import PodSeen
 
-SECONDARY = words(
+SECONDARY = line_pattern(
     r"Connection closed by (remote )?peer|Connection reset by (remote )?peer|Broken pipe|remote process exit|"
     r"there was a network error|ncclRemoteError|Socket recv failed while polling|Connection closed by "
     r"localRank|"
@@ -41,15 +41,15 @@ OPAQUE = re.compile(
     r"S3UploadFailedError)$"
 )
 """Types that say little of why: what stands around them is read, too."""
-MEETING = words(
+MEETING = line_pattern(
     r"RendezvousTimeoutError|RendezvousConnectionError|DistStoreError|DistNetworkError|clients joined|"
     r"client socket has (timed out|failed)|"
     r"(c10d|TCPStore|rendezvous|init_process_group).{0,200}(timed out|refused|reset|Name or service)|"
     r"Barrier timed out|"
     r"gai error|ConnectionRefusedError"
 )
-"""What an exception says that ended a member which never met the others: a symptom, with rules of its own."""
-GOES_ON = words(
+"""Text of an exception that ended a member which never met the others: a symptom, with rules of its own."""
+GOES_ON = line_pattern(
     r"\bstep\b[ =:#\[(]*\d+|\bepoch\b[ =:#\[(]*\d+|\biter(ation)?\b[ =:#\[(]*\d+|\d+%\||\bit \d+/\d+"
 )
 """A line of a training that goes on."""
@@ -73,8 +73,8 @@ def readings(case: Case) -> list[Reading]:
     """Of every pod that has a log and has not succeeded."""
     if "readings" not in case.memo:
         case.memo["readings"] = [_read(case, pod, log) for pod, log in _telling(case)]
-    found: list[Reading] = case.memo["readings"]
-    return found
+    known: list[Reading] = case.memo["readings"]
+    return known
 
 
 SAME = 6
@@ -85,7 +85,7 @@ def _telling(case: Case) -> list[tuple[PodSeen, Log]]:
     every = [(pod, log) for pod in case.pods if (log := case.log(pod)) is not None]
     if len(every) <= 4 * SAME:
         return every
-    first = sorted(every, key=lambda one: case.went_bad(one[0]) or float("inf"))
+    first = sorted(every, key=lambda item: case.went_bad(item[0]) or float("inf"))
     alike: Counter[tuple[int, str, int | None]] = Counter()
     kept = set()
     for pod, log in first:
@@ -115,7 +115,7 @@ _OF_HTTP = re.compile(r"^(requests|httpx|httpcore|urllib3?|aiohttp|botocore|boto
 
 
 def is_secondary(text: str) -> bool:
-    """Whether it says only that a peer went away; what a client of HTTP lost is no member."""
+    """True if the text says only that a peer went away; a client of HTTP loses a server, not a member."""
     return SECONDARY.pattern.search(text) is not None and _OF_HTTP.match(text) is None
 
 
@@ -135,12 +135,12 @@ def told_of(case: Case, pod: PodSeen, text: str, rank: int | None) -> PodSeen:
     """
     if "launcher" not in (pod.member or pod.name):
         return pod
-    others = [one for one in case.pods if one is not pod]
-    named = [one for one in others if re.search(rf"\b{re.escape(one.pod or one.name)}\b", text)]
+    others = [other for other in case.pods if other is not pod]
+    named = [other for other in others if re.search(rf"\b{re.escape(other.pod or other.name)}\b", text)]
     if named:
-        return max(named, key=lambda one: len(one.pod or one.name))
+        return max(named, key=lambda other: len(other.pod or other.name))
     slots = next((int(v[:6]) for v in case.spec(r"slotsPerWorker$").values() if v.isdigit()), 1)
-    workers = sorted(others, key=lambda one: (len(one.name), one.name))
+    workers = sorted(others, key=lambda other: (len(other.name), other.name))
     if rank is None:
         return pod
     place = rank // max(slots, 1) - ("true" in case.spec(r"runLauncherAsWorker$").values())
@@ -159,10 +159,10 @@ def log_evidence(pod: PodSeen, text: str, where: RaisedException | None = None) 
 def from_logs(
     case: Case,
     code: str,
-    pattern: Words,
+    pattern: LinePattern,
     summary: str,
     *,
-    but: Words | None = None,
+    but: LinePattern | None = None,
     level: Level = Level.CAUSE,
     running: bool = False,
     anywhere: bool = False,
@@ -175,40 +175,45 @@ def from_logs(
     """A finding for each pod whose log shows a pattern. ``but``: what a line must not say, too;
     ``running``: also while its process goes on; ``anywhere``: also where an exception ended it that says
     something else; ``secondary``: lines that also tell of a lost peer count."""
-    for one in readings(case):
-        found = _first(one, pattern, but, running, anywhere, secondary)
-        if found is None:
+    for reading in readings(case):
+        decisive = _first(reading, pattern, but, running, anywhere, secondary)
+        if decisive is None:
             continue
-        text, exception, hit = found
+        text, exception, hit = decisive
         rank = exception.rank if exception is not None else hit.rank if hit is not None else None
         local = exception.local if exception is not None else None
-        pod = told_of(case, one.pod, text, rank)
+        pod = told_of(case, reading.pod, text, rank)
         yield Finding(
             code,
             f"{summary} ({author(case, pod, rank, local)}): {quote(text)}",
-            log_evidence(one.pod, text, exception),
+            log_evidence(reading.pod, text, exception),
             blame(pod, text) if blame is not None else pod.name,
-            _when(case, one, hit),
+            _when(case, reading, hit),
             level,
-            confidence if exception is not None or one.ended else confidence - 0.1,
+            confidence if exception is not None or reading.ended else confidence - 0.1,
             retryable,
             fix,
             from_object=False,
-            who=one.pod.name,
+            who=reading.pod.name,
         )
 
 
-def _when(case: Case, one: Reading, hit: Hit | None) -> float | None:
-    bad = case.went_bad(one.pod)
+def _when(case: Case, reading: Reading, hit: Hit | None) -> float | None:
+    bad = case.went_bad(reading.pod)
     if hit is not None and hit.time is not None:
         return hit.time if bad is None else min(hit.time, bad) if hit.time > bad - 86400 else bad
     return bad
 
 
 def _first(
-    one: Reading, pattern: Words, but: Words | None, running: bool, anywhere: bool, secondary: bool
+    reading: Reading,
+    pattern: LinePattern,
+    but: LinePattern | None,
+    running: bool,
+    anywhere: bool,
+    secondary: bool,
 ) -> tuple[str, RaisedException | None, Hit | None] | None:
-    if one.pod.phase == "Succeeded":
+    if reading.pod.phase == "Succeeded":
         return None
 
     def fits(text: str) -> bool:
@@ -218,33 +223,36 @@ def _first(
             and (but is None or but.pattern.search(text) is None)
         )
 
-    last = one.log.fatal
+    last = reading.log.fatal
     for exception in last:
         if fits(exception.text):
             hit = next(
                 iter(
-                    one.log.hits(
-                        Words(re.compile(re.escape(exception.text[:120])), (exception.text[:60].lower(),)), 1
+                    reading.log.hits(
+                        LinePattern(
+                            re.compile(re.escape(exception.text[:120])), (exception.text[:60].lower(),)
+                        ),
+                        1,
                     )
                 ),
                 None,
             )
             return exception.text, exception, hit
-    for exception in one.log.before_fatal:
+    for exception in reading.log.before_fatal:
         if fits(exception.text):
             return exception.text, exception, None
     # A process that hangs after its exception has not ended; one that goes on has dealt with it.
-    if not one.ended and not running and (one.fatal is None or went_on(one.log)):
+    if not reading.ended and not running and (reading.fatal is None or went_on(reading.log)):
         return None
-    hits = [h for h in one.log.hits(pattern) if fits(h.text)]
+    hits = [h for h in reading.log.hits(pattern) if fits(h.text)]
     # A frame of C++ has the words of its function, and the line above it those for people.
     hits = [h for h in hits if not _FRAME.match(h.text)] or hits
-    if not one.ended and hits:
+    if not reading.ended and hits:
         # What it has got over is no trouble.
-        goes = one.log.last(GOES_ON)
+        goes = reading.log.last(GOES_ON)
         hits = [h for h in hits if goes is None or goes.position < h.position]
-    if one.speaks and not anywhere:
-        after = one.log.body.rfind(one.fatal.type) if one.fatal is not None else -1
+    if reading.speaks and not anywhere:
+        after = reading.log.body.rfind(reading.fatal.type) if reading.fatal is not None else -1
         hits = [
             h for h in hits if after >= 0 and after - 200 <= h.position <= after + NEAR and h.position > after
         ]
@@ -258,22 +266,22 @@ _OF_SIGNALS = re.compile(
     r"^SystemExit: "
     r"(128|129|130|143|SIG)"
 )
-_SIGNALLED = words(
+_SIGNALLED = line_pattern(
     r"(received|caught|got|handling) .{0,20}\b(SIGTERM|SIGINT|SIGHUP)\b|(SIGTERM|SIGINT|SIGHUP)\b.{0,20}\b"
     r"(received|caught)|received .{0,20}\b(termination|15) (death )?signal|signal:? 15\b"
 )
 
 
-def ended_by_signal(one: Reading) -> str | None:
+def ended_by_signal(reading: Reading) -> str | None:
     """The line that says so, where what ended a process is how it answers a signal: an exception that a
     handler raised, or any after the signal was reported in a process that ended with 128 and its number."""
-    raised = next((e for e in one.log.fatal if _OF_SIGNALS.search(e.text)), None)
+    raised = next((e for e in reading.log.fatal if _OF_SIGNALS.search(e.text)), None)
     if raised is not None:
         return raised.text
-    if exit_code(one.pod) not in OUTSIDE or not one.log.fatal:
+    if exit_code(reading.pod) not in OUTSIDE or not reading.log.fatal:
         return None
-    hit = next(iter(one.log.hits(_SIGNALLED, 1)), None)
-    traceback = one.log.body.rfind("Traceback (most recent call last)")
+    hit = next(iter(reading.log.hits(_SIGNALLED, 1)), None)
+    traceback = reading.log.body.rfind("Traceback (most recent call last)")
     return hit.text if hit is not None and hit.position < traceback else None
 
 
@@ -314,7 +322,7 @@ _FRAME = re.compile(r"frame #\d+:|#\d+ +0x[0-9a-f]+|\S+\(\S*\+0x[0-9a-f]+\)|Exce
 
 
 def went_on(log: Log) -> bool:
-    """Whether it reports steps after its last traceback."""
+    """True if the log reports steps after its last traceback."""
     at = log.body.rfind("Traceback (most recent call last)")
     last = log.last(GOES_ON)
     return last is not None and last.position > at >= 0

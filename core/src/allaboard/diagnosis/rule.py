@@ -1,4 +1,4 @@
-"""What a cause of failure is: one entry in one file, which everybody asks.
+"""Causes of failure: each is one entry in one file, which everybody asks.
 
 A rule belongs to one cause: its code is stable, its words become a page (`allaboard doctor --causes`),
 ``needs`` says which evidence it reads. It is a small function of the `Case` and yields a `Finding` for each
@@ -20,7 +20,7 @@ from allaboard.diagnosis.finding import Finding, Need
 
 
 class Place(StrEnum):
-    """Who says what keeps members from running."""
+    """The component whose message keeps members from running."""
 
     REFUSAL = "refusal"  # the API server, to somebody who asks for an object
     PLACEMENT = "placement"  # a scheduler, of a pod that has no node
@@ -32,53 +32,53 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One way in which a cluster tells a cause. ``words``: what the message has in it, ``but``: what it must
-    not have; ``reasons``: of the container or event, none: any. ``passes``: whether it may pass by itself;
-    None: as the cause. ``told``: one sentence, see `Cause.told`; empty: the cause's. ``last``: the sign is
-    looked for where no other one is found.
+    """One way in which a cluster tells a cause. ``pattern``: the message has it, ``but``: the message does
+    not have it; ``reasons``: of the container or event, none: any. ``passes``: whether it may pass by itself;
+    None: as the cause. ``sentence``: as `Cause.sentence`; empty: the cause's. ``last``: the sign is looked
+    for only if no other sign fits.
     """
 
     place: Place
-    words: re.Pattern[str] | None = None
+    pattern: re.Pattern[str] | None = None
     but: re.Pattern[str] | None = None
     reasons: frozenset[str] = frozenset()
     passes: bool | Callable[[str], bool] | None = None
-    told: str | Callable[[str], str] = ""
+    sentence: str | Callable[[str], str] = ""
     last: bool = False
 
     def matches(self, text: str, reason: str) -> bool:
         return (
             (not self.reasons or reason in self.reasons)
-            and (self.words is None or self.words.search(text) is not None)
+            and (self.pattern is None or self.pattern.search(text) is not None)
             and (self.but is None or self.but.search(text) is None)
         )
 
 
 def says(
     place: Place,
-    words: str = "",
+    pattern: str = "",
     *,
     but: str = "",
     reasons: tuple[str, ...] = (),
     passes: bool | Callable[[str], bool] | None = None,
-    told: str | Callable[[str], str] = "",
+    sentence: str | Callable[[str], str] = "",
     last: bool = False,
 ) -> Sign:
-    """A `Sign` whose ``words`` and ``but`` are regular expressions, case and line ends ignored."""
-    has, lacks = (re.compile(p, re.IGNORECASE | re.DOTALL) if p else None for p in (words, but))
-    return Sign(place, has, lacks, frozenset(reasons), passes, told, last)
+    """A `Sign` whose ``pattern`` and ``but`` are regular expressions, case and line ends ignored."""
+    has, lacks = (re.compile(p, re.IGNORECASE | re.DOTALL) if p else None for p in (pattern, but))
+    return Sign(place, has, lacks, frozenset(reasons), passes, sentence, last)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A code and what is told of it. ``means``, ``looks`` and ``fix`` are Markdown, sentences for people;
+    """A code and its explanation. ``means``, ``looks`` and ``fix`` are Markdown, sentences for people;
     ``retryable``: of most; a finding may say otherwise.
 
-    Of what keeps members from starting: ``signs``; ``told``: one sentence in which ``{who}`` is the member or
+    Causes that keep members from starting have ``signs``; ``sentence``, in which ``{who}`` is the member or
     its container, ``{starts}`` "cannot start" or "does not start", ``{image}`` its image, ``{said}`` the end
-    of the message, and each group of the sign's words its text; ``times`` and ``after``: how often it must
-    have been said, or for how many seconds it must have lasted, before it counts; ``fix_for_good``: what to
-    do where it cannot pass; empty: ``fix``.
+    of the message, and each group of the sign's pattern its text; ``times`` and ``after``: how often the
+    message must repeat, or for how many seconds the trouble must last, before it counts; ``fix_for_good``:
+    the remedy if it cannot pass; empty: ``fix``.
     """
 
     code: str
@@ -90,13 +90,13 @@ class Cause:
     retryable: bool = False
     needs: tuple[Need, ...] = ()
     signs: tuple[Sign, ...] = ()
-    told: str = ""
+    sentence: str = ""
     times: int = 1
     after: float = 0.0
     fix_for_good: str = ""
 
     def fix_of(self, passes: bool) -> str:
-        """What to do where it may pass by itself, or cannot."""
+        """The remedy if the trouble may pass by itself, or if it cannot."""
         return self.fix if passes or not self.fix_for_good else self.fix_for_good
 
 
@@ -123,7 +123,7 @@ def rule(
     needs: tuple[Need, ...],
     retryable: bool = False,
     signs: tuple[Sign, ...] = (),
-    told: str = "",
+    sentence: str = "",
     times: int = 1,
     after: float = 0.0,
     fix_for_good: str = "",
@@ -134,7 +134,7 @@ def rule(
         if code in RULES:
             raise ValueError(f"two rules of {code}")
         room = check.__module__.rpartition(".")[2]
-        about = (means, looks, fix, room, retryable, needs, signs, told, times, after, fix_for_good)
+        about = (means, looks, fix, room, retryable, needs, signs, sentence, times, after, fix_for_good)
         RULES[code] = Rule(Cause(code, title, *about), check)
         return check
 

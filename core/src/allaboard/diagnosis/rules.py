@@ -14,11 +14,13 @@ from dataclasses import replace
 
 from allaboard.diagnosis.case import OUTSIDE, Case, exit_code, exit_evidence, quote
 from allaboard.diagnosis.causes import all_rules
+from allaboard.diagnosis.ends import known_doubts
 from allaboard.diagnosis.finding import Diagnosis, Evidence, Finding, Level
+from allaboard.diagnosis.health import health_of
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import RULES
 from allaboard.runs.observation import Observation, PodSeen, State
-from allaboard.runs.status import CLOCK_IDLE, state_of
+from allaboard.runs.status import CLOCK_IDLE, DOUBTFUL, state_of
 from allaboard.text.redaction import redact_text
 
 MOST_ALSO = 8
@@ -73,6 +75,15 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
         ("gpu_lost_in_container", "gpu_runtime_broken"),
         ("wrong_container_name", "tf_config_error"),
         ("tf_config_error", "missing_dependency"),
+        *(
+            (
+                code,
+                "missing_dependency bad_entrypoint data_access_denied data_not_found python_exception "
+                "data_endpoint_unreachable data_throttled filesystem_permission_denied "
+                "master_unreachable_dns master_unreachable_network checkpoint_corrupt",
+            )
+            for code in ("code_not_fetched", "packages_not_installed")
+        ),
         ("clock_skew", "data_access_denied data_endpoint_unreachable image_pull_network"),
         ("data_throttled", "data_endpoint_unreachable data_access_denied"),
         ("data_access_denied", "data_not_found"),
@@ -119,48 +130,57 @@ def diagnose(seen: Observation, *, thorough: bool = False) -> tuple[Diagnosis, .
     return tuple(_without_secrets(d) for d in diagnoses)
 
 
-def _thorough(seen: Observation, state: State, told: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """What rules find and what the backend has told, as one list."""
+def _thorough(seen: Observation, state: State, reported: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The findings of the rules and the diagnoses of the backend, as one list."""
     if state in (State.FAILED, State.LOST, State.TIMED_OUT) and seen.objects is None:
-        return [*told]
-    found = examine(seen)
-    top = found[0]
+        return [*reported]
+    examined = examine(seen)
+    top = examined[0]
     never = seen.obstacle is not None and seen.obstacle.never
     agreed = seen.obstacle is not None and (top.code, top.retryable) == (seen.obstacle.code, False)
     if seen.obstacle is not None and never and not agreed and top.code in _NO_ROOM:
         # One verdict with `status`, which has looked at every node.
-        verdict = [d for d in told if d.code == seen.obstacle.code and not d.retryable]
+        verdict = [d for d in reported if d.code == seen.obstacle.code and not d.retryable]
         codes = {d.code for d in verdict}
-        return [*verdict, *(d for d in (*found, *told) if d.code not in codes and d.code not in _NO_ROOM)]
-    if (seen.stall is not None or seen.slow is not None) and top.code in ("healthy", "unknown") and told:
-        return [*told]
+        return [
+            *verdict,
+            *(d for d in (*examined, *reported) if d.code not in codes and d.code not in _NO_ROOM),
+        ]
+    if (seen.stall is not None or seen.slow is not None) and top.code in ("healthy", "unknown") and reported:
+        return [*reported]
     if top.code in ("healthy", "unknown"):
-        own = [d for d in told if d.code != "unknown"]
-        return [*own, *(found if not own else ())] if not own or top.code == "unknown" else [*found, *own]
-    return [*found, *(d for d in told if d.code not in {f.code for f in found} and d.code != "unknown")]
+        own = [d for d in reported if d.code != "unknown"]
+        return (
+            [*own, *(examined if not own else ())] if not own or top.code == "unknown" else [*examined, *own]
+        )
+    return [
+        *examined,
+        *(d for d in reported if d.code not in {f.code for f in examined} and d.code != "unknown"),
+    ]
 
 
 def examine(seen: Observation) -> list[Diagnosis]:
-    """What the rules find, the cause first; `healthy` or `unknown` where they find no cause."""
+    """The diagnoses of the rules, the cause first; `healthy` or `unknown` if no rule finds a cause."""
     case = Case(seen)
-    found = [finding for one in all_rules().values() for finding in one.check(case)]
-    return _told(case, found)
+    findings = [finding for entry in all_rules().values() for finding in entry.check(case)]
+    return _told(case, findings)
 
 
-def _told(case: Case, found: Sequence[Finding]) -> list[Diagnosis]:
-    refused = [f for f in found if f.level is Level.REFUSED]
+def _told(case: Case, findings: Sequence[Finding]) -> list[Diagnosis]:
+    refused = [f for f in findings if f.level is Level.REFUSED]
     if refused:
-        found = refused
+        findings = refused
     elif case.objects.refused is not None and not case.objects.pods:
-        return [_unknown(case, found)]
-    good = [f for f in found if f.code == "healthy"]
-    bad = _without_explained([f for f in found if f.code != "healthy"])
+        return [_unknown(case, findings)]
+    good = [f for f in findings if f.code == "healthy"]
+    bad = _without_explained([f for f in findings if f.code != "healthy"])
     causes = [f for f in bad if f.level is not Level.NOISE]
-    if case.succeeded and good:
-        return [_diagnosis(good[0], ())]
+    doubted = [f for f in findings if f.code == DOUBTFUL]
+    if case.succeeded and (good or doubted):
+        return [_diagnosis((doubted or good)[0], doubted)]
     if not causes:
         return (
-            [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_unknown(case, bad)]
+            [_diagnosis(good[0], [f for f in bad if f.confidence >= 0.5])] if good else [_no_cause(case, bad)]
         )
     order = sorted(causes, key=lambda f: _rank(case, f))
     if all(f.level is Level.WRAPPER for f in causes) and _says_nothing(case):
@@ -169,36 +189,36 @@ def _told(case: Case, found: Sequence[Finding]) -> list[Diagnosis]:
     for finding in order:
         firsts.setdefault(finding.code, finding)
     top, *others = firsts.values()
-    rest = [f for f in (*order[1:], *(f for f in found if f not in order)) if f.code != "healthy"]
+    rest = [f for f in (*order[1:], *(f for f in findings if f not in order)) if f.code != "healthy"]
     beside = [f for f in others if f.level in (Level.REFUSED, Level.CAUSE, Level.WRAPPER)][: MOST - 1]
-    told = {f.code for f in beside}
-    rest = [f for f in rest if f.code not in told]
+    codes = {f.code for f in beside}
+    rest = [f for f in rest if f.code not in codes]
     return [_diagnosis(top, rest), *(_diagnosis(f, ()) for f in beside)]
 
 
 _NO_ROOM = ("gang_partial_scheduling", "gang_unschedulable", "insufficient_gpu", "unschedulable_constraints")
-"""What is found of a gang that has no room, of which an obstacle knows that it never will."""
+"""Codes of a gang that has no room; an obstacle may know that it never will."""
 _OF_OTHER_IMAGES = (
     "nccl_init_mismatch", "nccl_timeout", "native_crash", "python_exception", "rendezvous_timeout",
     "network_fabric_error", "nccl_interface",
 )  # fmt: skip
-"""What may come of members that run other images; with any other cause they are beside the point."""
+"""Codes that members with different images may cause; beside any other cause the images do not matter."""
 _MEETINGS = ("master_unreachable_dns", "master_unreachable_network", "rendezvous_timeout")
 
 
-def _without_explained(found: Sequence[Finding]) -> list[Finding]:
+def _without_explained(findings: Sequence[Finding]) -> list[Finding]:
     """Without what another finding explains: a neighbour of the same trouble, or the generic word for it."""
-    codes = {f.code for f in found if f.level in (Level.REFUSED, Level.CAUSE)}
+    codes = {f.code for f in findings if f.level in (Level.REFUSED, Level.CAUSE)}
     explained = {loser for code in codes for loser in _EXPLAINS.get(code, ())}
-    if any(f.level is Level.CAUSE and f.code not in _OF_OTHER_IMAGES for f in found):
+    if any(f.level is Level.CAUSE and f.code not in _OF_OTHER_IMAGES for f in findings):
         explained.add("nccl_init_mismatch")
-    specific = {f.who or f.blame for f in found if f.level is Level.CAUSE and not f.generic}
+    specific = {f.who or f.blame for f in findings if f.level is Level.CAUSE and not f.generic}
     # Of an exception that says only that it did not meet the others.
     specific |= {
-        f.who for f in found if f.level is Level.SYMPTOM and f.code in _MEETINGS and f.who is not None
+        f.who for f in findings if f.level is Level.SYMPTOM and f.code in _MEETINGS and f.who is not None
     }
     return [
-        f for f in found if f.code not in explained and not (f.generic and (f.who or f.blame) in specific)
+        f for f in findings if f.code not in explained and not (f.generic and (f.who or f.blame) in specific)
     ]
 
 
@@ -236,6 +256,16 @@ def _diagnosis(finding: Finding, others: Sequence[Finding]) -> Diagnosis:
     )
 
 
+def _no_cause(case: Case, others: Sequence[Finding]) -> Diagnosis:
+    """The diagnosis without a cause: of a run that trains it says what was looked at."""
+    unknown = _unknown(case, others)
+    if case.state is not State.RUNNING:
+        return unknown
+    health = health_of(case)
+    text = f"it runs, and nothing shows that it goes well: {'; '.join(health.reasons)}"
+    return replace(unknown, summary=quote(text), evidence=health.evidence)
+
+
 def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
     failed = next((c for c in case.conditions if c.type == "Failed" and c.status == "True"), None)
     refused = case.objects.refused
@@ -260,13 +290,13 @@ def _unknown(case: Case, others: Sequence[Finding]) -> Diagnosis:
         )
     )
     run = case.seen.run
-    told = f"`allaboard logs {run}` and `allaboard events {run}` show what was seen"
-    fix = told if run else RULES["unknown"].cause.fix
+    commands = f"`allaboard logs {run}` and `allaboard events {run}` show what was seen"
+    fix = commands if run else RULES["unknown"].cause.fix
     return Diagnosis("unknown", quote(text), evidence, blame, False, fix, 0.5, also[:MOST_ALSO])
 
 
 def _says_nothing(case: Case) -> bool:
-    """Whether the first that failed, once, has written something, which no rule knows."""
+    """True if the first member that failed, once, has written lines that no rule knows."""
     first = _first_that_failed(case)
     return first is not None and case.has_written(first) and not case.restarts
 
@@ -278,7 +308,9 @@ def _first_that_failed(case: Case) -> PodSeen | None:
 
 
 def _without_secrets(diagnosis: Diagnosis) -> Diagnosis:
-    """What a member or a cluster wrote is quoted in logs, pages, metadata and messages to other people."""
+    """The diagnosis without secrets: its quotes go into logs, pages, metadata and messages to other
+    people.
+    """
     quoted = tuple(replace(e, text=redact_text(e.text)) for e in diagnosis.evidence)
     also = tuple(redact_text(text) for text in diagnosis.also)
     return replace(diagnosis, summary=redact_text(diagnosis.summary), evidence=quoted, also=also)
@@ -290,6 +322,9 @@ def _ending_diagnoses(seen: Observation, state: State, thorough: bool = False) -
         return
     if state is State.TIMED_OUT and not (thorough and seen.objects is not None):
         yield _diagnose_timeout(seen)
+        return
+    if state is State.SUCCEEDED and not thorough and known_doubts(seen):
+        yield from (d for d in examine(seen) if d.code == DOUBTFUL)
         return
     if state is not State.FAILED or _ended_by_stall(seen):
         return
@@ -308,13 +343,13 @@ STALLS = frozenset({"rank_stalled", "collective_mismatch"})
 
 
 def _ended_by_stall(seen: Observation) -> bool:
-    """Whether the run was ended because it made no progress (policy.hang)."""
+    """True if the run was ended because it made no progress (policy.hang)."""
     failed = seen.condition("Failed")
     return failed is not None and seen.stall is not None and failed.reason == seen.stall.code
 
 
 def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
-    """Why a run makes no progress, by the stacks of its ranks, while it lasts, or at its end."""
+    """The reason why a run makes no progress, by the stacks of its ranks, while it lasts, or at its end."""
     stall = seen.stall
     if stall is None or (state is not State.RUNNING and not _ended_by_stall(seen)):
         return
@@ -322,7 +357,7 @@ def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
 
 
 def _slow_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
-    """Which rank holds up the others, while the run goes on."""
+    """The rank that holds up the others, while the run goes on."""
     if seen.slow is not None and seen.stall is None and state is State.RUNNING:
         from allaboard.diagnosis.stragglers import diagnose_slow
 
@@ -339,11 +374,11 @@ def _diagnose_stall(code: str, text: str, where: str, field: str, blame: str | N
 _BY_LABEL = (
     "raise its label kueue.x-k8s.io/max-exec-time-seconds (metadata.labels), or have it train in parts"
 )
-"""What to do where a queue ends a job by the time that the job itself gives it."""
+"""The remedy if a queue ends a job by the time that the job itself gives it."""
 
 
 def _fix_of(code: str, passes: bool, run: str) -> str:
-    """What to do about what keeps a run from starting."""
+    """The remedy for an obstacle that keeps a run from starting."""
     if code == "deadline_exceeded":
         return _BY_LABEL
     known = all_rules().get(code)
@@ -362,9 +397,9 @@ def _obstacle_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
         case = Case(seen)
         last = [
             text
-            for one in readings(case)
-            if one.pod.member == obstacle.member
-            for text in one.log.last_lines[-1:]
+            for reading in readings(case)
+            if reading.pod.member == obstacle.member
+            for text in reading.log.last_lines[-1:]
         ]
         evidence += [Evidence(f"log/{obstacle.member}", "text", text) for text in last]
         if obstacle.code == "oom_killed":
@@ -490,21 +525,21 @@ what the cause says.
 def _wait_diagnosis(seen: Observation, flag: str) -> Diagnosis:
     """A diagnosis of a wait, in the words of the scheduler or queue, which say what is missing."""
     code, retryable, own = _WAITS[flag]
-    words = seen.waiting or "some members hold places and idle while others have none"
-    evidence = (Evidence(f"run/{seen.run}", "waiting", words),)
+    summary = seen.waiting or "some members hold places and idle while others have none"
+    evidence = (Evidence(f"run/{seen.run}", "waiting", summary),)
     fix = _fix_of(code, retryable, seen.run) if own is None else own.format(run=seen.run)
-    return Diagnosis(code, words, evidence, None, retryable, fix)
+    return Diagnosis(code, summary, evidence, None, retryable, fix)
 
 
 def _diagnose_node_lost(seen: Observation) -> Diagnosis:
     """A diagnosis of members on a lost node: which members, and where."""
-    words = next(
+    note = next(
         (n for n in seen.notes if "do not end" in n), "members do not end, though their grace is over"
     )
     return Diagnosis(
         "node_lost",
-        words,
-        (Evidence(f"run/{seen.run}", "members", words),),
+        note,
+        (Evidence(f"run/{seen.run}", "members", note),),
         None,
         True,
         f"when their node is gone for good: `allaboard stop {seen.run} --now`",
@@ -521,5 +556,5 @@ def _warning_diagnoses(seen: Observation) -> Iterator[Diagnosis]:
             yield _wait_diagnosis(seen, flag)
         if flag in _FLAGS:
             summary, fix = _FLAGS[flag]
-            words = next((e.message for e in seen.events if e.reason == flag), summary)
-            yield Diagnosis(flag, summary, (Evidence(f"run/{seen.run}", "flags", words),), None, False, fix)
+            message = next((e.message for e in seen.events if e.reason == flag), summary)
+            yield Diagnosis(flag, summary, (Evidence(f"run/{seen.run}", "flags", message),), None, False, fix)

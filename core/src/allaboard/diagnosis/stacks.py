@@ -1,5 +1,5 @@
-"""Which rank holds up the others, by the stacks of all of them: the rank that has not entered the collective
-in which the rest waits. Values in, values out; who asks for the stacks is `allaboard.backends`.
+"""The rank that holds up the others, by the stacks of all ranks: it has not entered the collective in which
+the rest waits. Values in, values out; `allaboard.backends` asks for the stacks.
 
 Read from what CPython's faulthandler writes (3.8 to 3.14), and where torch 2.15 has its collectives
 (torch/distributed/distributed_c10d.py, torch/nn/parallel/distributed.py, torch/autograd/graph.py).
@@ -33,6 +33,10 @@ _AGENT = ("torch/distributed/run.py", "torch/distributed/elastic/agent/")
 _LOADER = ("torch/utils/data/dataloader.py", "multiprocessing/")
 _COUNTED = Limits(size=1 << 18, depth=8, values=20_000, digits=20)
 _SPIED = Limits(size=1 << 20, depth=8, values=100_000, digits=20)
+MOVES, MOVES_WAITING = 30.0, 8.0
+"""Times in a second that a main thread goes to sleep which reads or downloads; and that of a rank whose
+collectives are not counted, and which takes part in steps.
+"""
 COMPUTES = 0.2
 """Share of the time between two looks that a process computes which does not merely wait."""
 
@@ -57,7 +61,8 @@ class Frame:
 class ProcessLook:
     """One process of a member at two moments. ``frames``: of its main thread, the innermost first; ``state``:
     the kernel's letter; ``busy``: the share of the time in between that it computed; ``member``: its name;
-    ``pending``: the number of the collective that it has entered and that is not done.
+    ``pending``: the number of the collective that it has entered and that is not done; ``switches``: times in
+    a second that its main thread went to sleep, which one that waits for ever does not.
     """
 
     pid: int
@@ -68,30 +73,33 @@ class ProcessLook:
     state: str
     busy: float
     pending: int | None = None
+    switches: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What members told. ``why``: of the first that told nothing, the rest of a sentence; None: all told."""
+class StacksSeen:
+    """The stacks of members. ``reason``: why the first silent member has none, as the rest of a sentence;
+    None: every member answered.
+    """
 
     looks: tuple[ProcessLook, ...] = ()
-    why: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """``silent``: seconds since any member of a run wrote a line, or began; None where that is not known.
-    ``told``: where its processes are.
+    ``stacks``: where its processes are.
     """
 
     silent: float | None
-    told: Told
+    stacks: StacksSeen
 
 
 @dataclass(frozen=True, slots=True)
 class RankPosition:
-    """Where a rank is. ``operation``: the collective in which it waits for the others, or None: it is about
-    something of its own; ``own``: the innermost frame of the script, or the innermost one at all.
+    """The position of a rank. ``operation``: the collective in which it waits for the others, or None: it is
+    about something of its own; ``own``: the innermost frame of the script, or the innermost one at all.
     """
 
     look: ProcessLook
@@ -105,9 +113,9 @@ class RankPosition:
 
 @dataclass(frozen=True, slots=True)
 class HangCause:
-    """What the stacks say. ``summary``: one sentence; ``blame``: the ranks to look at first, none where no
-    rank is behind the others; ``lines``: rank -> where it is, in words; ``mismatch``: whether ranks wait in
-    different collectives.
+    """The conclusion from the stacks. ``summary``: one sentence; ``blame``: the ranks to look at first, none
+    where no rank is behind the others; ``lines``: rank -> where it is, in words; ``mismatch``: whether ranks
+    wait in different collectives.
     """
 
     summary: str
@@ -122,10 +130,8 @@ def to_dicts(looks: Iterable[ProcessLook]) -> list[dict[str, Any]]:
 
 
 def from_dicts(value: Any) -> tuple[ProcessLook, ...]:
-    """What a snapshot, which anybody may have written, says of processes; what is not of their shape is left
-    out.
-    """
-    found = []
+    """The processes in a snapshot, which anybody may have written; entries of another shape are left out."""
+    looks = []
     for entry in value[:MOST_LOOKS] if isinstance(value, list) else ():
         try:
             frames = tuple(
@@ -136,10 +142,10 @@ def from_dicts(value: Any) -> tuple[ProcessLook, ...]:
             ids = int(entry["pid"]), int(entry["parent"])
             state, busy = str(entry["state"])[:1], float(entry["busy"])
             pending = None if entry.get("pending") is None else int(entry["pending"])
-            found.append(ProcessLook(*ids, rank, str(entry["member"])[:300], frames, state, busy, pending))
+            looks.append(ProcessLook(*ids, rank, str(entry["member"])[:300], frames, state, busy, pending))
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError):
             continue
-    return tuple(found)
+    return tuple(looks)
 
 
 def pending_collective(text: str) -> int | None:
@@ -147,8 +153,8 @@ def pending_collective(text: str) -> int | None:
     recorder counts, as its JSON. None: it waits in none, in those of several groups, or nothing is told.
     """
     try:
-        told = parse_json(text, _COUNTED)
-        groups = told["pg_status"].values()
+        counts_read = parse_json(text, _COUNTED)
+        groups = counts_read["pg_status"].values()
         counts = [(int(g["last_enqueued_collective"]), int(g["last_completed_collective"])) for g in groups]
     except (Unreadable, TypeError, ValueError, KeyError, AttributeError):
         return None
@@ -160,8 +166,8 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     """The frames of the main thread, the innermost first: it is the last of what faulthandler writes."""
     parts = _THREAD.split(text)
     return tuple(
-        Frame(found["file"], int(found["line"]), found["function"].strip())
-        for found, _ in zip(_FRAME.finditer(parts[-1]), range(MOST_FRAMES), strict=False)
+        Frame(frame["file"], int(frame["line"]), frame["function"].strip())
+        for frame, _ in zip(_FRAME.finditer(parts[-1]), range(MOST_FRAMES), strict=False)
     )
 
 
@@ -179,9 +185,9 @@ def spied_stack(printed: bytes | str, pid: int) -> str:
 
 
 def positions(looks: Iterable[ProcessLook]) -> list[RankPosition]:
-    """Where each rank is, by rank: that of the process that trains; torchrun's agents and the workers of data
-    loaders, which have a rank in their environment too, are left out. A process that is stopped, or in the
-    kernel, tells no stacks: it is taken where nobody else of its rank tells any.
+    """The position of each rank, by rank: of the process that trains; torchrun's agents and the workers of
+    data loaders, which have a rank in their environment too, are left out. A process that is stopped, or in
+    the kernel, tells no stacks: it is taken where nobody else of its rank tells any.
     """
     looks = tuple(looks)
     known = [look for look in looks if look.frames and look.rank is not None]
@@ -198,7 +204,7 @@ def positions(looks: Iterable[ProcessLook]) -> list[RankPosition]:
 
 
 def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
-    """Who holds up whom. None: too little is known, as without stacks of two ranks."""
+    """The ranks that hold up the others. None: too little is known, as without stacks of two ranks."""
     ranks = positions(looks)
     if not ranks:
         return None
@@ -208,7 +214,7 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
     if behind and waiting:
         return _held_up(behind, waiting, lines)
     if not waiting:
-        here = "; ".join(f"{_ranks([r])} {words}" for r, words in list(lines.items())[:4])
+        here = "; ".join(f"{_ranks([r])} {place}" for r, place in list(lines.items())[:4])
         return HangCause(f"no rank waits for another: {here}", (), lines)
     spots = Counter((each.operation, each.own.place) for each in waiting)
     if len(spots) > 1:
@@ -219,41 +225,75 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
     return HangCause(f"{who} {where}: look at the network, and for a rank that is gone", (), lines)
 
 
+def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
+    """The hang that several looks at the same processes show: ranks wait for one another, and those for which
+    they wait do not move. None: no rank waits, or something moves.
+    """
+    causes = [cause_of_hang(looks) for looks in rounds]
+    last = causes[-1] if causes else None
+    if last is None or not (last.blame or last.mismatch):
+        return None
+    same = all(c is not None and (c.blame, c.mismatch) == (last.blame, last.mismatch) for c in causes)
+    marks = [_marks(looks, last) for looks in rounds]
+    if not same or None in marks or any(mark != marks[0] for mark in marks):
+        return None
+    return last
+
+
+def _marks(looks: Sequence[ProcessLook], cause: HangCause) -> tuple[object, ...] | None:
+    """The places of the ranks, and their collectives; equal in a later look if none of them has moved.
+    None: one of them moves in this look.
+    """
+    marks: list[object] = []
+    for place in positions(looks):
+        look, waits = place.look, place.operation is not None
+        helpers = [helper for helper in looks if helper.parent == look.pid] if not waits else []
+        # The store of the rendezvous looks for its members a hundred times in a second.
+        polls = place.operation == "init_process_group"
+        most = MOVES_WAITING if waits and look.pending is None else MOVES
+        for process in (look, *helpers):
+            moves = process.switches > most and not polls
+            if process.busy >= COMPUTES or process.state in "RD" or moves:
+                return None
+            marks.append((process.pid, process.frames, process.pending))
+    return tuple(marks)
+
+
 def diagnose_stacks(
     looks: Sequence[ProcessLook], silent: float, *, restarted: bool = False
 ) -> Diagnosis | None:
-    """Why a run does not move. ``silent``: seconds since any member wrote a line; ``restarted``: whether one
-    of them was started again. None: no rank holds up another, or its members wrote lately, when a moment's
-    stacks say nothing.
+    """The reason why a run does not move. ``silent``: seconds since any member wrote a line; ``restarted``:
+    whether one of them was started again. None: no rank holds up another, or its members wrote lately, when a
+    moment's stacks say nothing.
     """
-    found = cause_of_hang(looks)
-    if found is None or silent < SILENT:
+    cause_found = cause_of_hang(looks)
+    if cause_found is None or silent < SILENT:
         return None
     meet = restarted and all(each.operation == "init_process_group" for each in positions(looks))
-    if not (found.blame or found.mismatch or meet):
+    if not (cause_found.blame or cause_found.mismatch or meet):
         return None
-    code = "collective_mismatch" if found.mismatch else "rank_stalled"
+    code = "collective_mismatch" if cause_found.mismatch else "rank_stalled"
     if meet:
         # Who starts again alone may meet the store of a master that is about to end, and wait for ever.
-        code, found = "partial_restart_hang", replace(found, summary=_never_meet(found))
+        code, cause_found = "partial_restart_hang", replace(cause_found, summary=_never_meet(cause_found))
     from allaboard.diagnosis.causes import all_rules  # not for who only reads stacks: a supervisor
 
     cause = all_rules()[code].cause
-    first = list(dict.fromkeys((*found.blame, *found.lines)))[:4]
+    first = list(dict.fromkeys((*cause_found.blame, *cause_found.lines)))[:4]
     return Diagnosis(
         code,
-        f"{found.summary}; no member has written for {show_seconds(silent)}",
-        tuple(Evidence(f"rank {rank}", "stack", found.lines[rank]) for rank in first),
-        f"rank {found.blame[0]}" if found.blame else None,
+        f"{cause_found.summary}; no member has written for {show_seconds(silent)}",
+        tuple(Evidence(f"rank {rank}", "stack", cause_found.lines[rank]) for rank in first),
+        f"rank {cause_found.blame[0]}" if cause_found.blame else None,
         cause.retryable,
         cause.fix,
-        0.8 if found.blame else 0.7,
+        0.8 if cause_found.blame else 0.7,
     )
 
 
-def _never_meet(found: HangCause) -> str:
-    each = _plural(next(iter(found.lines.values())))
-    return f"members were started again one by one and do not meet: all {len(found.lines)} {each}"
+def _never_meet(cause: HangCause) -> str:
+    each = _plural(next(iter(cause.lines.values())))
+    return f"members were started again one by one and do not meet: all {len(cause.lines)} {each}"
 
 
 def _held_up(
@@ -266,15 +306,15 @@ def _held_up(
         operation += f"{',' if kind != 'number' else ''} {kind} {numbers.pop()}"
     first = behind[0]
     if len(behind) == 1:
-        who, what = f"rank {first.rank} has not entered {operation}", f"it {lines[first.rank]}"
+        who, place = f"rank {first.rank} has not entered {operation}", f"it {lines[first.rank]}"
     else:
         who = f"{_ranks([each.rank for each in behind])} have not entered {operation}"
-        what = f"rank {first.rank} {lines[first.rank]}"
+        place = f"rank {first.rank} {lines[first.rank]}"
     waiters = _ranks([each.rank for each in waiting])
     verb = "waits" if len(waiting) == 1 else "wait"
     pronoun = "it" if len(behind) == 1 else "them"
     at = f" at {waiting[0].own.place}" if len({each.own.place for each in waiting}) == 1 else ""
-    summary = f"{who}: {what}; {waiters} {verb} for {pronoun}{at}"
+    summary = f"{who}: {place}; {waiters} {verb} for {pronoun}{at}"
     return HangCause(summary, tuple(each.rank for each in behind), lines)
 
 
@@ -286,8 +326,8 @@ def _mismatch(
     sides = []
     for spot in spots:
         here = [each for each in waiting if (each.operation, each.own.place) == spot]
-        words = lines[here[0].rank]
-        sides.append(f"{_ranks([e.rank for e in here])} {words if len(here) == 1 else _plural(words)}")
+        place = lines[here[0].rank]
+        sides.append(f"{_ranks([e.rank for e in here])} {place if len(here) == 1 else _plural(place)}")
     blame = tuple(each.rank for each in odd) if len(odd) * 2 < len(waiting) else ()
     return HangCause(f"ranks wait in different places: {'; '.join(sides)}", blame, lines, mismatch=True)
 
@@ -336,7 +376,7 @@ def _busy_worker(position: RankPosition, looks: Sequence[ProcessLook]) -> Proces
 
 
 def _worker_place(look: ProcessLook) -> str:
-    """Where a helper of a rank is, in its script."""
+    """The position of a helper of a rank, in its script."""
     own = next((frame for frame in look.frames if not frame.is_library), look.frames[0])
     return f"{own.place} `{visible(own.function, most=60)}`"
 
@@ -353,8 +393,8 @@ def _is_agent(look: ProcessLook) -> bool:
     return any(part in frame.file for frame in look.frames for part in _AGENT)
 
 
-def _plural(words: str) -> str:
-    verb, _, rest = words.partition(" ")
+def _plural(clause: str) -> str:
+    verb, _, rest = clause.partition(" ")
     return f"{'are' if verb == 'is' else verb.removesuffix('s')} {rest}"
 
 

@@ -13,10 +13,10 @@ from allaboard.diagnosis.complaints import (
     complaints,
 )
 from allaboard.diagnosis.finding import Evidence, Finding, Need
-from allaboard.diagnosis.logs import Log, words
+from allaboard.diagnosis.logs import Log, line_pattern
 from allaboard.diagnosis.reading import readings
 from allaboard.diagnosis.rule import Place, rule, says
-from allaboard.diagnosis.start_errors import why_not_started
+from allaboard.diagnosis.start_errors import suggestion, why_not_started
 from allaboard.diagnosis.tracebacks import RaisedException
 from allaboard.diagnosis.verdict import Verdict, verdict_of
 from allaboard.runs.observation import NOT_STARTED, ContainerSeen, PodSeen, Try
@@ -29,12 +29,16 @@ _NOT_PULLED = "{who} cannot start: its image {image} cannot be pulled, "
 
 
 def _pulls(case: Case, code: str) -> Iterator[Finding]:
-    every = [one for one in complaints(case) if one.place is Place.IMAGE and one.code == code]
+    every = [
+        complaint
+        for complaint in complaints(case)
+        if complaint.place is Place.IMAGE and complaint.code == code
+    ]
     if not every:
         return
     container = every[0].container
     assert container is not None
-    names = "/".join(dict.fromkeys(one.pod.name for one in every[:4]))
+    names = "/".join(dict.fromkeys(complaint.pod.name for complaint in every[:4]))
     blame = f"{container.name} on {names}" if container.role != "main" else names.split("/")[0]
     blame += f" (image {container.image})" if container.image else ""
     yield from complained(case, code, blame=blame)
@@ -55,7 +59,7 @@ def _pulls(case: Case, code: str) -> Iterator[Finding]:
             r"RESOURCE_EXHAUSTED|status( ?code)?:? 429",
         ),
     ),
-    told=_NOT_PULLED + "the registry limits how often it may be pulled",
+    sentence=_NOT_PULLED + "the registry limits how often it may be pulled",
 )
 def image_pull_rate_limited(case: Case) -> Iterator[Finding]:
     yield from _pulls(case, "image_pull_rate_limited")
@@ -76,7 +80,7 @@ def image_pull_rate_limited(case: Case) -> Iterator[Finding]:
         says(
             Place.IMAGE,
             reasons=("SignatureValidationFailed",),
-            told="{who} cannot start: the signature of its image {image} is not accepted",
+            sentence="{who} cannot start: the signature of its image {image} is not accepted",
         ),
         says(
             Place.IMAGE,
@@ -88,10 +92,10 @@ def image_pull_rate_limited(case: Case) -> Iterator[Finding]:
         says(
             Place.IMAGE,
             r"412 Precondition Failed|cannot be pulled due to configured policy|not signed",
-            told=_NOT_PULLED + "a policy of the registry holds it back: {said}",
+            sentence=_NOT_PULLED + "a policy of the registry holds it back: {said}",
         ),
     ),
-    told=_NOT_PULLED + "the registry refuses it, or it does not exist",
+    sentence=_NOT_PULLED + "the registry refuses it, or it does not exist",
 )
 def image_pull_auth(case: Case) -> Iterator[Finding]:
     yield from _pulls(case, "image_pull_auth")
@@ -119,10 +123,12 @@ def image_pull_auth(case: Case) -> Iterator[Finding]:
             r"HTTP response to HTTPS client",
         ),
         says(
-            Place.IMAGE, told="{who} does not start: its image {image} cannot be pulled ({said})", last=True
+            Place.IMAGE,
+            sentence="{who} does not start: its image {image} cannot be pulled ({said})",
+            last=True,
         ),
     ),
-    told=_NOT_PULLED + "its registry cannot be reached from the node",
+    sentence=_NOT_PULLED + "its registry cannot be reached from the node",
 )
 def image_pull_network(case: Case) -> Iterator[Finding]:
     yield from _pulls(case, "image_pull_network")
@@ -139,12 +145,12 @@ def image_pull_network(case: Case) -> Iterator[Finding]:
         says(
             Place.IMAGE,
             reasons=("InvalidImageName",),
-            told="{who} cannot start: '{image}' is no legal name of an image",
+            sentence="{who} cannot start: '{image}' is no legal name of an image",
         ),
         says(
             Place.IMAGE,
             reasons=("ErrImageNeverPull",),
-            told="{who} cannot start: its image {image} is not on its node, and may not be pulled",
+            sentence="{who} cannot start: its image {image} is not on its node, and may not be pulled",
         ),
         says(
             Place.IMAGE,
@@ -152,7 +158,7 @@ def image_pull_network(case: Case) -> Iterator[Finding]:
             r"exist|no image found in|invalid reference format|couldn't parse image",
         ),
     ),
-    told=_NOT_PULLED + "there is no such image, tag or platform",
+    sentence=_NOT_PULLED + "there is no such image, tag or platform",
 )
 def image_not_found(case: Case) -> Iterator[Finding]:
     yield from _pulls(case, "image_not_found")
@@ -160,8 +166,8 @@ def image_not_found(case: Case) -> Iterator[Finding]:
 
 # --- the program -------------------------------------------------------------------------------------------
 
-_EXEC_FORMAT = words(r"exec format error|cannot execute binary file")
-_NO_PROGRAM = words(
+_EXEC_FORMAT = line_pattern(r"exec format error|cannot execute binary file")
+_NO_PROGRAM = line_pattern(
     r"executable file not found in \$PATH|: (command )?not found\s*$|can't open file|No such file or "
     r"directory: '?torchrun|"
     r"exec: .{1,200}: (no such file or directory|not found)|exec .{1,200}: no such file or directory|"
@@ -180,10 +186,10 @@ _SHELL_SAYS = re.compile(r"^(?:/\S+/)?\w{0,6}sh[:\uff1a] ")
 
 def _start_failures(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, str]]:
     """Containers whose program a runtime could not start, with its words."""
-    for one in complaints(case):
-        if one.place is Place.START and one.container is not None:
-            failed = one.container.start_failure or one.container.now
-            yield one.pod, one.container, failed, one.text
+    for complaint in complaints(case):
+        if complaint.place is Place.START and complaint.container is not None:
+            failed = complaint.container.start_failure or complaint.container.now
+            yield complaint.pod, complaint.container, failed, complaint.text
     for pod in case.pods:
         if case.is_local and pod.main is not None and pod.main.now.message and not pod.main.now.reason:
             yield pod, pod.main, pod.main.now, pod.main.now.message
@@ -206,8 +212,8 @@ def _deleted_starts(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, s
             known = next((pod for pod in case.pods if who in (pod.name, pod.pod)), PodSeen(who, who))
             if has_run(known):
                 continue
-            said = match["said"] or match["own"] or ""
-            yield known, ContainerSeen("main"), Try("terminated", event.reason, event.message), said
+            message = match["said"] or match["own"] or ""
+            yield known, ContainerSeen("main"), Try("terminated", event.reason, event.message), message
             return
 
 
@@ -220,12 +226,12 @@ def _deleted_starts(case: Case) -> Iterator[tuple[PodSeen, ContainerSeen, Try, s
     "scripts with #!",
     needs=(*_NEEDS, Need.LOGS, Need.NODES),
     signs=(says(Place.START, "exec format error"),),
-    told="{who} cannot start: its program was built for another processor, or has no #! line",
+    sentence="{who} cannot start: its program was built for another processor, or has no #! line",
 )
 def exec_format_error(case: Case) -> Iterator[Finding]:
-    for pod, _, one, said in _start_failures(case):
-        if _start_verdict(said, one.reason).code == "exec_format_error":
-            yield _not_started(case, pod, one, said, "exec_format_error")
+    for pod, _, tried, message in _start_failures(case):
+        if _start_verdict(message, tried.reason).code == "exec_format_error":
+            yield _not_started(case, pod, tried, message, "exec_format_error")
             return
     for reading in readings(case):
         pod = reading.pod
@@ -245,22 +251,22 @@ def exec_format_error(case: Case) -> Iterator[Finding]:
             return
 
 
-def _start_verdict(said: str, reason: str) -> Verdict:
-    found = verdict_of(Place.START, said, reason)
-    assert found is not None, "bad_entrypoint takes what no other cause knows"
-    return found
+def _start_verdict(message: str, reason: str) -> Verdict:
+    verdict = verdict_of(Place.START, message, reason)
+    assert verdict is not None, "bad_entrypoint takes what no other cause knows"
+    return verdict
 
 
-def _not_started(case: Case, pod: PodSeen, one: Try, said: str, code: str) -> Finding:
-    verdict = _start_verdict(said, one.reason)
+def _not_started(case: Case, pod: PodSeen, tried: Try, message: str, code: str) -> Finding:
+    verdict = _start_verdict(message, tried.reason)
     where = "start" if case.is_local else "containerStatuses"
-    full = "no process could be made" in said
+    full = "no process could be made" in message
     return Finding(
         code,
-        verdict.told(pod.name),
-        (Evidence(pod_object(pod), where, quote(said)),),
+        verdict.sentence(pod.name),
+        (Evidence(pod_object(pod), where, quote(message)),),
         pod.name,
-        one.ended or case.went_bad(pod),
+        tried.ended or case.went_bad(pod),
         retryable=verdict.passes if code == verdict.code else None,
         fix="end other processes of this user, or raise the limit (ulimit -u)" if full else None,
     )
@@ -285,7 +291,7 @@ def _not_started(case: Case, pod: PodSeen, one: Try, said: str, code: str) -> Fi
                 r"nvidia-container-cli|no runtime for \"?nvidia|driver/library version|driver not loaded|"
                 r"nvidia-container-runtime|failed to (inject|generate) CDI|unresolvable CDI devices",
                 but="requirement error|unsatisfied condition",
-                told="{who} does not start: the GPU runtime of its node does not work: {said}",
+                sentence="{who} does not start: the GPU runtime of its node does not work: {said}",
             )
             for place in (Place.START, Place.NODE)
         ),
@@ -294,14 +300,14 @@ def _not_started(case: Case, pod: PodSeen, one: Try, said: str, code: str) -> Fi
             r"DRA driver \S+ (is )?not registered|(DRA )?plugin (name )?\S+ (is )?not (found|registered)|"
             r"not found in the list of registered DRA|NodePrepareResources? .{0,120}(fail|error|Unavailable)|"
             r"error preparing devices|unprepared .{0,40}CDI",
-            told="{who} does not start: its node cannot prepare its devices: {said}",
+            sentence="{who} does not start: its node cannot prepare its devices: {said}",
         ),
     ),
 )
 def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
-    for pod, _, one, said in _start_failures(case):
-        if _start_verdict(said, one.reason).code == "gpu_runtime_broken":
-            yield _broken(pod, Evidence(pod_object(pod), "containerStatuses", quote(said)), one.ended)
+    for pod, _, tried, message in _start_failures(case):
+        if _start_verdict(message, tried.reason).code == "gpu_runtime_broken":
+            yield _broken(pod, Evidence(pod_object(pod), "containerStatuses", quote(message)), tried.ended)
             return
     for complaint in complaints(case):
         if complaint.place is Place.NODE and complaint.code == "gpu_runtime_broken":
@@ -315,7 +321,7 @@ def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
             early = log.hits(_AT_START_NVML, 1)
             hit = (
                 early[0]
-                if early and early[0].position < 4000 and not log.has(words(r"\bstep\b|\bepoch\b"))
+                if early and early[0].position < 4000 and not log.has(line_pattern(r"\bstep\b|\bepoch\b"))
                 else None
             )
         if hit is not None:
@@ -337,26 +343,26 @@ def gpu_runtime_broken(case: Case) -> Iterator[Finding]:
         says(
             Place.CONTAINER,
             "no command specified",
-            told="{who} cannot start: neither the job nor its image says what to run",
+            sentence="{who} cannot start: neither the job nor its image says what to run",
         ),
         says(
             Place.START,
             r"exec|no such file or directory|permission denied|chdir to cwd|starting container process",
-            passes=lambda said: why_not_started(said)[2],
-            told=lambda said: f"{{who}} cannot start: {why_not_started(said)[1]}",
+            passes=lambda message: why_not_started(message)[2],
+            sentence=lambda message: f"{{who}} cannot start: {why_not_started(message)[1]}",
         ),
         says(
             Place.START,
-            passes=lambda said: why_not_started(said)[2],
-            told=lambda said: f"{{who}} cannot start: {why_not_started(said)[1]}",
+            passes=lambda message: why_not_started(message)[2],
+            sentence=lambda message: f"{{who}} cannot start: {why_not_started(message)[1]}",
             last=True,
         ),
     ),
 )
 def bad_entrypoint(case: Case) -> Iterator[Finding]:
-    for pod, _, one, said in _start_failures(case):
-        if _start_verdict(said or one.reason, one.reason).code == "bad_entrypoint":
-            yield _not_started(case, pod, one, said or one.reason, "bad_entrypoint")
+    for pod, _, tried, message in _start_failures(case):
+        if _start_verdict(message or tried.reason, tried.reason).code == "bad_entrypoint":
+            yield _not_started(case, pod, tried, message or tried.reason, "bad_entrypoint")
     for complaint in complaints(case):
         if complaint.place is Place.CONTAINER and complaint.code == "bad_entrypoint":
             yield from complained(case, "bad_entrypoint")
@@ -370,7 +376,7 @@ def bad_entrypoint(case: Case) -> Iterator[Finding]:
 
 
 _RAISED = re.compile(r"\b[\w.]+(Error|Exception)\b: ")
-_NO_LIBRARY = words(r"error while loading shared libraries|cannot open shared object")
+_NO_LIBRARY = line_pattern(r"error while loading shared libraries|cannot open shared object")
 
 
 def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: Try) -> Iterator[Finding]:
@@ -385,7 +391,7 @@ def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: 
     if hit is None and log is not None and log.has(_NO_LIBRARY):
         return  # the program is there
     shell = [text for text in log.last_lines if _SHELL_SAYS.match(text)] if log is not None else []
-    told = (
+    reason = (
         spawn.text
         if spawn is not None
         else hit.text
@@ -394,14 +400,17 @@ def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: 
         if shell
         else ended.message
     )
-    what = f": {quote(told)}" if told else ": a program in its command is not there or may not run"
+    shown = f": {quote(reason)}" if reason else ": a program in its command is not there or may not run"
     who = pod.name if container.role == "main" else f"container {container.name} of {pod.name}"
-    evidence = (Evidence(f"log/{pod.name}", "text", quote(told)),) if told and told != ended.message else ()
-    program = program_in(told)
+    evidence = (
+        (Evidence(f"log/{pod.name}", "text", quote(reason)),) if reason and reason != ended.message else ()
+    )
+    program = program_in(reason)
     number = Evidence(pod_object(pod), "exit_code", str(ended.exit_code))
+    meant = suggestion(program) if ended.exit_code == 127 else ""
     yield Finding(
         "bad_entrypoint",
-        f"{who} exited with {ended.exit_code}{what}",
+        f"{who} exited with {ended.exit_code}{shown}{meant}",
         (*evidence, number),
         f"{program} ({pod.name})" if program else pod.name,
         case.went_bad(pod),
@@ -411,7 +420,7 @@ def _missing_program(case: Case, pod: PodSeen, container: ContainerSeen, ended: 
 
 
 def _is_spawn(log: Log, raised: RaisedException) -> bool:
-    """Whether Python could not start another program: by the file that it looked for, which is a bare name or
+    """True if Python could not start another program: by the file that it looked for, which is a bare name or
     what its subprocess was to run."""
     if raised.type.rpartition(".")[2] not in ("FileNotFoundError", "PermissionError", "NotADirectoryError"):
         return False
@@ -455,12 +464,12 @@ def program_in(text: str) -> str:
     fix="create it in the job's namespace, or correct its name in the job",
     needs=_NEEDS,
     signs=tuple(
-        says(place, words, told=f"{begins}{lacks}")
+        says(place, pattern, sentence=f"{begins}{lacks}")
         for place, begins in (
             (Place.CONTAINER, "{who} cannot start: "),
             (Place.NODE, "{who} cannot start: {volume} cannot be mounted, "),
         )
-        for words, lacks in (
+        for pattern, lacks in (
             (
                 r"couldn't find key \"?(?P<key>[^\s\"]+)\"? in (?P<kind>ConfigMap|Secret) ([^\s/]+/)?"
                 r"(?P<name>[^\s,]+)",
@@ -479,7 +488,9 @@ def program_in(text: str) -> str:
     ),
 )
 def container_config_missing(case: Case) -> Iterator[Finding]:
-    first = next((one for one in complaints(case) if one.code == "container_config_missing"), None)
+    first = next(
+        (complaint for complaint in complaints(case) if complaint.code == "container_config_missing"), None
+    )
     if first is not None:
         yield from complained(case, first.code, blame=_object_in(first.text) or first.pod.name)
 
@@ -500,10 +511,12 @@ def _object_in(text: str) -> str:
     fix="set securityContext.runAsUser in the pod template, or USER in the image",
     needs=_NEEDS,
     signs=(says(Place.CONTAINER, "runAsNonRoot|non-root"),),
-    told="{who} cannot start: it may not run as root, and its image does",
+    sentence="{who} cannot start: it may not run as root, and its image does",
 )
 def run_as_nonroot_violation(case: Case) -> Iterator[Finding]:
-    first = next((one for one in complaints(case) if one.code == "run_as_nonroot_violation"), None)
+    first = next(
+        (complaint for complaint in complaints(case) if complaint.code == "run_as_nonroot_violation"), None
+    )
     if first is not None and first.container is not None:
         yield from complained(case, first.code, blame=f"{first.pod.name} container {first.container.name}")
 
@@ -526,10 +539,12 @@ def run_as_nonroot_violation(case: Case) -> Iterator[Finding]:
             reasons=("CreateContainerError",),
         ),
     ),
-    told="{who} does not start: the container runtime of its node does not make it ({said})",
+    sentence="{who} does not start: the container runtime of its node does not make it ({said})",
 )
 def container_not_made(case: Case) -> Iterator[Finding]:
-    first = next((one for one in complaints(case) if one.code == "container_not_made"), None)
+    first = next(
+        (complaint for complaint in complaints(case) if complaint.code == "container_not_made"), None
+    )
     if first is not None:
         node = f"node {first.pod.node} ({first.pod.name})" if first.pod.node else first.pod.name
         yield from complained(case, first.code, blame=node)
@@ -545,12 +560,14 @@ def container_not_made(case: Case) -> Iterator[Finding]:
     needs=_NEEDS,
     retryable=True,
     signs=(says(Place.NODE, reasons=("FailedCreatePodSandBox", "NetworkNotReady"), last=True),),
-    told="{who} does not start: its node cannot set up its network or runtime: {said}",
+    sentence="{who} does not start: its node cannot set up its network or runtime: {said}",
     times=3,
     after=120.0,
 )
 def pod_sandbox_failed(case: Case) -> Iterator[Finding]:
-    first = next((one for one in complaints(case) if one.code == "pod_sandbox_failed"), None)
+    first = next(
+        (complaint for complaint in complaints(case) if complaint.code == "pod_sandbox_failed"), None
+    )
     if first is not None:
         yield from complained(case, first.code, blame=f"node {first.pod.node}", confidence=0.9)
 
@@ -571,40 +588,40 @@ def pod_sandbox_failed(case: Case) -> Iterator[Finding]:
             says(
                 place,
                 r'persistentvolumeclaim "?(?P<claim>[\w.-]+)"? not found',
-                told="{who} cannot start: claim {claim} does not exist",
+                sentence="{who} cannot start: claim {claim} does not exist",
             )
             for place in (Place.PLACEMENT, Place.NODE)
         ),
         says(
             Place.PLACEMENT,
             r'persistentvolumeclaim "?(?P<claim>[\w.-]+)"? is being deleted',
-            told="{who} cannot start: claim {claim} is being deleted",
+            sentence="{who} cannot start: claim {claim} is being deleted",
         ),
         says(
             Place.PLACEMENT,
             r'persistentvolumeclaim "?(?P<claim>[\w.-]+)"? bound to non-existent persistentvolume',
-            told="{who} cannot start: the volume of claim {claim} is gone",
+            sentence="{who} cannot start: the volume of claim {claim} is gone",
         ),
         says(
             Place.PLACEMENT,
             r"unbound (immediate )?PersistentVolumeClaims",
             passes=True,
-            told="{who} waits: {claims} has no volume yet (kubectl describe pvc says why)",
+            sentence="{who} waits: {claims} has no volume yet (kubectl describe pvc says why)",
         ),
     ),
 )
 def pvc_not_bound(case: Case) -> Iterator[Finding]:
-    first = next((one for one in complaints(case) if one.code == "pvc_not_bound"), None)
+    first = next((complaint for complaint in complaints(case) if complaint.code == "pvc_not_bound"), None)
     if first is not None and first.verdict is not None:
         claim = dict(first.verdict.values).get("claim") or _pending_claim(case, first.pod)
-        why = [*_provisioning(case, claim)]
-        (found,) = complained(
+        reasons = [*_provisioning(case, claim)]
+        (finding,) = complained(
             case,
             first.code,
             blame=f"PVC {claim or first.pod.name}",
-            retryable=first.verdict.passes and not why,
+            retryable=first.verdict.passes and not reasons,
         )
-        yield replace(found, evidence=(*found.evidence, *why))
+        yield replace(finding, evidence=(*finding.evidence, *reasons))
         return
     for event in case.events:
         if event.kind == "PersistentVolumeClaim" and event.reason in _GETS_NONE and not case.running:
@@ -663,13 +680,15 @@ def _provisioning(case: Case, claim: str) -> Iterator[Evidence]:
             Place.PLACEMENT,
             "ReadWriteOncePod",
             passes=True,
-            told="{who} waits: one pod at a time may mount {claims}, and another one does",
+            sentence="{who} waits: one pod at a time may mount {claims}, and another one does",
         ),
     ),
-    told="{who} does not start: {volume} is attached to another node: {said}",
+    sentence="{who} does not start: {volume} is attached to another node: {said}",
 )
 def volume_multi_attach(case: Case) -> Iterator[Finding]:
-    first = next((one for one in complaints(case) if one.code == "volume_multi_attach"), None)
+    first = next(
+        (complaint for complaint in complaints(case) if complaint.code == "volume_multi_attach"), None
+    )
     if first is None:
         return
     by = re.search(r"used by pod\(s\) (.+?)(?:$|\.|\n)", first.text)
@@ -681,16 +700,16 @@ def volume_multi_attach(case: Case) -> Iterator[Finding]:
     )
     volume = re.search(r'volume "([^"]+)"', first.text)
     claim = next(iter(pod.claims), "")
-    (found,) = complained(
+    (finding,) = complained(
         case, first.code, blame=f"PVC {claim or (volume[1] if volume else '')}", retryable=not shared
     )
-    why = f"; {own[0]} of the same job has it" if own else ""
-    yield replace(found, summary=f"{found.summary}{why}")
+    holder = f"; {own[0]} of the same job has it" if own else ""
+    yield replace(finding, summary=f"{finding.summary}{holder}")
 
 
 _MOUNTS = tuple(sorted(MOUNTS))
 _ONLY_LATE = "timed out waiting|unmounted volumes"
-"""What says only that mounting takes long, and not why."""
+"""A message that says only that mounting takes long, and gives no reason."""
 
 
 @rule(
@@ -720,20 +739,22 @@ _ONLY_LATE = "timed out waiting|unmounted volumes"
         says(Place.NODE, reasons=_MOUNTS, last=True),
         says(Place.CONTAINER, "subPath"),
     ),
-    told="{who} {starts}: {volume} cannot be mounted: {said}",
+    sentence="{who} {starts}: {volume} cannot be mounted: {said}",
 )
 def volume_mount_failed(case: Case) -> Iterator[Finding]:
-    first = next((one for one in complaints(case) if one.code == "volume_mount_failed"), None)
+    first = next(
+        (complaint for complaint in complaints(case) if complaint.code == "volume_mount_failed"), None
+    )
     if first is not None:
         volume = re.search(r'volume "([^"]+)"|unmounted volumes=\[([^\],\s]+)', first.text)
         name = (volume[1] or volume[2]) if volume else "of it"
         yield from complained(case, first.code, blame=f"volume {name}", confidence=0.9)
 
 
-_NOT_READY = words(
+_NOT_READY = line_pattern(
     r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|Error 802"
 )
-_AT_START_NVML = words(
+_AT_START_NVML = line_pattern(
     r"Failed to initialize NVML|Driver/library version mismatch|libcuda\.so.{0,60}cannot open shared object"
 )
 
@@ -771,10 +792,10 @@ REJECTED = re.compile(
 )
 def kubelet_admission_rejected(case: Case) -> Iterator[Finding]:
     for pod in case.pods:
-        told = REJECTED.fullmatch(pod.reason) is not None or pod.message.startswith("Pod was rejected")
+        rejected = REJECTED.fullmatch(pod.reason) is not None or pod.message.startswith("Pod was rejected")
         if (
             pod.phase != "Failed"
-            or not told
+            or not rejected
             or has_run(pod)
             or "shutdown" in f"{pod.reason} {pod.message}".lower()
         ):

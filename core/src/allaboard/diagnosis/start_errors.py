@@ -1,9 +1,12 @@
-"""Why a program could not be started, from the message of a container runtime. Values in, values out."""
+"""The reason why a program could not be started, from the message of a container runtime. Values in, values
+out.
+"""
 
 from __future__ import annotations
 
 import re
 
+from allaboard.job.helper import SHELL
 from allaboard.text.names import nearest
 
 PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "bash", "sh", "uv", "pip")
@@ -32,10 +35,20 @@ def why_not_started(message: str) -> tuple[str, str, bool]:
         return "bad_entrypoint", f"its program could not be started: {last_clause(message)}", False
     if "permission denied" in message:
         return "bad_entrypoint", f"{program!r} in its image may not be executed", False
+    if program == SHELL:
+        sentence = (
+            f"{SHELL!r} is not in its image; where the command is no shell, it is the helper of members that "
+            "needs one: say inject: off"
+        )
+        return "bad_entrypoint", sentence, False
+    return "bad_entrypoint", f"{program!r} is not in its image{suggestion(program)}", False
+
+
+def suggestion(program: str) -> str:
+    """Continuation of a sentence about a program that is not there: one that may be meant."""
     # To a name of two or three letters much is near, and `sshd` is no misspelt `sh`.
     near = nearest(program.rpartition("/")[2], [name for name in PROGRAMS if len(name) > 3])
-    suggestion = f"; did you mean {near!r}?" if near and near != program else ""
-    return "bad_entrypoint", f"{program!r} is not in its image{suggestion}", False
+    return f"; did you mean {near!r}?" if near and near != program else ""
 
 
 def last_clause(text: str) -> str:

@@ -1,5 +1,5 @@
-"""Which rank is slower than the rest, by when each rank entered each collective. Values in, values out; who
-asks for these times is `allaboard.backends`.
+"""The rank that is slower than the rest, by the times when each rank entered each collective. Values in,
+values out; `allaboard.backends` asks for these times.
 
 A rank that waits for the slowest one is as late in each collective as that, so its arrivals alone say
 nothing: what counts is its own time, from when it could go on after one collective until it entered the next.
@@ -36,7 +36,8 @@ from allaboard.text.units import rfc3339
 from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 FACTOR = 1.25
-"""How many times the own time of the others a rank takes which is told: a fifth of the others' time is lost.
+"""The own time of a slow rank, by that of the others, from which on it is reported: they lose a fifth of
+theirs.
 """
 LEAST_STEPS, LEAST_SECONDS, LEAST_EXCESS = 20, 3.0, 0.005
 """Steps and seconds for which it was slow, and seconds that it takes longer in each step: less is not told.
@@ -61,12 +62,12 @@ _CHANGE = 0.15
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """One rank has entered one collective. ``number``: the collective's, in its group; ``at``: epoch seconds;
-    ``what``: its name and sizes, which are the same in each step.
+    ``operation``: its name and sizes, which are the same in each step.
     """
 
     number: int
     at: float
-    what: str = ""
+    operation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ class _Steps:
 
 
 def arrivals_of(text: str) -> tuple[Arrival, ...]:
-    """What the flight recorder of one rank says, as its JSON, in order; empty where it tells nothing that can
-    be judged: several groups talk, or ranks write to each other.
+    """The arrivals in the flight recorder of one rank, read from its JSON, in order; empty if they cannot be
+    judged: several groups talk, or ranks write to each other.
     """
     try:
         entries = parse_json(text, _TELLS, spelling=False, unique=False, any_text=True)["entries"]
@@ -108,7 +109,7 @@ def arrivals_of(text: str) -> tuple[Arrival, ...]:
         if not groups or len(entries) - groups.most_common(1)[0][1] > FEW * len(entries):
             return ()
         mine = groups.most_common(1)[0][0]
-        found = {
+        arrivals = {
             int(e["collective_seq_id"]): Arrival(
                 int(e["collective_seq_id"]),
                 int(e["time_created_ns"]) / 1e9,
@@ -119,7 +120,7 @@ def arrivals_of(text: str) -> tuple[Arrival, ...]:
         }
     except (Unreadable, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError):
         return ()
-    return tuple(found[number] for number in sorted(found))
+    return tuple(arrivals[number] for number in sorted(arrivals))
 
 
 def slow_rank(ranks: Mapping[int, Sequence[Arrival]]) -> SlowRank | None:
@@ -129,8 +130,8 @@ def slow_rank(ranks: Mapping[int, Sequence[Arrival]]) -> SlowRank | None:
     steps = _steps(ranks)
     if steps is None:
         return None
-    found = [slow for rank in steps.own if (slow := _judge(rank, steps)) is not None]
-    return max(found, key=lambda slow: slow.own - slow.others, default=None)
+    slowed = [slow for rank in steps.own if (slow := _judge(rank, steps)) is not None]
+    return max(slowed, key=lambda slow: slow.own - slow.others, default=None)
 
 
 def slow_by_looks(looks: Sequence[Sequence[ProcessLook]], machines: Mapping[str, str]) -> Slow | None:
@@ -160,7 +161,7 @@ def slow_by_looks(looks: Sequence[Sequence[ProcessLook]], machines: Mapping[str,
         f"waited for them {len(whole) - own[slow]} times, they {_range(waited)} times"
     )
     mine = [(each[slow], looks[n]) for n, each in enumerate(seen) if slow in each and not _waits(each[slow])]
-    places = Counter(where_it_is(*one) for one in mine)
+    places = Counter(where_it_is(*place) for place in mine)
     member = whole[-1][slow].look.member or None
     shows = [f"it {where} ({times} of {len(mine)} looks)" for where, times in places.most_common(2)]
     shows += [machines[member]] if member is not None and member in machines else []
@@ -171,12 +172,12 @@ def _waits(position: RankPosition) -> bool:
     return position.operation is not None and position.look.state == "S"
 
 
-def _differ(one: int, other: int, of: int) -> bool:
-    """Whether two shares of as many looks differ by more than chance (Fisher's exact test, one-sided)."""
-    all_of_them = one + other
+def _differ(mine: int, other: int, of: int) -> bool:
+    """True if two shares of as many looks differ by more than chance (Fisher's exact test, one-sided)."""
+    all_of_them = mine + other
     most = min(of, all_of_them)
     ways = [comb(of, k) * comb(of, all_of_them - k) for k in range(max(0, all_of_them - of), most + 1)]
-    more = ways[one - max(0, all_of_them - of) :]
+    more = ways[mine - max(0, all_of_them - of) :]
     return sum(more) <= _CHANCE * sum(ways)
 
 
@@ -185,26 +186,30 @@ def _range(counts: Sequence[int]) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-def slow_of(found: SlowRank, looks: Sequence[Sequence[ProcessLook]], step: int | None, machine: str) -> Slow:
-    """What is said of a slow rank. ``looks``: several at the processes of the run, now; ``step``: that of its
+def slow_of(
+    rank_found: SlowRank, looks: Sequence[Sequence[ProcessLook]], step: int | None, machine: str
+) -> Slow:
+    """The report on a slow rank. ``looks``: several at the processes of the run, now; ``step``: that of its
     beginning, if it is known; ``machine``: what its machine says.
     """
-    text = f"rank {found.rank} takes {found.factor:.1f} times as long as the others for each step"
-    if found.since is not None:
-        reached = f"step {step}" if step is not None else f"collective number {found.since}"
-        text += f" since {reached} ({rfc3339(found.at)})"
-    text += f": {_seconds(found.own)} of its own instead of {_seconds(found.others)}"
+    text = f"rank {rank_found.rank} takes {rank_found.factor:.1f} times as long as the others for each step"
+    if rank_found.since is not None:
+        reached = f"step {step}" if step is not None else f"collective number {rank_found.since}"
+        text += f" since {reached} ({rfc3339(rank_found.at)})"
+    text += f": {_seconds(rank_found.own)} of its own instead of {_seconds(rank_found.others)}"
     places = [(position, look) for look in looks for position in positions(look)]
-    mine = [(position, look) for position, look in places if position.look.rank == found.rank]
-    rest = [position.look.busy for position, _ in places if position.look.rank != found.rank]
-    seen = Counter(where_it_is(*one) for one in mine if one[0].operation is None)
+    mine = [(position, look) for position, look in places if position.look.rank == rank_found.rank]
+    rest = [position.look.busy for position, _ in places if position.look.rank != rank_found.rank]
+    seen = Counter(where_it_is(*place) for place in mine if place[0].operation is None)
     shows = [f"it {where} ({times} of {len(mine)} looks)" for where, times in seen.most_common(2)]
     if mine and rest:
         busy = median(position.look.busy for position, _ in mine)
         shows.append(f"it computes {busy:.0%} of the time, the others {median(rest):.0%}")
-    since = found.at if found.since is not None else None
+    since = rank_found.at if rank_found.since is not None else None
     member = mine[0][0].look.member or None if mine else None
-    return Slow(found.rank, round(found.factor, 2), text, since, step, member, "; ".join([*shows, machine]))
+    return Slow(
+        rank_found.rank, round(rank_found.factor, 2), text, since, step, member, "; ".join([*shows, machine])
+    )
 
 
 def diagnose_slow(slow: Slow, run: str) -> Diagnosis:
@@ -226,15 +231,15 @@ def _seconds(seconds: float) -> str:
 
 
 def _steps(ranks: Mapping[int, Sequence[Arrival]]) -> _Steps | None:
-    """What all ranks have entered, by steps."""
+    """The collectives that all ranks have entered, by steps."""
     if len(ranks) < 2:
         return None
     times = {rank: {each.number: each.at for each in mine} for rank, mine in ranks.items()}
     numbers = sorted(set.intersection(*(set(mine) for mine in times.values())))
     if len(numbers) < LEAST_STEPS or numbers[-1] - numbers[0] != len(numbers) - 1:
         return None
-    what = {each.number: each.what for each in next(iter(ranks.values()))}
-    period = _period([what[number] for number in numbers])
+    kinds = {each.number: each.operation for each in next(iter(ranks.values()))}
+    period = _period([kinds[number] for number in numbers])
     if period is None:
         return None
     came = {rank: [mine[number] for number in numbers] for rank, mine in times.items()}
@@ -244,9 +249,9 @@ def _steps(ranks: Mapping[int, Sequence[Arrival]]) -> _Steps | None:
     return _Steps(own, numbers, last, period)
 
 
-def _period(what: Sequence[str]) -> int | None:
+def _period(operations: Sequence[str]) -> int | None:
     """After how many collectives the same come again; None: they do not."""
-    for kinds in (what, [each.partition(" ")[0] for each in what]):
+    for kinds in (operations, [each.partition(" ")[0] for each in operations]):
         for period in range(1, min(_PERIODS, len(kinds) // LEAST_STEPS) + 1):
             pairs = len(kinds) - period
             if sum(map(str.__eq__, kinds, kinds[period:])) >= _ALIKE * pairs:
@@ -255,7 +260,9 @@ def _period(what: Sequence[str]) -> int | None:
 
 
 def _carries(came: Mapping[int, Sequence[float]], place: int, period: int) -> bool:
-    """Whether how late ranks are in one collective of each step tells how late they are in the next one."""
+    """True if the lateness of ranks in one collective of each step predicts their lateness in the
+    next one.
+    """
     ends = range(place, len(next(iter(came.values()))) - 1, period)
     same = differ = 0
     middle = {n: median(at[n] for at in came.values()) for j in ends for n in (j, j + 1)}
@@ -330,8 +337,8 @@ def _parts(values: Sequence[float], least: float) -> list[tuple[int, int]]:
 
 
 def _change(values: Sequence[float], least: float) -> int | None:
-    """Where a series changes, by Pettitt's test (1979): by the order of the values, so that a few which are
-    far off do not count. None: nowhere.
+    """The place where a series changes, by Pettitt's test (1979): by the order of the values, so that a few
+    which are far off do not count. None: nowhere.
     """
     n = len(values)
     if n < LEAST_STEPS:
@@ -352,8 +359,8 @@ def _change(values: Sequence[float], least: float) -> int | None:
 
 
 def _boundary(values: Sequence[float], before: float, after: float) -> int:
-    """Where a series goes over from about one value to about another: the test's own place is vague where one
-    part is much longer.
+    """The place where a series goes over from about one value to about another: the test's own place is vague
+    where one part is much longer.
     """
     step = abs(after - before)
     nearer = [min(abs(value - after), step) - min(abs(value - before), step) for value in values]

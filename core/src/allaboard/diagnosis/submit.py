@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import cast
 
-from allaboard.diagnosis.case import Case, Said, quote
+from allaboard.diagnosis.case import Case, JobMessage, quote
 from allaboard.diagnosis.finding import Evidence, Finding, Level, Need
 from allaboard.diagnosis.placement import amount
 from allaboard.diagnosis.rule import RULES, Place, rule, says
@@ -26,46 +26,46 @@ _REFUSING = re.compile(
 )
 
 
-def refusals(case: Case) -> list[tuple[Verdict, Said]]:
-    """What was refused, oldest first, each with its meaning; not what came true later."""
+def refusals(case: Case) -> list[tuple[Verdict, JobMessage]]:
+    """The refusals, oldest first, each with its meaning; not those of objects that were made later."""
     if "refusals" not in case.memo:
-        found = [*_refusals(case)]
-        case.memo["refusals"] = sorted(found, key=lambda one: one[1].time or 0.0)
-    return cast("list[tuple[Verdict, Said]]", case.memo["refusals"])
+        refused = [*_refusals(case)]
+        case.memo["refusals"] = sorted(refused, key=lambda item: item[1].time or 0.0)
+    return cast("list[tuple[Verdict, JobMessage]]", case.memo["refusals"])
 
 
-def _refusals(case: Case) -> Iterator[tuple[Verdict, Said]]:
-    for said in case.said:
-        if said.field == "submit_error":
+def _refusals(case: Case) -> Iterator[tuple[Verdict, JobMessage]]:
+    for message in case.job_messages:
+        if message.field == "submit_error":
             refused = case.objects.refused
             word = refused.reason if refused is not None else ""
             if refused is not None and refused.code in _BY_STATUS:
                 word = _BY_STATUS[refused.code]
-            if (verdict := refusal_verdict(said.text, word, case.limits)) is not None:
-                yield verdict, said
+            if (verdict := refusal_verdict(message.text, word, case.limits)) is not None:
+                yield verdict, message
             continue
-        verdict = refusal_verdict(said.text, "", case.limits)
-        if verdict is None or _came_true(case, said):
+        verdict = refusal_verdict(message.text, "", case.limits)
+        if verdict is None or _came_true(case, message):
             continue
         if verdict.code in ("job_spec_invalid", "name_taken") and not _REFUSING.search(
-            said.field.partition(".")[2]
+            message.field.partition(".")[2]
         ):
             continue
-        yield verdict, said
+        yield verdict, message
 
 
 _BY_STATUS = {422: "Invalid", 401: "Unauthorized"}
 
 
-def _came_true(case: Case, said: Said) -> bool:
-    """Whether what was refused then has been made since."""
-    if case.succeeded or not said.field.startswith("events."):
-        return case.succeeded and said.field.startswith("events.")
+def _came_true(case: Case, message: JobMessage) -> bool:
+    """True if the refused object has been made since."""
+    if case.succeeded or not message.field.startswith("events."):
+        return case.succeeded and message.field.startswith("events.")
     if case.missing or not case.objects.pods:
         return False
     made = [pod.created for pod in case.objects.pods if pod.created is not None]
-    if case.seen.members and said.time is not None and made:
-        return max(made) >= said.time - 1
+    if case.seen.members and message.time is not None and made:
+        return max(made) >= message.time - 1
     return bool(case.seen.members) and len(case.running) == len(case.pods)
 
 
@@ -77,17 +77,17 @@ def _told(
     fix: str | None = None,
 ) -> Iterator[Finding]:
     """One finding of the texts that fall to a code: of the newest of them."""
-    texts = [one for one in refusals(case) if one[0].code == code]
+    texts = [item for item in refusals(case) if item[0].code == code]
     if not texts:
         return
-    verdict, said = texts[-1]
-    level = Level.REFUSED if said.field == "submit_error" else Level.CAUSE
+    verdict, message = texts[-1]
+    level = Level.REFUSED if message.field == "submit_error" else Level.CAUSE
     yield Finding(
         code,
         summary,
-        (said.evidence,),
-        blame if blame is not None else said.object,
-        said.time,
+        (message.evidence,),
+        blame if blame is not None else message.object,
+        message.time,
         level,
         0.95,
         verdict.passes,
@@ -96,7 +96,7 @@ def _told(
 
 
 def _text(case: Case, code: str) -> str:
-    return next((said.text for found, said in reversed(refusals(case)) if found.code == code), "")
+    return next((message.text for verdict, message in reversed(refusals(case)) if verdict.code == code), "")
 
 
 def _group(pattern: str, text: str, n: int = 1) -> str:
@@ -239,12 +239,12 @@ def runtime_ref_not_found(case: Case) -> Iterator[Finding]:
         c for c in case.conditions if c.reason == "TrainingRuntimeNotSupported" and c.status == "True"
     ]
     if conditions and not text:
-        said = Evidence(
+        evidence = Evidence(
             case.job_name,
             f"conditions.{conditions[0].type}",
             quote(conditions[0].message or conditions[0].reason),
         )
-        yield Finding("runtime_ref_not_found", summary, (said,), blame, conditions[0].since)
+        yield Finding("runtime_ref_not_found", summary, (evidence,), blame, conditions[0].since)
 
 
 @rule(
@@ -309,11 +309,11 @@ def openshift_scc_denied(case: Case) -> Iterator[Finding]:
         )
     )
     scc = dict.fromkeys(m[1] for m in re.finditer(r"provider \"?([\w-]+)\"?: \.", text))
-    what = "/".join(list(fields)[:4]) or "what the pod asks for"
+    asked = "/".join(list(fields)[:4]) or "what the pod asks for"
     of = f" by {', '.join(list(scc)[:2])}" if scc else ""
-    blame = " ".join([*list(scc)[:2], what])
+    blame = " ".join([*list(scc)[:2], asked])
     yield from _told(
-        case, "openshift_scc_denied", f"OpenShift does not admit its pods: {what} is not allowed{of}", blame
+        case, "openshift_scc_denied", f"OpenShift does not admit its pods: {asked} is not allowed{of}", blame
     )
 
 
@@ -352,7 +352,7 @@ def pod_security_denied(case: Case) -> Iterator[Finding]:
     signs=(
         says(Place.REFUSAL, r"failed quota:.*must specify", passes=False),
         says(Place.REFUSAL, "insufficient quota to match these scopes", passes=False),
-        says(Place.REFUSAL, r"exceeded quota|failed quota:", passes=lambda said: not _is_beyond(said)),
+        says(Place.REFUSAL, r"exceeded quota|failed quota:", passes=lambda message: not _is_beyond(message)),
         says(Place.REFUSAL, "status unknown for quota"),
     ),
     fix_for_good="ask for less, or for more quota",
@@ -377,7 +377,7 @@ def resource_quota_exceeded(case: Case) -> Iterator[Finding]:
 
 
 def _is_beyond(text: str) -> bool:
-    """Whether what is asked for alone is more than the quota has at all."""
+    """True if the request alone is more than the quota has at all."""
     match = _QUOTA.search(text)
     if match is None:
         return False
@@ -387,12 +387,12 @@ def _is_beyond(text: str) -> bool:
 
 def _amounts(text: str) -> dict[str, Decimal]:
     """``requests.cpu=4,pods=2``"""
-    found = {}
+    amounts = {}
     for part in re.split(r"[,\s]+", text):
         name, _, value = part.partition("=")
         if (number := amount(value)) is not None:
-            found[name] = number
-    return found
+            amounts[name] = number
+    return amounts
 
 
 @rule(
@@ -413,14 +413,14 @@ def _amounts(text: str) -> dict[str, Decimal]:
 )
 def limitrange_denied(case: Case) -> Iterator[Finding]:
     text = _text(case, "limitrange_denied")
-    what = _group(r"((?:maximum|minimum) \S+ usage per \w+ is [^,]+, but \w+ is [^.,\]]+)", text)
-    what = what or _group(
+    bound = _group(r"((?:maximum|minimum) \S+ usage per \w+ is [^,]+, but \w+ is [^.,\]]+)", text)
+    bound = bound or _group(
         r'(Invalid value: "[^"]+": must be less than or equal to \S+ limit of [^,\s]+)', text
     )
     named = _group(r"(?:maximum|minimum) (\S+) usage per", text) or _group(r"equal to (\S+) limit of", text)
     blame = f"{case.job_name} pod spec: resources {named}".rstrip()
     yield from _told(
-        case, "limitrange_denied", f"a LimitRange refuses its pods: {what or 'resources'}", blame
+        case, "limitrange_denied", f"a LimitRange refuses its pods: {bound or 'resources'}", blame
     )
 
 
@@ -482,14 +482,14 @@ def pod_reference_missing(case: Case) -> Iterator[Finding]:
     account = _group(r"service ?accounts? \"?([\w./-]+)\"?", text)
     priority = _group(r"PriorityClass with name (\S+)", text)
     other = re.search(r"(\w+)(?:es|s)?(?:\.[\w.]+)? \"([^\"]+)\" not found", text)
-    what = f"{other[1]} {other[2]}" if other is not None else "an object"
+    missing = f"{other[1]} {other[2]}" if other is not None else "an object"
     if priority or account:
-        what = f"PriorityClass {priority}" if priority else f"service account {account}"
+        missing = f"PriorityClass {priority}" if priority else f"service account {account}"
     yield from _told(
         case,
         "pod_reference_missing",
-        f"{what} that its pods name does not exist",
-        f"{case.job_name} pod spec: {what}",
+        f"{missing} that its pods name does not exist",
+        f"{case.job_name} pod spec: {missing}",
     )
 
 
@@ -541,8 +541,8 @@ def rbac_forbidden(case: Case) -> Iterator[Finding]:
     user = _group(r'User "([^"]+)"', text)
     verb, resource = _group(r"cannot (\w+) resource", text), _group(r'resource "([^"]+)"', text)
     space = _group(r'in the namespace "([^"]+)"', text)
-    what = f"{verb} {resource}" + (f" in namespace {space}" if space else "")
-    summary = f"{user or 'the account'} may not {what}" if verb else "the request was not authorized"
+    action = f"{verb} {resource}" + (f" in namespace {space}" if space else "")
+    summary = f"{user or 'the account'} may not {action}" if verb else "the request was not authorized"
     if "blockOwnerDeletion" in text and case.job is not None:
         # OwnerReferencesPermissionEnforcement, which OpenShift has on: it is the operator that lacks a right.
         kind = case.job.kind.lower()
@@ -580,9 +580,9 @@ def job_spec_invalid(case: Case) -> Iterator[Finding]:
     yield from _told(case, "job_spec_invalid", summary, blame)
     for c in case.conditions:
         if c.reason.endswith("FailedValidation") and c.status == "True" and not text:
-            said = Evidence(case.job_name, f"conditions.{c.type}", quote(c.message or c.reason))
+            evidence = Evidence(case.job_name, f"conditions.{c.type}", quote(c.message or c.reason))
             summary = f"the job is not valid: {quote(c.message or c.reason)}"
-            yield Finding("job_spec_invalid", summary, (said,), f"{case.job_name} spec", c.since)
+            yield Finding("job_spec_invalid", summary, (evidence,), f"{case.job_name} spec", c.since)
 
 
 def _core(text: str) -> str:
@@ -606,8 +606,8 @@ def operator_not_running(case: Case) -> Iterator[Finding]:
         return
     age = case.age(job.created)
     managed = [v for k, v in job.facts.items() if k.endswith("managedBy") and "multikueue" in v]
-    told = any(k.startswith("status.") for k in job.facts)
-    if managed or told or case.seen.waiting is not None or case.objects.refused is not None:
+    has_status = any(k.startswith("status.") for k in job.facts)
+    if managed or has_status or case.seen.waiting is not None or case.objects.refused is not None:
         return
     # A gang's object may have the name of the job, and a scheduler that is there.
     if any(e.name == job.name and e.kind in (job.kind, "", "JobSet", "Job") for e in case.events):

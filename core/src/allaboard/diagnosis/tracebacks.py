@@ -1,5 +1,5 @@
-"""What a member printed, read as its program wrote it: without what launchers put before each line, and the
-exceptions that Python printed with it. The one place that knows how launchers mark lines.
+"""The output of a member, read as its program wrote it: without the marks that launchers put before each
+line, and with the exceptions that Python printed. The one place that knows how launchers mark lines.
 
 torch writes ``[rank2]: `` before what an uncaught exception prints, torchrun ``[default2]:`` (or the role's
 name) before everything, mpirun ``[1,3]<stderr>:``, srun ``3: ``; timestamps and colours may stand before,
@@ -65,7 +65,7 @@ class Frame:
 
     @property
     def is_user_code(self) -> bool:
-        """Whether it is code of the job, not of a library."""
+        """True if the frame is code of the job, not of a library."""
         return not _LIBRARY_PATH.search(self.file)
 
     def __str__(self) -> str:

@@ -1,4 +1,5 @@
-"""What a message of a cluster means: the one table of causes, asked by everybody who reads such a message.
+"""The meaning of a message of a cluster: the one table of causes, asked by everybody who reads such a
+message.
 
 The first sign that fits decides, in the order in which a job meets the rooms and in which a file has its
 causes; then the first of those that are looked for last.
@@ -22,7 +23,9 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a message means. ``passes``: whether it may pass by itself; ``sure``: a sign knows these words."""
+    """The meaning of a message. ``passes``: whether it may pass by itself; ``sure``: a sign knows these
+    words.
+    """
 
     cause: Cause
     passes: bool
@@ -38,7 +41,7 @@ class Verdict:
     def fix(self) -> str:
         return self.cause.fix_of(self.passes)
 
-    def told(self, who: str, **more: str) -> str:
+    def sentence(self, who: str, **more: str) -> str:
         """One sentence: who does not start, and why. ``more``: ``image``, ``claims`` of the pod."""
         starts = "does not start" if self.passes else "cannot start"
         values: Mapping[str, str] = {**dict(self.values), **more, "who": who, "starts": starts}
@@ -46,7 +49,7 @@ class Verdict:
 
 
 def verdict_of(place: Place, text: str, reason: str = "") -> Verdict | None:
-    """What a message says that somebody wrote; None: no cause is known by these words."""
+    """The meaning of a message; None: no sign of a cause fits it."""
     return _verdict(place, text, reason, len(all_rules()))
 
 
@@ -54,15 +57,15 @@ _OVER_LIMIT = re.compile(r"must be less than or equal to (\S+) limit of")
 
 
 def refusal_verdict(text: str, reason: str = "", limits: Collection[str] = ()) -> Verdict | None:
-    """What an API server means that refuses an object. ``reason``: its word; ``limits``: the resources of
+    """The meaning of a refusal by an API server. ``reason``: its word; ``limits``: the resources of
     which the job itself states a limit.
     """
-    found = verdict_of(Place.REFUSAL, text, reason)
+    verdict = verdict_of(Place.REFUSAL, text, reason)
     over = _OVER_LIMIT.search(text)
-    if over is not None and over[1] in limits and found is not None and found.code == "limitrange_denied":
+    if over is not None and over[1] in limits and verdict is not None and verdict.code == "limitrange_denied":
         # A limit that the job does not state is that of the LimitRange; this one is its own.
         return verdict_of(Place.REFUSAL, "is invalid: Invalid value", "Invalid")
-    return found
+    return verdict
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -81,19 +84,21 @@ def _signs(place: Place, last: bool, known: int) -> tuple[tuple[Cause, Sign], ..
 
 
 def _every_sign(place: Place, last: bool) -> Iterator[tuple[Cause, Sign]]:
-    for one in all_rules().values():
-        yield from ((one.cause, sign) for sign in one.cause.signs if (sign.place, sign.last) == (place, last))
+    for entry in all_rules().values():
+        yield from (
+            (entry.cause, sign) for sign in entry.cause.signs if (sign.place, sign.last) == (place, last)
+        )
 
 
 def _decided(cause: Cause, sign: Sign, text: str) -> Verdict:
     passes = sign.passes(text) if callable(sign.passes) else sign.passes
-    template = sign.told(text) if callable(sign.told) else sign.told
-    match = sign.words.search(text) if sign.words is not None else None
+    template = sign.sentence(text) if callable(sign.sentence) else sign.sentence
+    match = sign.pattern.search(text) if sign.pattern is not None else None
     groups = {} if match is None else {name: text for name, text in match.groupdict().items() if text}
     return Verdict(
         cause,
         cause.retryable if passes is None else passes,
         not sign.last,
-        template or cause.told,
+        template or cause.sentence,
         (("said", last_clause(text)), *((name, " ".join(text.split())) for name, text in groups.items())),
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from allaboard.engines.base import V1, AddedContainer, Counts, JobSeen, Operator, Rules
 from allaboard.engines.conditions import with_condition
 from allaboard.errors import Problem
+from allaboard.job.helper import as_start_error
 from allaboard.job.training_job import UNLIMITED, member_count
 from allaboard.text.names import OBJECT_NAME_MAX
 from allaboard.text.units import from_rfc3339
@@ -513,8 +514,8 @@ def _seen_member(pod: Mapping[str, Any], role: str, index: int, rank: int, conta
         (c for c in status.get("containerStatuses") or () if c.get("name") == container), {}
     )
     state, last = main.get("state") or {}, main.get("lastState") or {}
-    over = state.get("terminated") or last.get("terminated") or _failed_before(status)
-    running = state.get("running") or state.get("terminated") or {}
+    over = as_start_error(state.get("terminated") or last.get("terminated") or _failed_before(status))
+    running = as_start_error(state.get("running") or state.get("terminated") or {})
     running = {} if running.get("reason") in NOT_STARTED else running
     return MemberSeen(
         group=role,

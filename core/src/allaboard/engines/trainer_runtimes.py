@@ -101,7 +101,7 @@ def objections(job: Json, lacking: Collection[str]) -> Iterator[Problem]:
     for name in ("restart", "backoff_limit"):
         if name in policy:
             yield Problem(f"policy.{name}", _BY_RUNTIME, severity="warning")
-    for name in ("code", "elastic", "host_network", "image_pull_policy"):
+    for name in ("code", "packages", "elastic", "host_network", "image_pull_policy"):
         if job.get(name):
             yield Problem(name, _BY_RUNTIME)
     if "securityContext" in unknown and job.get("security"):

@@ -15,7 +15,7 @@ from allaboard.diagnosis import Diagnosis, diagnose
 from allaboard.errors import AllaboardError, BackendUnreachable, ExitCode
 from allaboard.follow.restart import Refusal, may_restart
 from allaboard.runs.observation import Observation, State
-from allaboard.runs.status import EXIT_CODES, state_of, summary
+from allaboard.runs.status import DOUBTFUL, EXIT_CODES, state_of, summary
 from allaboard.text.units import show_seconds
 
 
@@ -127,6 +127,8 @@ class Outcome:
             text += f": {self.seen.notes[-1]}"
         elif not self.ok and self.diagnoses:
             text += f": {self.diagnoses[0].summary}"
+        elif doubt := next((d for d in self.diagnoses if d.code == DOUBTFUL), None):
+            text += f", which is doubtful: {doubt.summary}"
         return text + (f" ({self.note})" if self.note else "")
 
 

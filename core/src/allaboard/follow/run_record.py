@@ -107,6 +107,12 @@ class RunRecord:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def generation_began(self) -> float:
+        """The time at which this generation began, or the one before it ended. Epoch seconds."""
+        before = [ended.at for ended in self.history if ended.generation < self.generation]
+        return max((self.created, *before))
+
+    @property
     def secret_values(self) -> tuple[str, ...]:
         """Every value of its job that is secret, for `allaboard.text.redaction`."""
         return (*secret_values(self.spec), *self.secrets)

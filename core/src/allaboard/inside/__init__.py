@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from allaboard.inside.reader import ShardReader
     from allaboard.inside.resumed_checkpoint import open_checkpoint
 
+    AccelerateTracker: Any
+    LightningCallback: Any
+    TrainerCallback: Any
+
+#: Without the callbacks, which need their libraries.
 __all__ = ["Checkpointer", "ShardReader", "context", "open_checkpoint", "report", "result"]
 
 if os.environ.get("ALLABOARD_RUN"):
@@ -28,6 +33,9 @@ if os.environ.get("ALLABOARD_RUN"):
     import_module("allaboard.inside.startup.sitecustomize")
 
 _LAZY = {
+    "AccelerateTracker": "allaboard.inside.callbacks",
+    "LightningCallback": "allaboard.inside.callbacks",
+    "TrainerCallback": "allaboard.inside.callbacks",
     "Checkpointer": "allaboard.inside.checkpointer",
     "ShardReader": "allaboard.inside.reader",
     "open_checkpoint": "allaboard.inside.resumed_checkpoint",

@@ -190,6 +190,8 @@ class Checkpointer:
                 self._writer.look()
                 self._take_hot()
         for item in reversed(scan(self._store)):
+            if isinstance(item, Checkpoint) and item.manifest.place is not None:
+                continue  # another library's, which reads it itself
             if isinstance(item, Torn):
                 self._warn_damaged(item.uri, "; ".join(item.problems))
                 continue

@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from allaboard.checkpoints import Checkpoint, Part, checkpoint_at, folder_name, read_manifest
+from allaboard.checkpoints import Checkpoint, Part, checkpoint_at, read_manifest
 from allaboard.checkpoints.holds import hold_checkpoint
-from allaboard.checkpoints.listing import object_problem
+from allaboard.checkpoints.listing import object_problem, part_key, place_of
 from allaboard.errors import BadInput, Corrupt, StorageMissing
 from allaboard.storage import open_store
 from allaboard.storage.base import Store
@@ -103,13 +103,14 @@ class ResumedCheckpoint:
         return named
 
     def _fetch(self, part: Part) -> Path:
-        key = f"{folder_name(self.checkpoint.step)}/{part.name}"
-        path = self._store.local_path(key)
+        store, prefix = place_of(self._store, self.checkpoint.manifest)
+        key = part_key(prefix, part)
+        path = store.local_path(key)
         if path is not None:
             return self._verify_file(path, part)
         copy = self._scratch_folder() / part.name
         try:
-            self._store.download(key, copy)
+            store.download(key, copy)
             # Read again from this machine's disk, so that a bad transfer is seen as well.
             return self._verify_file(copy, part)
         except BaseException:

@@ -96,6 +96,15 @@ _ELSEWHERE = {
 """Fields of Kubernetes that people write into a job -> where a job has them."""
 
 
+_LIST_OR_FIELDS = {"code": "paths", "packages": "requirements"}
+"""Kind of a field that is a list or, in its place, fields -> the kind of the list."""
+
+
+def _fields_in(base: Any) -> Any:
+    """The typed dictionary of a field that is a list or fields."""
+    return next(option for option in get_args(base) if is_typeddict(option))
+
+
 class Reader:
     """Reads values; collects problems."""
 
@@ -153,6 +162,9 @@ class Reader:
             return self.items(get_args(base)[0], value, path)
         if kind == "groups":
             return self.groups(base, value, path)
+        if kind in _LIST_OR_FIELDS and isinstance(value, Mapping):
+            return self.mapping(_fields_in(base), value, path)
+        kind = _LIST_OR_FIELDS.get(kind, kind)
         reader: Callable[[Any, str], Any] = getattr(self, f"_{kind}")
         return reader(value, path)
 
@@ -164,6 +176,8 @@ class Reader:
 
     def choice(self, allowed: tuple[str, ...], value: Any, path: str) -> Any:
         # YAML 1.1 reads a bare `none`, `on` or `off` as text or truth; `never` and `none` must survive.
+        if value is False and "off" in allowed:
+            return "off"
         if value not in allowed:
             message = f"{_show_value(value)} is not known; known: {one_of(allowed)}"
             self.wrong(path, message, meant=(value, allowed))
@@ -450,6 +464,34 @@ class Reader:
             self.wrong(path, f"has {len(text)} characters; a process takes {LONGEST_WORD} bytes at once")
         return text
 
+    def _digest(self, value: Any, path: str) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+            self.wrong(path, f"expected 64 hexadecimal digits, not {_show_value(value)}")
+        return value
+
+    def _requirements(self, value: Any, path: str) -> Any:
+        if not isinstance(value, list) or not value:
+            self.wrong(path, f"expected packages, like [einops==0.8.0], not {_show_value(value)}")
+            return []
+        for n, item in enumerate(value):
+            before = len(self.problems)
+            self._text(item, f"{path}[{n}]")
+            if len(self.problems) == before and (reason := _why_not_a_requirement(item)):
+                self.wrong(f"{path}[{n}]", reason)
+        return value
+
+    def _index(self, value: Any, path: str) -> Any:
+        return self._by_rule(lambda url: _why_not_a_url(url, ("https", "http")), value, path)
+
+    def _repository(self, value: Any, path: str) -> Any:
+        return self._by_rule(_why_not_a_repository, value, path)
+
+    def _ref(self, value: Any, path: str) -> Any:
+        return self._by_rule(_why_not_a_ref, value, path)
+
+    def _commit(self, value: Any, path: str) -> Any:
+        return self._by_rule(_why_not_a_commit, value, path)
+
     def _paths(self, value: Any, path: str) -> Any:
         if not isinstance(value, list):
             self.wrong(path, f"expected a list of files, not {_show_value(value)}")
@@ -624,6 +666,10 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
         "maxLength": 40,
     },
     "path": lambda base, describe: {"type": "string", "pattern": "^/"},
+    "commit": lambda base, describe: {"type": "string", "pattern": "^[0-9a-f]{40}$"},
+    "digest": lambda base, describe: {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    "code": lambda base, describe: _list_or_fields(base, describe),
+    "packages": lambda base, describe: _list_or_fields(base, describe),
     "source": lambda base, describe: {
         "type": "object",
         "minProperties": 1,
@@ -668,9 +714,61 @@ _SCHEMAS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
 }
 
 
+_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}")
+_SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s:][^\s]*")
+
+
+def _why_not_a_url(url: str, schemes: tuple[str, ...]) -> str | None:
+    """None for an address without a password, else the reason."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in schemes or not rest.strip("/") or len(url) > LONGEST_TEXT:
+        return f"{show(url)} is not an address that members can read; begin with {one_of(schemes)}"
+    if any(c.isspace() or _is_control(c) for c in url):
+        return f"{show(url)} holds a blank or a control character; write it as %20"
+    if ":" in rest.partition("/")[0].rpartition("@")[0]:
+        return "holds a password, which would be in every record; leave it out, and name a secret"
+    return None
+
+
+def _why_not_a_repository(url: str) -> str | None:
+    if _SCP.fullmatch(url):
+        return None
+    return _why_not_a_url(url, ("https", "http", "ssh", "file"))
+
+
+def _why_not_a_ref(ref: str) -> str | None:
+    if _REF.fullmatch(ref) and ".." not in ref and "@{" not in ref and not ref.endswith((".lock", "/", ".")):
+        return None
+    return f"{show(ref)} is not the name of a branch or a tag"
+
+
+def _why_not_a_commit(commit: str) -> str | None:
+    if re.fullmatch(r"[0-9a-f]{40}", commit):
+        return None
+    return f"{show(commit)} is not a commit; give all 40 hexadecimal digits, or a branch or tag as ref"
+
+
+def _why_not_a_requirement(line: str) -> str | None:
+    """None for a line of a requirements file that names a package, with hashes or not; else the reason."""
+    package, *options = re.split(r"\s+--", line.strip())
+    hashes = [re.fullmatch(r"hash=sha\d{3}:[0-9a-f]{64,128}", option) for option in options]
+    if package.startswith("-") or not all(hashes):
+        return f"{show(line)} is not a package; write it like einops==0.8.0, after it --hash=sha256:... alone"
+    if package.startswith("#"):
+        return f"{show(line)} is a comment; leave it out"
+    if "://" in package and ":" in package.partition("://")[2].partition("/")[0].rpartition("@")[0]:
+        return "holds a password, which would be in every record; leave it out"
+    return None
+
+
 def _at(path: str, name: str) -> str:
     shown = show(name, quote=False)
     return f"{path}.{shown}" if path else shown
+
+
+def _list_or_fields(base: Any, describe: Callable[[type], dict[str, Any]]) -> dict[str, Any]:
+    """Schema of a list of text or, in its place, fields."""
+    return {"anyOf": [{"type": "array", "items": {"type": "string"}}, describe(_fields_in(base))]}
 
 
 def _show_value(value: Any) -> str:

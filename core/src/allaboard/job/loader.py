@@ -70,10 +70,21 @@ def read_text(path: str | Path, limits: Limits = LIMITS) -> str:
         raise BadInput(f"{display_name(path)} {error}") from None
 
 
+def first_bytes(path: str | Path, count: int) -> bytes:
+    """The first bytes of a file that a person named; none of a pipe, which is read once. Raises `BadInput`
+    for what is no file.
+    """
+    file = job_folder(path)
+    if os.fspath(path) in _STREAMS or file.is_fifo():
+        return b""
+    return _read_file(path, Limits(size=sys.maxsize), count)
+
+
 _STREAMS = (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
-def _read_file(path: str | Path, limits: Limits) -> bytes:
+def _read_file(path: str | Path, limits: Limits, count: int | None = None) -> bytes:
+    """The bytes of a file, or the first ``count`` of them."""
     if os.fspath(path) in _STREAMS:
         return _read_stdin(limits)
     file = job_folder(path)
@@ -83,7 +94,7 @@ def _read_file(path: str | Path, limits: Limits) -> bytes:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | _NOT_WAITING)
         try:
             _check_kind(fd, file, name, limits)
-            return _bytes_of(fd, limits)
+            return _bytes_of(fd, limits) if count is None else os.read(fd, count)
         finally:
             os.close(fd)
     except FileNotFoundError:
@@ -149,10 +160,11 @@ def parse(text: str, name: str) -> dict[str, Any]:
         raise BadInput(f"{name} is empty; `allaboard schema` says what a job may hold")
     value = documents[0]
     if not isinstance(value, dict) and text.startswith("#!"):
-        raise BadInput(f"{name} is a script; write a job whose command runs it, like [bash, {name}]")
+        raise BadInput(f"{name} is a script; `allaboard run {name}` makes a job of it, and prints that job")
     if not isinstance(value, dict):
+        script = "; a script ends in .py or .sh, or begins with #!" if isinstance(value, str) else ""
         raise BadInput(
-            f"{name} holds {kind_in_words(value)}; a job is a mapping of fields, like `name: digits`"
+            f"{name} holds {kind_in_words(value)}; a job is a mapping of fields, like `name: digits`{script}"
         )
     return value
 

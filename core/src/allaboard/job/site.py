@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allaboard.errors import BadInput, Problem, SiteError
-from allaboard.job.training_job import TrainingJob, is_shared
+from allaboard.job.training_job import PACKED, TrainingJob, is_shared
 from allaboard.text.names import nearest, one_of
 from allaboard.text.untrusted import show
 
@@ -123,6 +123,12 @@ def resolve_uri(uri: str, site: Site, folder: str | None = None) -> str:
     return os.path.abspath(os.path.join(folder or ".", uri))
 
 
+def is_packed(job: TrainingJob) -> bool:
+    """True for a job whose code is a folder in the store."""
+    code = job.get("code")
+    return isinstance(code, Mapping) and "folder" in code
+
+
 def place_job(job: TrainingJob, site: Site) -> TrainingJob:
     """The job with every path resolved for this site, whose mounts name the folders of those volumes, too,
     that the site makes itself. Raises BadInput for a volume that nothing is mapped to.
@@ -155,6 +161,8 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
         }
     if "shards" in (job.get("data") or {}):
         changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"])}
+    if is_packed(job):
+        changes["code"] = {**job.get("code"), "store": uri(job.get("code").get("store", PACKED))}
     for name in ("command", "args"):
         if job.get(name):
             changes[name] = [place_word(word, site) for word in job.get(name)]
@@ -211,6 +219,11 @@ def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
         }
     if "shards" in (job.get("data") or {}):
         changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"], "data.shards")}
+    if is_packed(job):
+        changes["code"] = {
+            **job.get("code"),
+            "store": uri(job.get("code").get("store", PACKED), "code.store"),
+        }
     if groups := job.get("groups"):
         changes["groups"] = {
             role: {**spec, **places(spec, f"groups.{role}.")} if isinstance(spec, Mapping) else spec

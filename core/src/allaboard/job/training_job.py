@@ -14,7 +14,7 @@ one means, in words, left out where that is: nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from allaboard.errors import BadInput, Problem
@@ -313,6 +313,14 @@ class Checkpoints(TypedDict, total=False):
         "a folder or s3://bucket/prefix; store://name hangs off the connection's store",
         "store://digits",
     ]
+    format: Annotated[
+        Literal["auto"],
+        "choice",
+        "auto: checkpoints that other libraries write into the uri, or into the run's folder below it, are "
+        "known once they are whole, and {checkpoint} in the command is the newest of them",
+        "auto",
+        "those of allaboard alone",
+    ]
     every: Annotated[str | int, "every", "50 (steps) or 10m", "10m", "when the script says so"]
     keep: Annotated[int, "count1", "how many of the newest are kept", 3, "all"]
     best: Annotated[Best, "group", "which one is the best"]
@@ -348,6 +356,50 @@ class Secret(TypedDict, total=False):
     name: Annotated[str, "object", "the secret", "aws-credentials"]
     env: Annotated[bool, "bool", "every key becomes an environment variable", True, "false"]
     mount: Annotated[str, "path", "every key becomes a file in this folder", "/etc/aws"]
+
+
+class Code(TypedDict, total=False):
+    """A git repository, or a packed folder, that members fetch before their command starts in it."""
+
+    git: Annotated[str, "repository", "its URL: https, ssh or file", "https://github.com/team/train.git"]
+    ref: Annotated[
+        str, "ref", "a branch or a tag; its commit is recorded at the launch", "main", "the default branch"
+    ]
+    commit: Annotated[
+        str,
+        "commit",
+        "the commit itself, 40 hexadecimal digits",
+        "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+        "that of ref",
+    ]
+    secret: Annotated[
+        str, "object", "the secret whose key token is the password of a private repository", "git-token"
+    ]
+    folder: Annotated[
+        str, "file", "in place of git: a folder, packed into the store when the run is launched", "src"
+    ]
+    store: Annotated[str, "place", "where packed folders are kept", "store://code", "store://code"]
+    digest: Annotated[
+        str,
+        "digest",
+        "the SHA-256 of the packed folder, which is in the store",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "that of folder",
+    ]
+
+
+class Packages(TypedDict, total=False):
+    """Python packages that each member installs before its command starts."""
+
+    install: Annotated[
+        list[str],
+        "requirements",
+        "lines of a requirements file; with --hash=sha256:... in each, nothing else is taken",
+        ["einops==0.8.0"],
+    ]
+    index: Annotated[
+        str, "index", "the URL of the package index", "https://pypi.lab/simple", "that of pip's configuration"
+    ]
 
 
 class Fields(TypedDict, total=False):
@@ -407,7 +459,15 @@ class Fields(TypedDict, total=False):
         r"step (?P<step>\d+) of (?P<total>\d+), loss (?P<loss>\S+)",
         "what known libraries print",
     ]
-    code: Annotated[list[str], "paths", "small files shipped with the job", ["train.py"]]
+    code: Annotated[
+        list[str] | Code, "code", "small files shipped with the job, or a git repository", ["train.py"]
+    ]
+    packages: Annotated[
+        list[str] | Packages,
+        "packages",
+        "Python packages that each member installs before its command",
+        ["einops==0.8.0"],
+    ]
     environment: Annotated[dict[str, str], "environment", "variables of every member", {"NCCL_DEBUG": "WARN"}]
     secrets: Annotated[list[Secret], "list", "secrets, by reference"]
     service_account: Annotated[
@@ -426,6 +486,14 @@ class Fields(TypedDict, total=False):
         "the Pod Security level that members keep, on a cluster",
         "restricted",
         "what the namespace enforces, as far as it may be read",
+    ]
+    inject: Annotated[
+        Literal["off"],
+        "choice",
+        "the helper of members: off leaves it out, and with it progress by Kubeflow's protocol, and stacks "
+        "where the image has no allaboard",
+        "off",
+        "it comes with every pod, as a mount",
     ]
     pod: Annotated[
         dict[str, Any],
@@ -448,6 +516,8 @@ SOURCES = ("pvc", "claim", "empty_dir", "ephemeral", "host_path", "volume")
 """The fields of `Storage` of which each volume has one."""
 CODE_LIMIT = 2**20
 """Bytes of all files that a job ships: what a ConfigMap may hold (Kubernetes: MaxSecretSize)."""
+PACKED = "store://code"
+"""Place of packed folders, unless the job names another one."""
 UNLIMITED = 2**31 - 1
 """Number of ``unlimited`` restarts in a layout: the most that Kubernetes counts (int32)."""
 FIELDS: tuple[str, ...] = tuple(Fields.__annotations__)
@@ -499,6 +569,43 @@ class TrainingJob:
         if bad:
             raise BadInput("this job cannot be read:", bad)
         return cls(folder=folder, **job)
+
+    @classmethod
+    def of_function(
+        cls,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        folder: str | None = None,
+        **fields: Any,
+    ) -> TrainingJob:
+        """The job in which every member calls a Python function, whose source is shipped in the command.
+
+        >>> def train(lr, epochs=3):
+        ...     import torch
+        ...     return {"loss": 0.1}
+        >>> job = TrainingJob.of_function(train, {"lr": 3e-4}, workers=4)  # doctest: +SKIP
+
+        :param function: stands by itself: it imports and defines inside its body what it uses. Decorators and
+            annotations are left out.
+        :param arguments: JSON values by parameter; for the others the function has defaults.
+        :param fields: of the job; its ``name`` is the function's unless it is given.
+
+        What the function returns is the result of the run: a mapping of metrics, or one value as ``result``.
+        With several GPUs or ``processes_per_member`` torchrun starts one process for each. Raises BadInput
+        for a function that uses what a member does not have, with its names.
+        """
+        from allaboard.job.function import command_of_function
+        from allaboard.text.names import as_job_name
+
+        if taken := [name for name in ("command", "args", "groups") if fields.get(name) is not None]:
+            raise BadInput(f"{taken[0]} is given beside a function, which is the command; leave it out")
+        resources = fields.get("resources") or {}
+        several = resources.get("gpu") not in (None, 0, 1, "0", "1")
+        torchrun = several or fields.get("processes_per_member") not in (None, 1, "1")
+        command = command_of_function(function, arguments or {}, torchrun)
+        own = {"name": as_job_name(getattr(function, "__name__", "")), **fields, "command": command}
+        return cls(folder=folder, **own)
 
     def with_(self, **changes: Any) -> TrainingJob:
         """Another job with some fields changed; None removes a field."""
@@ -572,6 +679,12 @@ def member_count(job: Mapping[str, Any]) -> int:
         return sum(g.get("replicas", 1) if isinstance(g, Mapping) else g for g in groups.values())
     elastic = job.get("elastic") or {}
     return int(job.get("workers", elastic.get("max", elastic.get("min", 1))))
+
+
+def shipped_files(job: TrainingJob) -> list[str]:
+    """The files that a job ships from its folder."""
+    code = job.get("code")
+    return [] if code is None or isinstance(code, Mapping) else list(code)
 
 
 def is_shared(job: TrainingJob, path: str) -> bool:

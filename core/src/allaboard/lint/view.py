@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard.engines import Engine, engine_of, engine_of_object
 from allaboard.gangs.base import GangPlan
+from allaboard.job.helper import without_helper
 from allaboard.job.training_job import TrainingJob
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.pod_template import merged, pod_template
@@ -283,6 +284,7 @@ def view_of_object(obj: Mapping[str, Any]) -> View | None:
     engine = engine_of_object({**obj, "kind": _RUNTIMES.get(str(obj.get("kind")), obj.get("kind"))})
     if engine is None:
         return None
+    obj = without_helper(obj)
     return _view(MANIFEST, engine, obj, str(mapping(obj.get("metadata")).get("name", "")), {})
 
 
@@ -378,7 +380,7 @@ def view_of_job(job: TrainingJob) -> View:
     asked: a job of this machine has no image.
     """
     engine = engine_of(job)
-    layout = lay_out(job, engine, run_name(job.name, "lint"))
+    layout = replace(lay_out(job, engine, run_name(job.name, "lint")), setup={})
     facts = ClusterFacts(image=_NO_IMAGE)
     metadata = {"name": layout.name, "namespace": facts.namespace}
     templates = {

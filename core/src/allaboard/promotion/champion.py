@@ -26,10 +26,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.checkpoints import checkpoint_at
+from allaboard.checkpoints.flags import FLAGS, read_flags
 from allaboard.checkpoints.metrics import plain
 from allaboard.errors import BadInput, OwnershipConflict, StorageConflict, StorageMissing, StorageUnsupported
 from allaboard.job.training_job import TrainingJob
-from allaboard.promotion.gate import Check, Gate, Verdict, judge
+from allaboard.promotion.gate import Check, Gate, Verdict, flag_checks, judge
 from allaboard.storage import open_store
 from allaboard.storage.base import Store, join, read_small
 from allaboard.text.units import rfc3339
@@ -96,8 +97,9 @@ class Decision:
     """Result of a promotion: ``promotion`` is the new record, None if the gate stayed shut; ``champion`` is
     the one in place now.
 
-    ``lost`` counts the races that were lost to other promoters on the way, ``problems`` names files that
-    were not obeyed. ``standing``: it was the champion already, and nothing has changed.
+    ``lost`` counts the races that were lost to other promoters on the way, ``problems`` names files that were
+    not obeyed. ``notes``: sentences about the candidate. ``standing``: it was the champion already, and
+    nothing has changed.
     """
 
     verdict: Verdict
@@ -106,6 +108,7 @@ class Decision:
     lost: int = 0
     problems: tuple[str, ...] = ()
     standing: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def promoted(self) -> bool:
@@ -121,6 +124,7 @@ class Decision:
             "promotion": body(self.promotion),
             "champion": body(self.champion),
             "problems": list(self.problems),
+            "notes": list(self.notes),
         }
 
 
@@ -162,15 +166,18 @@ def promote(
     by: str | None = None,
     reason: str = "",
     single_writer: bool = False,
+    despite_flags: bool = False,
 ) -> Decision:
     """Make a checkpoint the champion if it passes the gate. ``metrics``: those of its evaluation; None takes
     its manifest's.
 
     ``checkpoint`` is the uri of one complete checkpoint. ``single_writer`` asserts that nothing else promotes
-    into this store; it is required for servers without conditional writes. Raises BadInput when no complete
+    into this store; it is required for servers without conditional writes. A checkpoint whose run ended with
+    flags is refused, unless ``despite_flags`` is true; where nothing is known of the end of its run, a note
+    says so. Raises BadInput when no complete
     checkpoint is at the uri, StorageUnsupported for such a server, StorageError. Nothing is promoted then.
     """
-    _, item = checkpoint_at(checkpoint)
+    folder, item = checkpoint_at(checkpoint)
     clean, nonfinite = plain(item.metrics if metrics is None else metrics)
     if metrics is None:
         nonfinite = item.manifest.nonfinite
@@ -185,7 +192,11 @@ def promote(
         at=rfc3339(now),
         reason=reason,
     )
-    return _create_next(store, draft, gate or Gate(), single_writer)
+    known = read_flags(folder)
+    checks = () if known is None else flag_checks(known.serious, despite=despite_flags)
+    note = f"nothing is known of how its run ended: no {FLAGS} is beside {item.uri}"
+    decision = _create_next(store, draft, gate or Gate(), single_writer, checks)
+    return replace(decision, notes=() if known is not None else (note,))
 
 
 def rollback(
@@ -242,7 +253,9 @@ def _target(promotions: History, to: int | None) -> Promotion:
     return earlier
 
 
-def _create_next(store: Store, draft: Promotion, gate: Gate | None, single_writer: bool) -> Decision:
+def _create_next(
+    store: Store, draft: Promotion, gate: Gate | None, single_writer: bool, checks: tuple[Check, ...] = ()
+) -> Decision:
     for lost in range(TRIES):
         seen = _read_promotions(store, all_of_them=False)
         present = seen.champion
@@ -251,6 +264,7 @@ def _create_next(store: Store, draft: Promotion, gate: Gate | None, single_write
         verdict = (
             judge(gate, _with_nan(draft), _with_nan(present) if present else None) if gate else Verdict(True)
         )
+        verdict = verdict.with_checks(checks)
         if not verdict.passed:
             return Decision(verdict, None, present, lost, seen.problems)
         record = replace(

@@ -96,8 +96,8 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition and its figures. ``kind`` is ``threshold`` or ``champion``; ``needed`` is what the
-    value had to reach.
+    """One condition and its figures. ``kind`` is ``threshold``, ``champion`` or ``flags``; ``needed`` is what
+    the value had to reach.
     """
 
     kind: str
@@ -126,6 +126,10 @@ class Verdict:
             return "the gate has no condition"
         return "; ".join(check.reason for check in self.checks if check.passed == self.passed)
 
+    def with_checks(self, checks: tuple[Check, ...]) -> Verdict:
+        """The verdict with further checks, all of which must pass, too."""
+        return Verdict(self.passed and all(check.passed for check in checks), (*self.checks, *checks))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "passed": self.passed,
@@ -144,6 +148,25 @@ def judge(gate: Gate, metrics: Mapping[str, Any], champion: Mapping[str, Any] | 
         beaten = None if champion is None else plain(champion)[0]
         checks.append(_compare_with_champion(gate, gate.metric, clean, beaten))
     return Verdict(all(check.passed for check in checks), tuple(checks))
+
+
+def flag_checks(flags: Mapping[str, str], *, despite: bool) -> tuple[Check, ...]:
+    """A check for each flag that the end of a candidate's run left: code -> sentence. ``despite``: it is
+    promoted all the same.
+    """
+    return tuple(
+        Check(
+            "flags",
+            code,
+            despite,
+            None,
+            None,
+            None,
+            f"its run ended with the flag {code}{f' ({text})' if text else ''}"
+            + (", and is promoted despite it" if despite else ""),
+        )
+        for code, text in flags.items()
+    )
 
 
 def _check_threshold(threshold: Threshold, metrics: Mapping[str, Any]) -> Check:

@@ -81,6 +81,11 @@ def code_name(name: str) -> str:
     return f"{name}-code"
 
 
+def helper_name(name: str) -> str:
+    """The ConfigMap of the helper of an attempt's members."""
+    return f"{name}-helper"
+
+
 def logs_name(name: str) -> str:
     """The ConfigMap of what was read of an attempt's logs."""
     return f"{name}-logs"

@@ -22,10 +22,12 @@ from allaboard.gangs.kueue import PRIORITY_CLASS, QUEUE
 from allaboard.gangs.topology import affinity, label_of
 from allaboard.job.training_job import CODE_LIMIT, TrainingJob, is_below, is_shared
 from allaboard.render import devices, labels, pod_template
+from allaboard.render import helper as helpers
 from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, has_tiers, plan_gang
 from allaboard.runs.layout import Group, Layout
+from allaboard.runs.resume_template import TEMPLATE, has_template
 from allaboard.text.units import show_bytes
 
 _KEY = re.compile(r"[^-._a-zA-Z0-9]")
@@ -35,13 +37,14 @@ _KEY = re.compile(r"[^-._a-zA-Z0-9]")
 class Rendered:
     """``manifests`` in the order of their creation, the job last; ``gang``: how its members start together;
     ``notes``: sentences for people about what was chosen or left out; ``claims``: what the members mount and
-    this attempt shares with others, made before all of these.
+    this attempt shares with others, made before all of these; ``unhelped``: what members lack of the helper.
     """
 
     manifests: tuple[dict[str, Any], ...]
     gang: GangPlan
     notes: tuple[str, ...] = ()
     claims: tuple[dict[str, Any], ...] = ()
+    unhelped: tuple[str, ...] = ()
 
     @property
     def job(self) -> dict[str, Any]:
@@ -60,11 +63,13 @@ def render(
     launch: str,
     spec_hash: str,
     code: Mapping[str, bytes] | None = None,
+    helper: Mapping[str, bytes] | None = None,
 ) -> Rendered:
     """The objects of one attempt. ``job``: checked, its places resolved; ``layout``: of that job, by its
     engine at this place (`allaboard.render.compatibility.engine_for`); ``launch``: the uid of the attempt
     (`labels.launch_uid`); ``spec_hash``: of the job as its author wrote it; ``code``: path -> content of the
-    files that it ships. Raises BadInput with all problems.
+    files that it ships; ``helper``: those of the helper of members, none where no launch follows. Raises
+    BadInput with all problems.
     """
     check_place(facts)
     usual = ENGINES[layout.engine]
@@ -76,6 +81,7 @@ def render(
         *pod_template.problems(job, layout, facts, engine),
         *_code_problems(files),
         *_place_problems(job),
+        *_template_problems(job, layout),
     ]
     problems += _clock_problems(layout)
     try:
@@ -85,6 +91,9 @@ def render(
         raise
     _raise_problems(job, problems)
     keys = _keys(files)
+    helping = {} if job.get("inject") == "off" else dict(helper or {})
+    helper_keys = _keys(helping)
+    helper_volume = helpers.volume(labels.helper_name(layout.name), helper_keys) if helping else None
     own = {labels.LAUNCH: launch, labels.SPEC_HASH: spec_hash, labels.GANG: plan.gang}
 
     def template_of(group: Group, gang: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,13 +107,20 @@ def render(
             code=labels.code_name(layout.name) if files else None,
             files=keys,
             gang=gang,
+            helper_volume=helper_volume,
         )
 
     if plan.how == "marks":
         specs = {group.role: template_of(group, {})["spec"] for group in layout.groups}
         plan = replace(plan, pods={role: _with_added(engine, spec) for role, spec in specs.items()})
     templates = {g.role: template_of(g, _gang_marks(plan, layout, g.role)) for g in layout.groups}
-    extras: list[Mapping[str, Any]] = [*_code(layout, facts, files, keys)]
+    extras: list[Mapping[str, Any]] = []
+    if files:
+        extras.append(_config_map(labels.code_name(layout.name), facts, files, keys))
+    if any(map(helpers.is_helped, templates.values())):
+        # Nobody changes what runs in the containers, and kubelets need not watch it.
+        name = labels.helper_name(layout.name)
+        extras.append({**_config_map(name, facts, helping, helper_keys), "immutable": True})
     extras += devices.objects(layout, facts.namespace)
     if plan.how == "marks":
         extras += GANGS[plan.gang].objects(plan)
@@ -130,6 +146,7 @@ def render(
         plan,
         (*notes, *warnings),
         claims_of(job, layout, facts.namespace),
+        helpers.gaps(layout, templates, engine.CONTAINER) if helping else (),
     )
 
 
@@ -205,15 +222,13 @@ def _with_labels(layout: Layout, annotations: Mapping[str, str]) -> dict[str, An
     return {"labels": labels.labels(layout), "annotations": dict(annotations)}
 
 
-# Code.
+# Files.
 
 
-def _code(
-    layout: Layout, facts: ClusterFacts, files: Mapping[str, bytes], keys: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    """The ConfigMap of the code: text as text, so that people can read it, anything else as binaryData."""
-    if not files:
-        return
+def _config_map(
+    name: str, facts: ClusterFacts, files: Mapping[str, bytes], keys: Mapping[str, str]
+) -> dict[str, Any]:
+    """A ConfigMap of files: text as text, so that people can read it, anything else as binaryData."""
     data: dict[str, str] = {}
     binary: dict[str, str] = {}
     for key, path in keys.items():
@@ -223,10 +238,10 @@ def _code(
             import base64
 
             binary[key] = base64.b64encode(files[path]).decode()
-    yield {
+    return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": labels.code_name(layout.name), "namespace": facts.namespace},
+        "metadata": {"name": name, "namespace": facts.namespace},
         **({"data": data} if data else {}),
         **({"binaryData": binary} if binary else {}),
     }
@@ -268,6 +283,21 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
             "code",
             f"{show_bytes(total)} in all, {total - CODE_LIMIT} bytes more than a ConfigMap holds "
             f"({sizes}{more}); put what is large into the image or a volume",
+        )
+
+
+# What a client cannot fill in.
+
+
+def _template_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
+    """A container that is started again needs a newer checkpoint than its pod was made with."""
+    if layout.saving is None or layout.saving.format is None:
+        return
+    if any(has_template((*g.command, *g.args), g.environment) for g in layout.groups):
+        yield Problem(
+            "command",
+            f"{TEMPLATE!r} cannot be filled in on a cluster yet: a container that is started again would get "
+            "an old checkpoint; take it out, and let the script look in $(ALLABOARD_CHECKPOINTS)",
         )
 
 

@@ -29,6 +29,8 @@ What is chosen where Kubernetes leaves a choice:
   enforces it, which would take no member without it (`allaboard.render.security`).
 - ``policy.hang.ask: file``: one key of the run's record, which is there once somebody asks the members for
   their stacks. The kubelet shows it to running pods within a minute or two.
+- The helper stands around the command, a ConfigMap mounted at `allaboard.job.helper.FOLDER`, unless the job
+  says ``inject: off`` or the image's own entrypoint starts the members.
 - The last lines that a failing member wrote become its termination message: they outlive its log.
 
 `pod`, the job's and then the group's, is merged over all of this last, by the rules of a strategic merge
@@ -54,7 +56,7 @@ from allaboard.job.pod_defaults import (
     PULL_POLICIES,
     RESTRICTED_POD,
 )
-from allaboard.render import devices, labels, security, spot
+from allaboard.render import devices, helper, labels, security, spot
 from allaboard.text.names import (
     ANNOTATIONS_LIMIT,
     why_not_a_label_value,
@@ -70,6 +72,10 @@ if TYPE_CHECKING:  # `allaboard check` reads `pod` too, and lays nothing out
     from allaboard.runs.layout import Group, Layout, Needs
 
 CODE_FOLDER = "/allaboard/code"
+SETUP_FOLDER = "/allaboard/setup"
+"""Folder into which members fetch their code and install packages; it outlives a container's restart."""
+CODE_MODE = 0o555
+"""Mode of the files that a job ships: a script or an executable among them may be the command."""
 ASKED_FOLDER = "/allaboard/asked"
 """Folder in which members of jobs with ``policy.hang.ask: file`` find questions."""
 SHM = "/dev/shm"
@@ -140,20 +146,28 @@ def pod_template(
     code: str | None = None,
     files: Mapping[str, str] | None = None,
     gang: Mapping[str, Any] | None = None,
+    helper_volume: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The template. ``code``: the name of the ConfigMap, ``files``: its key -> path of the file; ``gang``:
-    what the gang scheduler marks pods with, a template to merge.
+    what the gang scheduler marks pods with, a template to merge; ``helper_volume``: of the helper, None:
+    members have none.
     """
     volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
     own_fields = fields_of_group(job, group.role)
+    from allaboard.runs.launchers import filled
+    from allaboard.runs.setup import prepared_in_pod
+
+    command, args = filled(layout, group)
+    if layout.setup and command:
+        command, args = prepared_in_pod(layout.setup, SETUP_FOLDER, [*command, *args]), []
     container = {
         "name": engine.CONTAINER,
         "image": own_fields.get("image") or job.get("image") or facts.image,
         **_pull_policy(job),
-        **({"command": list(group.command)} if group.command else {}),
-        **({"args": list(group.args)} if group.args else {}),
+        **({"command": command} if command else {}),
+        **({"args": args} if args else {}),
         **({"workingDir": CODE_FOLDER} if code else {}),
-        "env": _environment(layout, group, engine),
+        "env": [*_environment(layout, group, engine), *_code_token(job)],
         **_secret_environment(job, facts),
         **_resources(group.needs),
         "volumeMounts": mounts,
@@ -180,6 +194,8 @@ def pod_template(
     for pod in own:
         whole = merged(whole, _named(pod, engine))
     whole = _without_idle_shm(whole)
+    if helper_volume is not None:
+        whole = helper.with_helper(whole, engine.CONTAINER, helper_volume)
     return _with_restricted_others(whole, engine.CONTAINER) if restricted else whole
 
 
@@ -270,6 +286,15 @@ def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]
     return {"envFrom": [{"secretRef": {"name": name}} for name in names]} if names else {}
 
 
+def _code_token(job: TrainingJob) -> list[dict[str, Any]]:
+    """The variable with the password of the job's repository, by reference."""
+    from allaboard.runs.setup import TOKEN, TOKEN_KEY, secret_of
+
+    if (name := secret_of(job.as_mapping())) is None:
+        return []
+    return [{"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": name, "key": TOKEN_KEY}}}]
+
+
 def _resources(needs: Needs) -> dict[str, Any]:
     from allaboard.text import units
 
@@ -323,8 +348,13 @@ def _volumes(
             mount(f"secret-{n}", secret["mount"], True)
     if code is not None:
         items = [{"key": key, "path": path} for key, path in files.items()]
-        volumes.append({"name": "code", "configMap": {"name": code, "items": items}})
+        volumes.append(
+            {"name": "code", "configMap": {"name": code, "items": items, "defaultMode": CODE_MODE}}
+        )
         mount("code", CODE_FOLDER, True)
+    if layout.setup:
+        volumes.append({"name": "setup", "emptyDir": {}})
+        mount("setup", SETUP_FOLDER)
     if layout.policy.hang_ask == "file":
         items = [{"key": labels.ASKED, "path": labels.ASKED}]
         source = {"name": labels.record_name(layout.run), "items": items, "optional": True}

@@ -1,4 +1,4 @@
-"""What people read about a run: shared by the command line and by the steps of a pipeline.
+"""Texts that people read about a run: shared by the command line and by the steps of a pipeline.
 
 There are two layers. `phrases`, `curves`, `chart`, `history`, `html`, `page_data`, `page` and `runs_page`
 turn values into values and text: `page_data` makes the one value with everything about a run, `page` a file

@@ -33,7 +33,7 @@ SLICE = 0.1
 
 
 class View(Protocol):
-    """What a person sees of a run that is followed."""
+    """The view that a person has of a run that is followed."""
 
     def launched(self, handle: Handle) -> None:
         """An attempt was started or adopted."""
@@ -45,7 +45,7 @@ class View(Protocol):
         """Show a sentence beside the view, about the effect of a signal."""
 
     def ended(self, outcome: Outcome) -> None:
-        """How it ended. Called once, last."""
+        """Show the end of the run. Called once, last."""
 
     def close(self) -> None:
         """Leave the terminal as it was. Always called."""
@@ -56,8 +56,8 @@ class FollowerLeft(Exception):
     the run.
     """
 
-    def __init__(self, code: ExitCode, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
         self.code = code
 
 
@@ -170,7 +170,7 @@ class AttachedRun(Follower):
             self.handled += 1
             self._stop(signals.interrupts[self.handled - 1])
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, reason: str) -> None:
         assert self.handle is not None and self.owner is not None
         if self.handled > 2:
             raise self._left_with(
@@ -178,11 +178,11 @@ class AttachedRun(Follower):
                 f"leaving; {self.run} is being killed: {self.at.command('status', self.run)}",
             )
         kill = self.handled == 2
-        answer = self.backend.stop(self.handle, self.owner, user_at_host(), why, kill=kill)
+        answer = self.backend.stop(self.handle, self.owner, user_at_host(), reason, kill=kill)
         if isinstance(answer, NotYours):
-            words = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
-            raise self._left_with(ExitCode.UNREACHABLE, words + self.at.command("stop", self.run))
-        gently = f"{why}: stopping; its members may save and end (once more kills them)"
+            message = f"{self.run} belongs to {answer.owner} now and goes on; to stop it: "
+            raise self._left_with(ExitCode.UNREACHABLE, message + self.at.command("stop", self.run))
+        gently = f"{reason}: stopping; its members may save and end (once more kills them)"
         self.say("killing it" if kill else gently)
 
     def _detach(self) -> None:
@@ -190,12 +190,12 @@ class AttachedRun(Follower):
         with suppress(OwnershipConflict):  # another client has taken it over
             self.backend.adopt(self.handle, self.owner, new_owner("detached"))
         watch = self.at.command("follow", self.run)
-        words = f"{self.run} goes on without this terminal; watch it with: {watch}"
-        raise self._left_with(ExitCode.OK, words)
+        message = f"{self.run} goes on without this terminal; watch it with: {watch}"
+        raise self._left_with(ExitCode.OK, message)
 
-    def _left_with(self, code: ExitCode, words: str) -> FollowerLeft:
-        self.say(words)
-        return FollowerLeft(code, words)
+    def _left_with(self, code: ExitCode, message: str) -> FollowerLeft:
+        self.say(message)
+        return FollowerLeft(code, message)
 
     def _kill_started(self) -> None:
         """Kill whatever an interrupted launch has started."""

@@ -178,10 +178,10 @@ def _log_ticks(frame: Frame, about: int) -> list[float]:
     low, high = math.log10(frame.y0), math.log10(frame.y1)
     decades = range(math.floor(low), math.ceil(high) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
-        found = [10.0**d * f for d in decades for f in factors if frame.y0 <= 10.0**d * f <= frame.y1]
-        if len(found) <= about + 1:
-            return found
-    return found[:: math.ceil(len(found) / about)]
+        ticks = [10.0**d * f for d in decades for f in factors if frame.y0 <= 10.0**d * f <= frame.y1]
+        if len(ticks) <= about + 1:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / about)]
 
 
 def _in_words(line: Line) -> str:

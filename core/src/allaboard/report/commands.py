@@ -18,8 +18,8 @@ _IN_TEXT = re.compile(r"`allaboard ([a-z]+)([^`\n]*)`")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where runs are, by the options of a command line; None: as its environment says. ``program``: the words
-    that start allaboard there, where that takes more than its name.
+    """The place of runs, by the options of a command line; None: as its environment says. ``program``: the
+    arguments that start allaboard there, if its name alone does not.
     """
 
     backend: str | None = None
@@ -36,28 +36,29 @@ class Place:
 
     @property
     def outlives_its_runs(self) -> bool:
-        """Whether the commands work after the run has ended: not in the pod that ends with it."""
+        """True if the commands work after the run has ended: not in the pod that ends with it."""
         return self.program == PROGRAM
 
-    def command(self, *words: str) -> str:
+    def command(self, *arguments: str) -> str:
         """A command line of allaboard at this place."""
-        return shlex.join([*self.program, *words, *self.options])
+        return shlex.join([*self.program, *arguments, *self.options])
 
     def in_text(self, text: str, run: str = "") -> str:
         """``text`` with the place in each command in it that takes one. A command stands in backticks.
         ``run``: whom the text is about, for commands that name nobody: ```allaboard logs```.
         """
 
-        def placed(found: re.Match[str]) -> str:
-            verb, words = found[1], found[2].split()
+        def placed(match: re.Match[str]) -> str:
+            verb, arguments = match[1], match[2].split()
             if verb not in VERBS:
-                return found[0]
-            if run and verb not in _OF_NO_RUN and len(words) == (verb == "checkpoints"):
-                words.append(run)
-            return f"`{shlex.join(self.program)} {' '.join([verb, *words, *map(shlex.quote, self.options)])}`"
+                return match[0]
+            if run and verb not in _OF_NO_RUN and len(arguments) == (verb == "checkpoints"):
+                arguments.append(run)
+            rest = " ".join([verb, *arguments, *map(shlex.quote, self.options)])
+            return f"`{shlex.join(self.program)} {rest}`"
 
         return _IN_TEXT.sub(placed, text)
 
 
 HERE = Place()
-"""Where a command line without options works: as its environment says."""
+"""The place of a command line without options: as its environment says."""

@@ -40,7 +40,7 @@ def thin_out(points: Sequence[tuple[X, float]], most: int) -> list[tuple[X, floa
 
 
 def spread(points: Points) -> bool:
-    """Whether the values lie so far apart that a logarithmic scale shows them best."""
+    """True if the values lie so far apart that a logarithmic scale shows them best."""
     values = [y for _, y in points]
     return bool(values) and (low := min(values)) > 0 and max(values) / low > _DECADES
 
@@ -59,12 +59,12 @@ def trend(points: Points, most: int) -> list[tuple[float, float]]:
     places = {
         min(len(xs) - 1, bisect_left(xs, begin + width * n / (count - 1))) for n in range(count) if count > 1
     } or {0}
-    found = []
+    smooth = []
     for n in sorted(places):
         first, last = bisect_left(xs, xs[n] - half), bisect_right(xs, xs[n] + half)
         mean = (sums[last] - sums[first]) / (last - first)
-        found.append((points[n][0], math.exp(mean) if log else mean))
-    return found
+        smooth.append((points[n][0], math.exp(mean) if log else mean))
+    return smooth
 
 
 def straighten(points: Points, tolerance: float) -> list[tuple[float, float]]:
@@ -95,7 +95,9 @@ def at(points: Points, x: float) -> float:
 
 
 def gone(points: Points, breaks: Sequence[float]) -> float:
-    """What passed along the points, by value, without the stretches that begin at or hold a break."""
+    """The amount that passed along the points, by value, without the stretches that begin at or
+    hold a break.
+    """
     if len(points) < 2:
         return 0.0
     xs = [x for x, _ in points]

@@ -5,7 +5,7 @@ the reason with its evidence, the fix, and the last lines of the member that fai
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from allaboard.diagnosis import Diagnosis
@@ -14,6 +14,7 @@ from allaboard.report import phrases
 from allaboard.report.commands import Place
 from allaboard.report.terminal import Ink, supports_colour
 from allaboard.runs.observation import State
+from allaboard.runs.status import DOUBTFUL
 from allaboard.text.units import counted
 
 LINES = 20
@@ -25,9 +26,11 @@ def ending_lines(
 ) -> Iterator[str]:
     """The lines. ``at``: where the run is; ``again``: the command line that continues with it, if any."""
     ink = Ink(supports_colour(stderr))
-    colour = phrases.COLOURS[outcome.state]
+    is_doubted = any(diagnosis.code == DOUBTFUL for diagnosis in outcome.diagnoses)
+    colour = "yellow" if is_doubted else phrases.COLOURS[outcome.state]
+    mark = "!" if is_doubted else _MARKS.get(outcome.state, "✗")
     headline, _, rest = replace(outcome, note="").message.partition("\n")
-    yield ink(f"{_MARKS.get(outcome.state, '✗')} {headline.removeprefix('run ')}", colour, bold=True)
+    yield ink(f"{mark} {headline.removeprefix('run ')}", colour, bold=True)
     yield from (f"  {line}" for line in rest.splitlines())
     if outcome.ok:
         yield from _result(outcome)
@@ -64,8 +67,8 @@ def _reason(outcome: Outcome, at: Place, ink: Ink) -> Iterator[str]:
     member = phrases.first_failing(outcome)
     lines = phrases.tail(outcome, member, LINES) if member is not None else []
     if member is not None and lines:
-        what = f"the last {len(lines)} lines" if len(lines) > 1 else "the last line"
-        yield _row("log", f"{what} of {member.name}{_restart_suffix(member.restarts)}:")
+        quoted = f"the last {len(lines)} lines" if len(lines) > 1 else "the last line"
+        yield _row("log", f"{quoted} of {member.name}{_restart_suffix(member.restarts)}:")
         yield from (f"    {ink('│', 'red')} {line}" for line in lines)
 
 
@@ -107,9 +110,10 @@ def _next_commands(outcome: Outcome, at: Place, again: str | None) -> Iterator[s
         yield _row(label, line)
 
 
-def command_again(verb: str, words: list[str], key: str) -> str:
-    """The command line that continues with the run of this key."""
-    return shlex.join(["allaboard", verb, *words, "--key", key])
+def command_again(verb: str, arguments: list[str], key: str, of_script: Sequence[str] = ()) -> str:
+    """The command line that continues with the run of this key. ``of_script``: those after ``--``."""
+    after = ["--", *of_script] if of_script else []
+    return shlex.join(["allaboard", verb, *arguments, "--key", key, *after])
 
 
 def _row(label: str, text: str) -> str:

@@ -1,5 +1,5 @@
-"""What an error means for a command that starts or watches a run: the exit code
-(core/docs/contract.md, Exit codes), and what becomes of the run.
+"""Exit codes of a command that starts or watches a run, by its error (core/docs/contract.md, Exit codes), and
+the fate of the run.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def maybe_started_on_error(again: str) -> Iterator[None]:
         with not_started_on_error():
             yield
     except BackendUnreachable as error:
-        words = (
+        message = (
             f"{error}\nWhether it was started is not known; this goes on with it, and starts it once: {again}"
         )
-        raise BackendUnreachable(words, code=error.code) from error
+        raise BackendUnreachable(message, code=error.code) from error
 
 
 @contextmanager

@@ -44,8 +44,8 @@ class History:
     name. ``resumed``: steps at which the run continued after a restart, and ``resumed_at`` when.
     ``nonfinite``: step and name of values that were not finite. ``clock``: when a step was reported, in epoch
     seconds, as far as known; ``breaks``: steps of the clock after which the run began again; ``gaps``: steps
-    after which lines are lost. ``format``: whose format the progress was read from, "" for reports of the
-    script's own.
+    after which lines are lost. ``tracked``: the page of the run, by the tracker that the script uses.
+    ``format``: whose format the progress was read from, "" for reports of the script's own.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -57,6 +57,7 @@ class History:
     clock: list[tuple[int, float]] = field(default_factory=list)
     breaks: list[int] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
+    tracked: dict[str, str] = field(default_factory=dict)
     last_step: int = 0
     format: str = ""
 

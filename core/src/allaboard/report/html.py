@@ -67,7 +67,7 @@ def definitions(facts: Iterable[tuple[str, Any]]) -> str:
 
 
 _NO_SCRIPT = "default-src 'none'; style-src 'unsafe-inline'"
-"""What a browser may load for a page: nothing but the styles in it."""
+"""The parts that a browser may load for a page: its own styles alone."""
 _LIVE = f"{_NO_SCRIPT}; connect-src 'self'; base-uri 'none'; form-action 'none'"
 
 
@@ -117,5 +117,5 @@ def _file(name: str) -> str:
 
 
 def _hash(code: str) -> str:
-    """How a content policy names a script by what it is."""
+    """The name of a script in a content policy: the hash of its text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

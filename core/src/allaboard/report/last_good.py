@@ -20,9 +20,9 @@ _BAD = (State.FAILED, State.LOST, State.TIMED_OUT)
 def since_last_good(
     backend: Backend, seen: Observation, among: Callable[[Observation], bool] = lambda run: True
 ) -> SinceLastGood | None:
-    """What differs since the last run of the same job that succeeded; None: this one does well, there is no
-    such run, or it cannot be read any more. ``among``: which runs may be compared with, for readers who may
-    not see all.
+    """The differences from the last run of the same job that succeeded; None: this run does well, there is no
+    such run, or it cannot be read any more. ``among``: the runs that may be compared with, for readers who
+    may not see all.
     """
     since = changes_since_last_good(backend, seen, among)
     if since is None:
@@ -56,8 +56,8 @@ def changes_since_last_good(
 
 
 def last_good_line(backend: Backend, seen: Observation) -> str:
-    """What was changed since the last good run in one line, for below the reason of a failure; empty: nothing
-    was, or nothing is known.
+    """One line on the changes since the last good run, for below the reason of a failure; empty: nothing
+    changed, or nothing is known.
     """
     since = changes_since_last_good(backend, seen)
     return "" if since is None else since.headline

@@ -48,7 +48,7 @@ def format_time(epoch: float, form: str) -> str:
 
 
 def is_same_day(first: float, second: float) -> bool:
-    """Whether both times are on the same local day."""
+    """True if both times are on the same local day."""
     return _local_datetime(first)[0].date() == _local_datetime(second)[0].date()
 
 

@@ -1,4 +1,4 @@
-"""What members of a run write: read on from where the last look stopped, whoever tells of it.
+"""Output of the members of a run, read on from where the last look stopped.
 
 The report, the tab, a step of a pipeline and a task log read by the one class here. It asks no backend by
 itself where the caller awaits: `OutputReader.ask` says what to read, `OutputReader.take` takes each item.
@@ -16,6 +16,7 @@ from allaboard.follow.printed import ProgressReader
 from allaboard.report.commands import Place
 from allaboard.report.history import History
 from allaboard.report.page_data import LinesOfTry, Try
+from allaboard.report.tracking import MOST, tracking_link
 from allaboard.text.printable import last_state, visible
 from allaboard.text.redaction import redact_text
 from allaboard.text.units import counted
@@ -58,10 +59,10 @@ class _Newest:
 
 
 class OutputReader:
-    """What members wrote, as far as it was read: the reports as a history, when each try wrote, and the last
-    lines of each that are no reports. What it is asked for again, it reads from where it stopped; memory is
-    bounded. ``whose``: by default rank 0's, which speaks for a run. ``secrets``: the run's, which no line
-    that is told shows. ``progress``: the field of its job; None: none.
+    """The output of members, as far as it was read: the reports as a history, the times at which each try
+    wrote, and the last lines of each that are no reports. Another call reads on from where the last one
+    stopped; memory is bounded. ``whose``: by default rank 0's, which speaks for a run. ``secrets``: the
+    run's, which no line shows. ``progress``: the field of its job; None: none.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class OutputReader:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether `read_all` may be called again: what broke off may have been taken in part."""
+        """True if `read_all` may be called again: a read that broke off may have been taken in part."""
         return not self._gaps
 
     def read_all(self, backend: Backend, run: str, attempt: int, tail: int | None = None) -> None:
@@ -118,8 +119,8 @@ class OutputReader:
         """
         if tail is not None:
             self._newest = attempt
-            words = f"only the last {tail:,} lines that rank 0 wrote in attempt {attempt} were read"
-            self._left_out = [f"{words}; `allaboard report {run}` on the command line reads all"]
+            note = f"only the last {tail:,} lines that rank 0 wrote in attempt {attempt} were read"
+            self._left_out = [f"{note}; `allaboard report {run}` on the command line reads all"]
         for each in range(max(1, self._newest), attempt + 1):
             try:
                 self.read(backend, run, each, tail)
@@ -129,7 +130,7 @@ class OutputReader:
     # What is new, for a log.
 
     def is_due(self, now: float) -> bool:
-        """Whether it is worth to read now. ``now``: seconds that never go back."""
+        """True if a read is worth its time now. ``now``: seconds that never go back."""
         if self._refilled_at > float("-inf"):
             room = self._allowance + (now - self._refilled_at) * _PER_SECOND
             self._allowance = min(float(MOST_LINES), room)
@@ -178,7 +179,7 @@ class OutputReader:
             self.take(item)
 
     def ask(self, attempt: int, tail: int | None = None) -> tuple[Selection, Cursor | None]:
-        """What a backend's ``logs`` is to be asked; each item of its answer goes to `take`."""
+        """The selection to ask a backend's ``logs`` for; each item of the answer goes to `take`."""
         self._newest, self._pending = attempt, ""
         self._coming.clear()  # of an answer that broke off: they come again
         cursor = self.cursors.get(attempt)
@@ -220,6 +221,10 @@ class OutputReader:
             self.history.add(report, line.time)
         if not is_output:
             return
+        if (link := tracking_link(text)) and (
+            link[0] in self.history.tracked or len(self.history.tracked) < MOST
+        ):
+            self.history.tracked[link[0]] = link[1]
         self._coming.append(text[:_HELD])
         if (kept := self._lines.get(of_try)) is not None:  # else an older try than those that are told
             kept.append(last_state(text)[:_HELD])

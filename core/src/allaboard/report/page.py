@@ -18,6 +18,7 @@ from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, 
 from allaboard.report.curves import at, thin_out
 from allaboard.report.html import NONE, definitions, escape, head, page, prose, section, table
 from allaboard.report.page_data import is_loss
+from allaboard.report.tracking import is_plain_url
 from allaboard.text.units import counted, rfc3339, show_bytes, show_seconds
 
 Data = Mapping[str, Any]
@@ -69,6 +70,7 @@ def _drawn(data: Data, top: str, rows: int) -> tuple[str, list[str]]:
         f'<pre class="lead">{escape(message)}</pre>' if message else "",
         _progress(data),
         _tiles(data),
+        _tracked(data),
         _reasons(data),
         _since_last_good(data),
         _curves(data, rows),
@@ -130,6 +132,17 @@ def _tiles(data: Data) -> str:
     return f'<dl class="tiles">{cells}</dl>'
 
 
+def _tracked(data: Data) -> str:
+    """Links to the pages of the run elsewhere, which its script printed."""
+    links = [
+        f'{escape(tracker)}: <a href="{escape(url)}" target="_blank" rel="noopener noreferrer">'
+        f"{escape(url)}</a>"
+        for tracker, url in (data.get("tracked") or {}).items()
+        if is_plain_url(url)
+    ]
+    return f'<p class="fine">Its script tracks this run, too. {" · ".join(links)}</p>' if links else ""
+
+
 def _reasons(data: Data) -> str:
     ended_badly = data["is_final"] and not data["ok"]
     parts = []
@@ -143,9 +156,9 @@ def _reasons(data: Data) -> str:
             for e in diagnosis["evidence"]
             if e["text"] != summary
         )
-        said = "" if summary in data["headline"] else f"<h3>{escape(summary)}</h3>"
+        heading = "" if summary in data["headline"] else f"<h3>{escape(summary)}</h3>"
         parts.append(
-            f'<div class="reason {tone}">{said}'
+            f'<div class="reason {tone}">{heading}'
             + (f"<ul>{quotes}</ul>" if quotes else "")
             + f"<p>{prose(fix[:1].upper() + fix[1:])}. "
             + f'<span class="code">{escape(diagnosis["code"])}</span></p></div>'
@@ -331,7 +344,9 @@ def _is_of(curve: Data, best: Data) -> bool:
 
 
 def _key(drawn: Drawn, coloured: bool, *, short: bool) -> str:
-    """What a colour stands for, and the last value. ``short``: the value alone; the colour is told before."""
+    """The meaning of a colour, and the last value. ``short``: the value alone; the colour is explained
+    before.
+    """
     value = f'<span class="value">{number(drawn.curve["last"][1])}</span>'
     if not coloured:
         return value
@@ -421,8 +436,8 @@ _KINDS = (
 
 def _timeline(data: Data) -> str:
     """Phases, tries one after another, and marks, on one scale of time."""
-    told = data["timeline"]
-    begin, end, spans = float(told["begin"]), float(told["end"]), told["spans"]
+    timeline = data["timeline"]
+    begin, end, spans = float(timeline["begin"]), float(timeline["end"]), timeline["spans"]
     if end <= begin:
         return ""
 
@@ -436,12 +451,12 @@ def _timeline(data: Data) -> str:
 
     phases = [bar(s["begin"], s["end"], _COLOURS.get(s["name"], "rest"), s["name"]) for s in spans]
     lanes = [_lane("phases", "".join(phases))]
-    for one in told["tries"] if len(told["tries"]) > 1 else ():
-        name = f"attempt {one['attempt']}" + (f" ↻ {one['restart']}" if one["restart"] else "")
-        took = show_seconds(one["end"] - one["begin"])
-        lanes.append(_lane(name, bar(one["begin"], one["end"], "try", name), took))
+    for tried in timeline["tries"] if len(timeline["tries"]) > 1 else ():
+        name = f"attempt {tried['attempt']}" + (f" ↻ {tried['restart']}" if tried["restart"] else "")
+        took = show_seconds(tried["end"] - tried["begin"])
+        lanes.append(_lane(name, bar(tried["begin"], tried["end"], "try", name), took))
     for kind, plural in _KINDS:
-        marks = [mark for mark in told["marks"] if mark["kind"] == kind and begin <= mark["at"] <= end]
+        marks = [mark for mark in timeline["marks"] if mark["kind"] == kind and begin <= mark["at"] <= end]
         body = "".join(
             f'<b class="{kind}" style="left:{left(m["at"]):.4g}%" '
             f'title="{escape(show_seconds(m["at"]) + " " + m["text"])}"></b>'
@@ -462,13 +477,13 @@ def _timeline(data: Data) -> str:
         for name, seconds in took_of.items()
         if seconds >= 0.05
     )
-    since = "" if told["whole_step"] else ", from when it was created"
+    since = "" if timeline["whole_step"] else ", from when it was created"
     return section(
         "Where the time went",
         f'<p class="keys">{legend}</p><div class="lanes">{"".join(lanes)}</div>'
         f'<p class="fine">{show_seconds(end - begin)} in all{since}; in {axis.unit}. {_goodput(data)}</p>'
-        + _left_out(told["tries_left_out"], "earlier try", "earlier tries")
-        + _left_out(told["marks_left_out"], "earlier mark")
+        + _left_out(timeline["tries_left_out"], "earlier try", "earlier tries")
+        + _left_out(timeline["marks_left_out"], "earlier mark")
         + _marks_table(data),
     )
 
@@ -508,12 +523,12 @@ def _members(data: Data) -> str:
     rows = []
     for m in members:
         tone = {"succeeded": "good", "failed": "bad"}.get(m["phase"], "calm")
-        why = f" ({m['why']})" if m["why"] else ""
+        reason = f" ({m['why']})" if m["why"] else ""
         rows.append([
             escape(m["name"]),
             str(m["rank"]),
             *([escape(m["node"] or NONE)] if on_nodes else []),
-            f'<span class="{tone}">{escape(m["phase"] + why)}</span>',
+            f'<span class="{tone}">{escape(m["phase"] + reason)}</span>',
             "-" if m["exit_code"] is None else str(m["exit_code"]),
             str(m["restarts"]),
             f"<code>{escape(m['log'])}</code>" if m["log"] else NONE,
@@ -523,9 +538,9 @@ def _members(data: Data) -> str:
 
 
 def _last_lines(data: Data) -> str:
-    told = sorted((m for m in data["members"] if m["lines"]), key=lambda m: int(m["order"]))
+    quoted = sorted((m for m in data["members"] if m["lines"]), key=lambda m: int(m["order"]))
     parts = []
-    for n, m in enumerate(told):
+    for n, m in enumerate(quoted):
         whole = f'<p class="fine">All of them: <code>{escape(m["log"])}</code></p>' if m["log"] else ""
         parts.append(_lines_of(m["name"], m["lines"], whole, is_open=n < 2))
     for m in data["members"]:

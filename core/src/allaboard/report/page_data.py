@@ -1,5 +1,5 @@
-"""What is told of a run, as one plain value: `page_data`. The page is drawn from it alone, and whoever shows
-a run elsewhere is sent the same. Values in, values out.
+"""All that a page shows of a run, as one plain value: `page_data`. The page is drawn from it alone, and a
+client that shows a run elsewhere gets the same. Values in, values out.
 
 The value is JSON, without secrets, and bounded, however much a run has written: what is left out is counted.
 ``version`` changes when a field gets another meaning; new fields do not change it. Times are seconds since
@@ -22,7 +22,7 @@ from allaboard.report.commands import Place
 from allaboard.report.curves import Points, at, gone, spread, straighten, thin_out, trend
 from allaboard.report.history import History
 from allaboard.runs.observation import PHASES, Event, MemberSeen, Observation, State
-from allaboard.runs.status import state_of
+from allaboard.runs.status import flags_of, state_of
 from allaboard.text.redaction import redact_job, redact_text, secret_values
 from allaboard.text.units import counted, rfc3339
 
@@ -44,8 +44,8 @@ _PLACES = 9
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much is told at most. ``points``: of all curves together, shared equally; ``of_a_curve``: of one;
-    ``lines``: of output, of one member; ``told``: members whose last lines are told;
+    """Upper bounds of the value. ``points``: of all curves together, shared equally; ``of_a_curve``: of one;
+    ``lines``: of output, of one member; ``quoted``: members whose last lines are quoted;
     ``earlier``: tries of rank 0 before the last whose lines are.
     """
 
@@ -54,7 +54,7 @@ class Bounds:
     of_a_curve: int = 500
     clock: int = 2000
     members: int = 300
-    told: int = 16
+    quoted: int = 16
     lines: int = LAST_LINES
     earlier: int = 3
     events: int = 100
@@ -67,7 +67,7 @@ class Bounds:
 
 PAGE = Bounds()
 SNAPSHOT = Bounds(
-    curves=40, points=2000, of_a_curve=120, clock=200, members=64, told=2, lines=20, earlier=0, events=30,
+    curves=40, points=2000, of_a_curve=120, clock=200, members=64, quoted=2, lines=20, earlier=0, events=30,
     checkpoints=20, marks=60, tries=20, metrics=40, diagnoses=3,
 )  # fmt: skip
 """For whoever keeps the value: usually some 50 KB."""
@@ -94,7 +94,7 @@ class LinesOfTry:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What was read of a run besides its observation. ``lines``: the last lines of a member's last try, by
+    """Readings of a run besides its observation. ``lines``: the last lines of a member's last try, by
     its name; ``earlier``: those of the tries before, the newest first, as far as they were read.
     ``events``: over all attempts, oldest first. ``secrets``: values that nobody may see. ``gaps``: what could
     not be read, in sentences. ``tries``: of rank 0, as far as times of its lines are known.
@@ -172,6 +172,7 @@ def page_data(
         ],
         "nonfinite": _nonfinite(history),
         "best": _best(outcome, history, job),
+        "tracked": dict(history.tracked),
         "timeline": _timeline(outcome, read, zero, now, window, bounds),
         "members_phrase": phrases.members_phrase(seen.members),
         **_members(outcome, read, zero, bounds),
@@ -190,19 +191,19 @@ def page_data(
         "stop": None if seen.stop is None else {**asdict(seen.stop), "at": offset(seen.stop.at)},
         "owner": seen.owner.id if seen.owner else None,
         "conditions": [c.type for c in phrases.conditions_in_order(seen.conditions)][-bounds.events :],
-        "flags": [*seen.flags][: bounds.events],
+        "flags": flags_of(seen, outcome.diagnoses)[: bounds.events],
         "spec_hash": seen.spec_hash,
         "notes": [at.in_text(note, seen.run) for note in [*seen.notes, *gaps][-bounds.events :]],
         "job_spec": job_spec,
     }
     # The run's own secrets may be in output of members and in messages of servers.
     known = [*read.secrets, *(secret_values(job.as_mapping()) if job is not None else ())]
-    told: dict[str, Any] = _told(data, known)
-    return told
+    masked: dict[str, Any] = _told(data, known)
+    return masked
 
 
 def is_number(name: str, value: Any) -> bool:
-    """Whether a metric is a number of its own: the speed is told with the progress."""
+    """True if a metric is a number of its own: the speed is told with the progress."""
     return name != phrases.SPEED and isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -257,7 +258,7 @@ def _goodput(seen: Observation, read: Readings, now: float) -> dict[str, Any] | 
     not done again or thrown away. None: nothing was reported.
     """
     clock = read.history.clock
-    begins = [seen.created, *(one.began for one in read.tries[:1]), *(at for _, at in clock[:1])]
+    begins = [seen.created, *(tried.began for tried in read.tries[:1]), *(at for _, at in clock[:1])]
     created = min((moment for moment in begins if moment is not None), default=None)
     ended = seen.finished if seen.finished is not None else now
     by_time, by_steps = None, None
@@ -293,16 +294,16 @@ def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
     every step; ``breaks``: steps after which the run began again; ``curve_gaps``: steps after which lines
     are lost.
     """
-    told = [("progress", name, points) for name, points in history.curves.items() if points]
-    told += [("checkpoint", name, points) for name, points in history.measured.items() if points]
-    told.sort(
+    curves = [("progress", name, points) for name, points in history.curves.items() if points]
+    curves += [("checkpoint", name, points) for name, points in history.measured.items() if points]
+    curves.sort(
         key=lambda curve: (
             not is_loss(curve[1]),
             (curve[0] == "progress") != is_loss(curve[1]),
             curve[1] == phrases.SPEED,
         )
     )
-    kept, more = told[: bounds.curves], told[bounds.curves :]
+    kept, more = curves[: bounds.curves], curves[bounds.curves :]
     share = max(16, min(bounds.of_a_curve, bounds.points // max(1, len(kept))))
     first = min(bounds.of_a_curve, bounds.points // 10)
     return {
@@ -373,10 +374,10 @@ def _best(outcome: Outcome, history: History, job: TrainingJob | None) -> dict[s
     metric, mode = rule.get("metric"), rule.get("mode", "min")
     uri = outcome.seen.progress.best_checkpoint
     points = history.measured.get(str(metric), [])
-    said = next((s for s in reversed(history.saved) if s.uri and s.uri == uri), None)
-    if said is not None:
-        value = said.metrics.get(str(metric))
-        return {"step": said.step, "metric": metric, "mode": mode, "value": value, "uri": said.uri}
+    saved = next((s for s in reversed(history.saved) if s.uri and s.uri == uri), None)
+    if saved is not None:
+        value = saved.metrics.get(str(metric))
+        return {"step": saved.step, "metric": metric, "mode": mode, "value": value, "uri": saved.uri}
     if not points:
         return None
     step, value = (min if mode == "min" else max)(reversed(points), key=_value)
@@ -436,12 +437,12 @@ def _timeline(
         ],
         "tries": [
             {
-                "attempt": one.attempt,
-                "restart": one.restart,
-                "begin": round(one.began - zero, 3),
-                "end": round(one.ended - zero, 3),
+                "attempt": tried.attempt,
+                "restart": tried.restart,
+                "begin": round(tried.began - zero, 3),
+                "end": round(tried.ended - zero, 3),
             }
-            for one in read.tries[-bounds.tries :]
+            for tried in read.tries[-bounds.tries :]
         ],
         "tries_left_out": max(0, len(read.tries) - bounds.tries),
         "marks": marks[-bounds.marks :],
@@ -511,21 +512,21 @@ def _members(outcome: Outcome, read: Readings, zero: float, bounds: Bounds) -> d
     first = sorted(
         (m for m in shown if read.lines.get(m.name)), key=lambda m: (m != failing, m.rank != 0, _calm(m))
     )
-    told = {m.name: n for n, m in enumerate(first[: bounds.told])}
+    places = {m.name: n for n, m in enumerate(first[: bounds.quoted])}
     rows = []
     for member in shown:
         name, _, phase, code, restarts = phrases.member_row(member)
         # Error is Kubernetes' word for any exit code that is not 0.
-        why = member.reason if member.phase == "failed" and member.reason != "Error" else None
+        reason = member.reason if member.phase == "failed" and member.reason != "Error" else None
         # The first two are whom people look at.
-        most = 0 if name not in told else bounds.lines if told[name] < 2 else min(10, bounds.lines)
+        most = 0 if name not in places else bounds.lines if places[name] < 2 else min(10, bounds.lines)
         rows.append({
             "name": name,
             "group": member.group,
             "rank": member.rank,
             "node": nodes.get(name),
             "phase": phase,
-            "why": why,
+            "why": reason,
             "exit_code": None if code == "-" else int(code),
             "restarts": int(restarts),
             "started": None if member.started is None else round(member.started - zero, 3),
@@ -536,7 +537,7 @@ def _members(outcome: Outcome, read: Readings, zero: float, bounds: Bounds) -> d
                 {"attempt": of.attempt, "restart": of.restart, "lines": [*of.lines[-bounds.lines :]]}
                 for of in [*read.earlier.get(name, ())][: bounds.earlier]
             ],
-            "order": told.get(name),
+            "order": places.get(name),
         })  # fmt: skip
     return {"members": rows, "members_left_out": len(seen.members) - len(rows)}
 
@@ -576,7 +577,7 @@ def _job(job: TrainingJob | None) -> Any:
 
 
 def seconds_of(clock: Iterable[Sequence[float]], step: float) -> float | None:
-    """When a step was reported, in seconds since zero; None outside of what the clock of a page tells."""
+    """The time at which a step was reported, in seconds since zero; None outside of the clock of a page."""
     ticks = [(tick[0], tick[1]) for tick in clock]
     if not ticks or not ticks[0][0] <= step <= ticks[-1][0]:
         return None

@@ -151,20 +151,22 @@ def progress_phrase(seen: Observation, *, brief: bool = False) -> str:
     done = f" ({share:.0%})" if share is not None else ""
     parts = [step_phrase(seen.progress.step, seen.progress.total) + done]
     if not brief:
-        told = {name: value for name, value in seen.progress.metrics.items() if name != SPEED}
-        parts += [f"{name} {number(value)}" for name, value in _foremost(told, seen.progress.format).items()]
+        metrics = {name: value for name, value in seen.progress.metrics.items() if name != SPEED}
+        parts += [
+            f"{name} {number(value)}" for name, value in _foremost(metrics, seen.progress.format).items()
+        ]
         parts += [f"{pace:.3g} steps/s"] if pace is not None else []
     if rest and not state_of(seen).is_final:
         parts.append(f"{show_seconds(rest)} left")
     return ", ".join(parts)
 
 
-def _foremost(told: Mapping[str, Any], format: str | None) -> Mapping[str, Any]:
+def _foremost(metrics: Mapping[str, Any], format: str | None) -> Mapping[str, Any]:
     """The metrics of a line: all that a script reports; of those that a library prints the losses first."""
-    if not format or len(told) <= _MOST_TOLD:
-        return told
-    first = sorted(told, key=lambda name: "loss" not in name.lower())[:_MOST_TOLD]
-    return {name: told[name] for name in first}
+    if not format or len(metrics) <= _MOST_TOLD:
+        return metrics
+    first = sorted(metrics, key=lambda name: "loss" not in name.lower())[:_MOST_TOLD]
+    return {name: metrics[name] for name in first}
 
 
 _MOST_TOLD = 4
@@ -244,8 +246,8 @@ def first_failing(outcome: Outcome) -> MemberSeen | None:
     """
     by_name = {m.name: m for m in outcome.seen.members}
     blamed = (outcome.diagnoses[0].blame or "").split() if outcome.diagnoses else []
-    if found := next((name for word in blamed if (name := word.strip("(),;")) in by_name), None):
-        return by_name[found]
+    if first := next((name for word in blamed if (name := word.strip("(),;")) in by_name), None):
+        return by_name[first]
     failed = [m for m in outcome.seen.members if m.exit_code not in (None, 0)]
     return min(failed, key=lambda m: (m.ended or float("inf"), m.rank), default=None)
 

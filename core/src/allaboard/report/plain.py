@@ -40,12 +40,12 @@ class PlainView:
         self.reported: int | None = None
         self.reported_at = float("-inf")
         self.format = ""
-        self.told: set[Hashable] = set()
+        self.events_shown: set[Hashable] = set()
         self.taken: set[tuple[str, str | None]] = set()
         self.latest = 0.0
         self.ran = False
         self.notes: set[str] = set()
-        self.said = Said()
+        self.last_news = Said()
         self.line_at = float("-inf")
 
     def launched(self, handle: Handle) -> None:
@@ -53,7 +53,7 @@ class PlainView:
             self._line(line)
         self.notes.update(handle.notes)
         if handle.adopted or handle.hand_over:
-            self.told.update(event.identity for event in self.events())
+            self.events_shown.update(event.identity for event in self.events())
 
     def seen(self, seen: Observation) -> None:
         before, self.before = self.before, seen
@@ -61,11 +61,11 @@ class PlainView:
             if note not in self.notes:
                 self.notes.add(note)
                 self._line(note)
-        said = news(self.said, state_of(seen), kind_of_reason(seen), reason_of(seen), self.clock())
-        if said is not None or before is None or _signature(before) != _signature(seen):
+        latest = news(self.last_news, state_of(seen), kind_of_reason(seen), reason_of(seen), self.clock())
+        if latest is not None or before is None or _signature(before) != _signature(seen):
             lines = [*self._warnings(), *self._taken_away(before, seen)]
-            if said is not None:
-                self.said = said
+            if latest is not None:
+                self.last_news = latest
                 lines += self._state(seen)
             for when, text in sorted(lines, key=lambda line: line[0]):
                 self._at(when, text)
@@ -116,9 +116,9 @@ class PlainView:
 
     def _warnings(self) -> Iterator[tuple[float, str]]:
         for event in self.events():
-            if event.identity in self.told:
+            if event.identity in self.events_shown:
                 continue
-            self.told.add(event.identity)
+            self.events_shown.add(event.identity)
             taken = event.reason in phrases.TAKEN_AWAY
             if taken or (event.type == "Warning" and event.reason not in phrases.COVERED_BY_STATE):
                 reason = f"{event.reason}: " if taken else ""
@@ -131,8 +131,8 @@ class PlainView:
             is_new = member.reason in phrases.TAKEN_AWAY and (member.name, member.reason) not in known
             if is_new and member.phase != "running" and (member.name, member.reason) not in self.taken:
                 self.taken.add((member.name, member.reason))
-                said = f": {phrases.brief(member.said)}" if member.said else ""
-                yield member.ended or time.time(), f"{member.name}: {member.reason}{said}"
+                message = f": {phrases.brief(member.said)}" if member.said else ""
+                yield member.ended or time.time(), f"{member.name}: {member.reason}{message}"
 
     def _progress(self, seen: Observation) -> None:
         now, step = self.clock(), seen.progress.step
@@ -163,12 +163,12 @@ def launch_lines(handle: Handle, at: Place) -> list[str]:
 
 
 def warning_lines(handle: Handle) -> list[str]:
-    """What nobody may overlook."""
-    return [f"{WARNING}{words}" for words in handle.warnings]
+    """The warnings of a launch, one line each."""
+    return [f"{WARNING}{warning}" for warning in handle.warnings]
 
 
 def _signature(seen: Observation) -> tuple[object, ...]:
-    """What must change before the events are read again."""
+    """The parts of an observation whose change makes the view read the events again."""
     return (
         seen.conditions,
         seen.members,

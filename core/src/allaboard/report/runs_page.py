@@ -78,9 +78,9 @@ def _changes(runs: Sequence[Data]) -> str:
     for data in runs[1:]:
         if first["job_spec"] is None or data["job_spec"] is None:
             continue
-        found = differences(first["job_spec"], data["job_spec"])
-        rest = len(found) - _MOST_CHANGES
-        items = [*found[:_MOST_CHANGES], *([f"and {counted(rest, 'more change')}"] if rest > 0 else [])]
+        changes = differences(first["job_spec"], data["job_spec"])
+        rest = len(changes) - _MOST_CHANGES
+        items = [*changes[:_MOST_CHANGES], *([f"and {counted(rest, 'more change')}"] if rest > 0 else [])]
         body = "".join(f"<li>{escape(change)}</li>" for change in items) or "<li>nothing is different</li>"
         parts.append(f"<h3>{escape(data['run'])}</h3><ul>{body}</ul>")
     return section(f"What differs from {first['run']}", "".join(parts)) if parts else ""
@@ -126,13 +126,13 @@ def _trends(runs: Sequence[Data], metrics: Sequence[str], champions: Mapping[str
     axis = Axis("run", "run, oldest first", 1.0, float(max(2, len(runs))))
     series: list[tuple[str, list[tuple[float, float]]]] = []
     for name in metrics[:_MOST_METRICS]:
-        found = [
+        trends = [
             (float(n), float(m["value"]))
             for n, d in enumerate(runs, 1)
             for m in d["metrics"]
             if m["name"] == name
         ]
-        series.append((name, found))
+        series.append((name, trends))
     seconds = [(float(n), d["seconds"]) for n, d in enumerate(runs, 1) if d["seconds"] is not None]
     clock = time_axis(0.0, max((value for _, value in seconds), default=0.0))
     took = [(n, value / clock.per) for n, value in seconds]

@@ -119,14 +119,14 @@ def json_value(value: Any) -> Any:
 
 
 def supports_colour(stderr: bool = False) -> bool:
-    """Whether the stream shows colours: a terminal, and NO_COLOR is not set."""
+    """True if the stream shows colours: a terminal, and NO_COLOR is not set."""
     stream = sys.stderr if stderr else sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager
 def progress_bar(
-    what: str, show: Callable[[int], str], *, aside: bool
+    label: str, show: Callable[[int], str], *, aside: bool
 ) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar on stderr if it is a terminal, else nothing. Yields a function of (done, total)."""
     if aside or not sys.stderr.isatty():
@@ -142,7 +142,7 @@ def progress_bar(
         filled = f"{'━' * round(share * width):<{width}}" if total else "·" * width
         pace = done / max(1e-3, time.monotonic() - began)
         amount = f"{show(done)} of {show(total)}" if total else show(done)
-        line = f"{what}  {filled}  {amount}, {show(round(pace))}/s"
+        line = f"{label}  {filled}  {amount}, {show(round(pace))}/s"
         click.echo(f"\r{line:<{drawn}}", nl=False, err=True)
         drawn = len(line)
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from allaboard.job.training_job import UNLIMITED, TrainingJob, member_count
+from allaboard.runs.setup import setup_of
 from allaboard.text import units
 from allaboard.text.names import OBJECT_NAME_MAX, attempt_name, checkpoint_folder
 
@@ -106,7 +107,7 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Saving:
     """Checkpoints. ``uri`` is the run's own folder, and so is ``hot``, that of the second copy; ``every`` as
-    written: ``50`` steps or ``600s``.
+    written: ``50`` steps or ``600s``. ``format``: ``auto`` where those of other libraries are known, too.
     """
 
     uri: str
@@ -117,6 +118,7 @@ class Saving:
     start_from: str | None = None
     hot: str | None = None
     hot_every: str | None = None
+    format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Layout:
     """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
     ``trainers``: how many of the members, the first ones, train; None: all. ``name_max``: characters that
     the name of its objects may have. ``progress``: how its script prints progress, as the job says it.
+    ``inject``: members have the helper. ``setup``: of `allaboard.runs.setup`.
     """
 
     job: str
@@ -143,6 +146,8 @@ class Layout:
     trainers: int | None = None
     name_max: int = OBJECT_NAME_MAX
     progress: str | None = None
+    inject: bool = True
+    setup: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -246,8 +251,10 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         grace=units.seconds((job.get("spot") or {}).get("grace", 30)),
         engine_spec=job.get("engine_spec") or {},
         trainers=sum(group.replicas for group in groups) - helpers if helpers else None,
+        setup=setup_of(job.as_mapping()),
         name_max=engine.name_max({g.role: g.replicas for g in groups}, job.get("engine_spec") or {}),
         progress=job.get("progress"),
+        inject=job.get("inject") != "off",
     )
 
 
@@ -351,6 +358,7 @@ def saving_of(spec: Mapping[str, Any] | None, run: str, generation: int) -> Savi
         start_from=None if start == "none" else start,
         hot=f"{hot['folder'].rstrip('/')}/{own}" if hot else None,
         hot_every=_every(hot.get("every")),
+        format=spec.get("format"),
     )
 
 

@@ -201,6 +201,18 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """A reason to doubt a success. ``text``: one sentence; ``member``: the one that it is about; ``quote``:
+    the line that shows it, else empty; ``retryable``: another try may do better.
+    """
+
+    text: str
+    member: str
+    quote: str = ""
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """A limit that only a follower enforces. ``left``: seconds until it passes; act at zero and below.
     ``why``: the purpose in words. ``nudge``: the operator also knows the limit and may only need a wake-up.
@@ -443,6 +455,7 @@ class Observation:
     :param obstacle: what keeps members from starting, admitted or not.
     :param stall: that all members run and nothing moves.
     :param slow: that one rank is slower than the others.
+    :param doubts: reasons to doubt the success of a run that succeeded.
     :param phases: seconds in each phase so far; None for a phase that was not seen.
     :param queued_before: the seconds of ``admitted`` before the queue took the run back last. The clock of
         that phase does not count them.
@@ -454,6 +467,9 @@ class Observation:
     :param notes: sentences for people about the run.
     :param events: the events of the run; only where evidence was asked for.
     :param tails: the last lines of each member's log, by its name; only where evidence was asked for.
+    :param looked: when the run was looked at; only where evidence was asked for.
+    :param wrote: when each member wrote its last line, by its name and the clock of its node; only where
+        evidence was asked for.
     :param handed_over: whether the result of a run that succeeded was taken.
     :param objects: the objects behind the observation; None where nobody looked. It is never written down.
     """
@@ -483,6 +499,7 @@ class Observation:
     obstacle: Obstacle | None = None
     stall: Stall | None = None
     slow: Slow | None = None
+    doubts: tuple[Doubt, ...] = ()
     phases: Mapping[str, float | None] = field(default_factory=dict)
     queued_before: float = 0.0
     elsewhere: bool = False
@@ -492,6 +509,8 @@ class Observation:
     notes: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     tails: Mapping[str, str] = field(default_factory=dict)
+    looked: float | None = None
+    wrote: Mapping[str, float] = field(default_factory=dict)
     handed_over: bool = False
     objects: Objects | None = field(default=None, compare=False, repr=False)
 

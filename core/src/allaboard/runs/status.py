@@ -6,7 +6,7 @@ Restarting can stay beside them; after a resume the last condition is Suspended=
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from allaboard.errors import ExitCode
@@ -75,6 +75,8 @@ def has_released_slots(seen: Observation) -> bool:
     return seen.holds("Suspended") and not any(m.phase in holding for m in seen.members)
 
 
+DOUBTFUL = "success_doubtful"
+"""The flag of a run whose success is doubted, and the code of its diagnosis."""
 CLOCK_IDLE = "clock_training_idle"
 CLOCK_PATIENCE = 600.0
 
@@ -143,10 +145,16 @@ def summary(seen: Observation, diagnoses: tuple[Any, ...] = ()) -> dict[str, Any
         "checkpoints": {"latest": progress.checkpoint, "best": progress.best_checkpoint},
         "metrics": dict(progress.result if progress.result is not None else progress.metrics),
         "progress": {"step": progress.step, "total": progress.total, "lost_steps": progress.lost_steps},
-        "flags": list(seen.flags),
+        "flags": flags_of(seen, diagnoses),
         "diagnoses": [d.to_dict() for d in diagnoses],
         "progress_format": progress.format,
     }
+
+
+def flags_of(seen: Observation, diagnoses: Iterable[Any] = ()) -> list[str]:
+    """The flags of a run: those that its backend saw, and the doubt about its success."""
+    doubted = bool(seen.doubts) or any(d.code == DOUBTFUL for d in diagnoses)
+    return list(dict.fromkeys((*seen.flags, *((DOUBTFUL,) if doubted else ()))))
 
 
 def _rounded(value: float | None) -> float | None:

@@ -110,6 +110,10 @@ class Store(Protocol):
         """The store of what is below the folder ``prefix``."""
         ...
 
+    def above(self) -> Store:
+        """The store of the folder that holds this one. `BadInput` where there is none."""
+        ...
+
     def local_path(self, key: str = "") -> Path | None:
         """Path of the object on this machine's disk; None: the store is not a disk."""
         ...

@@ -143,6 +143,11 @@ class DiskStore:
     def below(self, prefix: str) -> DiskStore:
         return DiskStore(self._path(checked_prefix(prefix)), fence=self._fence, swept=self._swept)
 
+    def above(self) -> DiskStore:
+        if self._root == self._root.parent:
+            raise BadInput(f"store {self.uri!r}: no folder holds it; give a folder below it")
+        return DiskStore(self._root.parent)
+
     def local_path(self, key: str = "") -> Path:
         return self._path(checked_prefix(key))
 

@@ -268,6 +268,11 @@ class S3Store:
     def below(self, prefix: str) -> S3Store:
         return S3Store(self._bucket, self._full_key(checked_prefix(prefix)).rstrip("/"), self._environ)
 
+    def above(self) -> S3Store:
+        if not self._prefix:
+            raise BadInput(f"store {self.uri!r}: no prefix holds it; give one below it")
+        return S3Store(self._bucket, self._prefix.rpartition("/")[0], self._environ)
+
     def local_path(self, key: str = "") -> None:
         checked_prefix(key)
 

@@ -88,9 +88,9 @@ _STEP = 0.5
 _UNTIL_SIGKILL = 4.0
 _UNTIL_GONE = 90.0
 _DEFERRED_AGAIN = 5
-"""How often a worker that cannot reach the cluster returns the run to the triggerer, which waits."""
+"""Times that a worker which cannot reach the cluster returns the run to the triggerer, which waits."""
 _GIVEN_BACK = 10
-"""How often a worker that cannot see a local run returns it, until a triggerer gets it that can."""
+"""Times that a worker which cannot see a local run returns it, until a triggerer gets it that can."""
 
 
 class TrainingTask(Protocol):

@@ -35,8 +35,11 @@ class PromoteOperator(StoreOperator):
     :param single_writer: nobody else promotes into this store; required for a store without conditional
         writes.
 
-    Returns ``{"promoted", "verdict", "promotion", "champion", "problems"}``. A branch or a short circuit on
-    ``promoted`` makes later tasks depend on it.
+    :param despite_flags: promote a checkpoint whose run ended with flags, such as ``nan_loss`` or
+        ``success_doubtful``.
+
+    Returns ``{"promoted", "verdict", "promotion", "champion", "problems", "notes"}``. A branch or a short
+    circuit on ``promoted`` makes later tasks depend on it.
 
     An Asset among its ``outlets`` stands for the champion: it has an event when there is a new one, and none
     when the gate stayed shut or the candidate was the champion already. Its state holds the champion in
@@ -69,13 +72,14 @@ class PromoteOperator(StoreOperator):
         thresholds: Sequence[str] | str | Mapping[str, Any] = (),
         reason: str = "{{ dag.dag_id }} {{ run_id }}",
         single_writer: bool = False,
+        despite_flags: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.checkpoint, self.store, self.metrics = checkpoint, store, metrics
         self.metric, self.mode, self.better_by = metric, mode, better_by
         self.thresholds, self.reason = thresholds, reason
-        self.single_writer = single_writer
+        self.single_writer, self.despite_flags = single_writer, despite_flags
 
     def execute(self, context: Context) -> dict[str, Any]:
         from allaboard.promotion.champion import promote
@@ -96,8 +100,9 @@ class PromoteOperator(StoreOperator):
                 by=by,
                 reason=self.reason,
                 single_writer=self.single_writer,
+                despite_flags=self.despite_flags,
             )
-        for problem in decision.problems:
+        for problem in (*decision.notes, *decision.problems):
             self.log.warning("%s", problem)
         self.log.info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.verdict.reason)
         if decision.champion is not None:

@@ -1,4 +1,4 @@
-"""What Airflow's web pages show of trainings: an ASGI app that the API server mounts under `PREFIX`, and the
+"""Pages on trainings in Airflow's web pages: an ASGI app that the API server mounts under `PREFIX`, and the
 one file of browser code (``bundle.js``, made from provider/ui).
 
 Every component of Airflow imports the plugin, so nothing is imported here before the first request.

@@ -68,9 +68,13 @@ def build(database: Database | None = None) -> FastAPI:
 
     @app.get("/api/now")
     def now(request: Request, user: Any = signed_in) -> Response:
-        found = rows.unfinished(_dags_of(user))
-        seen = {dag for dag in {task.where.dag_id for task in found} if _may_see_tasks(request, dag, user)}
-        tasks = [task for task in found if task.where.dag_id in seen]
+        tasks_followed = rows.unfinished(_dags_of(user))
+        seen = {
+            dag
+            for dag in {task.where.dag_id for task in tasks_followed}
+            if _may_see_tasks(request, dag, user)
+        }
+        tasks = [task for task in tasks_followed if task.where.dag_id in seen]
         return _json(request, now_of(tasks, time.time(), pages))
 
     @app.get("/bundle.js")
@@ -82,7 +86,7 @@ def build(database: Database | None = None) -> FastAPI:
 
 
 def _guard(dag_id: str | None = None) -> Any:
-    """Whether a user may see the task instances of a DAG, by default of the one in the address."""
+    """True if a user may see the task instances of a DAG, by default of the one in the address."""
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.api_fastapi.core_api.security import requires_access_dag
 
@@ -120,7 +124,7 @@ def _html(request: Request, where: Where, drawn: Drawn) -> Response:
 
 
 _NOT_DRAWN = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
-"""What drawing a snapshot ends with that some task made up."""
+"""Exceptions that a snapshot raises which some task made up."""
 
 
 class Drawn(NamedTuple):
@@ -133,15 +137,15 @@ class Drawn(NamedTuple):
     every: float | None
 
 
-def draw(told: Mapping[str, Any]) -> Drawn:
+def draw(page: Mapping[str, Any]) -> Drawn:
     """``told``: of `page_of`."""
-    run, live = told["run"], told["source"] == "live"
+    run, live = page["run"], page["source"] == "live"
     if run is None:
-        over = told["task"]["state"] in ENDED_STATES
-        return Drawn("Training", nothing("No training here", told["empty"]), None if over else 10.0)
+        over = page["task"]["state"] in ENDED_STATES
+        return Drawn("Training", nothing("No training here", page["empty"]), None if over else 10.0)
     every = None if run["is_final"] else 4.0 if live else 10.0
     try:
-        return Drawn(*run_content(run, live=live and every is not None, note=told["note"]), every)
+        return Drawn(*run_content(run, live=live and every is not None, note=page["note"]), every)
     except (
         ArithmeticError,
         AttributeError,

@@ -32,8 +32,8 @@ _LONGEST_REASON = 300
 
 
 def now_of(tasks: list[Task], now: float, cache: Cache) -> dict[str, Any]:
-    """What these task instances train now: a line for each, those that wait first; and the queues of the
-    places where they do.
+    """The trainings of these task instances: a line for each, those that wait first; and the queues of their
+    places.
     """
     end = time.monotonic() + _LOOKING
     rows: list[dict[str, Any]] = []
@@ -46,13 +46,13 @@ def now_of(tasks: list[Task], now: float, cache: Cache) -> dict[str, Any]:
             place = str(named.get("connection")) if named.get("cluster") else None
             by_place.setdefault(place, []).append(task)
     for connection, those in by_place.items():
-        found, there = _look(connection, those, end, now, cache)
-        rows += found
+        looked, there = _look(connection, those, end, now, cache)
+        rows += looked
         queues += there
     rows.sort(key=lambda row: (row["held_by"] is None, row["dag_id"], row["run_id"], row["task_id"]))
     # Two connections may lead to one namespace.
-    told = list({(q["server"], q["where"], q["kind"], q["name"]): q for q in queues}.values())
-    return {"version": VERSION, "looked_at": now, "runs": rows, "queues": told}
+    distinct = list({(q["server"], q["where"], q["kind"], q["name"]): q for q in queues}.values())
+    return {"version": VERSION, "looked_at": now, "runs": rows, "queues": distinct}
 
 
 def _look(
@@ -63,7 +63,7 @@ def _look(
     """
     rows: list[dict[str, Any]] = []
     queues: list[dict[str, Any]] = []
-    why = "there was no time to look"
+    reason = "there was no time to look"
     try:
         with opened(named_run(tasks[0].named) or {}) as place:
             backend = place.backend
@@ -81,8 +81,8 @@ def _look(
             ):
                 queues = _queues(backend, connection, cache)
     except Exception as error:
-        why = words_of(error)
-    return [*rows, *(_row(task, None, now, why) for task in tasks[len(rows) :])], queues
+        reason = words_of(error)
+    return [*rows, *(_row(task, None, now, reason) for task in tasks[len(rows) :])], queues
 
 
 def _row(task: Task, seen: Observation | None, now: float, note: str | None = None) -> dict[str, Any]:
@@ -110,10 +110,10 @@ FOLLOWED = ("running", "deferred", "restarting")
 """States of a task whose run somebody follows, or is about to."""
 
 
-def _row_elsewhere(task: Task, now: float, why: str) -> dict[str, Any]:
+def _row_elsewhere(task: Task, now: float, reason: str) -> dict[str, Any]:
     """A run that cannot be seen from here, as its task left it last."""
     named = named_run(task.named) or {}
-    row, left = _row(task, None, now, why), unpack(task.left)
+    row, left = _row(task, None, now, reason), unpack(task.left)
     if left is None or left["run"] != named.get("run"):
         return row
     progress = left["progress"]
@@ -154,14 +154,14 @@ def _queues(backend: Backend, connection: str | None, cache: Cache) -> list[dict
     def read() -> tuple[list[dict[str, Any]], float]:
         began = time.monotonic()
         try:
-            found, _ = on_cluster.queues()
+            queues, _ = on_cluster.queues()
         except AllaboardError:
-            found = []
-        told = queues_shown(found, f"namespace {api.namespace}", api.server)
-        return told, max(_QUEUES, SHARE * (time.monotonic() - began))
+            queues = []
+        shown = queues_shown(queues, f"namespace {api.namespace}", api.server)
+        return shown, max(_QUEUES, SHARE * (time.monotonic() - began))
 
-    told: list[dict[str, Any]] = cache.get(("queues", connection, api.server, api.namespace), read)
-    return told
+    shown: list[dict[str, Any]] = cache.get(("queues", connection, api.server, api.namespace), read)
+    return shown
 
 
 def _slots() -> list[Queue]:

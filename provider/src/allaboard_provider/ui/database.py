@@ -1,5 +1,5 @@
-"""What the pages ask of Airflow's database: task instances, and the XComs that our tasks leave. Bounded
-reads, each in a short session of its own, so that none is held while a cluster is asked.
+"""Reads of Airflow's database for the pages: task instances, and the XComs that our tasks leave. Each is
+bounded and has a short session of its own, so that no session is held while a cluster is asked.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class Database:
                 .order_by(XComModel.dag_run_id.desc())
                 .limit(MOST_TASKS)
             )
-            found = {Where(dag_id, *row) for row in session.execute(ours).all()}
-            tasks = _read(session, dag_id, [row[0] for row in runs], found)
+            places = {Where(dag_id, *row) for row in session.execute(ours).all()}
+            tasks = _read(session, dag_id, [row[0] for row in runs], places)
         order = {run: n for n, run in enumerate(reversed([row[1] for row in runs]))}
-        told = [_with_time(task, due.get(task.where.run_id)) for task in tasks]
-        told.sort(
+        dated = [_with_time(task, due.get(task.where.run_id)) for task in tasks]
+        dated.sort(
             key=lambda task: (order.get(task.where.run_id, -1), task.where.task_id, task.where.map_index)
         )
-        return told, int(count)
+        return dated, int(count)
 
     def unfinished(self, dag_ids: Collection[str]) -> list[Task]:
         """The task instances of these DAGs that follow a run now, newest first, with their snapshots."""
@@ -143,11 +143,11 @@ class Database:
         ]
 
 
-def _read(session: Any, dag_id: str, dag_runs: Sequence[int], found: Collection[Where]) -> list[Task]:
+def _read(session: Any, dag_id: str, dag_runs: Sequence[int], places: Collection[Where]) -> list[Task]:
     """These task instances with all that they left, in two questions."""
-    if not found:
+    if not places:
         return []
-    names = {where.task_id for where in found}
+    names = {where.task_id for where in places}
     rows = session.execute(
         select(
             XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.key, XComModel.value
@@ -167,13 +167,13 @@ def _read(session: Any, dag_id: str, dag_runs: Sequence[int], found: Collection[
         ).where(
             TaskInstance.dag_id == dag_id,
             TaskInstance.task_id.in_(names),
-            TaskInstance.run_id.in_({where.run_id for where in found}),
+            TaskInstance.run_id.in_({where.run_id for where in places}),
         )
     ).all()  # fmt: skip
     return [
         Task(where, _word(row[3]), row[4], int(row[5] or 0), **_values(left.get(where, ())))
         for row in states
-        if (where := Where(dag_id, *row[:3])) in found
+        if (where := Where(dag_id, *row[:3])) in places
     ]
 
 

@@ -26,8 +26,10 @@ def models_of(dag_id: str, tasks: Sequence[Task], dag_runs: int, now: float) -> 
     """``runs``: oldest first; ``promotions``: newest first; ``champion``: the newest of each store."""
     runs = [row for task in tasks if (row := _run(task)) is not None]
     stores = _stores(tasks)
-    promotions = [one for store in stores for one in store["promotions"]]
-    numbers = {one["run"]: one["number"] for one in reversed(promotions) if one["run"]}
+    promotions = [promotion for store in stores for promotion in store["promotions"]]
+    numbers = {
+        promotion["run"]: promotion["number"] for promotion in reversed(promotions) if promotion["run"]
+    }
     for row in runs:
         row["promotion"] = numbers.get(row["run"])
     return {
@@ -50,16 +52,16 @@ def _run(task: Task) -> dict[str, Any] | None:
     named = named_run(task.named)
     if named is None:
         return None
-    told = task.result if isinstance(task.result, Mapping) and "state" in task.result else None
-    left = unpack(task.left) if told is None else None
+    result = task.result if isinstance(task.result, Mapping) and "state" in task.result else None
+    left = unpack(task.left) if result is None else None
     metrics: dict[str, Any] = {}
-    if told is not None and isinstance(told.get("metrics"), Mapping):
-        metrics = {str(n): v for n, v in told["metrics"].items() if is_number(str(n), v)}
+    if result is not None and isinstance(result.get("metrics"), Mapping):
+        metrics = {str(n): v for n, v in result["metrics"].items() if is_number(str(n), v)}
     elif left is not None:
-        found = [m for m in left["metrics"] if isinstance(m, Mapping) and is_number("", m.get("value"))]
-        metrics = {str(m.get("name")): m["value"] for m in found}
+        measured = [m for m in left["metrics"] if isinstance(m, Mapping) and is_number("", m.get("value"))]
+        metrics = {str(m.get("name")): m["value"] for m in measured}
     short = {n[:_LONGEST]: v for n, v in [*metrics.items()][:_METRICS]}
-    state = told["state"] if told is not None else left["state"] if left is not None else None
+    state = result["state"] if result is not None else left["state"] if left is not None else None
     return {
         "dag_run": task.where.run_id,
         "after": task.after,
@@ -87,11 +89,11 @@ def _stores(tasks: Iterable[Task]) -> list[dict[str, Any]]:
     """The promotions of each store, as the last task that promoted there read them."""
     stores: dict[str, dict[str, Any]] = {}
     for task in tasks:
-        told = task.promotion
-        if not isinstance(told, Mapping) or told.get("version") != VERSION:
+        promoted = task.promotion
+        if not isinstance(promoted, Mapping) or promoted.get("version") != VERSION:
             continue
-        name, rows = str(told.get("store"))[:_LONGEST], told.get("promotions")
-        read_at = told.get("read_at")
+        name, rows = str(promoted.get("store"))[:_LONGEST], promoted.get("promotions")
+        read_at = promoted.get("read_at")
         if not isinstance(rows, list) or not isinstance(read_at, (int, float)):
             continue
         known = [_promotion(row, name) for row in rows if isinstance(row, Mapping)]
@@ -99,7 +101,7 @@ def _stores(tasks: Iterable[Task]) -> list[dict[str, Any]]:
             stores[name] = {
                 "store": name,
                 "read_at": float(read_at),
-                "metric": told.get("metric") if isinstance(told.get("metric"), str) else None,
+                "metric": promoted.get("metric") if isinstance(promoted.get("metric"), str) else None,
                 "promotions": [row for row in known if row is not None],
             }
     return [*stores.values()]

@@ -1,7 +1,7 @@
-"""What is told of a task's run: read where it lives, else from the snapshot that the task left.
+"""Reading of a task's run for its pages: where the run lives, else from the snapshot that the task left.
 
-A task may name any run in its XCom, also that of a DAG whose readers are others. So a run is told only if its
-own record says that it belongs to this very task instance.
+A task may name any run in its XCom, also that of a DAG whose readers are others. So a run is shown only if
+its own record says that it belongs to this very task instance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from allaboard.text.names import why_not_an_object_name
 from allaboard.text.printable import visible
 from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment
 from allaboard_provider.identity import is_of_task
-from allaboard_provider.pages import Output, last_seen, outcome_of, seen_at, told, unpack, words_of
+from allaboard_provider.pages import Output, last_seen, outcome_of, page_value, seen_at, unpack, words_of
 from allaboard_provider.places import Place, ThisMachine, place_of
 from allaboard_provider.ui.database import Task, Where, named_run
 
@@ -118,13 +118,13 @@ def _read(
     try:
         run = _live(task, named, now, outputs)
     except Exception as error:
-        why = words_of(error).rstrip(".")
+        reason = words_of(error).rstrip(".")
         if left is None:
-            return ("none", None, why), _FRESH
+            return ("none", None, reason), _FRESH
         host = host_of(named)
-        told = last_seen(left, host, task.state)
-        note = f"As it was at {seen_at(left)}; it cannot be read from here now: {why}"
-        return ("snapshot", told, note), _FRESH
+        seen = last_seen(left, host, task.state)
+        note = f"As it was at {seen_at(left)}; it cannot be read from here now: {reason}"
+        return ("snapshot", seen, note), _FRESH
     seconds = _KEPT if run["is_final"] else max(_FRESH, SHARE * (time.monotonic() - began))
     return ("live", run, None), seconds
 
@@ -136,7 +136,7 @@ def _live(task: Task, named: Mapping[str, Any], now: float, outputs: Cache) -> d
         seen = seen_of(backend, named, task.where, evidence=True)
         output: Output = outputs.get((task.where, seen.run, seen.uid), lambda: (Output(), _REMEMBERED))
         with output.lock:
-            return told(
+            return page_value(
                 backend, outcome_of(seen), now,
                 at=place.at, bounds=PAGE, kind=kind, seconds=_READING, output=output,
             )  # fmt: skip

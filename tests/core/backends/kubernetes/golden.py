@@ -88,6 +88,7 @@ EVERY: dict[str, Any] = {
     "elastic": None,
     "image_pull_policy": "if_not_present",
     "host_network": True,
+    "inject": "off",
     "resources": {
         **WHOLE["resources"],
         "mig": "1g.10gb",
@@ -128,6 +129,7 @@ EVERY: dict[str, Any] = {
         {"mount": "/photos", "volume": {"csi": {"driver": "s3.csi.aws.com"}}},
     ],
     "service_account": "trainer",
+    "progress": "off",
     "secrets": [*WHOLE["secrets"], {"name": "wandb", "mount": "/etc/wandb"}],
     "engine_spec": {"runPolicy": {"managedBy": "kubeflow.org/training-operator"}},
     "fit": "strict",

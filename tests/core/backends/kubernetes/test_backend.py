@@ -100,8 +100,10 @@ def test_the_record_comes_first_is_owned_by_nobody_and_knows_the_job(
     assert [r for r in cluster.requests if r[0] not in ("get", "list") and "leases" not in r[1]] == [
         ("create", "configmaps", f"allaboard-{handle.run}"),
         ("create", "configmaps", f"{handle.run}-code"),
+        ("create", "configmaps", f"{handle.run}-helper"),
         ("create", "pytorchjobs.kubeflow.org", handle.run),
         ("patch", "configmaps", f"{handle.run}-code"),
+        ("patch", "configmaps", f"{handle.run}-helper"),
         ("replace", "configmaps", f"allaboard-{handle.run}"),
     ]
     job, code = cluster.one(PYTORCHJOBS, handle.run), cluster.one(CONFIGMAPS, f"{handle.run}-code")
@@ -135,13 +137,44 @@ def test_a_client_that_dies_leaves_no_claim_behind(at: int) -> None:
     assert len(claims[0]["metadata"]["ownerReferences"]) == 1
 
 
-def test_a_fresh_key_takes_three_requests(cluster: FakeCluster) -> None:
+def test_a_fresh_key_takes_five_requests_or_three_without_the_helper(cluster: FakeCluster) -> None:
     cluster.backend().launch(a_plan("once/abc"), replace(ME, kind="detached"))
-    assert [verb for verb, _, _ in cluster.requests][:3] == ["create", "create", "replace"]
-    assert cluster.requests[3:] == [
-        ("list", "configmaps", ""),
-        ("list", "leases.coordination.k8s.io", ""),
-    ], "and, once it is started, two that look for records past their age and for Leases of the dead"
+    with_helper = ["create", "create", "create", "patch", "replace"]
+    assert [verb for verb, _, _ in cluster.requests][:5] == with_helper
+    other = FakeCluster()
+    other.backend().launch(a_plan("once/abc", inject="off"), replace(ME, kind="detached"))
+    assert [verb for verb, _, _ in other.requests][:3] == ["create", "create", "replace"]
+    assert (
+        cluster.requests[5:]
+        == other.requests[3:]
+        == [
+            ("list", "configmaps", ""),
+            ("list", "leases.coordination.k8s.io", ""),
+        ]
+    ), "and, once it is started, two that look for records past their age and for Leases of the dead"
+
+
+def test_a_run_of_a_release_without_the_helper_goes_on(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is adopted as it is. One whose client died before there was a job gets the helper."""
+    other, prepare = FakeCluster(), "allaboard.backends.kubernetes.lifecycle.prepare.helper_files"
+    with monkeypatch.context() as older:
+        older.setattr(prepare, lambda asks: {})
+        first = cluster.backend().launch(a_plan(), ME)
+        running(cluster, cluster.backend(), first.run)
+        with suppress(Died, BackendUnreachable):
+            other.backend({1: "die-after"}).launch(a_plan(), ME)
+    assert cluster.one(CONFIGMAPS, f"{first.run}-helper") is None
+    again = cluster.backend().launch(a_plan(), ME)
+    assert again.adopted and again.attempt == 1 and cluster.one(CONFIGMAPS, f"{first.run}-helper") is None
+    handle = other.backend().launch(a_plan(), ME)
+    helper = other.one(CONFIGMAPS, f"{handle.run}-helper")
+    assert helper is not None and len(helper["metadata"]["ownerReferences"]) == 1
+    for place, run in ((cluster, first.run), (other, handle.run)):
+        place.backend().stop(place.backend().launch(a_plan(), ME), ME, "me", "enough")
+        place.tick(60)
+        assert place.one(CONFIGMAPS, f"{run}-helper") is None
 
 
 def test_live_the_same_owner_and_a_crashed_one_are_adopted(cluster: FakeCluster) -> None:

@@ -130,7 +130,7 @@ def test_a_key_pair_without_keys_is_made_anew(with_keys: Plan) -> None:
     """As somebody made it who applied what was rendered."""
     cluster, plan = FakeCluster(), with_keys
     with suppress(Died):
-        cluster.backend({5: "die-after"}, facts=FACTS).launch(plan, Owner("me"))
+        cluster.backend({6: "die-after"}, facts=FACTS).launch(plan, Owner("me"))
     (secret,) = cluster.all(SECRETS)
     cluster.client().patch(SECRETS, secret["metadata"]["name"], {"data": None})
     cluster.backend(facts=FACTS).launch(plan, Owner("you"))

@@ -765,5 +765,5 @@ def test_where_nobody_looked_in_time_that_is_said(cluster: FakeCluster) -> None:
     assert state_of(cluster.backend().observe(run)) is State.SUCCEEDED
     items = [one for one in cluster.backend().logs(run, Selection()) if isinstance(one, LogLine)]
     said = {one.member: one.text for one in items if one.gap is not None}
-    words = "what it wrote is lost: its pod was gone before anybody looked at it"
+    words = "its log is lost: its pod was gone before anybody looked at it"
     assert said == {"worker-0": words, "worker-1": words}

@@ -21,7 +21,7 @@ from allaboard.backends.kubernetes.observe.containers import ContainerRun
 from allaboard.backends.kubernetes.stacks.asking import (
     NO_ALLABOARD,
     PRINTED,
-    Told,
+    StacksSeen,
     _script,
     ask_stacks,
     command,
@@ -33,7 +33,10 @@ from allaboard.cli import app
 from allaboard.cli.place import Place
 from allaboard.diagnosis.stacks import cause_of_hang
 from allaboard.diagnosis.stragglers import LOOKS
+from allaboard.runs.observation import State
+from allaboard.runs.status import state_of
 from allaboard.testing import FakeCluster
+from tests.core.backends.kubernetes.test_backend import ME, a_plan
 from tests.core.backends.kubernetes.test_backend import cluster as cluster_of
 from tests.core.backends.kubernetes.test_hang import later, stands
 
@@ -106,7 +109,7 @@ def run_script(run: str = RUN, path: str = os.defpath, rounds: int = 0) -> Execu
 @LINUX
 def test_the_script_says_where_the_processes_of_its_run_are(started: list[subprocess.Popen[str]]) -> None:
     told = read(run_script(), 3, a_member())
-    assert told.why is None
+    assert told.reason is None
     assert [(one.rank, one.frames[0].place, one.frames[0].function, one.state) for one in told.looks] == [
         (0, "load.py:4", "load", "S"),
         (1, "step.py:4", "step", "S"),
@@ -186,7 +189,7 @@ def test_py_spy_of_the_image_reads_who_was_not_started_to_answer(tmp_path: Path)
 @LINUX
 @pytest.mark.parametrize("run", ["another-run", ""])
 def test_others_are_left_alone(started: list[subprocess.Popen[str]], run: str) -> None:
-    assert read(run_script(run), 0, a_member()) == Told(why=NO_ALLABOARD)
+    assert read(run_script(run), 0, a_member()) == StacksSeen(reason=NO_ALLABOARD)
     assert all(process.poll() is None for process in started)
 
 
@@ -195,7 +198,7 @@ def test_who_was_not_started_to_answer_goes_on(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "ALLABOARD_RUN": RUN}
     process = subprocess.Popen(["sleep", "60"], env=environ)
     try:
-        assert read(run_script(), 0, a_member()).why == NO_ALLABOARD
+        assert read(run_script(), 0, a_member()).reason == NO_ALLABOARD
         assert process.poll() is None
     finally:
         process.kill()
@@ -235,15 +238,16 @@ HOSTILE = [
 @pytest.mark.parametrize("out", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_container_that_prints_anything_is_one_that_told_nothing(out: bytes) -> None:
     told = read(Executed(0, out), 0, a_member())
-    assert told.looks == () and told.why is not None and "pod worker-0 did not tell its stacks" in told.why
+    reason = told.reason or ""
+    assert told.looks == () and "pod worker-0 did not give its stacks" in reason
 
 
 def test_a_container_without_python_is_said() -> None:
     trouble = 'exec failed: exec: "python3": executable file not found in $PATH'
     for ended in (Executed(None, trouble=trouble), Executed(127, err=b"sh: python3: not found\n")):
-        why = read(ended, 0, a_member()).why
+        why = read(ended, 0, a_member()).reason
         assert why is not None and "container pytorch of pod worker-0 has no python3" in why
-    assert "exit code 3" in (read(Executed(3), 0, a_member()).why or "")
+    assert "exit code 3" in (read(Executed(3), 0, a_member()).reason or "")
 
 
 def test_messages_are_read_by_their_channel_up_to_a_limit() -> None:
@@ -278,6 +282,24 @@ def test_the_rank_that_holds_up_the_others_is_said(cluster: FakeCluster) -> None
     assert cluster.requests.count(("exec", "pods", f"{run}-worker-0")) == asked == 1
 
 
+@pytest.mark.parametrize(("busy", "hangs"), [(0.0, True), (0.9, False)])
+def test_before_the_first_line_several_looks_must_show_a_hang(
+    cluster: FakeCluster, busy: float, hangs: bool
+) -> None:
+    backend = cluster.backend()
+    run = backend.launch(a_plan(policy={"hang": {"after": "1m", "then": "fail"}}), ME).run
+    cluster.tick(3)
+    assert state_of(backend.observe(run)) is State.RUNNING
+    cluster.executed[f"{run}-master-0"] = printed(look(rank=0, text=REDUCES))
+    cluster.executed[f"{run}-worker-0"] = printed(look(rank=1, busy=busy))
+    seen = [later(cluster, backend, run, 65) for _ in range(8)]
+    stalls = [each.stall for each in seen]
+    assert stalls[:2] == [None, None] and (stalls[-1] is not None) is hangs, stalls
+    if hangs:
+        assert stalls[-1] is not None and stalls[-1].blame == "rank 1"
+        assert seen[-1].limit is not None and seen[-1].limit.left <= 0
+
+
 def test_without_the_right_it_says_what_to_grant(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     run = stands(cluster, backend, after="5m")
@@ -305,7 +327,7 @@ def test_one_member_that_cannot_be_asked_keeps_no_other_from_telling(cluster: Fa
     tries = [ContainerRun(p, p, p, "pytorch", False, p, n, 0, False, True, False) for n, p in enumerate(pods)]
     told = ask_stacks(backend.api, tries)
     assert [one.member for one in told.looks] == [f"{run}-worker-0"]
-    assert told.why is not None and "a webhook says no" in told.why
+    assert told.reason is not None and "a webhook says no" in told.reason
     assert cause_of_hang(told.looks) is not None
 
 
@@ -313,10 +335,10 @@ def test_the_doctor_asks_only_of_what_is_silent(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     run = stands(cluster, backend)
     cluster.executed[f"{run}-worker-0"] = printed(look(rank=1))
-    assert backend.standing(run, 30.0).told == Told()
+    assert backend.standing(run, 30.0).stacks == StacksSeen()
     cluster.tick(60)
     stood = backend.standing(run, 30.0)
-    assert stood.silent == pytest.approx(60.0, abs=2.0) and len(stood.told.looks) == 1
+    assert stood.silent == pytest.approx(60.0, abs=2.0) and len(stood.stacks.looks) == 1
 
 
 # --- the verbs ----------------------------------------------------------------------------------------------
@@ -374,4 +396,4 @@ def test_the_doctor_says_what_to_grant(cluster: FakeCluster, verbs: Callable[...
     cluster.tick(60)
     said = json.loads(verbs("doctor", run, "--json"))
     assert "allaboard cluster --rbac stacks -n default" in said["no_stacks"]
-    assert "no stacks  their stacks may not be asked for" in verbs("doctor", run)
+    assert "no stacks  their stacks may not be read" in verbs("doctor", run)

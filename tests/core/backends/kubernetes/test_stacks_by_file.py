@@ -25,7 +25,7 @@ from allaboard.backends.kubernetes.operations.observe import HANG_EVERY
 from allaboard.backends.kubernetes.stacks import by_file, script
 from allaboard.backends.kubernetes.stacks.by_file import answer_in
 from allaboard.backends.local.supervisor.environment import STARTUP
-from allaboard.diagnosis.stacks import Told
+from allaboard.diagnosis.stacks import StacksSeen
 from allaboard.render import labels
 from allaboard.testing import FakeCluster
 from allaboard.text.reportline import is_answer
@@ -81,7 +81,7 @@ class Container:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
-    def ask(self, word: str) -> Told:
+    def ask(self, word: str) -> StacksSeen:
         self.asked.write_text(word)
         lines: list[str] = []
         while not lines or '"told":' not in lines[-1]:
@@ -118,7 +118,7 @@ def listeners() -> list[int]:
 def test_members_answer_in_their_log_where_they_are(container: Container) -> None:
     for word in ("1764064800", "1764064900"):
         told = container.ask(word)
-        assert told.why is None
+        assert told.reason is None
         places = {one.rank: one.frames[0].place for one in told.looks if one.rank is not None}
         assert places == {0: "load.py:4", 1: "step.py:4"}
         assert len(told.looks) == 3, "the launcher, too"
@@ -297,7 +297,7 @@ def test_the_doctor_waits_for_the_answer(cluster: FakeCluster) -> None:
     backend.api.pause = pause
     cluster.tick(60)
     stood = backend.standing(run, 30.0)
-    assert [one.rank for one in stood.told.looks] == [0, 1] and stood.told.why is None
+    assert [one.rank for one in stood.stacks.looks] == [0, 1] and stood.stacks.reason is None
     assert stood.silent is not None and stood.silent >= 60
 
 
@@ -305,8 +305,8 @@ def test_the_doctor_says_who_has_not_answered(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     run = stands(cluster, backend, ask="file")
     cluster.tick(60)
-    told = backend.standing(run, 30.0).told
-    assert told.looks == () and "2 of 2 members have not answered" in (told.why or "")
+    told = backend.standing(run, 30.0).stacks
+    assert told.looks == () and "2 of 2 members have not answered" in (told.reason or "")
 
 
 def test_what_was_asked_a_moment_ago_is_not_asked_again(cluster: FakeCluster) -> None:
@@ -315,4 +315,4 @@ def test_what_was_asked_a_moment_ago_is_not_asked_again(cluster: FakeCluster) ->
     later(cluster, backend, run, 400)
     answer(cluster, run)
     another = cluster.backend()
-    assert len(another.standing(run).told.looks) == 2
+    assert len(another.standing(run).stacks.looks) == 2

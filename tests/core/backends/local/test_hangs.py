@@ -13,6 +13,7 @@ from allaboard.diagnosis import diagnose
 from allaboard.follow.loop import Outcome
 from allaboard.runs.observation import Owner, State
 from allaboard.runs.status import state_of, summary
+from tests.core.backends.local import silent
 from tests.core.backends.local.hangs import all_told, good_enough, some_hangs, table
 from tests.core.backends.local.healthy import table as table_of_healthy
 from tests.core.backends.local.healthy import watch
@@ -148,6 +149,42 @@ def test_hangs_at_random_places_are_told_soon_with_rank_and_line(
 ) -> None:
     told = [*all_told(backend, tmp_path, [*some_hangs(how_many, 7)], time.monotonic() + 1900)]
     assert len(told) == how_many and good_enough(told), "\n".join([*table(told), *(str(one) for one in told)])
+
+
+MUTE = """
+import os, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "1":
+    time.sleep(600)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_gang_that_hangs_in_its_first_collective_without_a_word_is_ended(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    policy = {"hang": {"after": "5s", "then": "fail"}}
+    run = backend.launch(a_plan(tmp_path, MUTE, workers=2, policy=policy), Owner("test")).run
+    last = ended(backend, run)
+    assert state_of(last) is State.FAILED
+    assert "rank 1 has not entered all_reduce number 1" in diagnose(last)[0].summary
+
+
+@pytest.mark.parametrize(
+    "how_many",
+    [pytest.param(9, marks=pytest.mark.thorough), pytest.param(100, marks=pytest.mark.endurance)],
+)
+@pytest.mark.timeout(5000)
+def test_silent_gangs_are_told_when_they_hang_and_left_alone_when_not(
+    backend: LocalBackend, tmp_path: Path, how_many: int
+) -> None:
+    after = silent.AFTER if how_many > 9 else 8.0
+    several = [*silent.gangs(how_many, 7)]
+    watched = [*silent.watch_all(backend, tmp_path, several, after, time.monotonic() + 4900)]
+    text, good = silent.figures(watched)
+    assert len(watched) == len(several) and good, "\n".join([text, *map(str, watched)])
 
 
 @pytest.mark.endurance

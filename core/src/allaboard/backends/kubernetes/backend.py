@@ -1,8 +1,8 @@
-"""The Kubernetes backend: runs as job objects of the operators that the cluster has. What `KubernetesBackend`
-does is in `operations`; `AsyncKubernetesBackend` is the part of it that a triggerer awaits.
+"""The Kubernetes backend: runs as job objects of the operators that the cluster has. The work of
+`KubernetesBackend` is in `operations`; `AsyncKubernetesBackend` is the part of it that a triggerer awaits.
 
 All state is on the cluster: the run record, the job with its labels, the pods. Either backend may be made
-anew at any time, in any process that may speak to the cluster, and goes on.
+anew at any time, in any process with access to the cluster, and goes on.
 """
 
 from __future__ import annotations
@@ -80,18 +80,18 @@ T = TypeVar("T")
 THREADS = 16
 """Operations of a triggerer that are carried out at the same time on one cluster."""
 IN_FLIGHT = 32
-"""Requests of theirs that are under way: some ask side by side."""
+"""Requests of all these operations at the same time: some send several."""
 SECONDS = 60.0
-"""For one operation of a triggerer, from the moment that it is asked for."""
+"""For one operation of a triggerer, from its call on."""
 LINES = 1000
 """Lines of a log that are handed on at once."""
 PACE = FollowPolicy(poll=30.0, unreachable=10)
-"""Followers are woken; they poll for what no wake tells. Each poll is patient by itself."""
+"""Followers are woken; they poll for changes that bring no wake. Each poll is patient by itself."""
 
 
 def _alarm_for(stored: Stored, on_alarm: Callable[[PodAlarm], None]) -> Callable[[PodAlarm], None]:
-    """What hears of pods of this run whose logs may be gone a moment later: of those that fail or are being
-    deleted, and of those that are done where the operator deletes these, too.
+    """Filter in front of ``on_alarm``, for pods of this run whose logs may be gone a moment later: those that
+    fail or are being deleted, and those that are done where the operator deletes these, too.
     """
     return partial(_of_leaving, on_alarm, takes_rank_0(stored), bool(stored.layout.get("elastic")))
 
@@ -99,8 +99,8 @@ def _alarm_for(stored: Stored, on_alarm: Callable[[PodAlarm], None]) -> Callable
 def _of_leaving(
     on_alarm: Callable[[PodAlarm], None], takes_done: bool, elastic: bool, alarm: PodAlarm
 ) -> None:
-    """An elastic gang has succeeded with any one member: rank 0's pod is deleted next, and may be gone before
-    its own row says so.
+    """Pass on the alarm of a pod that leaves. An elastic gang succeeds with any member: rank 0's pod is
+    deleted next, and may be gone before its own row shows it.
     """
     is_done = not alarm.failed and not alarm.goes
     if is_done and not takes_done:
@@ -111,8 +111,8 @@ def _of_leaving(
 
 
 def _capture_beside(api: Api, workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> None:
-    """In a thread of its own, for a pod that may be gone a moment later: who watches must not be held up, and
-    what else is asked must not come first.
+    """Capture a pod in a thread of its own, because it may be gone a moment later: the watch must not be held
+    up, and other requests must not come first.
     """
     if workspace.sessions.begin_capture(session):
         thread = threading.Thread(
@@ -135,11 +135,11 @@ def _capture(api: Api, workspace: Workspace, session: FollowSession, alarm: PodA
 
 
 class KubernetesBackend:
-    """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is where runs live.
-    ``facts``: what is known of the cluster; it is asked when they are not given. ``environ``: the caller's
-    environment. ``ask_first``: a launch says what will not work, as far as one request each tells. ``hub``,
-    ``keeper``: what watches, and what keeps the Lease; None: those of this process. ``pause``: how the client
-    sleeps for an operation that waits.
+    """`allaboard.backends.base.Backend` on a cluster. ``api``: a client; its namespace is that of the runs.
+    ``facts``: facts of the cluster; None: they are read from it. ``environ``: the caller's environment.
+    ``ask_first``: a launch names obstacles in its notes, as far as a request for each shows them. ``hub``,
+    ``keeper``: the hub of the watches, and the keeper of the Lease; None: those of this process. ``pause``:
+    the client's sleep in an operation that waits.
     """
 
     name = "kubernetes"
@@ -169,14 +169,14 @@ class KubernetesBackend:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """What was seen before is of no use afterwards, however this ends."""
+        """Drop the cached looks afterwards, even after an error."""
         try:
             yield
         finally:
             self.workspace.sessions.forget_looks()
 
     def _lease(self, owner: Owner) -> str:
-        """The Lease by which it is seen that this owner lives, if it is this process that follows."""
+        """The Lease that shows that this owner lives, if this process is the one that follows."""
         return self.keeper.hold() if owner.phase == "worker" and owner.kind != "detached" else ""
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
@@ -194,7 +194,7 @@ class KubernetesBackend:
             return runs.adopt(self.api, handle, old, new, self._lease(new))
 
     def watch_over(self, run: str) -> None:
-        """From now on this process follows the run for its owner: it is an orphan when this process dies."""
+        """Let this process follow the run for its owner: the run is an orphan when this process dies."""
         with self._changing():
             runs.watch_over(self.api, run, self.keeper.hold())
 
@@ -204,9 +204,9 @@ class KubernetesBackend:
     def observe_job(
         self, kind: str, name: str, evidence: bool = False, *, uid: str | None = None
     ) -> Observation:
-        """What is seen now of a job that another tool made, by its name. ``kind``: as `engine_of_kind` reads
-        it; ``uid``: of the one that was seen there before; should it be gone, that is seen. Raises UnknownRun
-        when none is there, and BadInput for a kind that is not known or not served.
+        """Observe a job that another tool made, by its name. ``kind``: as `engine_of_kind` reads it; ``uid``:
+        that of the job at an earlier look, whose end is observed if it is gone. Raises UnknownRun when there
+        is no job, and BadInput for a kind that is not known or not served.
         """
         return observe.observe_job(self.api, self.workspace, kind, name, evidence, uid)
 
@@ -218,13 +218,13 @@ class KubernetesBackend:
         return snapshot.take(self.api, self.workspace, run)
 
     def standing(self, run: str, at_least: float = 0.0) -> Standing:
-        """For how long no member of a run has written, and where its processes are, unless one has written in
-        the last ``at_least`` seconds.
+        """The silence of a run, and the stacks of its processes, unless a member has written in the last
+        ``at_least`` seconds.
         """
         return observe.look_standing(self.api, self.workspace, run, at_least)
 
     def look_often(self, run: str, rounds: int) -> list[tuple[ProcessLook, ...]]:
-        """So many looks at the processes of a run, a moment apart; none where they may not be asked so."""
+        """``rounds`` looks at the processes of a run, a moment apart; none where exec is not allowed."""
         tries = observe.tries_to_ask(self.api, self.workspace, run)
         return look_often(self.api, tries, rounds)
 
@@ -250,12 +250,12 @@ class KubernetesBackend:
                 self.workspace.sessions.unfollow(session, changes)
 
     def changes_of(self, kind: str, name: str) -> AbstractContextManager[Changes]:
-        """Wake-ups for who waits for a job that another tool made, also before it is there."""
+        """Wake-ups for a job that another tool made, also before it is there."""
         return self.hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
 
     def others(self, name: str, *, adopt: bool = False) -> OthersJob:
-        """A job that another tool made here, by its name or as ``pytorchjob/name``, to be looked at as a run
-        is; ``adopt``: and to be stopped, suspended, resumed, deleted. Raises UnknownRun.
+        """A job that another tool made here, by its name or as ``pytorchjob/name``, which can be observed
+        like a run; ``adopt``: and be stopped, suspended, resumed, deleted. Raises UnknownRun.
         """
         kind, slash, job = name.partition("/")
         if slash:
@@ -277,7 +277,7 @@ class KubernetesBackend:
         return foreign.job_objects(self.api)
 
     def queues(self) -> tuple[list[Queue], list[str]]:
-        """The queues of the namespace, and what could not be read of them."""
+        """The queues of the namespace, and sentences about data that could not be read."""
         return read_queues(self.api, self.api.namespace)
 
     def logs(
@@ -325,12 +325,12 @@ class KubernetesBackend:
             runs.enforce(self.api, self.workspace, run, owner)
 
     def orphans(self) -> list[Orphan]:
-        """What is left of clients that died."""
+        """Objects that clients left when they died."""
         return orphans.orphans(self.api, self.api.namespace)
 
     def tidy_up(self) -> list[Tidied]:
-        """End and remove what is left of clients that died, where they cannot come back; what was done about
-        each.
+        """End and remove the objects that dead clients left, where they cannot come back; returns an account
+        of each.
         """
         return orphans.tidy_up(self.api, self.api.namespace)
 
@@ -339,10 +339,10 @@ class KubernetesBackend:
 
 
 class AsyncKubernetesBackend:
-    """What a triggerer asks of a cluster, for an event loop. ``changes``, by which thousands of followers are
-    woken, is the loop's own. All else is what `KubernetesBackend` does, in one of the few threads that this
-    process has for this cluster and user, and over after `SECONDS`: what raises BackendUnreachable then has
-    been done or not, as after any answer that was lost. Whoever is cancelled is so at once.
+    """Operations of a triggerer, for an event loop. ``changes``, which wakes thousands of followers, is the
+    loop's own. All others are those of `KubernetesBackend`, in one of the few threads that this process has
+    for this cluster and user, and end after `SECONDS`: an operation that raises BackendUnreachable then may
+    have been done, as after any lost answer. A cancelled caller returns at once.
 
     ``api``: shared by all backends of a loop; ``hub``, ``keeper``: as for `KubernetesBackend`.
     """
@@ -399,7 +399,7 @@ class AsyncKubernetesBackend:
     async def logs(
         self, run: str, selection: Selection, cursor: Cursor | None = None
     ) -> AsyncIterator[LogLine | Cursor]:
-        """To the present."""
+        """Lines after the cursor, to the present."""
         lines = await self._run(_read_logs, self.api, self.workspace, run, selection, cursor)
         while some := await self._run(lambda: [*islice(lines, LINES)]):
             for line in some:
@@ -433,5 +433,5 @@ class AsyncKubernetesBackend:
 def _read_logs(
     api: Api, workspace: Workspace, run: str, selection: Selection, cursor: Cursor | None
 ) -> Iterator[LogLine | Cursor]:
-    found = logs.readable_logs(api, workspace, run, selection, cached=True)
-    return stream.read_logs(api, None, found.tries, selection, cursor, found.logs)
+    readable = logs.readable_logs(api, workspace, run, selection, cached=True)
+    return stream.read_logs(api, None, readable.tries, selection, cursor, readable.logs)

@@ -1,5 +1,5 @@
-"""What this process knows of the runs that it looks at. `FollowSession` is one run; `FollowSessions` holds
-those of one backend.
+"""Sessions: the knowledge of this process about the runs that it looks at. `FollowSession` is one run;
+`FollowSessions` holds those of one backend.
 
 A session begins with the first look at a run or with its first follower. It stays while the run is followed.
 Of the others those that were used last stay: `LIVE` of them, or `ENDED` where the run has ended or captures
@@ -44,7 +44,7 @@ tenth of its age, within these.
 
 @dataclass(frozen=True, slots=True)
 class CachedObservation:
-    """What the last look at a run found. It is as good as a new one while no row has told of a change.
+    """The result of the last look at a run. It is as good as a new one while no row has told of a change.
     ``asked``: when it was last asked why the run goes no further, by the API server's clock.
     """
 
@@ -53,13 +53,13 @@ class CachedObservation:
     asked: float = 0.0
 
     def explains(self, now: float) -> bool:
-        """Whether the notes are still good."""
+        """True while the notes are still good."""
         age = now - max(self.objects.record.created, _newest_pod(self.objects))
         return now - self.asked < min(SELDOM, max(SOON, age / 10))
 
 
 def _newest_pod(objects: AttemptObjects) -> float:
-    """When its newest pod was made or got its node: what keeps it shows soon after that."""
+    """The time at which its newest pod was made or got its node: what keeps it shows soon after that."""
     times = [pod["metadata"].get("creationTimestamp") for pod in objects.pods]
     times += [(condition(pod, "PodScheduled") or {}).get("lastTransitionTime") for pod in objects.pods]
     return max((from_rfc3339(at) or 0.0 for at in times if at), default=0.0)
@@ -135,7 +135,7 @@ class FollowSession:
     # What was seen.
 
     def history(self, stored: Stored) -> AttemptHistory:
-        """What is known of the attempt that a record means."""
+        """The history of the attempt that a record means."""
         record = stored.record
         with self._lock:
             history = self._attempts.get((record.generation, record.attempt))
@@ -144,7 +144,7 @@ class FollowSession:
             )
 
     def earlier_history(self, record: RunRecord, attempt: int) -> AttemptHistory:
-        """What is known of an attempt before that of the record."""
+        """The history of an attempt before that of the record."""
         with self._lock:
             history = self._attempts.get((record.generation, attempt))
             return history or self._keep(
@@ -180,7 +180,7 @@ class FollowSession:
             self._captures += tuple((uid, capture, roles[capture.pod]) for capture in captures)
 
     def has_captures(self, uid: str) -> bool:
-        """Whether there are some of this attempt since the last look."""
+        """True if captures of this attempt came since the last look."""
         return any(of == uid for of, _, _ in self._captures)
 
     @property
@@ -204,8 +204,8 @@ class FollowSession:
         for of, capture, role in captures:
             if of == uid:
                 history.collector.add_capture(capture, role)
-                if capture.thing is not None:
-                    yield capture.thing
+                if capture.latest is not None:
+                    yield capture.latest
 
     def add_thread(self, thread: threading.Thread) -> None:
         """A capture that is under way."""
@@ -230,23 +230,23 @@ class FollowSession:
         are.
         """
         held = len(self.live_listening())
-        for one in tries:
-            if (task := start(one, held)) is None:
+        for container_run in tries:
+            if (task := start(container_run, held)) is None:
                 return
-            self._listening = {**self._listening, one.id: task}
+            self._listening = {**self._listening, container_run.id: task}
             held += 1
 
     def live_listening(self) -> list[Listener]:
-        return [one for one in self._listening.values() if not one.done()]
+        return [listener for listener in self._listening.values() if not listener.done()]
 
     def stop_listening(self) -> None:
-        for one in self.live_listening():
-            one.cancel()
+        for listener in self.live_listening():
+            listener.cancel()
         self._listening = {}
 
 
-def _uid(thing: Json) -> str:
-    return str(thing["metadata"]["uid"])
+def _uid(pod: Json) -> str:
+    return str(pod["metadata"]["uid"])
 
 
 class FollowSessions:
@@ -303,7 +303,7 @@ class FollowSessions:
         return session
 
     def begin_capture(self, session: FollowSession) -> bool:
-        """Whether one more pod of this run may be captured now; `end_capture` says that it was."""
+        """True if one more pod of this run may be captured now; `end_capture` gives its place back."""
         with self._lock:
             if session.capturing >= CAPTURES or self._capturing >= ALL_CAPTURES:
                 return False

@@ -85,9 +85,11 @@ from allaboard.backends.local.supervisor.environment import (
     why_not_startable,
 )
 from allaboard.backends.local.supervisor.probes import excerpt, tail
-from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts
+from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts, secret_value
+from allaboard.backends.packing import is_to_be_packed, with_archive
+from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.checking.files import shipped_code, sizes_of_code
-from allaboard.diagnosis.stacks import ProcessLook, Standing, Told
+from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, Standing
 from allaboard.diagnosis.stragglers import Arrival
 from allaboard.engines import ENGINES, engine_of, other_version
 from allaboard.errors import BadInput, OwnershipConflict, Problem, SiteError, SpecChanged, UnknownRun
@@ -110,6 +112,7 @@ from allaboard.runs.observation import (
     Stop,
     in_order,
 )
+from allaboard.runs.setup import TOKEN_KEY, secret_of
 from allaboard.runs.status import state_of
 from allaboard.text.names import nearest, why_not_an_object_name
 from allaboard.text.redaction import hide_known, secret_values
@@ -213,6 +216,10 @@ class LocalBackend:
         run_record.keep_seconds(self.environ)
         prepare(self.home)
         folder = RunFolder(self.runs / plan.run)
+        if is_to_be_pinned(plan):
+            plan = with_commit(plan, records.read_record(folder), self.environ)
+        if is_to_be_packed(plan):
+            plan = with_archive(plan, self.site, self.environ)
         uri, data = self._named_data(plan)
 
         def choose(record: RunRecord | None, state: State) -> Choice:
@@ -356,9 +363,11 @@ class LocalBackend:
                 "uid": uid,
                 "mark": uid,
                 "created": now,
+                "since": record.generation_began,
                 "folder": where,
                 "pool": default_path(self.environ),
                 "secrets": locate_secrets(self.home, plan.job.get("secrets", ())),
+                "code_secret": self._code_secret(plan),
                 "progress": asdict(self._carried_progress(folder, old, record)),
                 "attached_seconds": self._attached_seconds(owner),
                 "orchestrated_seconds": self.orchestrated_patience,
@@ -443,6 +452,16 @@ class LocalBackend:
             raise BadInput(f"job {plan.job.name!r} cannot run on this machine:", problems)
         more = [note for note in (_ignored_note(plan), _reference_note(plan, layout)) if note is not None]
         return layout, where, [*notes, *more]
+
+    def _code_secret(self, plan: Plan) -> dict[str, Any] | None:
+        """The secret with the password of the job's repository, and its folder. Raises BadInput."""
+        if (name := secret_of(plan.job.as_mapping())) is None:
+            return None
+        secret = locate_secrets(self.home, [{"name": name}])[0]
+        if secret_value(secret, TOKEN_KEY) is None:
+            message = f"{name!r} has no key {TOKEN_KEY}; put the password into {secret['folder']}/{TOKEN_KEY}"
+            raise BadInput("this job's secrets cannot be used:", [Problem("code.secret", message)])
+        return secret
 
     def _placed(self, plan: Plan, attempt: AttemptFolder) -> TrainingJob:
         """The job with every place as it is on this machine. Raises BadInput."""
@@ -745,7 +764,10 @@ class LocalBackend:
         # Hidden before anybody shortens or folds them: half of a secret is not found any more.
         tails = {m.name: hide_known(excerpt(Path(m.log), most), secrets) for m in seen.members if m.log}
         progress = self._with_checkpoints(attempt, seen.progress)
-        return replace(seen, events=tuple(read_events(attempt)), tails=tails, progress=progress)
+        times = {member.name: _written_at(member) for member in seen.members}
+        wrote = {name: at for name, at in times.items() if at is not None}
+        events = tuple(read_events(attempt))
+        return replace(seen, events=events, tails=tails, progress=progress, looked=time.time(), wrote=wrote)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
         layout = _read_layout(attempt)
@@ -767,9 +789,7 @@ class LocalBackend:
     def _silent_for(self, seen: Observation, now: float) -> float:
         """Seconds since any of its members wrote a line, or began; 0 where none has a log."""
         times = [m.started for m in seen.members if m.started is not None]
-        for member in seen.members:
-            with suppress(OSError):
-                times += [Path(member.log).stat().st_mtime] if member.log else []
+        times += [at for member in seen.members if (at := _written_at(member)) is not None]
         return max(0.0, now - max(times)) if times else 0.0
 
     def standing(self, run: str, at_least: float = 0.0) -> Standing:
@@ -777,7 +797,7 @@ class LocalBackend:
         the last ``at_least`` seconds.
         """
         silent = self._silent_for(self.observe(run), time.time())
-        return Standing(silent, Told(self.stacks(run) if silent >= at_least else ()))
+        return Standing(silent, StacksSeen(self.stacks(run) if silent >= at_least else ()))
 
     @_translate_disk_errors
     def events(self, run: str) -> list[Event]:
@@ -807,7 +827,7 @@ class LocalBackend:
     def _secrets_of(self, record: RunRecord) -> tuple[str, ...]:
         named = [
             {"name": name, "folder": str(folder_of(self.home, name))}
-            for secret in record.spec.get("secrets", ())
+            for secret in (*record.spec.get("secrets", ()), {"name": secret_of(record.spec)})
             if isinstance(name := secret.get("name"), str)
         ]
         return (
@@ -1158,6 +1178,14 @@ class LocalBackend:
         return fingerprint(str(self.runs))
 
 
+def _written_at(member: MemberSeen) -> float | None:
+    """The time of a member's last line, epoch seconds; None without a log, or an empty one."""
+    with suppress(OSError):
+        status = Path(member.log).stat() if member.log else None
+        return status.st_mtime if status is not None and status.st_size else None
+    return None
+
+
 def _stop_by_signal(attempt: AttemptFolder, uid: str, kill: bool) -> None:
     """Have the supervisor stop its run, or kill it and all of the run, without a disk."""
     with suppress(OSError):
@@ -1506,7 +1534,8 @@ def _command_problems(layout: Layout, where: str, environ: Mapping[str, str], si
     if not all(group.command or group.role in idle for group in layout.groups):
         message = "is missing; a local run has no image with an entrypoint: give the program, like "
         problems.append(Problem("command", f"{message}[python, train.py]"))
-    for group in layout.groups:
+    # What is fetched and installed first is not here yet.
+    for group in layout.groups if not layout.setup else ():
         if not group.command:
             continue
         command = [expand(word, group.environment) for word in group.command]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from allaboard.errors import AllaboardError, Problem
 from allaboard.runs.layout import Layout
+from allaboard.runs.resume_template import TEMPLATE, has_template
 
 
 def storage_problems(layout: Layout, environ: Mapping[str, str], own: Sequence[str]) -> list[Problem]:
@@ -19,7 +20,18 @@ def storage_problems(layout: Layout, environ: Mapping[str, str], own: Sequence[s
         problems += _data_problems(layout.data, environ)
     if layout.saving is not None and not any(layout.saving.uri.startswith(f"{place}/") for place in own):
         problems += _checkpoint_problems(layout.saving.uri, environ)
+    if layout.saving is not None and layout.saving.format is not None:
+        problems += _template_problems(layout, layout.saving.uri)
     return problems
+
+
+def _template_problems(layout: Layout, uri: str) -> list[Problem]:
+    """``{checkpoint}`` is a path: libraries read a folder."""
+    is_folder = not uri.startswith("s3://")
+    if is_folder or not any(has_template((*g.command, *g.args), g.environment) for g in layout.groups):
+        return []
+    message = f"{uri} is a bucket, and {TEMPLATE!r} is the path of a folder; give a folder"
+    return [Problem("checkpoints.uri", message)]
 
 
 def _data_problems(uri: str, environ: Mapping[str, str]) -> list[Problem]:

@@ -12,9 +12,11 @@ from allaboard.cli.place import Place, is_place, json_option, place_options, res
 from allaboard.errors import BadInput, SiteError
 from allaboard.report.terminal import hide, progress_bar, say, show_json
 from allaboard.text.units import show_bytes
+from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:
     from allaboard.checkpoints import Checkpoint, Torn
+    from allaboard.checkpoints.foreign.adopting import Adopted
     from allaboard.storage.base import Store
 
 WHERE = (
@@ -39,6 +41,15 @@ Examples:
 
 A copy is verified, and its manifest is written last. An interrupted copy continues where it stopped.
 """
+ADOPT_EPILOG = """\b
+Examples:
+  allaboard checkpoints adopt out
+  allaboard checkpoints adopt out/checkpoint-500 --json
+
+Knows checkpoints of Hugging Face (Trainer, Accelerate, PEFT), Lightning, torch, DeepSpeed, safetensors,
+XGBoost, LightGBM and Keras. Each is judged by what its own format promises; no pickle is loaded. The files
+stay where they are, and are never removed. Exit code 2 when one is torn.
+"""
 PRUNE_EPILOG = """\b
 Example:
   allaboard checkpoints prune digits --keep 3 --best val_loss:min
@@ -49,7 +60,7 @@ The newest complete checkpoint, the best one and those in use are never retired.
 
 @click.group(no_args_is_help=True)
 def checkpoints() -> None:
-    """List, verify, collect and prune what a run has saved."""
+    """List, verify, adopt, collect and prune what a run has saved."""
 
 
 @checkpoints.command(
@@ -75,7 +86,7 @@ def list_(where: str, store: str | None, at: Place, as_json: bool) -> None:
     else:
         head = ("step", "saved", "size", "metrics", "where")
         rows = (
-            (str(c.step), _saved_at(c), show_bytes(c.bytes), metrics(c.metrics) or "-", c.uri)
+            (str(c.step), _saved_at(c), show_bytes(c.bytes), metrics(c.metrics) or "-", c.files)
             for c in complete
         )
         for line in table(head, rows):
@@ -103,6 +114,8 @@ def _checkpoint_body(checkpoint: Checkpoint) -> dict[str, Any]:
     manifest = checkpoint.manifest
     return {
         "uri": checkpoint.uri,
+        "files": checkpoint.files,
+        "format": manifest.format,
         "step": checkpoint.step,
         "run": manifest.run,
         "attempt": manifest.attempt,
@@ -152,6 +165,61 @@ def verify(where: str, step: int | None, store: str | None, at: Place, as_json: 
     for number, problems in () if as_json else by_step.items():
         say(f"step {number}: {'; '.join(problems) or 'whole'}")
     return 2 if any(by_step.values()) else 0
+
+
+@checkpoints.command(
+    epilog=ADOPT_EPILOG,
+    help=f"Put a manifest beside each whole checkpoint that another library wrote. {WHERE}",
+)
+@click.argument("where")
+@store_option
+@place_options
+@json_option
+def adopt(where: str, store: str | None, at: Place, as_json: bool) -> int:
+    from allaboard.checkpoints.foreign import Verdict
+    from allaboard.checkpoints.foreign.adopting import adopt_at
+
+    uri = resolved(where, store) if is_place(where) else _resolve_place(where, store, at)[0]
+    adopted = adopt_at(uri) if is_place(where) else _adopt_run(where, uri, at)
+    if not adopted.added and not adopted.known and not adopted.left:
+        raise BadInput(f"{uri}: no checkpoint of a known format is there; give the folder that holds it")
+    if as_json:
+        show_json(
+            {
+                "adopted": [_checkpoint_body(item) for item in adopted.added],
+                "known": list(adopted.known),
+                "left": [
+                    {"name": item.unit.name, "format": item.format, "verdict": item.verdict, "reason": reason}
+                    for item, reason in adopted.left
+                ],
+            }
+        )
+    else:
+        for checkpoint in adopted.added:
+            size = show_bytes(checkpoint.bytes)
+            say(f"step {checkpoint.step}: {checkpoint.manifest.format}, {size}: {checkpoint.files}")
+        if adopted.known:
+            say(f"{_list_steps(adopted.known)} had a manifest already")
+        for item, reason in adopted.left:
+            name = show(item.unit.name or uri, 500, quote=False)
+            say(
+                f"{name} ({item.format}) is {item.verdict}, and left: {reason}",
+                to_stderr=True,
+            )
+    return 2 if any(item.verdict is Verdict.TORN for item, _ in adopted.left) else 0
+
+
+def _adopt_run(run: str, uri: str, at: Place) -> Adopted:
+    """Those in the run's own folder, and those that its newest attempt wrote into the folder of its job."""
+    from allaboard.checkpoints import Manifest
+    from allaboard.checkpoints.foreign.adopting import Places, adopt
+    from allaboard.storage import open_store
+
+    backend = at.open()
+    seen = backend.observe(run)
+    saving = backend.started_with(run).spec.get("checkpoints") or {}
+    places = Places(open_store(uri), "format" in saving, seen.created or 0.0)
+    return adopt(places, Manifest(step=0, run=seen.run, attempt=seen.attempt, generation=seen.generation))
 
 
 @checkpoints.command(
@@ -239,10 +307,10 @@ def _open_existing_store(uri: str) -> Store:
 
 def _resolve_place(where: str, store: str | None, at: Place) -> tuple[str, int | None]:
     """The run folder that ``where`` names, and the step if it names one checkpoint."""
-    from allaboard.checkpoints import locate
+    from allaboard.checkpoints import find
 
     if is_place(where):
-        return locate(resolved(where, store))
+        return find(resolved(where, store))
     backend = at.open()
     hide(backend.secrets_of(where))  # the names of metrics are a member's
     saved = backend.saving(where)

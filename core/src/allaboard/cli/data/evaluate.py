@@ -48,7 +48,7 @@ def evaluate(
     with not_started_on_error():
         backend = open_backend(at, store, mounts, fit)
         _, item = checkpoint_at(resolved(checkpoint, store))
-    plan = Plan(evaluation_job(job, item.uri), key or fresh_key())
+    plan = Plan(evaluation_job(job, item.files), key or fresh_key())
     again = command_again(
         "evaluate",
         [job, "--checkpoint", item.uri, *site_arguments(store, mounts, fit), *at.options],

@@ -26,6 +26,8 @@ Examples:
 without --metrics, the metrics of the checkpoint's manifest count. A rollback is a new promotion of the
 previous champion, or of number N with --to N.
 
+A checkpoint whose run ended with flags is not promoted: --despite-flags allows it.
+
 Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
 """
 
@@ -66,6 +68,11 @@ Exit code 0 when there was an answer, promoted or not: see "promoted" in --json.
     is_flag=True,
     help="Assert that nothing else promotes there; needed for servers without conditional writes.",
 )
+@click.option(
+    "--despite-flags",
+    is_flag=True,
+    help="Promote a checkpoint whose run ended with flags, such as nan_loss or success_doubtful.",
+)
 @store_option
 @json_option
 def promote(
@@ -81,6 +88,7 @@ def promote(
     history: bool,
     reason: str,
     single_writer: bool,
+    despite_flags: bool,
     store: str | None,
     as_json: bool,
 ) -> None:
@@ -108,7 +116,9 @@ def promote(
         assert checkpoint is not None
         gate = Gate.parse(metric, mode, better_by, thresholds)
         measured = None if metrics is None else read_metrics(metrics)
-        decision = champion.promote(champions, resolved(checkpoint, store), measured, gate, **common)
+        decision = champion.promote(
+            champions, resolved(checkpoint, store), measured, gate, despite_flags=despite_flags, **common
+        )
     if as_json:
         show_json(decision.to_dict())
     else:
@@ -161,7 +171,7 @@ def _say_decision(decision: Decision) -> None:
         say(f"not promoted; the champion stays number {present.number}: {present.checkpoint}")
     else:
         say("not promoted; there is no champion")
-    for problem in decision.problems:
+    for problem in (*decision.notes, *decision.problems):
         say(problem, to_stderr=True)
 
 

@@ -6,15 +6,20 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
 from allaboard.backends.base import Backend, Plan
+from allaboard.checking.job import check
 from allaboard.cli import EXIT_CODES
 from allaboard.cli.place import Place, json_option, place_options, site, site_options
 from allaboard.errors import AllaboardError, BadInput, ExitCode
 from allaboard.follow.loop import Outcome
 from allaboard.job.identity import fresh_key
+from allaboard.job.loader import display_name
+from allaboard.job.script import job_of_script, starter_of, without_script
+from allaboard.job.training_job import TrainingJob
 from allaboard.report.attached_run import FollowerLeft, View, event_source, run_to_end
 from allaboard.report.ending import command_again
 from allaboard.report.exits import maybe_started_on_error, not_started_on_error
@@ -27,6 +32,9 @@ Examples:
   allaboard run job.yaml --key nightly          the same key finds the same run again
   allaboard run job.yaml --detach               start it and leave
   allaboard run job.yaml --mount /data=./data --store s3://bucket/team
+  allaboard run train.py -w 4 --gpu 1 -- --lr 3e-4    no job file: prints the one that it stands for
+
+A JOB that ends in .py or .sh, begins with #! or is an executable is a script; everything else is a job file.
 
 Ctrl-C or SIGTERM stops the run and waits until it has saved; a second one kills it. Closing the terminal
 leaves it running. If the client is killed, the same command with the same --key follows the run again.
@@ -36,8 +44,22 @@ An attached run that no client follows for 10 minutes is stopped.
 """
 
 
-@click.command(epilog=EPILOG + EXIT_CODES)
+class _Run(click.Command):
+    """The verb, which tells where the options of a script are typed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = "a script's own options go after --, like `allaboard run train.py -- --lr 3e-4`"
+            raise click.UsageError(f"{error.format_message()} ({hint})", ctx) from None
+
+
+@click.command(cls=_Run, epilog=EPILOG + EXIT_CODES)
 @click.argument("job", metavar="JOB")
+@click.argument("arguments", metavar="[-- ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("-w", "--workers", type=click.IntRange(min=1), metavar="N", help="Of a script: members.")
+@click.option("--gpu", type=click.IntRange(min=0), metavar="N", help="Of a script: GPUs of each member.")
 @click.option("--key", metavar="K", help="The identity of the run; without a key, every call trains again.")
 @click.option("--detach", is_flag=True, help="Start the run and return; no client needs to follow it.")
 @click.option(
@@ -51,6 +73,9 @@ An attached run that no client follows for 10 minutes is stopped.
 @json_option
 def run(
     job: str,
+    arguments: tuple[str, ...],
+    workers: int | None,
+    gpu: int | None,
     key: str | None,
     detach: bool,
     attempts: int | None,
@@ -60,7 +85,7 @@ def run(
     at: Place,
     as_json: bool,
 ) -> int:
-    """Start the job of a file (YAML or JSON; -: stdin) and follow it to its end."""
+    """Start the job of a file (YAML or JSON; -: stdin), or a script, and follow it to its end."""
     if key is not None and not key.strip():
         raise BadInput("--key is empty; give a name that says which run this is, like nightly-2026-11-21")
     if detach and attempts is not None:
@@ -69,12 +94,46 @@ def run(
         )
     with not_started_on_error():
         backend = open_backend(at, store, mounts, fit)
-    plan = Plan(read_job(job), key or fresh_key())
-    again = command_again("run", [job, *site_arguments(store, mounts, fit), *at.options], plan.key)
+    plan = Plan(_read(job, arguments, workers, gpu, as_json), key or fresh_key())
+    for problem in check(plan.job):
+        say(f"warning: {problem}", to_stderr=True)
+    options = [*_script_options(workers, gpu), *site_arguments(store, mounts, fit), *at.options]
+
+    def again_with(*more: str) -> str:
+        return command_again("run", [job, *options, *more], plan.key, arguments)
+
     if detach:
         warnings = unenforced_fields(plan) if at.is_cluster else []
-        return _run_detached(backend, plan, at, f"{again} --detach", as_json, warnings)
+        return _run_detached(backend, plan, at, again_with("--detach"), as_json, warnings)
+    again = again_with()
     return run_attached(backend, plan, at, again=again, as_json=as_json, attempts=attempts)
+
+
+def _read(
+    job: str, arguments: Sequence[str], workers: int | None, gpu: int | None, as_json: bool
+) -> TrainingJob:
+    """The checked job of a file, or the one that a script stands for, which is printed."""
+    starter = starter_of(job)
+    if starter is None:
+        given = [word for word in _script_options(workers, gpu) if word.startswith("-")]
+        given += ["arguments"] if arguments else []
+        if given:
+            raise without_script(job, given)
+        return read_job(job)
+    made = job_of_script(job, starter, arguments, workers=workers or 1, gpu=gpu or 0, folder=Path.cwd())
+    checked = read_job(made)
+    from allaboard.cli.tools.render import to_yaml
+
+    say(f"# {made.name}.yaml: the job that {display_name(job)} stands for", to_stderr=as_json)
+    for line in to_yaml([checked.as_mapping()]).splitlines():
+        say(line, to_stderr=as_json)
+    return checked
+
+
+def _script_options(workers: int | None, gpu: int | None) -> list[str]:
+    """The options that describe a script, as they are typed."""
+    workers_words = [] if workers is None else ["-w", str(workers)]
+    return [*workers_words, *([] if gpu is None else ["--gpu", str(gpu)])]
 
 
 def open_backend(at: Place, store: str | None, mounts: Sequence[str], fit: str | None) -> Backend:

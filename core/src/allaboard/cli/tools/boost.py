@@ -239,7 +239,7 @@ def _lines(look: Look) -> Iterator[str]:
     yield from look.notes
     for change in look.changes:
         unsaved = f"{show_seconds(change.unsaved)} of GPU time" if change.unsaved else ""
-        about = ", ".join(filter(None, [unsaved, change.why]))
+        about = ", ".join(filter(None, [unsaved, change.reason]))
         yield f"{change.namespace}/{change.run}: boost {change.before} -> {change.boost} ({about})"
     if not look.changes and not look.notes:
         yield f"nothing to change: {counted(look.runs, 'admitted run')} of allaboard"

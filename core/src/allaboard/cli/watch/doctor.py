@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
     from allaboard.backends.local.backend import LocalBackend
     from allaboard.diagnosis.last_good import SinceLastGood
+    from allaboard.diagnosis.stacks import Standing
 
 EPILOG = """\b
 Examples:
@@ -37,6 +38,7 @@ be read.
 """
 WIDTH = 100
 MOST_QUOTES = 4
+MOST_RANKS = 4
 _COMMAND = re.compile(r"`allaboard [^`]*`")
 _HARD = "\N{NO-BREAK SPACE}"
 COLOURS = {"healthy": "green", "unknown": "yellow"}
@@ -58,7 +60,7 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
         return
     if (run is None) == (file is None):
         raise click.UsageError("name a RUN or --snapshot FILE, one of them")
-    stalled, no_stacks = None, None
+    stalled, no_stacks, stands = None, None, None
     if file is not None:
         from allaboard.backends.kubernetes.observe.snapshot import read_snapshot
 
@@ -68,7 +70,8 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
     else:
         backend, seen = at.open_to_watch(run or "", evidence=True)
         name = seen.run
-        stalled, no_stacks = _why_it_stands(backend, seen)
+        stands = _stand(backend, seen)
+        stalled, no_stacks = _why_it_stands(stands, seen)
         if stalled is None and at.is_cluster:
             seen = _with_slow_rank_of_pods(cast("KubernetesBackend", backend), seen)
         elif stalled is None:
@@ -81,6 +84,7 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
     diagnoses = diagnose(seen, thorough=True)
     if stalled is not None:
         diagnoses = (stalled, *(d for d in diagnoses if d.code not in ("healthy", stalled.code)))
+    diagnoses = (_with_stacks(diagnoses[0], stands), *diagnoses[1:]) if diagnoses else diagnoses
     if as_json:
         body: dict[str, Any] = {
             "state": state_of(seen).value,
@@ -116,17 +120,37 @@ def lines_since(since: SinceLastGood, now: float, ink: Ink) -> Iterator[str]:
             yield from _wrapped(f"{member}: {text}", "  │ ")
 
 
-def _why_it_stands(backend: Backend, seen: Observation) -> tuple[Diagnosis | None, str | None]:
+def _stand(backend: Backend, seen: Observation) -> Standing | None:
+    """The places of the members of a run that goes on; None: it does not, or it is a job of others."""
+    if state_of(seen) is not State.RUNNING or not hasattr(backend, "standing"):
+        return None
+    return cast("LocalBackend | KubernetesBackend", backend).standing(seen.run)
+
+
+def _why_it_stands(stands: Standing | None, seen: Observation) -> tuple[Diagnosis | None, str | None]:
     """Diagnosis by the stacks of the ranks of a run whose members run and write nothing; and the reason for
     which there are no stacks.
     """
     from allaboard.diagnosis.stacks import SILENT, diagnose_stacks
 
-    if state_of(seen) is not State.RUNNING or not hasattr(backend, "standing"):  # a job of others
+    if stands is None:
         return None, None
-    stands = cast("LocalBackend | KubernetesBackend", backend).standing(seen.run, SILENT)
-    stall = diagnose_stacks(stands.told.looks, stands.silent or 0.0, restarted=seen.restarts > 0)
-    return stall, None if stall is not None else stands.told.why
+    silent = stands.silent or 0.0
+    stall = diagnose_stacks(stands.stacks.looks, silent, restarted=seen.restarts > 0)
+    return stall, stands.stacks.reason if stall is None and silent >= SILENT else None
+
+
+def _with_stacks(first: Diagnosis, stands: Standing | None) -> Diagnosis:
+    """The diagnosis of a run whose state is unknown, with the places where its ranks are."""
+    from allaboard.diagnosis.stacks import positions, where_it_is
+
+    if first.code != "unknown" or stands is None:
+        return first
+    looks = stands.stacks.looks
+    places = [
+        Evidence(f"rank {place.rank}", "stack", where_it_is(place, looks)) for place in positions(looks)
+    ]
+    return replace(first, evidence=(*first.evidence, *places[:MOST_RANKS]))
 
 
 def _with_slow_rank(backend: LocalBackend, seen: Observation) -> Observation:

@@ -84,7 +84,7 @@ def _stacks(backend: Backend, seen: Observation) -> dict[str, Any]:
     stands = cast("LocalBackend | KubernetesBackend", backend).standing(seen.run)
     if stands.silent is None:
         return {}
-    return {"stacks": to_dicts(stands.told.looks), "silent": round(stands.silent, 1)}
+    return {"stacks": to_dicts(stands.stacks.looks), "silent": round(stands.silent, 1)}
 
 
 def _logs(seen: Observation) -> dict[str, str]:

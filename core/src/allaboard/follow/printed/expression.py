@@ -9,6 +9,7 @@ from allaboard.follow.printed.numbers import number_in, whole_of
 from allaboard.text.expressions import search
 
 OFF = "off"
+"""The value of the field `progress` of a job by which nothing but its own reports is read."""
 _COUNTS = frozenset({"step", "total", "epoch", "epochs"})
 
 

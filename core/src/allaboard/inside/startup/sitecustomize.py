@@ -1,12 +1,12 @@
 """Run by every Python that a member starts: makes the stacks of its threads readable from outside.
 
-On one machine its folder stands first on PYTHONPATH; Python imports a module of this name at its start. In a
-pod, whose image may have a PYTHONPATH of its own, the wheel's ``allaboard.pth`` runs it where the environment
-names a run, and so does `allaboard.inside`. Whichever comes first counts. A signal that nobody else uses
-(`SIGNAL`) then writes the stacks of all threads into an anonymous file of the process, without the
-interpreter's help: also while C code, such as a collective, holds the main thread. Until somebody asks, that
-costs one open file. `allaboard.backends.local.host.stacks` asks, and in pods
-`allaboard.backends.kubernetes.stacks`.
+Its folder stands first on PYTHONPATH; Python imports a module of this name at its start. In a pod the helper
+puts it there (`allaboard.inside.helper`), whatever the image holds. Where there is no helper, the wheel's
+``allaboard.pth`` runs it where the environment names a run, and so does `allaboard.inside`. Whichever comes
+first counts. A signal that nobody else uses (`SIGNAL`) then writes the stacks of all threads into an
+anonymous file of the process, without the interpreter's help: also while C code, such as a collective, holds
+the main thread. Until somebody asks, that costs one open file. `allaboard.backends.local.host.stacks` asks,
+and in pods `allaboard.backends.kubernetes.stacks`.
 
 Where nobody may run anything in the container (``policy.hang.ask: file``), the first Python of it starts
 the process that asks the others when a file says so (`allaboard.backends.kubernetes.stacks.script`).
@@ -42,6 +42,8 @@ ASKED = "ALLABOARD_ASKED"
 """Environment variable: the file by which members are asked, where nobody may run anything beside them."""
 SWITCH = "ALLABOARD_STARTUP"
 """Environment variable: ``off`` and nothing is done here."""
+_MEMFD = {"x86_64": 319, "aarch64": 279, "riscv64": 279}
+"""Machine -> the number of the system call memfd_create."""
 _BEGUN = "_allaboard_answers"
 """Of `sys`: the process answers already."""
 _file: "tuple[int, int] | None" = None
@@ -58,8 +60,26 @@ def _answer() -> None:
 
 def _new_file() -> "tuple[int, int]":
     """(descriptor, inode): a program may close what it does not know and open something else there."""
-    file = os.memfd_create(NAME, os.MFD_CLOEXEC)
+    file = _anonymous_file(NAME)
     return file, os.fstat(file).st_ino
+
+
+def _anonymous_file(name: str) -> int:
+    """The descriptor of an anonymous file. Raises OSError where there are none."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    # A Python that was built for an old glibc, as conda's, lacks it.
+    number = _MEMFD.get(os.uname().machine)
+    if number is None:
+        raise OSError("the number of memfd_create is not known here")
+    try:
+        import ctypes
+    except ImportError as error:
+        raise OSError(str(error)) from error
+    file = int(ctypes.CDLL(None).syscall(number, name.encode(), 1))
+    if file < 0:
+        raise OSError("no anonymous files")
+    return file
 
 
 def _answer_in_child() -> None:
@@ -85,7 +105,7 @@ class _SeesTorch:
 
 def _tell_collectives() -> None:
     asked, ask = os.pipe()
-    file = os.memfd_create(COLLECTIVES, os.MFD_CLOEXEC)
+    file = _anonymous_file(COLLECTIVES)
     head = b"%d %d\n" % (os.getpid(), ask)
     os.write(file, head)
     _thread.start_new_thread(_answer_collectives, (asked, file, len(head)))
@@ -94,7 +114,10 @@ def _tell_collectives() -> None:
 def _answer_collectives(asked: int, file: int, start: int) -> None:
     """Write what torch's flight recorder tells when a byte comes."""
     try:
-        while byte := os.read(asked, 64):
+        while True:
+            byte = os.read(asked, 64)
+            if not byte:
+                break
             dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
             if dump is not None:
                 os.ftruncate(file, start)
@@ -111,12 +134,14 @@ def _write_at(file: int, answer: bytes, start: int) -> None:
 
 def _start_listener(path: str) -> None:
     """Start the process that sees what the file asks. It is nobody's child: a script may wait for its own."""
-    here = os.path.abspath(__file__)
-    for _ in range(3):  # of allaboard/inside/startup
-        here = os.path.dirname(here)
-    script = os.path.join(here, "backends", "kubernetes", "stacks", "script.py")
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    scripts = [
+        os.path.join(folder, "stacks.py"),  # of the helper that comes with a pod
+        os.path.join(os.path.dirname(folder), "backends", "kubernetes", "stacks", "script.py"),
+    ]
+    script = next((path for path in scripts if os.path.exists(path)), None)
     # Other threads may hold locks that a forked process waits for.
-    if not sys.executable or not os.path.exists(script) or _thread._count():
+    if not sys.executable or script is None or _thread._count():
         return
     starter = os.getpid()
     child = os.fork()
@@ -146,12 +171,13 @@ def _import_next() -> None:
 
 def _begin() -> None:
     """Have this process answer, unless a copy of this module has begun to. Never fails."""
-    if sys.platform != "linux" or not hasattr(os, "memfd_create") or hasattr(sys, _BEGUN):
+    if sys.platform != "linux" or hasattr(sys, _BEGUN):
         return
     if os.environ.get(SWITCH) == "off":
         return
     try:
-        if asked := os.environ.pop(ASKED, ""):  # once is enough: what this process starts sees it no more
+        asked = os.environ.pop(ASKED, "")  # once is enough: what this process starts sees it no more
+        if asked:
             _start_listener(asked)
         _answer()
         setattr(sys, _BEGUN, True)

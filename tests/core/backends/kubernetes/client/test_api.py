@@ -241,7 +241,7 @@ def test_an_invalid_object_names_its_fields(server: Scripted, client: Client) ->
 
 def test_what_answers_but_is_no_api_server(server: Scripted, client: Client) -> None:
     server.answers(says("<html>Welcome to the hotel's network</html>"))
-    with pytest.raises(BackendUnreachable, match="no Kubernetes API server"):
+    with pytest.raises(BackendUnreachable, match="is this a Kubernetes API server"):
         client(server).get(PODS, "a")
 
 
@@ -572,7 +572,7 @@ def test_rows_of_a_watch_keep_the_columns_of_the_first(server: Scripted, client:
         "410 inside",
         "500 inside",
         "cut",
-        "half an event",
+        "an incomplete watch event",
         "a list as object",
         "no type",
         "an error of any shape",
@@ -679,7 +679,7 @@ def test_a_command_that_is_refused(
 def test_a_command_that_does_not_end_is_left(server: Scripted, client: Client) -> None:
     server.otherwise = opens_a_socket(b"\x01half", end="silent")
     ended = client(server).execute("a", ["true"], seconds=0.5)
-    assert (ended.code, ended.out) == (None, b"half") and "no end of it came" in ended.trouble
+    assert (ended.code, ended.out) == (None, b"half") and "it did not end within" in ended.trouble
 
 
 def test_a_command_that_writes_too_much_is_left(server: Scripted, client: Client) -> None:

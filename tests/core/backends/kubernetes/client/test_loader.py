@@ -170,10 +170,10 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
             "certificate-authority-data is no base64",
         ),
         ({"clusters": cluster(**{"certificate-authority": "ca.crt"})}, {}, "ca.crt cannot be read"),
-        ({"clusters": cluster(**{"proxy-url": "socks5://p:1"})}, {}, "socks5:// is not spoken"),
+        ({"clusters": cluster(**{"proxy-url": "socks5://p:1"})}, {}, "socks5:// is not supported"),
         ({"users": user(**{"client-certificate-data": "YQ=="})}, {}, "no client-key"),
         ({"users": user(exec={"args": []})}, {}, "exec has no command and no apiVersion"),
-        ({"users": user(**{"as": "somebody"})}, {}, "acts as somebody else"),
+        ({"users": user(**{"as": "somebody"})}, {}, "impersonates another user"),
         ({"contexts": ["here"]}, {}, "an item of contexts is not name and context"),
         ({}, {"namespace": "Team_1"}, "namespace 'Team_1' is not a legal name"),
     ],
@@ -190,7 +190,7 @@ def test_trouble_is_a_sentence_that_says_where(
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not there; name another with --kubeconfig"):
         settings(tmp_path / "missing")
-    with pytest.raises(BadInput, match=r"no kubeconfig is at .*/.kube/config, and this is no pod"):
+    with pytest.raises(BadInput, match=r"no kubeconfig is at .*/.kube/config, and this process is not in"):
         settings(None, {"HOME": str(tmp_path)})
     broken = tmp_path / "broken"
     broken.write_text("users:\n- token: sesame\n  : [")

@@ -143,7 +143,7 @@ def test_a_deployment_that_is_available_is_a_sign() -> None:
     deployment = {"metadata": {"name": "training-operator"}, "status": {"availableReplicas": 1}}
     found = look(Answers([PYTORCHJOB], {"kubeflow/deployments.apps": [deployment]})).part("training-operator")
     assert found.alive is True
-    assert "Deployment kubeflow/training-operator has 1 available" in found.signs
+    assert "Deployment kubeflow/training-operator has 1 available replica" in found.signs
 
 
 def test_what_may_not_be_read_is_not_tried() -> None:
@@ -206,7 +206,7 @@ def test_the_jobs_of_an_operator_that_is_away_are_left_to_it() -> None:
 def test_an_empty_home_explains_and_proves_nothing() -> None:
     found = look(Answers([VOLCANO])).part("volcano")
     assert found.alive is None and found.cure is None
-    assert found.signs == ("nothing of it is in volcano-system, where its guide puts it",)
+    assert found.signs == ("namespace volcano-system, where its guide puts it, has nothing of it",)
     unseen = look(Answers([VOLCANO], denied=[("list", "leases")])).part("volcano")
     assert unseen.signs == ()
 

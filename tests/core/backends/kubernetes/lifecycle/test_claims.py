@@ -181,7 +181,7 @@ def test_a_claim_that_nothing_owns_any_more_is_told_and_tidied_up(cluster: FakeC
     assert (orphan.kind, orphan.name, orphan.run) == ("claim", f"{plan.run}-ckpt", plan.run)
     cluster.tick(700)
     (done,) = backend.tidy_up()
-    assert done.done and done.words == "deleted"
+    assert done.done and done.action == "deleted"
     cluster.tick(3)
     assert names(cluster) == [f"{plan.job.name}-cache"]
 

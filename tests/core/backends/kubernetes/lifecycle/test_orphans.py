@@ -72,13 +72,13 @@ def test_a_run_whose_follower_died_is_told_at_once_and_stopped_when_he_cannot_co
     assert other.orphans() == [], "its Lease holds still"
     cluster.tick(60)
     [orphan] = other.orphans()
-    assert orphan.kind == "run" and orphan.run == handle.run and "me follows it no more" in orphan.why
+    assert orphan.kind == "run" and orphan.run == handle.run and "me no longer follows it" in orphan.reason
     [tidied] = other.tidy_up()
-    assert not tidied.done and "may come back" in tidied.words
+    assert not tidied.done and "may come back" in tidied.action
     assert state(other, handle.run) is State.RUNNING
     cluster.tick(seconds)
     [tidied] = other.tidy_up()
-    assert tidied.done and tidied.words == "stopped"
+    assert tidied.done and tidied.action == "stopped"
     cluster.tick(3)
     seen = other.observe(handle.run)
     assert state_of(seen) is State.STOPPED and seen.stop is not None and seen.stop.by == "the janitor"
@@ -102,7 +102,7 @@ def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None
     from allaboard.backends.kubernetes.lifecycle import orphans
 
     tidied = orphans._tidied(third.api, orphan)
-    assert not tidied.done and "taken it up meanwhile" in tidied.words
+    assert not tidied.done and "it has changed meanwhile" in tidied.action
     assert state(third, handle.run) is State.RUNNING
 
 

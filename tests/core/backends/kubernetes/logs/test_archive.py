@@ -114,7 +114,7 @@ def test_tries_of_which_nothing_was_read_are_named() -> None:
         members={"master-0": ran, "worker-0": waited}, pods={"master-0": {"u": 2}, "worker-0": {"w": 0}}
     )
     missing = [*lost_tries(memory, layout, [a_try(1)], "pytorch")]
-    assert [(m.one.member, m.one.restart, m.whole, len(m.lines)) for m in missing] == [
+    assert [(m.instance.member, m.instance.restart, m.whole, len(m.lines)) for m in missing] == [
         ("master-0", 0, False, 0),
         ("master-0", 2, False, 0),
     ]

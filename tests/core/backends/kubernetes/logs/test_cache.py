@@ -47,7 +47,7 @@ def test_an_end_that_does_not_join_what_was_kept_takes_its_place() -> None:
 
 def test_what_a_status_says_gives_way_to_the_log() -> None:
     kept = AttemptLogs()
-    one = replace(a_try("a"), words="odd\n^^^\n^^^", finished=5.0, code=1)
+    one = replace(a_try("a"), message="odd\n^^^\n^^^", finished=5.0, code=1)
     kept.add_status(one)
     kept.add_status(one)
     assert texts(kept) == ["odd", "^^^", "^^^"]
@@ -91,7 +91,7 @@ def test_what_was_kept_since_another_began_is_of_that_one() -> None:
     kept = AttemptLogs()
     kept.add(a_try("a"), [Stamped(SECOND, "its own"), Stamped(5 * SECOND, "another's")], whole=True)
     kept.move(a_try("a"), replace(a_try("b"), begun=5.0))
-    told = {found.one.id: ([one.text for one in found.lines], found.whole) for found in kept.tries()}
+    told = {found.instance.id: ([one.text for one in found.lines], found.whole) for found in kept.tries()}
     assert told == {"a": (["its own"], False), "b": (["another's"], False)}
     kept.add(a_try("a"), [Stamped(SECOND, "its own"), Stamped(2 * SECOND, "its last")], whole=True)
     assert [one.text for one in kept.tries()[0].lines] == ["its own", "its last"]

@@ -42,7 +42,7 @@ def a_worker(node: Node, *lines: str) -> Pod:
 
 def kept(collector: EvidenceCollector) -> list[tuple[int, list[str], bool]]:
     """Of each try: its number, its lines, and whether they are all there is."""
-    return [(k.one.restart, [line.text for line in k.lines], k.whole) for k in collector.logs.tries()]
+    return [(k.instance.restart, [line.text for line in k.lines], k.whole) for k in collector.logs.tries()]
 
 
 def meanwhile(node: Node, *moments: Callable[[Pod], Any]) -> None:
@@ -72,9 +72,9 @@ def test_a_pod_that_has_failed_for_good(node: Node, collector: EvidenceCollector
     worker.goes()
     collector.add_capture(found, node.seats()["worker-0"])
     assert collector.tails() == {"worker-0": "begins\nRuntimeError: odd"}
-    assert found.thing is not None and found.thing["status"]["phase"] == "Failed"
+    assert found.latest is not None and found.latest["status"]["phase"] == "Failed"
     [one] = collector.logs.tries()
-    assert one.one.code == 1 and one.whole
+    assert one.instance.code == 1 and one.whole
 
 
 def test_what_is_still_written_is_not_the_whole_of_it(
@@ -130,7 +130,7 @@ def test_one_that_is_started_again_after_its_log_was_read(
     found = captures("worker-0")
     node.passes(1)
     worker.restarts()
-    collector.add_capture(found._replace(things=(*found.things, worker.object())), node.seats()["worker-0"])
+    collector.add_capture(found._replace(objects=(*found.objects, worker.object())), node.seats()["worker-0"])
     assert kept(collector) == [(0, ["begins"], True)]
 
 
@@ -152,7 +152,7 @@ def test_unless_its_times_prove_it(node: Node, collector: EvidenceCollector, cap
     node.passes(2)
     worker.ends(1, final=False)
     found = captures("worker-0")
-    alone = PodCapture("worker-0", found.things[:1], found.data, over=True)
+    alone = PodCapture("worker-0", found.objects[:1], found.data, over=True)
     collector.add_capture(alone, node.seats()["worker-0"])
     assert kept(collector) == [(0, ["begins"], True)]
 
@@ -210,7 +210,7 @@ def test_the_log_of_a_pod_whose_place_was_taken_is_not_of_its_successor(
     successor = another(worker, NOON / SECOND + 30)
     collector.add_capture(PodCapture("worker-0", (successor,), data, True, True), node.seats()["worker-0"])
     [one] = collector.logs.tries()
-    assert [line.text for line in one.lines] == ["begins"] and one.one.uid == ""
+    assert [line.text for line in one.lines] == ["begins"] and one.instance.uid == ""
 
 
 def test_within_one_second_it_may_be_of_either(
@@ -223,7 +223,7 @@ def test_within_one_second_it_may_be_of_either(
     found = PodCapture("worker-0", both, data, True, True)
     collector.add_capture(found, node.seats()["worker-0"])
     assert kept(collector) == []
-    assert found.thing is not None and found.thing["metadata"]["uid"] == worker.uid
+    assert found.latest is not None and found.latest["metadata"]["uid"] == worker.uid
 
 
 def test_a_pod_that_is_gone_is_no_trouble(node: Node, captures: Capture) -> None:

@@ -155,7 +155,7 @@ def test_one_restart_too_many_between_two_reads_is_one_gap(node: Node) -> None:
     lines, cursor = once(node, cursor=cursor)
     assert texts(lines) == ["try 2", "try 3"]
     assert [line.text for line in gaps(lines)] == [
-        "what it wrote after 2026-11-21T12:00:00.000Z, if anything, is lost: a node keeps two tries",
+        "its log after 2026-11-21T12:00:00.000Z, if any, is lost: a node keeps two tries",
         "restart 1 is lost: a node keeps two tries",
     ]
     assert once(node, cursor=cursor)[0] == []
@@ -267,9 +267,7 @@ def test_a_node_that_does_not_answer_hides_its_own_logs_alone(node: Node) -> Non
     node.dead.add("worker-0")
     lines, cursor = once(node)
     assert texts(lines) == ["here"]
-    assert [line.text for line in gaps(lines)] == [
-        "what it wrote cannot be read now: its node does not answer"
-    ]
+    assert [line.text for line in gaps(lines)] == ["its log cannot be read now: its node does not answer"]
     assert once(node, cursor=cursor)[0] == [], "once is enough"
     node.dead.clear()
     assert texts(once(node, cursor=cursor)[0]) == ["there"]

@@ -18,6 +18,8 @@ from allaboard.backends.kubernetes.observe.observation import (
     remembered,
 )
 from allaboard.diagnosis import diagnose
+from allaboard.engines.base import JobSeen
+from allaboard.engines.pytorchjob import PyTorchJob
 from allaboard.follow.run_record import Ended, RunRecord
 from allaboard.gangs.kueue import WorkloadSeen
 from allaboard.render import labels
@@ -810,3 +812,23 @@ def test_the_clocks_of_a_job_that_its_queue_takes_back_begin_anew() -> None:
     memory = remembered(before, job, ())
     held = seen(job, now=50.0, memory=memory, workload=WorkloadSeen(WORKLOAD))
     assert (spent(held), held.queued_before) == ({"admitted": 31.0}, 1.0)
+
+
+def test_one_look_reads_its_job_once_and_a_new_version_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Any] = []
+    read = PyTorchJob.read
+
+    def counted(engine: PyTorchJob, job: Any, pods: Any) -> JobSeen:
+        reads.append((job or {}).get("metadata", {}).get("resourceVersion"))
+        return read(engine, job, pods)
+
+    monkeypatch.setattr(PyTorchJob, "read", counted)
+    job, pod = a_pytorchjob("Running"), a_pod("master-0")
+    for thing in (job, pod):
+        thing["metadata"]["resourceVersion"] = "7"
+    for _ in range(3):
+        assert state_of(seen(job, pod, memory=remembered(Memory(), job, [pod]))) is State.RUNNING
+    assert len(reads) == 2, "once, and once for the number of members that start together"
+    job["status"] = a_pytorchjob("Succeeded")["status"]
+    job["metadata"]["resourceVersion"] = "8"
+    assert state_of(seen(job, pod, memory=remembered(Memory(), job, [pod]))) is State.SUCCEEDED

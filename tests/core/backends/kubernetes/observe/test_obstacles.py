@@ -292,7 +292,7 @@ def test_members_with_the_same_trouble_are_told_in_one_sentence() -> None:
         a_pod("worker-0", "Pending", waiting="ErrImagePull"),
     ]
     pods[1]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = IMAGE + "not found"
-    assert "(and so with 1 more member)" in found(*pods).text
+    assert "(the same holds for 1 more member)" in found(*pods).text
 
 
 def test_a_run_that_trains_has_no_obstacle() -> None:

@@ -116,7 +116,7 @@ def test_the_boost_grows_and_goes_with_a_save(lab: Lab) -> None:
     lab.cluster.tick(300)
     [change] = lab.look(booster).changes
     assert (change.run, change.before, change.boost) == ("one", 0, 2) and lab.boost("one") == "2"
-    assert change.why == "8 GPUs, 5m 00s since its start"
+    assert change.reason == "8 GPUs, 5m 00s since its start"
     lab.saves[folder] = [lab.cluster.now]
     lab.cluster.tick(70)
     assert lab.boost("one") == "2"
@@ -162,7 +162,7 @@ def test_others_are_not_touched(lab: Lab) -> None:
     lab.cluster.tick(300)
     look = lab.look(booster)
     assert look.changes == () and (lab.boost("theirs"), lab.boost("one")) == (None, "100")
-    assert look.notes == ("default/one: priority-booster writes its boost, too; it is left to it",)
+    assert look.notes == ("default/one: priority-booster writes its boost, too; nothing is written here",)
     assert lab.look(booster).notes == ()
 
 
@@ -174,7 +174,7 @@ def test_another_allaboard_that_writes_the_same_is_noticed(lab: Lab) -> None:
     lab.cluster.tick(10)
     lab.annotate("one", "5", "allaboard")
     assert lab.look(booster).notes == (
-        "default/one: another allaboard writes its boost, too; it is left to it",
+        "default/one: another allaboard writes its boost, too; nothing is written here",
     )
     assert lab.boost("one") == "5"
 

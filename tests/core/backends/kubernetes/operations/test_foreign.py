@@ -183,7 +183,7 @@ def test_one_that_somebody_deleted_is_seen_to_be(cluster: FakeCluster, look: Loo
     cluster.tick(3)
     cluster.delete(PYTORCHJOBS, "nightly", "default")
     seen = look("pytorchjob", "nightly", uid=uid)
-    assert state_of(seen) is State.STOPPED and "how it ended was not seen" in seen.notes[-1]
+    assert state_of(seen) is State.STOPPED and "nobody saw how it ended" in seen.notes[-1]
 
 
 def test_one_of_the_same_name_that_came_after_it_is_the_one_that_is_meant(

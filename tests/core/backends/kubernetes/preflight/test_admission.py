@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from allaboard.backends.kubernetes.discovery.capacity import Pods
+from allaboard.backends.kubernetes.discovery.kueue_objects import ClusterQueue, Flavor, cluster_queue
+from allaboard.backends.kubernetes.discovery.kueue_objects import flavor as read_flavor
 from allaboard.backends.kubernetes.preflight.admission import Admission, judge
 
 GPU = "nvidia.com/gpu"
@@ -27,14 +29,15 @@ def flavor(name: str, gpu: str = "8", cpu: str = "64", **quota: str) -> dict[str
     return {"name": name, "resources": resources}
 
 
-def queue(*flavors: dict[str, Any], used: str = "0", **spec: Any) -> dict[str, Any]:
+def queue(*flavors: dict[str, Any], used: str = "0", **spec: Any) -> ClusterQueue:
     groups = [{"coveredResources": [GPU, "cpu"], "flavors": [*flavors]}]
     reserved = [{"name": f["name"], "resources": [{"name": GPU, "total": used}]} for f in flavors]
-    return {"spec": {"resourceGroups": groups, **spec}, "status": {"flavorsReservation": reserved}}
+    body = {"spec": {"resourceGroups": groups, **spec}, "status": {"flavorsReservation": reserved}}
+    return cluster_queue(body)
 
 
-def nodes(labels: dict[str, str] | None = None, *taints: dict[str, str]) -> dict[str, Any]:
-    return {"spec": {"nodeLabels": labels or {}, "nodeTaints": [*taints]}}
+def nodes(labels: dict[str, str] | None = None, *taints: dict[str, str]) -> Flavor:
+    return read_flavor({"spec": {"nodeLabels": labels or {}, "nodeTaints": [*taints]}})
 
 
 TAINT = {"key": "dedicated", "value": "lab", "effect": "NoSchedule"}
@@ -48,7 +51,9 @@ def test_a_job_that_fits_now() -> None:
 
 def test_a_job_that_fits_when_others_have_ended_says_what_is_free() -> None:
     found = judge(queue(flavor("h100"), used="3"), {}, [FOUR])
-    assert found == Admission(waits=("8 nvidia.com/gpu are asked for, and 5 of its own quota are free now",))
+    assert found == Admission(
+        waits=("the members ask for 8 nvidia.com/gpu, and 5 of its own quota are free now",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_a_resource_that_the_queue_does_not_cover_is_named() -> None:
         (nodes({"gpu": "h100"}), {"nodeSelector": {"zone": "b"}}, None),  # no flavor speaks of zones
     ],
 )
-def test_a_flavor_is_one_of_nodes(of_flavor: dict[str, Any], spec: dict[str, Any], why: str | None) -> None:
+def test_a_flavor_is_one_of_nodes(of_flavor: Flavor, spec: dict[str, Any], why: str | None) -> None:
     found = judge(queue(flavor("lab")), {"lab": of_flavor}, [members(1, spec=spec, gpu="1")])
     assert found.never == ((f"no flavor matches the members of worker: lab {why}",) if why else ())
 

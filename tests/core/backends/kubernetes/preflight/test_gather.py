@@ -17,6 +17,7 @@ from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, survey_cluster
 from allaboard.backends.kubernetes.discovery.pod_security import violations
+from allaboard.backends.kubernetes.discovery.pod_specs import pod_spec
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt, prepare_attempt
 from allaboard.backends.kubernetes.preflight import checks as checks_module
 from allaboard.backends.kubernetes.preflight import openshift
@@ -114,7 +115,7 @@ def test_nothing_is_created() -> None:
     cluster.checks()
     assert {verb for verb, _ in cluster.answers.asked} <= {"GET", "get", "list", "create"}
     kinds = [body["kind"] for body in cluster.answers.tried]
-    assert kinds == ["PyTorchJob", "PodGroup", "PyTorchJob", "Pod", "Pod"], (
+    assert kinds == ["PyTorchJob", "ConfigMap", "PodGroup", "PyTorchJob", "Pod", "Pod"], (
         "the probe, the objects, a pod of each role"
     )
 
@@ -180,7 +181,7 @@ def test_the_gang_of_a_runtime_of_the_cluster_is_its_own_affair() -> None:
     """To name a gang scheduler would be refused."""
     own = {"engine": "trainjob", "engine_spec": {"runtimeRef": {"name": "torch-distributed"}}}
     check = Cluster(kinds=["trainer.kubeflow.org/v1alpha1/TrainJob", COSCHEDULING]).says("gang", **own)
-    assert check.ok is None and "for the runtime to say" in check.summary
+    assert check.ok is None and "the runtime that the job names decides" in check.summary
 
 
 def test_a_gang_scheduler_that_was_seen_at_work() -> None:
@@ -214,7 +215,7 @@ def test_a_gang_scheduler_that_only_left_its_kinds_is_told_with_what_helps(asked
 def test_every_permission_that_will_be_used_is_asked_for() -> None:
     check = Cluster().says("rbac", workers=1, gang={"scheduler": "none"})
     wanted = len(rbac.needed([("kubeflow.org", "pytorchjobs")]))
-    assert check.summary == f"ada may do all of the {wanted} things that will be done"
+    assert check.summary == f"ada may do all of the {wanted} things that the job needs"
 
 
 @pytest.mark.parametrize(("engine", "asks"), [("jobset", True), ("trainjob", False)])
@@ -360,7 +361,7 @@ def test_a_claim_of_many_nodes_from_disks_of_one() -> None:
     disks = with_classes(a_class("gp3", "ebs.csi.aws.com", default=True))
     check = disks.says("volumes", **ours())
     assert check.ok is False and not check.stops, "some drivers of its name may do more"
-    assert "its class provides Amazon EBS, which one may" in check.summary
+    assert "its class provides Amazon EBS, for one node alone" in check.summary
     assert "shared file system" in str(check.fix) and disks.says("volumes", **ours(), workers=1).ok
 
 
@@ -383,7 +384,7 @@ def test_a_claim_that_waits_for_its_first_member_is_well_and_another_one_is_not(
     assert gone.stops and "late, which does not exist" in gone.summary
     no_class = {**claim, "spec": {**spec, "storageClassName": ""}}
     check = with_classes(persistentvolumeclaims=[no_class]).says("volumes", storage=DATA)
-    assert "somebody has to make one for it" in check.summary
+    assert "somebody has to make a volume for it" in check.summary
 
 
 def test_classes_that_may_not_be_read_say_nothing() -> None:
@@ -672,7 +673,7 @@ def slices(*devices: int, driver: str = "gpu.nvidia.com") -> list[Json]:
         ([CLASS], slices(2), False, "the nodes have 2 at most"),
         ([CLASS], slices(2, 2), True, "nodes have 4 devices"),
         ([CLASS], slices(8, driver="x"), False, "no node offers"),
-        ([named("gpu.nvidia.com")], slices(8), None, "cannot be told"),
+        ([named("gpu.nvidia.com")], slices(8), None, "its selectors do not tell"),
     ],
 )
 def test_devices_that_members_claim(
@@ -816,7 +817,7 @@ def test_required_affinity(expression: Json, fits: bool) -> None:
     term = {"matchExpressions": [expression]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     node = Node("n", {}, {"zone": "a", "size": "4"})
-    assert (capacity.why_not({"affinity": {"nodeAffinity": required}}, node) is None) is fits
+    assert (capacity.misfit(pod_spec({"affinity": {"nodeAffinity": required}}), node) is None) is fits
 
 
 def test_pods_of_two_sizes_are_placed_largest_first() -> None:
@@ -1040,7 +1041,7 @@ def test_a_queue_that_has_room_or_will_have_some() -> None:
     later = with_kueue(used="6").says("queue_quota", **IN_QUEUE)
     assert later.ok and later.summary == (
         "ClusterQueue gpus can admit it, later: "
-        "3 nvidia.com/gpu are asked for, and 2 of its own quota are free now"
+        "the members ask for 3 nvidia.com/gpu, and 2 of its own quota are free now"
     )
 
 
@@ -1085,7 +1086,7 @@ FAR = named("far", spec={"controllerName": "kueue.x-k8s.io/multikueue", "paramet
 def test_who_has_a_say_before_a_job_is_admitted_is_told() -> None:
     found = [c for c in with_checks(BUDGET).checks(**IN_QUEUE) if c.id == "admission_check"]
     assert [(c.ok, c.summary) for c in found] == [
-        (False, "admission check far is not there, and is asked"),
+        (False, "the queue asks admission check far, which does not exist"),
         (True, "admission check budget has to agree before it starts"),
     ]
     broken = {"conditions": [{"type": "Active", "status": "False", "message": "no config all"}]}
@@ -1171,3 +1172,10 @@ def test_a_topology_needs_nodes_that_have_its_label() -> None:
     check = Cluster().says("topology", gang=wish)
     assert check.ok is False and not check.stops and check.fix == "correct gang.topology.prefer"
     assert Cluster(denied=[("list", "nodes")]).says("topology", gang=gang).ok is None
+
+
+def test_what_members_lack_of_the_helper_is_told() -> None:
+    check = Cluster().says("helper", host_network=True)
+    assert check.ok is False and not check.stops and "the loopback is the node's" in check.summary
+    assert "inject: off" in str(check.fix)
+    assert [c for c in Cluster().checks() if c.id == "helper"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from allaboard.backends.local.supervisor import hang
 from allaboard.backends.local.supervisor.hang import HangWatch, newest_file
 from allaboard.diagnosis.stacks import ProcessLook
+from allaboard.follow.stall import ROUNDS
 from allaboard.runs.observation import Stall
 from tests.core.diagnosis.test_stacks import ALL_REDUCE, BARRIER, LOAD, look
 
@@ -90,8 +92,35 @@ def test_members_that_start_wait_or_end_are_not_judged(asked: Asked) -> None:
     watch = HangWatch(5.0, "mark")
     walk(watch, 1, 3)
     assert walk(watch, 3, 100, trains=False) == []
-    assert walk(watch, 100, 200) == [], "it has written nothing since it started again"
     assert asked.times == 0
+
+
+def test_before_the_first_sign_several_looks_must_show_the_same(asked: Asked) -> None:
+    watch = HangWatch(5.0, "mark")
+    watch.look(0, False, 0.5, 0.0)
+    said = walk(watch, 1, 60, written=0)
+    assert [stall.blame for _, stall in said if isinstance(stall, Stall)] == ["rank 1"] and said[0][0] <= 15
+    assert isinstance(said[0][1], Stall) and "no progress was seen since its members ran" in said[0][1].text
+    assert asked.times == ROUNDS, "it is not asked again while it stands"
+
+
+def test_before_the_first_sign_silence_alone_is_no_hang(asked: Asked) -> None:
+    for alone in ((look(0, LOAD), look(1, LOAD)), (look(0, ALL_REDUCE), replace(look(1, LOAD), busy=0.9))):
+        asked.answer = alone
+        watch = HangWatch(5.0, "mark")
+        watch.look(0, False, 0.5, 0.0)
+        assert walk(watch, 1, 300, written=0) == []
+
+
+def test_before_the_first_sign_a_gang_that_moves_is_not_hung(asked: Asked) -> None:
+    watch = HangWatch(5.0, "mark")
+    watch.look(0, False, 0.5, 0.0)
+    waits, held = HELD_UP
+    for second in range(1, 200):
+        asked.answer = (replace(waits, pending=second), held)
+        assert watch.look(0, True, float(second), 1000.0 + second) is None
+    asked.answer = (waits, replace(held, switches=500.0))
+    assert walk(watch, 200, 260, written=0) == [], "it downloads"
 
 
 def test_a_supervisor_that_stood_still_itself_does_not_blame_the_run(asked: Asked) -> None:

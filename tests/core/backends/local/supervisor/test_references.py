@@ -55,7 +55,7 @@ def started(layout: Layout) -> tuple[list[str], dict[str, str]]:
         cpus=1.0,
         secrets={"TOKEN": "t"},
     )
-    return member_command(group, environment, declared_names(layout, member, ["TOKEN"])), environment
+    return member_command(layout, group, environment, declared_names(layout, member, ["TOKEN"])), environment
 
 
 def test_a_command_sees_the_variables_of_its_pod_and_not_those_of_its_caller() -> None:

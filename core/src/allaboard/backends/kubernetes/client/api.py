@@ -1,6 +1,6 @@
-"""The API server, spoken to: `Api` blocks, and is what all operations use. `AsyncApi` lists, watches and runs
-commands in an event loop: what must wake thousands of followers of one process. Both stand on the same
-conversation (`protocol`). Objects go and come as plain JSON mappings.
+"""Blocking and async clients of the API server. All operations use `Api`, which blocks. `AsyncApi` lists,
+watches and runs commands in an event loop, to wake thousands of followers of one process. Both share the
+rules of `protocol`. Objects go and come as plain JSON mappings.
 
 Both stand on what the Kubernetes clients themselves stand on (urllib3; aiohttp), not on the clients: those
 build a TLS context each and read the CA bundle for it (25 ms), import for a third of a second, drop fields
@@ -61,19 +61,20 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 8.0
 LEAST_SECONDS = 0.5
-"""How long an answer may take at least, should a deadline pass meanwhile."""
+"""Seconds that an answer may take at least, should a deadline pass meanwhile."""
 TELL_AFTER = 3.0
 PAGE = 500
 WATCH_SECONDS = 50
-"""How long the server keeps a watch open. Load balancers cut what is silent for 60 s, some without a word,
-and the server sends a bookmark once a minute and one just before the end: so a stream that it ends sooner is
-never silent that long."""
+"""Seconds for which the server keeps a watch open. Load balancers cut a connection that is silent for 60 s,
+some without notice. The server sends a bookmark once a minute and one just before the end, so a stream that
+it ends sooner is never silent that long.
+"""
 WATCH_GRACE = 6.0
 """Seconds past the end that the server was asked for, after which a silent watch counts as lost."""
 CHUNK = 1 << 16
 EXEC_SECONDS = 15.0
 FAREWELL_SECONDS = 1.0
-"""How long a WebSocket that is not needed any more may take to say so."""
+"""Seconds that a WebSocket may take to close."""
 
 T = TypeVar("T")
 Listed = tuple[list[Json], str]
@@ -83,7 +84,7 @@ Steps = Generator[Request, Reply, T]
 
 
 class _Client:
-    """What both clients know: the server, the user, and what time it is there."""
+    """The state of both clients: the server, the user, and the time there."""
 
     def __init__(self, source: Source | Settings, *, patience: Patience | None = None) -> None:
         self._source = source if callable(source) else lambda: source
@@ -92,7 +93,7 @@ class _Client:
         self._ahead: float | None = None
         self._noted = 0.0
         self._granted: set[str] = set()
-        """What it was allowed to do: a few kinds in a few namespaces."""
+        """The rights by which requests succeeded: a few kinds in a few namespaces."""
         self._echo = Echo()
 
     @property
@@ -101,7 +102,7 @@ class _Client:
 
     @property
     def namespace(self) -> str:
-        """Where a method works that is given no namespace."""
+        """The namespace of a method that is given none."""
         return self.settings.namespace
 
     @property
@@ -135,11 +136,13 @@ class _Client:
         headers = {**request.headers(), "user-agent": f"allaboard/{__version__}"}
         if secret.authorization:
             headers["authorization"] = secret.authorization
-        self._echo.shown((*secret.words(), *self.settings.words()))
+        self._echo.shown((*secret.secret_texts(), *self.settings.secret_texts()))
         return headers
 
     def _reply(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
-        """What refuses, or sends elsewhere, may quote the credential that it was shown."""
+        """The reply. A refusal or a redirect may quote the credential that it was shown, so its body is
+        scrubbed.
+        """
         return Reply(status, headers, body if status < 300 else self._echo.body(body))
 
     def _note_time(self, headers: Mapping[str, str]) -> None:
@@ -239,7 +242,7 @@ class Api(_Client):
         return Api(self._source, patience=patience)
 
     def in_loop(self, patience: Patience) -> AsyncApi:
-        """The same for the running event loop."""
+        """An async client of the same server, for the running event loop."""
         return AsyncApi(self._source, patience=patience)
 
     # --- reading
@@ -285,8 +288,8 @@ class Api(_Client):
         table: bool = False,
         timeout: float = WATCH_SECONDS,
     ) -> Stream[tuple[str, Json]]:
-        """What happens after a version, as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server
-        ends it after ``timeout`` seconds (`WATCH_SECONDS` at most). With ``table`` an object is
+        """The events after a version, as (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server
+        ends the stream after ``timeout`` seconds (`WATCH_SECONDS` at most). With ``table`` an object is
         ``{"metadata": {"resourceVersion"}, "rows": [{"Name": ..., "State": ...}]}``. Raises `Gone` when the
         version is too old, and BackendUnreachable when the stream is cut or falls silent.
         """
@@ -399,8 +402,8 @@ class Api(_Client):
         grace: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        """What is not there is deleted. Raises `Conflict` when another object has the name (uid), or this one
-        changed (resource_version).
+        """Delete an object; one that is not there counts as deleted. Raises `Conflict` when another object
+        has the name (uid), or this one changed (resource_version).
         """
         request = protocol.delete(
             resource,
@@ -459,7 +462,7 @@ class Api(_Client):
         left, began = seconds_left(), time.monotonic()
         if not left:
             raise BackendUnreachable(
-                f"API server {self.server} took too long; there was no time left to ask for: {request.what}"
+                f"API server {self.server} took too long; no time left for: {request.subject}"
             )
         patience = replace(self.patience, budget=min(self.patience.budget, left))
         operation = self._talk(request, patience)
@@ -470,7 +473,7 @@ class Api(_Client):
                 with self._turn:
                     answer = self._send(ask.request)
             elif isinstance(ask, protocol.Pause):
-                self._tell_silence(ask.why, time.monotonic() - began)
+                self._tell_silence(ask.reason, time.monotonic() - began)
                 time.sleep(min(ask.seconds, seconds_left()))
             else:
                 self._reload()
@@ -484,11 +487,11 @@ class Api(_Client):
                 self._silent = False
                 return reply
 
-    def _tell_silence(self, why: str, waited: float) -> None:
+    def _tell_silence(self, reason: str, waited: float) -> None:
         if self.on_silence is not None and not self._silent and waited >= TELL_AFTER:
             self._silent = True
             # Each request has that time for itself; a run that is followed is asked about again and again.
-            self.on_silence(f"{why}; each request is tried again for {show_seconds(self.patience.budget)}")
+            self.on_silence(f"{reason}; each request is tried again for {show_seconds(self.patience.budget)}")
 
     def _send(self, request: Request) -> Reply | Broken:
         import urllib3
@@ -542,7 +545,7 @@ class Api(_Client):
                 yield chunk
                 if not seconds_left():
                     raise BackendUnreachable(
-                        f"API server {self.server} took too long; in the midst of: {request.what}"
+                        f"API server {self.server} took too long during: {request.subject}"
                     )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise _cut(self.server, _broken_by(error, request), request) from error
@@ -655,7 +658,7 @@ class AsyncApi(_Client):
                         async with asyncio.timeout(FAREWELL_SECONDS):
                             await socket.close()
         except TimeoutError:
-            return replace(reader.ended(), trouble=f"no end of it came within {seconds:g} s")
+            return replace(reader.ended(), trouble=f"it did not end within {seconds:g} s")
         except (aiohttp.ClientError, OSError) as error:
             raise _cut(self.server, _broken_by(error, request), request) from error
         return reader.ended()
@@ -751,7 +754,7 @@ class AsyncApi(_Client):
                 socket = await opening
         except aiohttp.WSServerHandshakeError as error:
             if error.status < 400:
-                return Broken("is behind something that opens no WebSocket", passing=False)
+                return Broken("is behind a proxy that opens no WebSocket", passing=False)
             return self._reply(error.status, {n.lower(): v for n, v in (error.headers or {}).items()}, b"")
         return Reply(101, {}, stream=socket)
 
@@ -849,8 +852,8 @@ def _pages_of(
 def _items(body: Json) -> list[Json]:
     """Items of a list say neither what they are nor of which version; on their own they do."""
     kind = str(body.get("kind", "")).removesuffix("List")
-    said = {"apiVersion": body.get("apiVersion"), "kind": kind}
-    return [{**said, **item} for item in protocol.as_list(body.get("items")) if isinstance(item, dict)]
+    type_fields = {"apiVersion": body.get("apiVersion"), "kind": kind}
+    return [{**type_fields, **item} for item in protocol.as_list(body.get("items")) if isinstance(item, dict)]
 
 
 def _watch(
@@ -891,18 +894,18 @@ class _EventReader:
 
     def _event(self, line: bytes) -> tuple[str, Json]:
         try:
-            said = protocol.parse_body(line)
-            kind, thing = said["type"], said["object"]
+            event = protocol.parse_body(line)
+            kind, body = event["type"], event["object"]
         except (ValueError, KeyError, TypeError) as error:
-            raise BackendUnreachable("the API server sent half an event") from error
-        if not isinstance(kind, str) or not isinstance(thing, dict):
-            raise BackendUnreachable("the API server sent an event that is none")
+            raise BackendUnreachable("the API server sent an incomplete watch event") from error
+        if not isinstance(kind, str) or not isinstance(body, dict):
+            raise BackendUnreachable("the API server sent a malformed watch event")
         if kind == "ERROR":
-            raise _error_of_event(self._echo.value(thing))
+            raise _error_of_event(self._echo.value(body))
         if self._tables is None:
-            return kind, thing
-        rows = self._tables.rows(thing)
-        return kind, {"metadata": {"resourceVersion": protocol.version_of(thing)}, "rows": rows}
+            return kind, body
+        rows = self._tables.rows(body)
+        return kind, {"metadata": {"resourceVersion": protocol.version_of(body)}, "rows": rows}
 
 
 def _error_of_event(status: Json) -> AllaboardError:
@@ -925,7 +928,7 @@ def _raw(method: str, path: str, body: Any, query: Mapping[str, Any] | None, acc
         None if body is None else protocol.as_bytes(body),
         accept=accept,
         silence=protocol.READ_SECONDS if method.upper() == "GET" else protocol.WRITE_SECONDS,
-        what=path,
+        subject=path,
     )
 
 
@@ -937,17 +940,17 @@ def _content(reply: Reply) -> Any:
 
 def _object(reply: Reply) -> Json:
     """The object in an answer. A proxy's page of 200 is not one."""
-    why = "is no JSON object"
+    flaw = "is no JSON object"
     try:
-        thing = reply.json()
+        body = reply.json()
     except ValueError as error:
-        thing, why = None, str(error)
-    if not isinstance(thing, dict):
+        body, flaw = None, str(error)
+    if not isinstance(body, dict):
         raise BackendUnreachable(
-            f"what answered is no Kubernetes API server: its answer {why}; look at the server's URL and "
-            "at proxies"
+            f"unexpected response, which {flaw}; is this a Kubernetes API server? Look at the server's URL "
+            "and at proxies"
         )
-    return thing
+    return body
 
 
 def _pool(settings: Settings, secret: Secret) -> urllib3.PoolManager:
@@ -1000,16 +1003,16 @@ async def _awhole(response: aiohttp.ClientResponse) -> bytes | None:
 
 
 def _broken_by(error: BaseException, request: Request) -> Broken:
-    """What went wrong below HTTP, in words; the libraries' own show URLs of proxies, with passwords."""
+    """The failure below HTTP as text. The libraries' own messages show URLs of proxies, with passwords."""
     chain = _chain(error)
     # OpenSSL's own is the innermost; that of urllib3 1.26 is about the name.
     untrusted = [
         link for link in chain if type(link).__name__.endswith(("CertificateError", "CertVerificationError"))
     ]
     if untrusted:
-        why = getattr(untrusted[-1], "verify_message", "it is for another name")
+        flaw = getattr(untrusted[-1], "verify_message", "it is for another name")
         return Broken(
-            f"shows a certificate that is not trusted ({why}); look at certificate-authority-data and "
+            f"shows a certificate that is not trusted ({flaw}); look at certificate-authority-data and "
             "tls-server-name of the cluster in the kubeconfig",
             passing=False,
         )
@@ -1023,7 +1026,7 @@ def _broken_by(error: BaseException, request: Request) -> Broken:
     if isinstance(system, ConnectionRefusedError):
         return Broken("refuses connections")
     if isinstance(system, ssl.SSLError):
-        return Broken(f"speaks no TLS that is understood ({system.reason})")
+        return Broken(f"fails the TLS handshake ({system.reason})")
     # urllib3 calls every connection that it did not get a time-out of connecting, too.
     if kinds & {"ConnectTimeoutError", "ConnectionTimeoutError"} and "NewConnectionError" not in kinds:
         return Broken(f"did not answer within {CONNECT_SECONDS:.0f} s")
@@ -1034,7 +1037,7 @@ def _broken_by(error: BaseException, request: Request) -> Broken:
 
 def _cut(server: str, broken: Broken, request: Request) -> BackendUnreachable:
     kind = Silent if broken.silent else BackendUnreachable
-    return kind(f"API server {server} {broken.text}; in the midst of: {request.what}")
+    return kind(f"API server {server} {broken.text}; during: {request.subject}")
 
 
 def _chain(error: BaseException) -> list[BaseException]:

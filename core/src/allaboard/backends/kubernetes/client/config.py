@@ -20,8 +20,8 @@ _HEADER = re.compile(r"[\x20-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What is shown to the server now: an ``Authorization`` header, a client certificate with its key (both
-    PEM), or neither. ``expires``: epoch seconds from which on it is refused.
+    """The credential that the server is shown now: an ``Authorization`` header, a client certificate with its
+    key (both PEM), or neither. ``expires``: epoch seconds from which on it is refused.
     """
 
     authorization: str | None = field(default=None, repr=False)
@@ -32,12 +32,12 @@ class Secret:
         # The HTTP libraries refuse such a header, too, and quote it.
         if self.authorization and not _HEADER.fullmatch(self.authorization):
             raise SiteError(
-                "the token holds a line end, or a character that no HTTP header can carry; it was not copied "
-                "as it is: log in again, or write it into the kubeconfig anew"
+                "the token holds a line end, or a character that no HTTP header can carry; log in again, or "
+                "copy the token into the kubeconfig once more"
             )
 
-    def words(self) -> Iterator[str]:
-        """What of it goes to the server, and nowhere else: the token, or the password as it is and as it is
+    def secret_texts(self) -> Iterator[str]:
+        """The parts that go to the server and nowhere else: the token, or the password as it is and as it is
         sent. (A key is not sent.)
         """
         scheme, _, sent = (self.authorization or "").partition(" ")
@@ -49,10 +49,10 @@ class Secret:
 
 
 class Credentials(Protocol):
-    """Where secrets come from. Methods may be called by several threads."""
+    """A source of secrets. Methods may be called by several threads."""
 
     def due(self, now: float) -> bool:
-        """Whether `current` would have to run a plugin or read a file, and so may block."""
+        """True if `current` would have to run a plugin or read a file, and so may block."""
 
     def current(self, now: float) -> Secret:
         """A secret that is good for a while yet. Raises SiteError or BackendUnreachable."""
@@ -80,8 +80,8 @@ class Settings:
     namespace: str = "default"
     source: str = ""
 
-    def words(self) -> Iterator[str]:
-        """What of it goes to the proxy, and nowhere else: its password, as it is written, meant and sent."""
+    def secret_texts(self) -> Iterator[str]:
+        """The parts that go to the proxy and nowhere else: its password, as it is written, meant and sent."""
         with suppress(ValueError):
             proxy = urlsplit(self.proxy or "")
             user, password = unquote(proxy.username or ""), unquote(proxy.password or "")
@@ -92,10 +92,10 @@ class Settings:
     @property
     def identity(self) -> str:
         """Equal for those who would see the same: one server, one source of credentials."""
-        words = "\0".join(
+        parts = "\0".join(
             [self.server, self.tls_name or "", self.proxy or "", self.credentials.fingerprint()]
         )
-        return hashlib.blake2s(words.encode(), digest_size=16).hexdigest()
+        return hashlib.blake2s(parts.encode(), digest_size=16).hexdigest()
 
 
 Source = Callable[[], Settings]
@@ -118,5 +118,5 @@ class Fixed:
         return None
 
     def fingerprint(self) -> str:
-        said = f"{self.secret.authorization}\0{self.secret.certificate}"
-        return hashlib.blake2s(said.encode(), digest_size=16).hexdigest()
+        text = f"{self.secret.authorization}\0{self.secret.certificate}"
+        return hashlib.blake2s(text.encode(), digest_size=16).hexdigest()

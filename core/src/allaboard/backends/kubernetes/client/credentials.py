@@ -1,9 +1,9 @@
-"""Where secrets come from: a file that is renewed, a plugin that is run, a client library's own
-configuration. (One that never changes is `config.Fixed`.)
+"""Sources of secrets: a file that is renewed, a plugin that is run, a client library's own configuration. (A
+secret that never changes is `config.Fixed`.)
 
 What was handed out is used until a minute before its end. When it cannot be renewed then, it is used to the
-end, and from there on the server counts as unreachable (it may pass: a login service that is down). Who has
-nothing yet is told what to mend.
+end, and from there on the server counts as unreachable (it may pass: a login service that is down). Without
+a first secret the error says what to mend.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from allaboard.text.untrusted import parse_json
 EARLY = 60.0
 """Seconds before its end from which on a secret is renewed."""
 FILE_SECONDS = 60.0
-"""How long what was read from a file is taken for true; kubelets renew tokens long before they end."""
+"""Seconds for which the content of a file counts as fresh; kubelets renew tokens long before they end."""
 JUST_NOW = 5.0
 """A younger secret is not thrown away: many requests may be refused at once for the one before it."""
 PLUGIN_SECONDS = 60.0
@@ -92,14 +92,14 @@ def shared(credentials: Renewed) -> Renewed:
     return PROCESS.get(Renewed, credentials.source, lambda: credentials)
 
 
-def token_file(path: Path, said: str = "") -> Renewed:
+def token_file(path: Path, named_as: str = "") -> Renewed:
     """A token in a file, as pods have them. ``said``: how a kubeconfig names it."""
 
     def read() -> Secret:
         try:
             token = read_text(path).strip()
         except BadInput as error:
-            raise SiteError(f"token file: {without_credentials(str(error), said)}") from None
+            raise SiteError(f"token file: {without_credentials(str(error), named_as)}") from None
         if not token:
             raise SiteError(f"token file {path} is empty")
         return Secret(f"Bearer {token}")
@@ -107,8 +107,8 @@ def token_file(path: Path, said: str = "") -> Renewed:
     return shared(Renewed(read, f"file {path}", FILE_SECONDS))
 
 
-def _list(said: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    items = said.get(name) or []
+def _list(section: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    items = section.get(name) or []
     if not isinstance(items, list):
         raise BadInput(f"{where}: {name} of exec is no list; see the guide of the plugin")
     return items
@@ -139,19 +139,19 @@ class Plugin:
     folder: Path
 
     @staticmethod
-    def of(said: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path, where: str) -> Plugin:
+    def of(section: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path, where: str) -> Plugin:
         """From the kubeconfig's words. Raises BadInput."""
-        missing = [key for key in ("command", "apiVersion") if not isinstance(said.get(key), str)]
+        missing = [key for key in ("command", "apiVersion") if not isinstance(section.get(key), str)]
         if missing:
             raise BadInput(f"{where}: exec has no {' and no '.join(missing)}; see the guide of the plugin")
         return Plugin(
-            command=said["command"],
-            args=tuple(str(arg) for arg in _list(said, "args", where)),
-            env=_variables(_list(said, "env", where), where),
-            api_version=said["apiVersion"],
-            interactive=said.get("interactiveMode") or "IfAvailable",
-            hint=str(said.get("installHint") or "").strip(),
-            cluster=cluster if said.get("provideClusterInfo") else None,
+            command=section["command"],
+            args=tuple(str(arg) for arg in _list(section, "args", where)),
+            env=_variables(_list(section, "env", where), where),
+            api_version=section["apiVersion"],
+            interactive=section.get("interactiveMode") or "IfAvailable",
+            hint=str(section.get("installHint") or "").strip(),
+            cluster=cluster if section.get("provideClusterInfo") else None,
             folder=folder,
         )
 
@@ -166,7 +166,7 @@ class Plugin:
         if self.interactive == "Always" and not talks:
             raise SiteError(
                 f"credential plugin {self.command!r} wants to ask a person, and there is no terminal here; "
-                "use a user of the kubeconfig whose plugin can do without, or a service account's token"
+                "use a user of the kubeconfig whose plugin asks nobody, or a service account's token"
             )
         try:
             done = subprocess.run(
@@ -185,10 +185,10 @@ class Plugin:
         except OSError as error:
             raise SiteError(f"credential plugin {program!r} cannot be run: {error.strerror}") from error
         if done.returncode != 0:
-            said = plain_words((done.stderr or b"").decode("utf-8", "replace"))
+            last_line = plain_words((done.stderr or b"").decode("utf-8", "replace"))
             raise SiteError(
                 f"credential plugin {self.command!r} ended with {done.returncode}"
-                + (f": {said}" if said else "")
+                + (f": {last_line}" if last_line else "")
                 + "; log in with it, then try again"
             )
         return self._secret(done.stdout)
@@ -216,9 +216,9 @@ class Plugin:
             spec["cluster"] = self.cluster
         return json.dumps({"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec})
 
-    def _secret(self, said: bytes) -> Secret:
+    def _secret(self, output: bytes) -> Secret:
         try:
-            answer = parse_json(said, spelling=False)
+            answer = parse_json(output, spelling=False)
             status = answer["status"]
             token, certificate = status.get("token"), status.get("clientCertificateData")
             key, expires = status.get("clientKeyData"), status.get("expirationTimestamp")
@@ -250,20 +250,20 @@ _MIXED = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{12,}")
 
 
 def without_credentials(message: str, path: str) -> str:
-    """What is said about a file that cannot be read, without those parts of its path that may be a
-    credential: people write a token or a key where the name of its file belongs.
+    """A message about a file that cannot be read, without those parts of its path that may be a credential:
+    people write a token or a key where the name of its file belongs.
     """
     parts = [part for part in path.split("/") if len(part) > _LONG or _MIXED.fullmatch(part)]
     return hide_known(message, parts)
 
 
-def plain_words(said: str) -> str:
+def plain_words(output: str) -> str:
     """The last line of what a program said, for people: ``***`` for what may be a credential, which such
     programs show when they fail: long words, and those of letters and digits.
     """
-    lines = said.strip().splitlines()
-    words = (redact_text(lines[-1]) if lines else "").split()
-    shown = (HIDDEN if len(word) > _LONG or _MIXED.search(word) else word for word in words)
+    lines = output.strip().splitlines()
+    parts = (redact_text(lines[-1]) if lines else "").split()
+    shown = (HIDDEN if len(word) > _LONG or _MIXED.search(word) else word for word in parts)
     return " ".join(shown)[:300]
 
 

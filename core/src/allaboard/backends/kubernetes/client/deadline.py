@@ -13,8 +13,8 @@ _ENDS: ContextVar[float] = ContextVar("ends", default=math.inf)
 
 @contextmanager
 def ends_at(moment: float) -> Iterator[None]:
-    """What is done within must be over at this moment of `time.monotonic`, or sooner where somebody has said
-    so before.
+    """A block that must be over at this moment of `time.monotonic`, or at an earlier one that an outer block
+    sets.
     """
     token = _ENDS.set(min(moment, _ENDS.get()))
     try:

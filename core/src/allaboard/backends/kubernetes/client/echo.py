@@ -21,20 +21,22 @@ KEPT = 32
 
 
 class Echo:
-    """What has been shown so far. May be used by several threads."""
+    """The credentials that were shown so far. May be used by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._words: tuple[str, ...] = ()
         self._begins: tuple[bytes, ...] = ()
 
-    def shown(self, words: Iterable[str]) -> None:
+    def shown(self, texts: Iterable[str]) -> None:
         """From now on these are hidden."""
-        new = [word for word in words if len(word) >= KNOWN_FROM and word not in self._words]
+        new = [word for word in texts if len(word) >= KNOWN_FROM and word not in self._words]
         if new:
             with self._lock:
                 self._words = tuple(dict.fromkeys([*self._words, *new]))[-KEPT:]
-                spelt = (one.encode("utf-8", "surrogatepass")[:BEGIN] for one in spellings(self._words))
+                spelt = (
+                    spelling.encode("utf-8", "surrogatepass")[:BEGIN] for spelling in spellings(self._words)
+                )
                 self._begins = tuple(dict.fromkeys(spelt))
 
     def value(self, value: Any) -> Any:

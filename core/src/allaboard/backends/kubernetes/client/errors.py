@@ -1,5 +1,5 @@
-"""What the API server answered when it did not do what was asked, one class for each thing a caller would do
-about it. Whatever may pass is tried again below (transport), and ends as `BackendUnreachable`.
+"""The refusals of an API server, one class for each reaction of a caller. A failure that may pass is tried
+again below (`protocol`), and ends as `BackendUnreachable`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ApiError(AllaboardError):
         reason: str = "",
         causes: Sequence[Cause] = (),
         retried: bool = False,
-        what: str = "",
+        subject: str = "",
     ) -> None:
         # The words of the server, and of webhooks behind it: one line, without secrets.
         message = visible(redact_text(message))
-        super().__init__(f"{what}: {message}" if what else message)
+        super().__init__(f"{subject}: {message}" if subject else message)
         self.status = status
         self.reason = reason
         self.message = message

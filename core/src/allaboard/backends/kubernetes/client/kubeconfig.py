@@ -31,7 +31,7 @@ from allaboard.text.untrusted import show
 class Entry:
     """One named part, and the folder of its file."""
 
-    said: Mapping[str, Any]
+    body: Mapping[str, Any]
     folder: Path
 
 
@@ -66,11 +66,11 @@ class Kubeconfig:
                 + (f"; did you mean {close!r}? It has " if close else "; it has ")
                 + _some(sorted(self.contexts))
             )
-        said = self.contexts[chosen].said
+        body = self.contexts[chosen].body
         where = f"context {chosen!r} of kubeconfig {self.where}"
-        cluster = _named(self.clusters, said.get("cluster"), "cluster", where)
-        user = _named(self.users, said["user"], "user", where) if said.get("user") else None
-        return Context(chosen, where, self, said, cluster, user or Entry({}, Path()))
+        cluster = _named(self.clusters, body.get("cluster"), "cluster", where)
+        user = _named(self.users, body["user"], "user", where) if body.get("user") else None
+        return Context(chosen, where, self, body, cluster, user or Entry({}, Path()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,17 @@ class Context:
     name: str
     where: str
     of: Kubeconfig = field(repr=False)
-    said: Mapping[str, Any]
+    body: Mapping[str, Any]
     cluster: Entry
     user: Entry = field(repr=False)
 
     @property
     def namespace(self) -> str | None:
-        return _text(self.said, "namespace")
+        return _text(self.body, "namespace")
 
     @property
     def server(self) -> str:
-        server = str(self.cluster.said.get("server") or "").rstrip("/")
+        server = str(self.cluster.body.get("server") or "").rstrip("/")
         if not server.startswith(("https://", "http://")):
             raise BadInput(
                 f"{self.where}: its cluster has no server; write server: https://HOST:PORT, not {server!r}"
@@ -108,42 +108,42 @@ class Context:
 
     @property
     def verify(self) -> bool:
-        return not self.cluster.said.get("insecure-skip-tls-verify")
+        return not self.cluster.body.get("insecure-skip-tls-verify")
 
     @property
     def tls_name(self) -> str | None:
-        return _text(self.cluster.said, "tls-server-name")
+        return _text(self.cluster.body, "tls-server-name")
 
     @property
     def proxy(self) -> str | None:
-        return _text(self.cluster.said, "proxy-url")
+        return _text(self.cluster.body, "proxy-url")
 
     def credentials(self) -> Credentials:
         """As kubectl: a token before a token file before a plugin before a password; beside any of them a
         client certificate.
         """
-        said, folder, where = self.user.said, self.user.folder, f"user of {self.where}"
-        if said.get("as") or said.get("as-groups") or said.get("as-uid"):
+        body, folder, where = self.user.body, self.user.folder, f"user of {self.where}"
+        if body.get("as") or body.get("as-groups") or body.get("as-uid"):
             raise BadInput(
-                f"{where} acts as somebody else (as: ...), which allaboard does not; use a plain user"
+                f"{where} impersonates another user (as: ...), which allaboard does not do; use a plain user"
             )
         for name in ("token", "tokenFile", "username", "password"):
-            if isinstance(said.get(name), Mapping | list):
+            if isinstance(body.get(name), Mapping | list):
                 raise BadInput(f"{where}: {name} is no text; write it in one line, in quotes")
         certificate = self._certificate()
-        if token := said.get("token"):
+        if token := body.get("token"):
             # Of a block of YAML the end of the line belongs to the text.
             return Fixed(Secret(f"Bearer {str(token).strip()}", certificate))
-        if path := said.get("tokenFile"):
+        if path := body.get("tokenFile"):
             return token_file(folder / job_folder(str(path)), str(path))
         for name in ("exec", "auth-provider"):
-            if said.get(name) and not isinstance(said[name], Mapping):
+            if body.get(name) and not isinstance(body[name], Mapping):
                 raise BadInput(f"{where}: {name} is no mapping; compare with kubectl config view")
-        if plugin := said.get("exec"):
+        if plugin := body.get("exec"):
             return Plugin.of(plugin, self._for_plugin(), folder, where).credentials()
-        if said.get("auth-provider"):
-            return self._provider(str(said["auth-provider"].get("name")))
-        if (user := said.get("username")) and (word := said.get("password")) is not None:
+        if body.get("auth-provider"):
+            return self._provider(str(body["auth-provider"].get("name")))
+        if (user := body.get("username")) and (word := body.get("password")) is not None:
             basic = base64.b64encode(f"{user}:{word}".encode()).decode()
             return Fixed(Secret(f"Basic {basic}", certificate))
         return Fixed(Secret(None, certificate))
@@ -156,7 +156,7 @@ class Context:
         return (certificate, key) if certificate and key else None
 
     def _for_plugin(self) -> dict[str, Any]:
-        cluster = dict(self.cluster.said)
+        cluster = dict(self.cluster.body)
         listed = cluster.pop("extensions", None)
         extensions = {
             str(e.get("name")): e.get("extension")
@@ -176,8 +176,8 @@ class Context:
                 from kubernetes import client, config
             except ImportError as error:
                 raise BadInput(
-                    f"user of {self.where} has the auth-provider {name!r}, which kubectl has no more; write "
-                    "the provider's plugin as exec, or pip install kubernetes, which still knows some"
+                    f"user of {self.where} has the auth-provider {name!r}, which kubectl no longer supports; "
+                    "write the provider's plugin as exec, or pip install kubernetes, which still knows some"
                 ) from error
             configuration = client.Configuration()
             try:
@@ -193,7 +193,7 @@ class Context:
 
 
 def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Where kubeconfigs may be, when none is named."""
+    """The places of kubeconfigs when none is named."""
     listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return tuple(job_folder(part) for part in listed) or (home / ".kube" / "config",)
 
@@ -206,10 +206,10 @@ def read_kubeconfigs(paths: Sequence[Path]) -> Kubeconfig:
     for path in paths:
         if not is_there(path):
             continue
-        said = _yaml(path)
-        current = current or str(said.get("current-context") or "")
+        document = _yaml(path)
+        current = current or str(document.get("current-context") or "")
         for part, entries in parts.items():
-            items = said.get(part) or ()
+            items = document.get(part) or ()
             if not isinstance(items, (list, tuple)):
                 raise BadInput(f"kubeconfig {path}: {part} is no list; compare with kubectl config view")
             for item in items:
@@ -238,35 +238,35 @@ def _yaml(path: Path) -> Mapping[str, Any]:
         line = _LINE.search(str(error))
         where = f" ({line[0]})" if line else ""
         raise BadInput(f"kubeconfig {path} is no YAML{where}; compare with kubectl config view") from None
-    said = documents[0] if documents else {}
-    if not isinstance(said, dict):
+    document = documents[0] if documents else {}
+    if not isinstance(document, dict):
         raise BadInput(f"kubeconfig {path} is no mapping; compare with kubectl config view")
-    return said
+    return document
 
 
 _LINE = re.compile(r"line \d+")
 
 
 def _entry(item: Any, part: str, path: Path) -> tuple[str, Mapping[str, Any]]:
-    said = item.get(part.removesuffix("s")) if isinstance(item, dict) else None
-    if not isinstance(item, dict) or "name" not in item or not isinstance(said, dict | None):
+    body = item.get(part.removesuffix("s")) if isinstance(item, dict) else None
+    if not isinstance(item, dict) or "name" not in item or not isinstance(body, dict | None):
         raise BadInput(
             f"kubeconfig {path}: an item of {part} is not name and {part[:-1]}; "
             "compare with kubectl config view"
         )
-    return str(item["name"]), said or {}
+    return str(item["name"]), body or {}
 
 
-def _named(entries: Mapping[str, Entry], name: Any, what: str, where: str) -> Entry:
+def _named(entries: Mapping[str, Entry], name: Any, kind: str, where: str) -> Entry:
     if not isinstance(name, str) or name not in entries:
         raise BadInput(
-            f"{where} names the {what} {show(str(name))}, which is not there; it has {_some(sorted(entries))}"
+            f"{where} names the {kind} {show(str(name))}, which is not there; it has {_some(sorted(entries))}"
         )
     return entries[name]
 
 
-def _text(said: Mapping[str, Any], name: str) -> str | None:
-    return str(said[name]) if said.get(name) else None
+def _text(body: Mapping[str, Any], name: str) -> str | None:
+    return str(body[name]) if body.get(name) else None
 
 
 def _some(names: Sequence[str]) -> str:
@@ -284,16 +284,16 @@ def _is_url(server: str) -> bool:
 
 def _pem(entry: Entry, key: str, where: str) -> str | None:
     """``<key>-data`` in base64, or the file that ``<key>`` names."""
-    if data := entry.said.get(f"{key}-data"):
+    if data := entry.body.get(f"{key}-data"):
         try:
             return base64.b64decode(str(data), validate=True).decode()
         except (binascii.Error, ValueError) as error:
             raise BadInput(f"{where}: {key}-data is no base64 of a PEM file") from error
-    if not (name := entry.said.get(key)):
+    if not (name := entry.body.get(key)):
         return None
     path = entry.folder / job_folder(str(name))
     try:
         return read_text(path)
     except BadInput as error:
-        words = without_credentials(f"{key} {path} cannot be read ({error})", str(name))
-        raise BadInput(f"{where}: {words}") from None
+        message = without_credentials(f"{key} {path} cannot be read ({error})", str(name))
+        raise BadInput(f"{where}: {message}") from None

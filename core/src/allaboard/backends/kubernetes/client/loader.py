@@ -1,5 +1,5 @@
-"""Which cluster, which user and which namespace: from options, the environment, a kubeconfig, or the pod
-that this process runs in.
+"""The cluster, the user and the namespace: from options, the environment, a kubeconfig, or the pod that this
+process runs in.
 
 1. ``--kubeconfig``, ``ALLABOARD_KUBECONFIG``: that file. Else the files of ``KUBECONFIG``, else
    ``~/.kube/config``. Where none of these is there, in a pod: its service account.
@@ -57,8 +57,8 @@ class Access:
         if self.environ.get("KUBERNETES_SERVICE_HOST") and not self._said("context"):
             return self._of_pod()
         raise BadInput(
-            f"no kubeconfig is at {' or '.join(map(str, paths))}, and this is no pod of a cluster; name one "
-            "with --kubeconfig or KUBECONFIG"
+            f"no kubeconfig is at {' or '.join(map(str, paths))}, and this process is not in a pod; name "
+            "one with --kubeconfig or KUBECONFIG"
         )
 
     def api(self, patience: Patience | None = None) -> Api:
@@ -172,8 +172,8 @@ def _excepted(host: str, port: int | None, exceptions: str) -> bool:
 
 
 def _usable(proxy: str | None) -> str | None:
-    """Raises SiteError for a kind of proxy that is not spoken, and for what is no URL; its words never show a
-    password.
+    """Raises SiteError for a kind of proxy that is not supported, and for a text that is no URL; its message
+    never shows a password.
     """
     if not proxy:
         return proxy
@@ -184,9 +184,9 @@ def _usable(proxy: str | None) -> str | None:
         is_url = False
     kind = proxy.partition("://")[0] if "://" in proxy else ""
     if kind.lower() not in ("http", "https"):
-        of = f"of kind {kind}://" if kind.isalnum() and len(kind) < 10 else "of no kind"
+        of = f"of kind {kind}://" if kind.isalnum() and len(kind) < 10 else "of an unknown kind"
         raise SiteError(
-            f"a proxy {of} is not spoken; use http:// or https://, or exempt the API server from it with "
+            f"a proxy {of} is not supported; use http:// or https://, or exempt the API server from it with "
             "NO_PROXY"
         )
     if not is_url:

@@ -43,8 +43,8 @@ class ThreadPool:
         self._threads = 0
 
     async def run(self, seconds: float, do: Callable[[], T]) -> T:
-        """What ``do`` returns or raises. Raises TimeoutError after ``seconds``. Whoever is cancelled is so at
-        once; what has begun ends by itself.
+        """The result of ``do``, or its exception. Raises TimeoutError after ``seconds``. A caller that is
+        cancelled is so at once; an operation that has begun ends by itself.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()

@@ -1,5 +1,5 @@
-"""What all backends of one process share: one watch, one Lease, one set of credentials, one budget of kept
-logs. It is the only state of the Kubernetes backend that no object holds.
+"""The state that all backends of one process share: one watch, one Lease, one set of credentials, one budget
+of kept logs. It is the only state of the Kubernetes backend that no object holds.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ProcessScope:
         with self._lock_of(kind):
             if (kind, key) not in self._things:
                 self._things[kind, key] = make()
-            thing: T = self._things[kind, key]
-            return thing
+            value: T = self._things[kind, key]
+            return value
 
     def get_in_loop(self, kind: type[T], key: Hashable, make: Callable[[], T]) -> T:
         """The same for the running event loop. Things of closed loops are dropped."""
@@ -41,8 +41,8 @@ class ProcessScope:
                 self._in_loops.pop(closed, None)
             if (kind, id(loop), key) not in self._in_loops:
                 self._in_loops[kind, id(loop), key] = (loop, make())
-            thing: T = self._in_loops[kind, id(loop), key][1]
-            return thing
+            value: T = self._in_loops[kind, id(loop), key][1]
+            return value
 
     def _lock_of(self, kind: type) -> threading.RLock:
         return self._locks.setdefault(kind, threading.RLock())

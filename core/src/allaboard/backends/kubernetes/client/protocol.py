@@ -1,4 +1,4 @@
-"""What is said to an API server and how its answers are read: paths, queries, errors, when to try again.
+"""Requests to an API server and the reading of its answers: paths, queries, errors, and when to try again.
 Values in, values out; the blocking and the async client share all of it.
 
 One request is a conversation (`exchange`): it asks to send, to pause, to renew the credentials, and ends with
@@ -55,7 +55,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 FIELD_MANAGER = "allaboard"
 
 READ_SECONDS = 15.0
-"""How long an answer to a read may be silent."""
+"""Seconds for which an answer to a read may be silent."""
 WRITE_SECONDS = 32.0
 """The same for writes: admission webhooks may take 30 s."""
 DOUBT = 10.0
@@ -84,7 +84,7 @@ class Request:
     protocols: tuple[str, ...] = ()
     compares: bool = False
     right: str = ""
-    what: str = ""
+    subject: str = ""
 
     def headers(self) -> dict[str, str]:
         """All but the credentials."""
@@ -149,7 +149,7 @@ def get(resource: Resource, name: str, namespace: str, query: Mapping[str, Any] 
         "GET",
         url(resource.path(namespace, name), query or {}),
         right=_right("get", resource, namespace),
-        what=f"{resource.name} {name}",
+        subject=f"{resource.name} {name}",
     )
 
 
@@ -179,7 +179,7 @@ def page(
         url(resource.path(namespace), query),
         accept=f"{TABLE},{JSON}" if table else JSON,
         right=_right("list", resource, namespace),
-        what=f"list {resource.name}",
+        subject=f"list {resource.name}",
     )
 
 
@@ -210,7 +210,7 @@ def watch(
         silence=silence,
         stream=True,
         right=_right("watch", resource, namespace),
-        what=f"watch {resource.name}",
+        subject=f"watch {resource.name}",
     )
 
 
@@ -269,7 +269,7 @@ def delete(
         silence=WRITE_SECONDS,
         compares=bool(conditions),
         right=_right("delete", resource, namespace),
-        what=f"{resource.name} {name}",
+        subject=f"{resource.name} {name}",
     )
 
 
@@ -304,7 +304,7 @@ def log(
         silence=silence,
         stream=True,
         right=_right("get", PODS, namespace, "log"),
-        what=f"log of pod {pod}",
+        subject=f"log of pod {pod}",
     )
 
 
@@ -319,14 +319,14 @@ def execute(pod: str, namespace: str, command: Sequence[str], *, container: str 
         accept="*/*",
         protocols=EXEC_PROTOCOLS,
         right=_right("get", PODS, namespace, "exec"),
-        what=f"exec in pod {pod}",
+        subject=f"exec in pod {pod}",
     )
 
 
 def url(path: str, query: Mapping[str, Any]) -> str:
     """The path with those parts of the query that are not None."""
-    said = {k: ("true" if v is True else v) for k, v in query.items() if v is not None}
-    return f"{path}?{urlencode(said, doseq=True)}" if said else path
+    given = {k: ("true" if v is True else v) for k, v in query.items() if v is not None}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def _right(verb: str, resource: Resource, namespace: str, sub: str | None = None) -> str:
@@ -334,7 +334,7 @@ def _right(verb: str, resource: Resource, namespace: str, sub: str | None = None
 
 
 def _compares(body: Json) -> bool:
-    """Whether a write says which object, or which version of it, it is for: a conflict is then an answer."""
+    """True if a write names its object, or the version of it: a conflict is then an answer."""
     metadata = body.get("metadata") or {}
     return "resourceVersion" in metadata or "uid" in metadata
 
@@ -367,7 +367,7 @@ def _write(
         content_type=content_type,
         silence=WRITE_SECONDS,
         right=_right(method, resource, namespace, sub),
-        what=f"{resource.name} {name or body.get('metadata', {}).get('name', '')}".strip(),
+        subject=f"{resource.name} {name or body.get('metadata', {}).get('name', '')}".strip(),
     )
 
 
@@ -384,7 +384,7 @@ class Pause:
     """``why``: what was heard instead of an answer, for a person who waits."""
 
     seconds: float
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +396,7 @@ class Renew:
 
 Effect = Send | Pause | Renew
 Answer = tuple[Reply | Broken | None, float]
-"""What came, and when (seconds of a clock that only grows)."""
+"""The answer, and its time (seconds of a clock that only grows)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +433,7 @@ def retry(
     granted: Collection[str] = (),
     doubted: float = 0.0,
 ) -> Retry | GiveUp:
-    """Whether a request that went wrong is sent again, after ``tries`` of them. ``chance`` in [0, 1);
+    """Decide if a request that failed is sent again, after ``tries`` of them. ``chance`` in [0, 1);
     ``granted``: the rights by which this client has got answers before; ``doubted``: for how long one of them
     has been denied.
     """
@@ -465,7 +465,7 @@ def _may_pass(request: Request, answer: Reply | Broken, granted: Collection[str]
 
 
 def _is_doubted(request: Request, answer: Reply | Broken, granted: Collection[str]) -> bool:
-    """Whether the authorizer forbids what it allowed before. Quotas and admission policies say 403, too."""
+    """True if the authorizer forbids what it allowed before. Quotas and policies answer 403, too."""
     return (
         isinstance(answer, Reply)
         and answer.status == 403
@@ -475,13 +475,13 @@ def _is_doubted(request: Request, answer: Reply | Broken, granted: Collection[st
 
 
 def _refused(answer: Reply | Broken) -> bool:
-    """Whether new credentials, or a CA read anew, may help."""
+    """True if new credentials, or a CA read anew, may help."""
     return answer.status == 401 if isinstance(answer, Reply) else not answer.passing
 
 
 def _retry_after(reply: Reply) -> float:
-    said = reply.headers.get("retry-after", "")
-    return float(said) if said.isdigit() else 0.0
+    seconds = reply.headers.get("retry-after", "")
+    return float(seconds) if seconds.isdigit() else 0.0
 
 
 def exchange(
@@ -537,10 +537,10 @@ def exchange(
 
 
 def _unknown_to(server: str, source: str, answer: Reply) -> ApiError:
-    said = _status(answer).get("message") or _text(answer)
+    message = _status(answer).get("message") or _text(answer)
     return Unauthorized(
-        f"API server {server} does not accept the credentials of {source or 'this client'} ({said}); log in "
-        "again, or use another --context",
+        f"API server {server} does not accept the credentials of {source or 'this client'} ({message}); "
+        "log in again, or use another --context",
         status=401,
         reason="Unauthorized",
     )
@@ -548,7 +548,7 @@ def _unknown_to(server: str, source: str, answer: Reply) -> ApiError:
 
 def _unreachable(server: str, answer: Reply | Broken, request: Request, tries: int, elapsed: float) -> str:
     how = f" ({tries} tries in {elapsed:.0f} s)" if tries > 1 else ""
-    return f"API server {server} {_heard(answer)}{how}; asked for: {request.what or request.path}"
+    return f"API server {server} {_heard(answer)}{how}; asked for: {request.subject or request.path}"
 
 
 def _heard(answer: Reply | Broken) -> str:
@@ -564,15 +564,15 @@ def error_of(reply: Reply, request: Request | None = None, *, retried: bool = Fa
     """The error that an answer of 400 and above means."""
     return error_of_status(
         {"message": _text(reply), **_status(reply), "code": reply.status},
-        what=request.what if request else "",
+        subject=request.subject if request else "",
         retried=retried,
     )
 
 
-def error_of_status(status: Json, *, what: str = "", retried: bool = False) -> ApiError:
+def error_of_status(status: Json, *, subject: str = "", retried: bool = False) -> ApiError:
     """The error that a Status object means; watches send them as events too."""
-    said = status.get("code")
-    code = said if isinstance(said, int) else 0
+    http_code = status.get("code")
+    code = http_code if isinstance(http_code, int) else 0
     reason = str(status.get("reason") or "")
     message = _short(str(status.get("message") or reason or f"HTTP {code}"))
     details = as_mapping(status.get("details"))
@@ -581,7 +581,7 @@ def error_of_status(status: Json, *, what: str = "", retried: bool = False) -> A
     if any(cause.field == "metadata.uid" and "immutable" in cause.message for cause in causes):
         kind = Conflict  # a patch that names a uid, and the object of this name is another
     error = kind(
-        message, status=code, reason=reason, causes=causes, retried=retried, what=_prefix(what, message)
+        message, status=code, reason=reason, causes=causes, retried=retried, subject=_prefix(subject, message)
     )
     if isinstance(error, Missing):
         error.absent = (str(details.get("kind") or ""), str(details.get("name") or ""))
@@ -603,10 +603,10 @@ def _kind(code: int, reason: str) -> type[ApiError]:
     }.get(code, ApiError)
 
 
-def _prefix(what: str, message: str) -> str:
+def _prefix(subject: str, message: str) -> str:
     """Most of the server's sentences name their object."""
-    name = what.rpartition(" ")[2]
-    return "" if not name or re.search(rf"\b{re.escape(name)}\b", message) else what
+    name = subject.rpartition(" ")[2]
+    return "" if not name or re.search(rf"\b{re.escape(name)}\b", message) else subject
 
 
 _STRICT = re.compile(r'(unknown|duplicate) field "((?:[^"\\]|\\.)*)"')
@@ -620,8 +620,8 @@ def _short(message: str) -> str:
 
 def _causes(details: Mapping[str, Any], message: str) -> tuple[Cause, ...]:
     # Strict validation names its fields in the sentence alone.
-    _, strict, said = message.partition("strict decoding error")
-    if strict and (fields := _STRICT.findall(said)):
+    _, strict, listing = message.partition("strict decoding error")
+    if strict and (fields := _STRICT.findall(listing)):
         return tuple(Cause(path, f"{how} field", f"{how.title()}Field") for how, path in fields)
     return tuple(
         Cause(str(c.get("field") or ""), _short(str(c.get("message") or "")), str(c.get("reason") or ""))
@@ -630,12 +630,12 @@ def _causes(details: Mapping[str, Any], message: str) -> tuple[Cause, ...]:
 
 
 def as_mapping(value: Any) -> Json:
-    """What should be an object; empty for anything else."""
+    """An object as it is; an empty one in the place of any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """What should be a list; empty for anything else."""
+    """A list as it is; an empty one in the place of any other value."""
     return value if isinstance(value, list) else []
 
 
@@ -649,10 +649,10 @@ def _status(reply: Reply) -> Json:
 
 
 def _text(reply: Reply) -> str:
-    """What a body says that is no Status: the start of its first line that is not HTML."""
+    """The start of the first line of a body that is no Status, without HTML."""
     text = re.sub(r"<[^>]*>", " ", reply.body[:SMALL_ERROR].decode("utf-8", "replace"))
-    words = " ".join(text.split())
-    return words[:200] or f"HTTP {reply.status}"
+    line = " ".join(text.split())
+    return line[:200] or f"HTTP {reply.status}"
 
 
 # --- exec ---------------------------------------------------------------------------------------------------
@@ -666,8 +666,8 @@ LONGEST_RESULT = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How a command ended. ``code``: its exit code, None where it did not run or nobody waited for its end;
-    ``trouble``: why, then.
+    """The end of a command. ``code``: its exit code, None where it did not run or nobody waited for its end;
+    ``trouble``: the reason, then.
     """
 
     code: int | None
@@ -684,7 +684,7 @@ class ExecReader:
         self._told = {STDOUT: bytearray(), STDERR: bytearray(), RESULT: bytearray()}
 
     def feed(self, message: bytes) -> bool:
-        """Whether more is wanted: no result came, and there is room."""
+        """True if more is wanted: no result came, and there is room."""
         channel, data = (message[0], message[1:]) if message else (STDIN, b"")
         if channel in self._told:
             self._told[channel] += data
@@ -745,11 +745,11 @@ class Tables:
     columns: tuple[str, ...] = ()
 
     def rows(self, table: Json) -> list[dict[str, Any]]:
-        if said := as_list(table.get("columnDefinitions")):
-            self.columns = tuple(str(as_mapping(column).get("name")) for column in said)
+        if definitions := as_list(table.get("columnDefinitions")):
+            self.columns = tuple(str(as_mapping(column).get("name")) for column in definitions)
         cells = (as_list(as_mapping(row).get("cells")) for row in as_list(table.get("rows")))
         return [dict(zip(self.columns, row, strict=False)) for row in cells]
 
 
-def version_of(thing: Json) -> str:
-    return str(as_mapping(thing.get("metadata")).get("resourceVersion") or "")
+def version_of(body: Json) -> str:
+    return str(as_mapping(body.get("metadata")).get("resourceVersion") or "")

@@ -1,6 +1,4 @@
-"""The kinds of objects that are spoken about, and where the API server keeps them; the kinds of jobs
-are those of the engines. Values only.
-"""
+"""Kinds of objects, and their places in the API; the kinds of jobs are those of the engines. Values only."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What objects of this kind say: ``v1``, ``batch/v1``."""
+        """The apiVersion of objects of this kind: ``v1``, ``batch/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -90,13 +88,15 @@ PODGROUPS_ALPHA = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGro
 
 
 KNOWN: Mapping[tuple[str, str], Resource] = {
-    (one.api_version, one.kind): one for one in list(vars().values()) if isinstance(one, Resource)
+    (resource.api_version, resource.kind): resource
+    for resource in list(vars().values())
+    if isinstance(resource, Resource)
 }
 """By apiVersion and kind."""
 
 
 def resource_for(engine: Engine) -> Resource:
-    """Where the API server keeps the jobs of this engine."""
+    """The place of the jobs of this engine in the API."""
     group, _, version = engine.API_VERSION.rpartition("/")
     return Resource(group, version, engine.PLURAL, engine.KIND)
 
@@ -114,15 +114,15 @@ def extra_kinds() -> tuple[Resource, ...]:
     return tuple(resource_of({"apiVersion": version, "kind": kind}) for version, kind in named)
 
 
-def resource_of(thing: Mapping[str, Any]) -> Resource:
-    """Where the API server keeps objects of this apiVersion and kind. The plural of a kind that no engine has
-    and that is not spoken about here is that of an ordinary English word.
+def resource_of(body: Mapping[str, Any]) -> Resource:
+    """The place of objects of this apiVersion and kind in the API. A kind that neither an engine nor this
+    module knows has the plural of an ordinary English word.
     """
-    engine = engine_of_object(thing)
+    engine = engine_of_object(body)
     if engine is not None:
         return resource_for(engine)
-    known = KNOWN.get((thing["apiVersion"], thing["kind"]))
+    known = KNOWN.get((body["apiVersion"], body["kind"]))
     if known is not None:
         return known
-    group, _, version = thing["apiVersion"].rpartition("/")
-    return Resource(group, version, f"{thing['kind'].lower()}s", thing["kind"])
+    group, _, version = body["apiVersion"].rpartition("/")
+    return Resource(group, version, f"{body['kind'].lower()}s", body["kind"])

@@ -1,19 +1,18 @@
-"""What the objects of a job ask of their cluster: pods, resources, and other objects by name. Values in,
+"""Demands of the objects of a job on their cluster: pods, resources, and other objects by name. Values in,
 values out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
 
+from allaboard.backends.kubernetes.client.values import Json, at, dicts, text, texts
 from allaboard.backends.kubernetes.discovery.installed import Node
+from allaboard.backends.kubernetes.discovery.pod_specs import PodSpec, Rule, Term, Toleration, pod_spec
 from allaboard.engines import engine_of_object
-from allaboard.gangs.requests import FACTORS, amount, requested
-
-Json = Mapping[str, Any]
+from allaboard.gangs.requests import FACTORS, amount
 
 
 def show(resource: str, value: Decimal) -> str:
@@ -27,12 +26,16 @@ def show(resource: str, value: Decimal) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Equal pods of one role. ``spec``: as their operator will make them."""
+    """Equal pods of one role. ``spec``: as their operator will make them; ``pod``: read from it."""
 
     role: str
     replicas: int
     spec: Json
     labels: Mapping[str, str]
+    pod: PodSpec = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pod", pod_spec(self.spec))
 
 
 def pods_of(manifests: Sequence[Json]) -> list[Pods]:
@@ -48,10 +51,12 @@ def pods_of(manifests: Sequence[Json]) -> list[Pods]:
         own = engine.added(job, role)
         if own:
             # Operators give them no securityContext.
-            added = [{"name": one.name, "resources": {"requests": dict(one.requests)}} for one in own]
-            spec["initContainers"] = [*(spec.get("initContainers") or ()), *added]
-        labels = (template.get("metadata") or {}).get("labels") or {}
-        pods.append(Pods(role, replicas, spec, labels))
+            added = [
+                {"name": container.name, "resources": {"requests": dict(container.requests)}}
+                for container in own
+            ]
+            spec["initContainers"] = [*dicts(spec.get("initContainers")), *added]
+        pods.append(Pods(role, replicas, spec, texts(at(template, "metadata", "labels"))))
     return pods
 
 
@@ -59,137 +64,113 @@ def pods_of(manifests: Sequence[Json]) -> list[Pods]:
 
 
 def claims(pods: Iterable[Pods]) -> dict[str, tuple[int, bool]]:
-    """PersistentVolumeClaim -> (pods that mount it, whether one of them writes)."""
+    """PersistentVolumeClaim -> (pods that mount it, True if one of them writes)."""
     claims: dict[str, tuple[int, bool]] = {}
     for group in pods:
-        mounts = [m for c in group.spec.get("containers") or () for m in c.get("volumeMounts") or ()]
-        for volume in group.spec.get("volumes") or ():
-            claim = volume.get("persistentVolumeClaim")
-            if claim:
-                own = [m for m in mounts if m["name"] == volume["name"]]
-                writes = not claim.get("readOnly") and not (own and all(m.get("readOnly") for m in own))
-                count, before = claims.get(claim["claimName"], (0, False))
-                claims[claim["claimName"]] = (count + group.replicas, before or writes)
+        for name, writes in group.pod.claims:
+            count, before = claims.get(name, (0, False))
+            claims[name] = (count + group.replicas, before or writes)
     return claims
 
 
 def secrets(pods: Iterable[Pods], own: Iterable[str] = ()) -> set[str]:
     """Secrets without which a member does not start; not those that are made with the job (``own``)."""
-    named = {*_sources(pods, "secret", "secretName", "secretRef", "secretKeyRef")} | {
-        secret["name"] for group in pods for secret in group.spec.get("imagePullSecrets") or ()
-    }
-    return named - {*own}
+    return {name for group in pods for name in group.pod.secrets} - {*own}
 
 
 def config_maps(pods: Iterable[Pods], own: Iterable[str] = ()) -> set[str]:
     """ConfigMaps without which a member does not start; not those that the job brings."""
-    return {*_sources(pods, "configMap", "name", "configMapRef", "configMapKeyRef")} - {*own}
-
-
-def _sources(pods: Iterable[Pods], kind: str, field: str, whole: str, key: str) -> Iterator[str]:
-    for group in pods:
-        for volume in group.spec.get("volumes") or ():
-            projected = (volume.get("projected") or {}).get("sources") or ()
-            for source in (volume.get(kind), *(s.get(kind) for s in projected)):
-                if source and not source.get("optional"):
-                    yield source.get(field) or source["name"]
-        for container in (*(group.spec.get("initContainers") or ()), *(group.spec.get("containers") or ())):
-            one_by_one = [(e.get("valueFrom") or {}).get(key) for e in container.get("env") or ()]
-            for source in (*(e.get(whole) for e in container.get("envFrom") or ()), *one_by_one):
-                if source and not source.get("optional"):
-                    yield source["name"]
+    return {name for group in pods for name in group.pod.config_maps} - {*own}
 
 
 def accounts(pods: Iterable[Pods]) -> set[str]:
-    return {group.spec.get("serviceAccountName") or "default" for group in pods}
+    return {group.pod.account for group in pods}
 
 
 def priorities(pods: Iterable[Pods]) -> set[str]:
-    return {group.spec["priorityClassName"] for group in pods if group.spec.get("priorityClassName")}
+    return {group.pod.priority_class for group in pods if group.pod.priority_class}
 
 
 # Nodes.
 
 
-def why_not(spec: Json, node: Node) -> str | None:
-    """Why pods of this spec never run on this node, however empty it is; None: they may."""
+def misfit(pod: PodSpec, node: Node) -> str | None:
+    """The reason for which such pods never run on this node, however empty it is; None: they may."""
     if not node.ready:
         return "is not ready"
-    tolerations = spec.get("tolerations") or ()
-    if node.cordoned and not _tolerated({"key": "node.kubernetes.io/unschedulable"}, tolerations):
+    if node.cordoned and not _tolerated({"key": "node.kubernetes.io/unschedulable"}, pod.tolerations):
         return "is cordoned"
     for taint in node.taints:
-        if taint.get("effect") != "PreferNoSchedule" and not _tolerated(taint, tolerations):
+        if taint.get("effect") != "PreferNoSchedule" and not _tolerated(taint, pod.tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"has a taint that is not tolerated: {taint.get('key')}{value}:{taint.get('effect')}"
-    for label, wanted in (spec.get("nodeSelector") or {}).items():
+    for label, wanted in pod.node_selector.items():
         if node.labels.get(label) != wanted:
             return f"is not labelled {label}={wanted}"
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
-    if terms and not any(_matches(term, node) for term in terms):
-        return "is not of the required affinity"
+    if pod.terms and not any(_matches(term, node) for term in pod.terms):
+        return "does not match the required affinity"
     return None
 
 
-def _tolerated(taint: Json, tolerations: Iterable[Json]) -> bool:
+def _tolerated(taint: Json, tolerations: Iterable[Toleration]) -> bool:
     for t in tolerations:
-        effect = t.get("effect") in (None, "", taint.get("effect"))
-        if not effect or t.get("key") not in (None, "", taint.get("key")):
+        if t.effect not in ("", taint.get("effect")) or t.key not in ("", taint.get("key")):
             continue
-        if t.get("operator") == "Exists" or (t.get("key") and t.get("value", "") == taint.get("value", "")):
+        if t.operator == "Exists" or (t.key and t.value == text(taint.get("value"))):
             return True
     return False
 
 
-def _matches(term: Json, node: Node) -> bool:
-    """One term of a node affinity; an empty one matches nothing."""
-    expressions = term.get("matchExpressions") or ()
-    fields = term.get("matchFields") or ()
-    return bool(expressions or fields) and all(
-        [_holds(e, node.labels.get(e["key"])) for e in expressions]
-        + [_holds(e, node.name if e["key"] == "metadata.name" else None) for e in fields]
+def _matches(term: Term, node: Node) -> bool:
+    """True if a node matches a term of a node affinity; an empty term matches nothing."""
+    return bool(term.labels or term.fields) and all(
+        [_holds(rule, node.labels.get(rule.key)) for rule in term.labels]
+        + [_holds(rule, node.name if rule.key == "metadata.name" else None) for rule in term.fields]
     )
 
 
-def _holds(expression: Json, value: str | None) -> bool:
-    wanted = expression.get("values") or ()
-    match expression.get("operator"):
+def _holds(rule: Rule, value: str | None) -> bool:
+    match rule.operator:
         case "In":
-            return value in wanted
+            return value in rule.values
         case "NotIn":
-            return value not in wanted
+            return value not in rule.values
         case "Exists":
             return value is not None
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt" as operator:
-            if value is None or not value.lstrip("-").isdecimal() or not wanted:
+            least = next(iter(rule.values), "")
+            if value is None or not _is_whole(value) or not _is_whole(least):
                 return False
-            return int(value) > int(wanted[0]) if operator == "Gt" else int(value) < int(wanted[0])
+            return int(value) > int(least) if operator == "Gt" else int(value) < int(least)
     return False
 
 
-def lacking(spec: Json, node: Node) -> list[str]:
-    """What one pod asks for and the whole node does not have, in words."""
+def _is_whole(value: str) -> bool:
+    return value.removeprefix("-").isdecimal()
+
+
+def lacking(pod: PodSpec, node: Node) -> list[str]:
+    """Each resource of which one pod asks for more than the whole node has, as text."""
     return [
         f"{show(name, value)} {name} (it has {show(name, amount(node.allocatable.get(name, 0)))})"
-        for name, value in requested(spec).items()
+        for name, value in pod.requests.items()
         if value > 0 and value > amount(node.allocatable.get(name, 0))
     ]
 
 
 def room(pods: Sequence[Pods], nodes: Sequence[Node]) -> int:
-    """How many of these pods have a place at once when the nodes are empty, largest first."""
+    """The number of these pods that have a place at once when the nodes are empty, largest first."""
     free = {node.name: {k: amount(v) for k, v in node.allocatable.items()} for node in nodes}
     by_name = {node.name: node for node in nodes}
     placed = 0
-    for group in sorted(pods, key=lambda g: -max(requested(g.spec).values(), default=Decimal(0))):
-        need = {name: value for name, value in requested(group.spec).items() if value > 0}
+    for group in sorted(pods, key=lambda g: -max(g.pod.requests.values(), default=Decimal(0))):
+        need = {name: value for name, value in group.pod.requests.items() if value > 0}
         need["pods"] = Decimal(1)
         left = group.replicas
         for name, has in free.items():
-            if why_not(group.spec, by_name[name]) is not None:
+            if misfit(group.pod, by_name[name]) is not None:
                 continue
             there = {r: has.get(r, Decimal(110 if r == "pods" else 0)) for r in need}
             fits = min((int(there[r] // v) for r, v in need.items()), default=0)

@@ -1,5 +1,6 @@
-"""What a cluster may have installed for training: operators, gang schedulers, queues; how each shows itself.
-The operators of our engines are told by these; the others are a table. How each is installed is in `guides`.
+"""Components for training that a cluster may have: operators, gang schedulers, queues; and the kinds by which
+each shows itself. The engines name their operators; the others are a table. The ways to install them are in
+`guides`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Component:
 
     @property
     def guide(self) -> Guide | None:
-        """How it is installed; None: nobody has written it down here."""
+        """The way to install it; None: nobody has written it down here."""
         return guide_of(self.id) or (Guide({"commands": self.install}) if self.install else None)
 
 
@@ -154,8 +155,8 @@ def part_of(resource: Resource) -> Component | None:
 
 
 def guide_for(resource: Resource) -> Guide | None:
-    """How what serves a kind is installed: for kinds of ours what their engine says, for an operator may have
-    known some in old releases alone; None: nobody has written it down here.
+    """The way to install the part that serves a kind; None: nobody has written it down here. For kinds of
+    ours it is the guide of their engine, since an operator may have known some in old releases alone.
     """
     for engine in ENGINES.values():
         if resource_for(engine) == resource and engine.OPERATOR.guide:

@@ -1,4 +1,4 @@
-"""Which fields a cluster's definitions of job objects lack, of those that a job may be written with.
+"""Fields that a cluster's definitions of job objects lack, of those that a job may be written with.
 
 A definition lists the fields that its operator's release knows, those of pods as of the Kubernetes release
 that it was built for: MPI Operator 0.7.0 knows no ``schedulingGroup`` of Kubernetes 1.36, Training Operator
@@ -37,29 +37,30 @@ def complete_lacking(api: Api, facts: ClusterFacts, engines: Iterable[Engine]) -
     cluster is not asked again.
     """
     asked = [engine for engine in engines if engine.NAME not in facts.lacking]
-    found = lacking_fields(api, facts.kinds or frozenset(), facts.namespace, asked)
-    return replace(facts, lacking={**facts.lacking, **found})
+    fresh = lacking_fields(api, facts.kinds or frozenset(), facts.namespace, asked)
+    return replace(facts, lacking={**facts.lacking, **fresh})
 
 
 def lacking_fields(
     api: Api, kinds: frozenset[str], namespace: str, engines: Iterable[Engine]
 ) -> dict[str, tuple[str, ...]]:
-    """What the objects of each of these engines lack. A dry run for each that the cluster serves, where it
-    also serves a gang scheduler that needs a field of pods, and one for each kind of an engine's `MAY_LACK`.
+    """The fields that the objects of each of these engines lack. It takes a dry run for each engine that the
+    cluster serves, where it also serves a gang scheduler that needs a field of pods, and one for each kind of
+    an engine's `MAY_LACK`.
     """
     lacking: dict[str, tuple[str, ...]] = {}
     for engine in engines:
         if f"{engine.API_VERSION}/{engine.KIND}" not in kinds:
             continue
-        found: set[str] = set()
+        unknown: set[str] = set()
         for gang in GANGS.values():
             if gang.POD_FIELD is not None and not kinds.isdisjoint(gang.KINDS):
                 for body in objects_with_field(engine, gang, namespace):
-                    found |= {gang.POD_FIELD} & _unknown_fields(api, body)
+                    unknown |= {gang.POD_FIELD} & _unknown_fields(api, body)
         for kind, spec in engine.MAY_LACK.items():
             body = _object(engine, kind, namespace, spec)
-            found |= {*_names(spec)} & _unknown_fields(api, body)
-        lacking[engine.NAME] = tuple(sorted(found))
+            unknown |= {*_names(spec)} & _unknown_fields(api, body)
+        lacking[engine.NAME] = tuple(sorted(unknown))
     return lacking
 
 
@@ -69,8 +70,8 @@ def objects_with_field(engine: Engine, gang: Gang, namespace: str) -> Iterator[d
     """
     if pair_engine_and_gang(engine, gang).how != "marks":
         return
-    said = {"name": NAME, "framework": engine.FRAMEWORKS[0], "engine": engine.NAME, "image": "probe"}
-    job = require_valid({**said, "command": ["mpirun"], "workers": 2, "gang": {"scheduler": gang.NAME}})
+    fields = {"name": NAME, "framework": engine.FRAMEWORKS[0], "engine": engine.NAME, "image": "probe"}
+    job = require_valid({**fields, "command": ["mpirun"], "workers": 2, "gang": {"scheduler": gang.NAME}})
     facts = ClusterFacts(namespace=namespace)
     made = render(job, lay_out(job, engine, NAME), facts, launch=NAME, spec_hash=NAME)
     yield from (body for body in made.manifests if f'"{gang.POD_FIELD}"' in json.dumps(body))

@@ -1,4 +1,4 @@
-"""How components are installed: the rows of guides.toml, each with the day on which its sources were read."""
+"""Guides to install components: the rows of guides.toml, each with the day on which its sources were read."""
 
 from __future__ import annotations
 

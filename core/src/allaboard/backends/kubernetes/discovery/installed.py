@@ -1,4 +1,5 @@
-"""What a cluster has installed for training, and whether it is alive, as far as this user may see it.
+"""Components for training that a cluster has installed, and if they are alive, as far as this user may see
+it.
 
 Discovery is open to every user. Every other read is asked for first
 (SelfSubjectAccessReview), and what may not be read stays unknown: None, never a guess. The signs that
@@ -32,6 +33,7 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
     resource_for,
 )
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, moment, text, texts, whole
 from allaboard.backends.kubernetes.discovery.components import (
     BY_GANG,
     KAI_TOPOLOGIES,
@@ -47,7 +49,7 @@ from allaboard.engines.base import JobSeen
 from allaboard.errors import BackendUnreachable
 from allaboard.gangs import GANGS
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.text.units import from_rfc3339, show_seconds
+from allaboard.text.units import counted, show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -64,8 +66,8 @@ _OPENSHIFT = "security.openshift.io"
 
 @dataclass(frozen=True, slots=True)
 class InstalledComponent:
-    """What is known of one part. ``versions``: of its API that are served; ``alive``: None when nothing
-    tells; ``signs``: in words, what was seen.
+    """The state of one part. ``versions``: of its API that are served; ``alive``: None when no sign tells;
+    ``signs``: the signs of life that were seen, as text.
     """
 
     part: Component
@@ -79,18 +81,18 @@ class InstalledComponent:
 
     @property
     def cure(self) -> str | None:
-        """What helps where it is installed and does not answer; None: it is not so. Helm leaves the
+        """The remedy where it is installed and does not answer; None: it is not so. Helm leaves the
         definitions of kinds behind; those of jobs are nobody's to remove by the way.
         """
         if not self.installed or self.alive is not False:
             return None
-        words = f"start it again (kubectl -n {self.part.home} get deployments,pods)"
+        restart = f"start it again (kubectl -n {self.part.home} get deployments,pods)"
         if self.part.gang is None:
-            return words
+            return restart
         kinds = " ".join(kind.name for kind in self.part.kinds)
         return (
-            f"{words}; where it was uninstalled, install it again, or remove the kind that it left, with all "
-            f"objects of it: kubectl delete crd {kinds}"
+            f"{restart}; where it was uninstalled, install it again, or remove the kind that it left, with "
+            f"all objects of it: kubectl delete crd {kinds}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +160,7 @@ class Survey:
         return next(component for component in self.parts if component.part.id == id)
 
     def facts(self, base: ClusterFacts) -> ClusterFacts:
-        """What rendering needs of it, over what is known of the place already."""
+        """The facts that rendering needs, over what is known of the place already."""
         return replace(
             base,
             kinds=self.kinds,
@@ -206,7 +208,7 @@ def survey_cluster(api: Api, server: str, namespace: str) -> Survey:
         if component.installed:
             signs = [*_probed(api, part, kinds, may), *_at_home(api, part, may, now)]
             signs = _telling([*signs, *_in_namespace(part, jobs, groups, schedulers, now)])
-            component = replace(component, alive=_verdict(signs), signs=tuple(sign.words for sign in signs))
+            component = replace(component, alive=_verdict(signs), signs=tuple(sign.text for sign in signs))
         parts.append(component)
     nodes = _nodes(api, may)
     lacking = lacking_fields(api, kinds, namespace, ENGINES.values())
@@ -229,8 +231,9 @@ def survey_cluster(api: Api, server: str, namespace: str) -> Survey:
 
 
 def complete_facts(api: Api, base: ClusterFacts) -> ClusterFacts:
-    """What a launch must know of the cluster and costs a few requests: what is served, and what operators do
-    by themselves. What definitions lack is asked for each job (`definitions.complete_lacking`).
+    """The facts that a launch needs and that cost a few requests: the kinds that are served, and what
+    operators do by themselves. Fields that definitions lack are asked for with each job
+    (`definitions.complete_lacking`).
     """
     kinds = served(api)
     may = May(base.namespace)
@@ -267,10 +270,10 @@ def complete_priorities(api: Api, facts: ClusterFacts, priority: str | None) -> 
 
 def _names_of(api: Api, resource: Resource, kinds: frozenset[str] | None, may: May) -> frozenset[str] | None:
     """The names of all objects of a kind; None where they are not known, or too many to know them all."""
-    found = _listed(api, resource, kinds, may)
-    if found is None or len(found) >= LOOKED_AT:
+    items = _listed(api, resource, kinds, may)
+    if items is None or len(items) >= LOOKED_AT:
         return None
-    return frozenset(str(one["metadata"]["name"]) for one in found)
+    return frozenset(str(item["metadata"]["name"]) for item in items)
 
 
 def _kind_of(resource: Resource) -> str:
@@ -307,12 +310,12 @@ def _topology_levels(api: Api, kinds: frozenset[str], may: May) -> frozenset[str
 def _kai_topologies(api: Api, kinds: frozenset[str], may: May) -> dict[str, tuple[str, ...]]:
     """KAI's Topologies, as far as they may be read, each with the node labels of its levels."""
     topologies = _listed(api, KAI_TOPOLOGIES, kinds, may) or ()
-    return {str(one["metadata"]["name"]): (*_labels_of_levels(one),) for one in topologies}
+    return {str(topology["metadata"]["name"]): (*_labels_of_levels(topology),) for topology in topologies}
 
 
 def _labels_of_levels(topology: Json) -> Iterator[str]:
-    levels = (topology.get("spec") or {}).get("levels") or ()
-    return (str(level["nodeLabel"]) for level in levels if level.get("nodeLabel"))
+    levels = dicts(at(topology, "spec", "levels"))
+    return filter(None, (text(level.get("nodeLabel")) for level in levels))
 
 
 def _silent_operators(api: Api, kinds: frozenset[str], may: May) -> frozenset[str]:
@@ -355,11 +358,10 @@ def served(api: Api) -> frozenset[str]:
 
 
 def _aggregated(answer: Json) -> Iterator[str]:
-    for group in answer.get("items") or ():
-        for version in group.get("versions") or ():
-            for resource in version.get("resources") or ():
-                kind = (resource.get("responseKind") or {}).get("kind")
-                if kind:
+    for group in dicts(answer.get("items")):
+        for version in dicts(group.get("versions")):
+            for resource in dicts(version.get("resources")):
+                if kind := text(at(resource, "responseKind", "kind")):
                     yield f"{group['metadata']['name']}/{version['version']}/{kind}"
 
 
@@ -371,14 +373,14 @@ def _one_by_one(api: Api, answer: Json) -> frozenset[str]:
         "karpenter.sh",
     }
     kinds = set()
-    for group in answer.get("groups") or ():
-        for version in group.get("versions") or ():
+    for group in dicts(answer.get("groups")):
+        for version in dicts(group.get("versions")):
             if group["name"] in wanted:
                 try:
                     listed = api.raw("GET", f"/apis/{version['groupVersion']}")
                 except Missing:
                     continue
-                resources = listed.get("resources") or ()
+                resources = dicts(listed.get("resources"))
                 kinds |= {f"{version['groupVersion']}/{r['kind']}" for r in resources if "/" not in r["name"]}
     return frozenset(kinds)
 
@@ -433,7 +435,7 @@ def may(api: Api, verb: str, group: str, resource: str, sub: str, namespace: str
         answer = api.create(ACCESS_REVIEWS, body)
     except (Forbidden, Missing):
         return False
-    return bool((answer.get("status") or {}).get("allowed"))
+    return at(answer, "status", "allowed") is True
 
 
 def _listed(
@@ -459,7 +461,7 @@ class Sign:
     """``alive``: what it says; None: it only explains."""
 
     alive: bool | None
-    words: str
+    text: str
 
 
 def _telling(signs: Sequence[Sign]) -> list[Sign]:
@@ -468,12 +470,12 @@ def _telling(signs: Sequence[Sign]) -> list[Sign]:
 
 
 def _verdict(signs: Sequence[Sign]) -> bool | None:
-    said = {sign.alive for sign in signs}
-    return True if True in said else False if False in said else None
+    answers = {sign.alive for sign in signs}
+    return True if True in answers else False if False in answers else None
 
 
 def _probed(api: Api, part: Component, kinds: frozenset[str], may: May) -> list[Sign]:
-    """What its webhook says to an object that it must refuse, of the first of its kinds that is served."""
+    """The answer of its webhook to an object that it must refuse, of its first kind that is served."""
     probes = ((k, p) for k, p in part.probes.items() if f"{k.api_version}/{k.kind}" in kinds)
     kind, probe = next(probes, (None, None))
     if kind is None or probe is None or not may.do(api, "create", kind):
@@ -486,8 +488,8 @@ def _probed(api: Api, part: Component, kinds: frozenset[str], may: May) -> list[
         return []
     except BackendUnreachable as error:
         if "webhook" in str(error):
-            said = str(error).partition("failed calling webhook")[2].partition(" (")[0]
-            return [Sign(False, f"its webhook does not answer:{said}")]
+            reason = str(error).partition("failed calling webhook")[2].partition(" (")[0]
+            return [Sign(False, f"its webhook does not answer:{reason}")]
         raise
     except ApiError:
         return []
@@ -499,26 +501,26 @@ def _at_home(api: Api, part: Component, may: May, now: float) -> list[Sign]:
     signs = []
     leases = _listed(api, LEASES, None, may, part.home)
     for lease in leases or ():
-        spec = lease.get("spec") or {}
-        renewed = from_rfc3339(spec.get("renewTime"))
+        renewed = moment(at(lease, "spec", "renewTime"))
         name = lease["metadata"]["name"]
         if renewed is None or name.startswith("apiserver-"):
             continue
         if part.home == "kube-system" and name != "kube-scheduler":
             continue
         age = max(0.0, now - renewed)
-        fresh = age <= 3 * float(spec.get("leaseDurationSeconds") or 15)
-        words = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
-        signs.append(Sign(fresh if part.id != "workload" else None, words))
+        fresh = age <= 3 * (whole(at(lease, "spec", "leaseDurationSeconds")) or 15)
+        sentence = f"lease {part.home}/{name} was renewed {show_seconds(age)} ago"
+        signs.append(Sign(fresh if part.id != "workload" else None, sentence))
     if part.home == "kube-system":
         return signs  # its Deployments are others'
     deployments = _listed(api, DEPLOYMENTS, None, may, part.home)
     if leases == () and deployments == ():
-        return [Sign(None, f"nothing of it is in {part.home}, where its guide puts it")]
+        return [Sign(None, f"namespace {part.home}, where its guide puts it, has nothing of it")]
     for deployment in deployments or ():
-        available = int((deployment.get("status") or {}).get("availableReplicas") or 0)
-        words = f"Deployment {part.home}/{deployment['metadata']['name']} has {available} available"
-        signs.append(Sign(available > 0, words))
+        available = whole(at(deployment, "status", "availableReplicas")) or 0
+        replicas = counted(available, "available replica")
+        sentence = f"Deployment {part.home}/{deployment['metadata']['name']} has {replicas}"
+        signs.append(Sign(available > 0, sentence))
     return signs
 
 
@@ -529,7 +531,7 @@ def _in_namespace(
     schedulers: Mapping[str, Scheduler],
     now: float,
 ) -> list[Sign]:
-    """What it has done here lately."""
+    """Its actions here lately."""
     its = [(ENGINES[name], job) for name, of_it in jobs.items() for job in of_it]
     its = [(engine, job) for engine, job in its if engine.OPERATOR.id == part.id]
     match part.id:
@@ -537,41 +539,41 @@ def _in_namespace(
             return [scheduler.sign("coscheduling", now)]
         case "workload":
             every = [*(groups.get(PODGROUPS) or ()), *(groups.get(PODGROUPS_ALPHA) or ())]
-            acted = [g for g in every if (g.get("status") or {}).get("conditions")]
+            acted = [g for g in every if at(g, "status", "conditions")]
             return [
                 Sign(True, f"PodGroup {g['metadata']['name']} was judged by the scheduler") for g in acted[:1]
             ]
         case "volcano":
-            acted = [g for g in groups.get(PODGROUPS_VOLCANO) or () if (g.get("status") or {}).get("phase")]
+            acted = [g for g in groups.get(PODGROUPS_VOLCANO) or () if at(g, "status", "phase")]
             return [Sign(True, f"PodGroup {g['metadata']['name']} has a phase") for g in acted[:1]]
     return [*_of_jobs(its, now)]
 
 
 def _of_jobs(jobs: Sequence[tuple[Engine, Json]], now: float) -> Iterator[Sign]:
-    """What the statuses of jobs say of their operator."""
-    written = [(at, job) for _, job in jobs for at in _written(job)]
+    """Signs of an operator in the statuses of its jobs."""
+    written = [(time, job) for _, job in jobs for time in _written(job)]
     if written:
-        at, job = max(written, key=lambda item: item[0])
-        if now - at <= RECENT:
-            words = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - at))} ago"
-            yield Sign(True, words)
+        time, job = max(written, key=lambda item: item[0])
+        if now - time <= RECENT:
+            sentence = f"it wrote to {job['metadata']['name']} {show_seconds(max(0.0, now - time))} ago"
+            yield Sign(True, sentence)
             return
     for engine, job in jobs:
-        created = from_rfc3339(job["metadata"].get("creationTimestamp"))
+        created = moment(job["metadata"].get("creationTimestamp"))
         managed = engine.managed_by(job)
         if created is not None and now - created > SETTLED and not job.get("status") and managed is None:
-            words = (
+            sentence = (
                 f"{job['metadata']['name']} has no status {show_seconds(now - created)} after its creation"
             )
-            yield Sign(False, words)
+            yield Sign(False, sentence)
             return
 
 
 def _written(job: Json) -> Iterator[float]:
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        at = from_rfc3339(condition.get("lastUpdateTime") or condition.get("lastTransitionTime"))
-        if at is not None:
-            yield at
+    for condition in dicts(at(job, "status", "conditions")):
+        written = moment(condition.get("lastUpdateTime") or condition.get("lastTransitionTime"))
+        if written is not None:
+            yield written
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,7 +585,7 @@ class Scheduler:
 
     def sign(self, gang: str, now: float) -> Sign:
         if self.at is None or now - self.at > RECENT:
-            return Sign(None, f"{self.name} has placed members of gangs here, not lately")
+            return Sign(None, f"{self.name} has placed members of gangs here, but not lately")
         return Sign(True, f"{self.name} acted on a gang here {show_seconds(max(0.0, now - self.at))} ago")
 
 
@@ -591,21 +593,21 @@ def schedulers_of(pods: Iterable[Json]) -> dict[str, Scheduler]:
     """Gang scheduler -> what was seen of it: the members that it placed last."""
     schedulers: list[tuple[str, Scheduler]] = []
     for pod in pods:
-        metadata, spec = pod["metadata"], pod.get("spec") or {}
-        name = spec.get("schedulerName")
+        metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+        name = text(spec.get("schedulerName"))
         if name and name != "default-scheduler" and spec.get("nodeName"):
-            if "scheduling.x-k8s.io/pod-group" in (metadata.get("labels") or {}):
+            if "scheduling.x-k8s.io/pod-group" in mapping(metadata.get("labels")):
                 schedulers.append(("coscheduling", Scheduler(name, _placed(pod))))
-            if "scheduling.k8s.io/group-name" in (metadata.get("annotations") or {}):
+            if "scheduling.k8s.io/group-name" in mapping(metadata.get("annotations")):
                 schedulers.append(("volcano", Scheduler(name, _placed(pod))))
     return dict(sorted(schedulers, key=lambda item: item[1].at or 0.0))
 
 
 def _placed(pod: Json) -> float | None:
-    """When it got its node."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
+    """The time at which it got its node."""
+    for condition in dicts(at(pod, "status", "conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return from_rfc3339(condition.get("lastTransitionTime"))
+            return moment(condition.get("lastTransitionTime"))
     return None
 
 
@@ -622,13 +624,13 @@ def gangs_of_operators(
     for engine in ENGINES.values():
         if engine.NATIVELY:
             engines.setdefault(engine.OPERATOR.id, []).append(engine)
-    found = {}
+    gangs = {}
     for operator, its in engines.items():
         seen = [engine.read(job, ()) for engine in its for job in jobs.get(engine.NAME, ())]
         owners = {(engine.API_VERSION, engine.KIND) for engine in its}
         if (gang := gang_of_operator(owners, kinds, seen, groups, now)) is not None:
-            found[operator] = gang
-    return found
+            gangs[operator] = gang
+    return gangs
 
 
 def gang_of_operator(
@@ -638,9 +640,10 @@ def gang_of_operator(
     groups: Mapping[Resource, Sequence[Json] | None],
     now: float,
 ) -> str | None:
-    """What an operator was started with that may make gangs by itself (`Operator.gang_flag`), by what it
-    does with ``jobs``: with the flag, a PodGroup that has a job's name belongs to that job within seconds.
-    ``own``: API version and kind of its jobs. ``off``, the gang's name, or None: not known.
+    """The gang scheduler that an operator was started with, which may make gangs by itself
+    (`Operator.gang_flag`). It shows in ``jobs``: with the flag, a PodGroup that has a job's name belongs to
+    that job within seconds. ``own``: API version and kind of its jobs. ``off``, the gang's name, or None: not
+    known.
     """
     apis = {"coscheduling": PODGROUPS_COSCHEDULING, "volcano": PODGROUPS_VOLCANO}
     here = {n: r for n, r in apis.items() if f"{r.api_version}/{r.kind}" in kinds}
@@ -648,11 +651,11 @@ def gang_of_operator(
         return "off"  # with the flag and without the kind it would have ended at its start
     for name, resource in here.items():
         for group in groups.get(resource) or ():
-            name_of_group, owners = group["metadata"]["name"], group["metadata"].get("ownerReferences") or ()
+            name_of_group, owners = group["metadata"]["name"], dicts(at(group, "metadata", "ownerReferences"))
             kinds_of_owners = [
                 (o.get("apiVersion"), o.get("kind"))
                 for o in owners
-                if o.get("controller") and o["name"] == name_of_group
+                if o.get("controller") and o.get("name") == name_of_group
             ]
             if any(kind in own for kind in kinds_of_owners):
                 return name
@@ -665,7 +668,7 @@ def gang_of_operator(
 
 
 def _runs(job: JobSeen) -> bool:
-    """Whether its operator would keep its PodGroup, had it made one: it deletes it at the end and while
+    """True if its operator would keep its PodGroup, had it made one: it deletes it at the end and while
     suspended.
     """
     ends = ("Succeeded", "Failed", "Suspended")
@@ -691,8 +694,8 @@ def nodes(api: Api) -> tuple[Node, ...] | None:
 
 
 def _are_fixed(api: Api) -> bool:
-    """Whether it is known that nothing adds nodes on demand: neither Karpenter nor the cluster autoscaler,
-    which keeps its state in a ConfigMap, is there.
+    """True if nothing adds nodes on demand for certain: neither Karpenter nor the cluster autoscaler, which
+    keeps its state in a ConfigMap, is there.
     """
     named = f"metadata.name={AUTOSCALER_STATUS}"
     try:
@@ -704,25 +707,23 @@ def _are_fixed(api: Api) -> bool:
 
 
 def node_of(item: Json) -> Node:
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    labels = item["metadata"].get("labels") or {}
+    metadata, spec, status = map(mapping, (item.get("metadata"), item.get("spec"), item.get("status")))
+    labels, conditions = texts(metadata.get("labels")), dicts(status.get("conditions"))
     return Node(
-        name=item["metadata"]["name"],
-        allocatable=status.get("allocatable") or {},
+        name=text(metadata.get("name")),
+        allocatable=texts(status.get("allocatable")),
         labels=labels,
-        taints=tuple(spec.get("taints") or ()),
-        cordoned=bool(spec.get("unschedulable")),
-        ready=any(
-            c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ()
-        ),
-        capacity=status.get("capacity") or {},
+        taints=tuple(dicts(spec.get("taints"))),
+        cordoned=spec.get("unschedulable") is True,
+        ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
+        capacity=texts(status.get("capacity")),
         grows=any(key.startswith("karpenter.sh/") or "autoscal" in key for key in labels) or None,
-        joined=from_rfc3339(item["metadata"].get("creationTimestamp")),
+        joined=moment(metadata.get("creationTimestamp")),
     )
 
 
 def summary_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
-    """How many, and the devices that they offer: resource -> in all, and nodes that have it."""
+    """The number of nodes, and the devices that they offer: resource -> in all, and nodes that have it."""
     devices: dict[str, dict[str, int]] = {}
     for node in nodes:
         for name, amount in node.allocatable.items():

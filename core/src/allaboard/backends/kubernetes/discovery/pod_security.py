@@ -8,10 +8,9 @@ member ever appears.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-Json = Mapping[str, Any]
+from allaboard.backends.kubernetes.client.values import Json, at, dicts, mapping, scalars, text, texts
 
 LEVELS = ("privileged", "baseline", "restricted")
 ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -66,15 +65,15 @@ _SYSCTLS = frozenset(
 
 
 def level_of(namespace: Json) -> str:
-    """What a namespace enforces; ``privileged``, which is everything, where it says nothing. A cluster may
-    have another default, which no request can read.
+    """The level that a namespace enforces; ``privileged``, which allows everything, where its labels name
+    none. A cluster may have another default, which no request can read.
     """
-    level = (namespace["metadata"].get("labels") or {}).get(ENFORCE, "privileged")
+    level = texts(at(namespace, "metadata", "labels")).get(ENFORCE, "privileged")
     return level if level in LEVELS else "restricted"  # as the API server does
 
 
 def violations(spec: Json, level: str) -> list[str]:
-    """What a pod of this spec would be refused for, each naming the container or volume."""
+    """The violations for which a pod of this spec would be refused, each naming the container or volume."""
     if level == "privileged":
         return []
     problems = [*_baseline(spec)]
@@ -85,34 +84,34 @@ def violations(spec: Json, level: str) -> list[str]:
 
 def _containers(spec: Json) -> Iterator[tuple[str, Json, Json]]:
     for field in ("initContainers", "containers"):
-        for container in spec.get(field) or ():
-            yield container["name"], container, container.get("securityContext") or {}
+        for container in dicts(spec.get(field)):
+            yield text(container.get("name")), container, mapping(container.get("securityContext"))
 
 
 def _baseline(spec: Json) -> Iterator[str]:
-    pod = spec.get("securityContext") or {}
+    pod = mapping(spec.get("securityContext"))
     for field in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(field):
             yield f"{field}: true"
-    for volume in spec.get("volumes") or ():
+    for volume in dicts(spec.get("volumes")):
         if "hostPath" in volume:
             yield f"volume {volume['name']}: hostPath"
-    for sysctl in pod.get("sysctls") or ():
+    for sysctl in dicts(pod.get("sysctls")):
         if sysctl.get("name") not in _SYSCTLS:
             yield f"sysctl {sysctl.get('name')}"
-    if (pod.get("seccompProfile") or {}).get("type") == "Unconfined":
+    if at(pod, "seccompProfile", "type") == "Unconfined":
         yield "seccompProfile: Unconfined"
     yield from _selinux("pod", pod)
     for name, container, context in _containers(spec):
         where = f"container {name}"
         if context.get("privileged"):
             yield f"{where}: privileged"
-        added = set((context.get("capabilities") or {}).get("add") or ()) - _BASELINE_CAPABILITIES
+        added = {*scalars(at(context, "capabilities", "add"))} - _BASELINE_CAPABILITIES
         if added:
             yield f"{where}: capabilities.add {', '.join(sorted(added))}"
-        if any(port.get("hostPort") for port in container.get("ports") or ()):
+        if any(port.get("hostPort") for port in dicts(container.get("ports"))):
             yield f"{where}: hostPort"
-        if (context.get("seccompProfile") or {}).get("type") == "Unconfined":
+        if at(context, "seccompProfile", "type") == "Unconfined":
             yield f"{where}: seccompProfile Unconfined"
         if context.get("procMount", "Default") != "Default":
             yield f"{where}: procMount {context['procMount']}"
@@ -120,14 +119,14 @@ def _baseline(spec: Json) -> Iterator[str]:
 
 
 def _selinux(where: str, context: Json) -> Iterator[str]:
-    options = context.get("seLinuxOptions") or {}
+    options = mapping(context.get("seLinuxOptions"))
     if options.get("type", "") not in _SELINUX_TYPES or options.get("user") or options.get("role"):
         yield f"{where}: seLinuxOptions"
 
 
 def _restricted(spec: Json) -> Iterator[str]:
-    pod = spec.get("securityContext") or {}
-    for volume in spec.get("volumes") or ():
+    pod = mapping(spec.get("securityContext"))
+    for volume in dicts(spec.get("volumes")):
         for kind in set(volume) - {"name"} - _RESTRICTED_VOLUMES - {"hostPath"}:
             yield f"volume {volume['name']}: {kind}"
     if pod.get("runAsUser") == 0:
@@ -136,15 +135,15 @@ def _restricted(spec: Json) -> Iterator[str]:
         where = f"container {name}"
         if context.get("allowPrivilegeEscalation") is not False:
             yield f"{where}: allowPrivilegeEscalation must be false"
-        capabilities = context.get("capabilities") or {}
-        if "ALL" not in (capabilities.get("drop") or ()):
+        capabilities = mapping(context.get("capabilities"))
+        if "ALL" not in scalars(capabilities.get("drop")):
             yield f"{where}: capabilities.drop must hold ALL"
-        if set(capabilities.get("add") or ()) - {"NET_BIND_SERVICE"}:
+        if {*scalars(capabilities.get("add"))} - {"NET_BIND_SERVICE"}:
             yield f"{where}: capabilities.add may hold NET_BIND_SERVICE alone"
         if not context.get("runAsNonRoot", pod.get("runAsNonRoot")):
             yield f"{where}: runAsNonRoot must be true"
         if context.get("runAsUser") == 0:
             yield f"{where}: runAsUser 0"
-        seccomp = context.get("seccompProfile") or pod.get("seccompProfile") or {}
+        seccomp = mapping(context.get("seccompProfile") or pod.get("seccompProfile"))
         if seccomp.get("type") not in _SECCOMP:
             yield f"{where}: seccompProfile.type must be RuntimeDefault or Localhost"

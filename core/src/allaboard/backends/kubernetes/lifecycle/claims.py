@@ -23,14 +23,14 @@ from allaboard.render import labels
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
 
-GOING = 120
+DELETE_TRIES = 120
 """Seconds that a claim of this name may take to go away."""
 
 
 def ensure(api: Api, stored: Stored, wanted: Json) -> Json:
-    """What is there by the name of the claim: ours, or somebody's (`is_ours` tells)."""
+    """The claim that has this name in the end: ours, or somebody's (`is_ours` tells)."""
     body, name = _owned(wanted, stored), wanted["metadata"]["name"]
-    for _ in range(GOING):
+    for _ in range(DELETE_TRIES):
         try:
             return api.create(PVCS, body)
         except Exists:
@@ -49,18 +49,18 @@ def ensure(api: Api, stored: Stored, wanted: Json) -> Json:
 
 
 def is_ours(there: Json, wanted: Json) -> bool:
-    """Whether what is there was made for the same run, or for the same job."""
-    said = wanted["metadata"]["labels"]
-    return all(labels.label_of(there, name) == value for name, value in said.items())
+    """True if this claim was made for the same run, or for the same job."""
+    wanted_labels = wanted["metadata"]["labels"]
+    return all(labels.label_of(there, name) == value for name, value in wanted_labels.items())
 
 
 def difference(there: Json, wanted: Json) -> str | None:
-    """How a claim that is there differs from what the job says: a claim cannot be made anew."""
+    """A sentence about how a claim that is there differs from the job: it cannot be made anew."""
     has, asks = there.get("spec") or {}, wanted["spec"]
     size, least = (((s.get("resources") or {}).get("requests") or {}).get("storage") for s in (has, asks))
     unlike = [
-        f"its {what} is {_shown(old)}, the job says {_shown(new)}"
-        for what, old, new in (
+        f"its {field} is {_shown(old)}, the job says {_shown(new)}"
+        for field, old, new in (
             ("access mode", has.get("accessModes"), asks["accessModes"]),
             ("storage class", has.get("storageClassName"), asks.get("storageClassName")),
         )
@@ -79,8 +79,8 @@ def difference(there: Json, wanted: Json) -> str | None:
 
 def drop(api: Api, record: RunRecord) -> None:
     """Delete the claims of a run that is deleted, those of earlier attempts too. Raises Forbidden."""
-    said = [volume["claim"] for volume in record.spec.get("storage") or () if "claim" in volume]
-    if all(claim.get("keep") == "always" for claim in said):
+    recorded = [volume["claim"] for volume in record.spec.get("storage") or () if "claim" in volume]
+    if all(claim.get("keep") == "always" for claim in recorded):
         return
     wanted = f"{labels.selector(record.run)},{labels.KEEP}=run"
     for there in api.list(PVCS, labels=wanted)[0]:
@@ -99,7 +99,7 @@ def _owned(wanted: Json, stored: Stored) -> Json:
 
 
 def _goes(there: Json, body: Json) -> bool:
-    """Whether it is being deleted, or will be: the record that owned it is gone."""
+    """True if it is being deleted, or will be: the record that owned it is gone."""
     owners = {ref["uid"] for ref in there["metadata"].get("ownerReferences") or ()}
     ours = {ref["uid"] for ref in body["metadata"].get("ownerReferences") or ()}
     return "deletionTimestamp" in there["metadata"] or bool(owners and ours and not owners & ours)

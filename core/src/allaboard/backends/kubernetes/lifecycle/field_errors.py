@@ -71,14 +71,14 @@ KNOWN: Mapping[str, str] = {
     "elasticPolicy": """maxReplicas maxRestarts metrics minReplicas nProcPerNode rdzvBackend rdzvConf
         rdzvHost rdzvId rdzvPort standalone""",
 }
-"""What stands below a field, by its name."""
+"""Field -> the names that stand below it."""
 
 _TEMPLATE = re.compile(r"^spec\.\w+(?:\.\w+|\[\w+\])\.template\.")
 
 
 def in_the_job(path: str) -> str:
-    """Where a field of the job object comes from: ``pod.spec.x`` or ``engine_spec.x``; of what is written
-    from other fields its own path.
+    """The place in the job from which a field of the job object comes: ``pod.spec.x`` or ``engine_spec.x``; a
+    field that is written from other fields keeps its own path.
     """
     if _TEMPLATE.match(path):
         return f"pod.{_TEMPLATE.sub('', path)}"
@@ -97,8 +97,8 @@ def nearest_field(path: str, engine: Engine) -> str | None:
 
 
 def lacks_extra(message: str, extras: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a job is refused for the want of an object that it brings. A webhook reads those from a cache,
-    which may be a moment behind; in a dry run they are never made.
+    """True if a job is refused because an object that it brings is missing. A webhook reads those from a
+    cache, which may be a moment behind; in a dry run they are never made.
     """
     named = ((extra["kind"], extra["metadata"]["name"]) for extra in extras)
     return "not found" in message and any(kind in message and name in message for kind, name in named)
@@ -111,6 +111,6 @@ def problem_of(cause: Cause, engine: Engine, of_pod: bool = False) -> Problem:
         return Problem(path, cause.message)
     near = nearest_field(cause.field, engine)
     if near is not None and cause.field.endswith(f".{near}"):
-        words = "the definition on this cluster is older; leave the field out, or update the operator"
-        return Problem(path, f"{cause.message}; {words}")
+        advice = "the definition on this cluster is older; leave the field out, or update the operator"
+        return Problem(path, f"{cause.message}; {advice}")
     return Problem(path, cause.message, near)

@@ -75,9 +75,9 @@ if TYPE_CHECKING:
 TRIES = 20
 STARTING = 60.0
 """Seconds for which a start that is not done counts as under way."""
-BEHIND = 40
+WEBHOOK_TRIES = 40
 """Quarters of a second within which a webhook's cache must know what a job brings."""
-GOING = 120
+DELETE_TRIES = 120
 """Seconds that an object of the same name may take to go away."""
 
 
@@ -105,16 +105,16 @@ def launch(
     """Make the run of this key be what the table says, and return its attempt. ``lease``: takes that of this
     process, before the record names it; empty: there is none.
     """
-    unheard_of = plan.key.startswith("once/")
+    is_new = plan.key.startswith("once/")
     for _ in range(TRIES):
-        stored = None if unheard_of else records.read_record(api, plan.run)
-        unheard_of = False
+        stored = None if is_new else records.read_record(api, plan.run)
+        is_new = False
         request = _LaunchRequest(plan, owner, prepare, lease, choose)
         handle = _launch_first(api, request) if stored is None else _launch_again(api, request, stored)
         if handle is not None:
             return handle
     raise OwnershipConflict(
-        f"run {plan.run} changes hands all the time; nothing was started here, try again in a moment"
+        f"run {plan.run} keeps changing hands; nothing was started here, try again in a moment"
     )
 
 
@@ -203,8 +203,10 @@ def _launch_again(api: Api, request: _LaunchRequest, stored: Stored) -> Handle |
             return _adopt(api, request, objects)
         case run_record.HandOver():
             return _hand_over(api, request, objects, state)
-        case run_record.StopFirst(_, why):
-            stop = Stop(request.owner.id, f"started anew: {why}" if why else "started anew", objects.now)
+        case run_record.StopFirst(_, reason):
+            stop = Stop(
+                request.owner.id, f"started anew: {reason}" if reason else "started anew", objects.now
+            )
             stopped = stop_recorded(api, objects, stop)
             if stopped is not None:
                 carry_out(api, replace(objects, stored=stopped), stop)
@@ -355,14 +357,14 @@ def _create(api: Api, stored: Stored, ready: PreparedAttempt) -> Json:
     for extra in extras:
         made.append(_ensure(api, stored, extra))
     job = _create_job(api, stored, body, extras)
-    for thing in made:
-        _own(api, thing, job)
+    for created in made:
+        _own(api, created, job)
     return job
 
 
 def _create_job(api: Api, stored: Stored, body: Json, extras: Sequence[Json]) -> Json:
     """The job object; tried again while a webhook does not know yet what the job brings."""
-    for _ in range(BEHIND):
+    for _ in range(WEBHOOK_TRIES):
         try:
             return _ensure(api, stored, body)
         except (Forbidden, Invalid) as error:
@@ -375,7 +377,7 @@ def _create_job(api: Api, stored: Stored, body: Json, extras: Sequence[Json]) ->
 def _ensure(api: Api, stored: Stored, body: Json) -> Json:
     """The object, made by us or by another client that makes this attempt. Raises _Taken."""
     resource, name = resource_of(body), body["metadata"]["name"]
-    for _ in range(GOING):
+    for _ in range(DELETE_TRIES):
         try:
             return api.create(resource, ssh_keys.filled(body))
         except Exists:
@@ -404,7 +406,7 @@ def _ensure(api: Api, stored: Stored, body: Json) -> Json:
 
 
 def _usable(there: Json, stored: Stored, body: Json) -> bool:
-    """Whether what is there is what would be created."""
+    """True if the object that is there equals the object that would be created."""
     if is_job(body, stored):
         return matches_record(there, stored) or _survived(there, stored)
     # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
@@ -413,13 +415,13 @@ def _usable(there: Json, stored: Stored, body: Json) -> bool:
     return free and _holds(there, body) and ssh_keys.is_whole(there)
 
 
-def is_job(thing: Json, stored: Stored) -> bool:
-    """Whether this is the job of the attempt, by kind and name."""
-    return (thing["kind"], thing["metadata"]["name"]) == (stored.job["kind"], stored.job["name"])
+def is_job(body: Json, stored: Stored) -> bool:
+    """True if this is the job of the attempt, by kind and name."""
+    return (body["kind"], body["metadata"]["name"]) == (stored.job["kind"], stored.job["name"])
 
 
 def _holds(there: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; the server adds fields of its own."""
+    """True if all that is wanted is there; the server adds fields of its own."""
     if isinstance(wanted, dict):
         rest = {k: v for k, v in wanted.items() if k != "metadata"}
         return isinstance(there, dict) and all(_holds(there.get(k), v) for k, v in rest.items())
@@ -451,22 +453,22 @@ def _survived(job: Json, stored: Stored) -> bool:
 
 def _own_extras(api: Api, stored: Stored, job: Json) -> None:
     """Step 4 for a job whose client died before it."""
-    for thing in stored.objects[:-1]:
+    for extra in stored.objects[:-1]:
         try:
-            there = api.get(resource_of(thing), thing["name"])
+            there = api.get(resource_of(extra), extra["name"])
         except (Missing, Forbidden):
             continue
         if labels.annotation_of(there, labels.LAUNCH) == stored.record.uid:
             _own(api, there, job)
 
 
-def _own(api: Api, thing: Json, job: Json) -> None:
+def _own(api: Api, body: Json, job: Json) -> None:
     owner = labels.owner_reference(job)
-    metadata = thing["metadata"]
+    metadata = body["metadata"]
     if any(ref["uid"] == owner["uid"] for ref in metadata.get("ownerReferences", ())):
         return
     # Where it went, so did its job.
-    change_object(api, thing, {"metadata": {"ownerReferences": [owner]}})
+    change_object(api, body, {"metadata": {"ownerReferences": [owner]}})
 
 
 def _confirm(api: Api, stored: Stored, job: Json) -> Stored:
@@ -543,7 +545,7 @@ def _object_uid(objects: AttemptObjects) -> str | None:
 
 
 def _refusal(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -> BadInput | SiteError:
-    """Why the cluster did not take an attempt, and what to do."""
+    """The reason for which the cluster did not take an attempt, and what to do."""
     run = stored.record.run
     if isinstance(error, _Taken):
         return BadInput(_describe_taken_name(run, error.there, error.body), code="name_taken")
@@ -564,20 +566,20 @@ def _refusal(error: ApiError | _Taken, stored: Stored, ready: PreparedAttempt) -
 
 
 def _describe_taken_name(run: str, there: Json, body: Json) -> str:
-    """Whose the name is, and how what they made differs."""
+    """A sentence about the owner of the name, and the differences between their object and ours."""
     metadata = there["metadata"]
     kind, name = body["kind"], metadata["name"]
     makers = [f["manager"] for f in metadata.get("managedFields", ()) if f.get("manager")]
     by = f" by {makers[0]}" if makers else ""
     launch = labels.annotation_of(there, labels.LAUNCH)
     who = f"run {labels.label_of(there, labels.RUN)}" if launch else "no run that allaboard knows"
-    said = [
+    unlike = [
         line
         for n in body
         if n not in ("metadata", "apiVersion", "kind")
         for line in _unlike(there.get(n), body[n], n)
     ]
-    lines = "".join(f"\n  {line}" for line in said[:8])
+    lines = "".join(f"\n  {line}" for line in unlike[:8])
     return (
         f"run {run} was not started: a {kind} named {name} is there already, made{by} at "
         f"{metadata.get('creationTimestamp')} for {who}; delete it (kubectl delete {kind.lower()} {name}) or "
@@ -586,7 +588,7 @@ def _describe_taken_name(run: str, there: Json, body: Json) -> str:
 
 
 def _unlike(there: Any, ours: Any, path: str) -> list[str]:
-    """How theirs differs where ours says something."""
+    """The differences of their object in the fields that ours has."""
     if isinstance(ours, dict) and isinstance(there, dict):
         return [line for k, v in ours.items() for line in _unlike(there.get(k), v, f"{path}.{k}")]
     return differences(there, ours, path)

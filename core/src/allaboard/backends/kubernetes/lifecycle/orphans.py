@@ -1,5 +1,5 @@
-"""What is left of clients that died: found, told, and tidied up on request
-(core/docs/contract.md, Orphans).
+"""Orphans, left behind by clients that died: found, told, and tidied up on request (core/docs/contract.md,
+Orphans).
 
 An orphan is one of
 
@@ -82,18 +82,18 @@ class Orphan:
     kind: str
     name: str
     run: str
-    why: str
+    reason: str
     since: float | None
     left: float
     stored: Stored | None = field(default=None, repr=False, compare=False)
-    thing: Json | None = field(default=None, repr=False, compare=False)
+    body: Json | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
             "name": self.name,
             "run": self.run,
-            "why": self.why,
+            "why": self.reason,
             "since": rfc3339(self.since),
             "tidied_up_in": max(0.0, round(self.left, 3)),
         }
@@ -101,14 +101,16 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Tidied:
-    """What was done about an orphan; ``done``: whether it is one no more."""
+    """The fate of an orphan. ``done``: it is an orphan no more; ``action``: what was done, or why nothing
+    was.
+    """
 
     orphan: Orphan
     done: bool
-    words: str
+    action: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.orphan.to_dict(), "done": self.done, "what": self.words}
+        return {**self.orphan.to_dict(), "done": self.done, "what": self.action}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,35 +201,35 @@ def found_in(picture: Picture) -> Iterator[Orphan]:
     for job in picture.jobs:
         if job["metadata"]["uid"] not in meant:
             yield from _of_job(job, records_of.get(labels.label_of(job, labels.RUN) or ""), picture.now)
-    for thing in picture.extras:
-        yield from _of_extra(thing, picture.now)
+    for extra in picture.extras:
+        yield from _of_extra(extra, picture.now)
     for claim in picture.claims:
         if labels.label_of(claim, labels.RUN) not in records_of:
             yield from _of_claim(claim, picture.now)
 
 
-def _is_of(thing: Json, stored: Stored) -> bool:
+def _is_of(body: Json, stored: Stored) -> bool:
     record = stored.record
     wanted = (record.run, str(record.attempt), str(record.generation))
-    return tuple(labels.label_of(thing, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
+    return tuple(labels.label_of(body, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
 
 
 def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
     stored, record, now = objects.stored, objects.record, picture.now
 
-    def orphan(kind: str, why: str, since: float | None, patience: float) -> Orphan:
+    def orphan(kind: str, reason: str, since: float | None, patience: float) -> Orphan:
         left = patience if since is None else since + patience - now
-        return Orphan(kind, stored.name, record.run, why, since, left, stored=stored)
+        return Orphan(kind, stored.name, record.run, reason, since, left, stored=stored)
 
     if record.outcome is not None:
         return
     observation = observation_of(objects)
     if record.stop is not None and objects.job is not None and not objects.ending and not _is_over(objects):
-        why = f"{record.stop.by} stopped it ({record.stop.reason}), but its job is not ended"
-        yield orphan("stop", why, record.stop.at, SAFE["stop"])
+        reason = f"{record.stop.by} stopped it ({record.stop.reason}), but its job is not ended"
+        yield orphan("stop", reason, record.stop.at, SAFE["stop"])
     elif not objects.was_created and record.stop is None:
-        why = f"{record.owner.id} began to start it, but its job is not created"
-        yield orphan("start", why, stored.followed, SAFE["start"])
+        reason = f"{record.owner.id} began to start it, but its job is not created"
+        yield orphan("start", reason, stored.followed, SAFE["start"])
     elif state_of(observation).is_final:
         yield orphan(
             "end", f"it {state_of(observation)}, but that is not recorded", observation.finished, 0.0
@@ -236,12 +238,12 @@ def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
         last = _last_seen(stored, picture.leases, now)
         if last is not None:
             patience = SAFE.get(record.owner.kind, ORCHESTRATED_SECONDS)
-            why = f"{record.owner.id} follows it no more; last seen {show_seconds(now - last)} ago"
-            yield orphan("run", why, last, patience)
+            reason = f"{record.owner.id} no longer follows it; last seen {show_seconds(now - last)} ago"
+            yield orphan("run", reason, last, patience)
 
 
 def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> float | None:
-    """When its follower was last seen; None: it lives, or that is not known."""
+    """The time at which its follower was last seen; None: it lives, or that is not known."""
     if held is None or not stored.lease:
         return None
     lease = held.get(stored.lease)
@@ -259,14 +261,14 @@ def _of_job(job: Json, stored: Stored | None, now: float) -> Iterator[Orphan]:
     if "deletionTimestamp" in job["metadata"] or _job_has_ended(job):
         return  # it goes, or it is kept for its logs
     since = from_rfc3339(job["metadata"].get("creationTimestamp"))
-    why = (
-        "it has no run record: somebody has deleted that"
+    reason = (
+        "it has no run record: somebody deleted the record"
         if stored is None
-        else f"its run is on attempt {stored.record.attempt}: a client that came too late has made it"
+        else f"its run is on attempt {stored.record.attempt}; a client that came too late made this job"
     )
     left = SAFE["job"] if since is None else since + SAFE["job"] - now
     run = labels.label_of(job, labels.RUN) or ""
-    yield Orphan("job", job["metadata"]["name"], run, why, since, left, thing=job)
+    yield Orphan("job", job["metadata"]["name"], run, reason, since, left, body=job)
 
 
 def _job_has_ended(job: Json) -> bool:
@@ -275,15 +277,15 @@ def _job_has_ended(job: Json) -> bool:
     return any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions)
 
 
-def _of_extra(thing: Json, now: float) -> Iterator[Orphan]:
-    metadata = thing["metadata"]
+def _of_extra(extra: Json, now: float) -> Iterator[Orphan]:
+    metadata = extra["metadata"]
     if metadata.get("ownerReferences") or "deletionTimestamp" in metadata:
         return
     since = from_rfc3339(metadata.get("creationTimestamp"))
     left = SAFE["extra"] if since is None else since + SAFE["extra"] - now
-    run = labels.label_of(thing, labels.RUN) or ""
-    why = f"{thing['kind']} of an attempt whose job does not own it: its client died while it was starting"
-    yield Orphan("extra", metadata["name"], run, why, since, left, thing=thing)
+    run = labels.label_of(extra, labels.RUN) or ""
+    reason = f"{extra['kind']} of an attempt whose job does not own it: its client died during the start"
+    yield Orphan("extra", metadata["name"], run, reason, since, left, body=extra)
 
 
 def _of_claim(claim: Json, now: float) -> Iterator[Orphan]:
@@ -293,8 +295,8 @@ def _of_claim(claim: Json, now: float) -> Iterator[Orphan]:
     since = from_rfc3339(metadata.get("creationTimestamp"))
     left = SAFE["claim"] if since is None else since + SAFE["claim"] - now
     run = labels.label_of(claim, labels.RUN) or ""
-    why = "it was kept for a run that has no record any more, with what the run wrote into it"
-    yield Orphan("claim", metadata["name"], run, why, since, left, thing=claim)
+    reason = "it was kept for a run that no longer has a record, and holds what the run wrote"
+    yield Orphan("claim", metadata["name"], run, reason, since, left, body=claim)
 
 
 # Tidying up.
@@ -311,7 +313,7 @@ def _tidied(api: Api, orphan: Orphan) -> Tidied:
             done = _with_record(api, orphan, orphan.stored)
     except Forbidden as error:
         return Tidied(orphan, False, f"left alone: {error}")
-    return Tidied(orphan, done is not None, done or "left alone: somebody has taken it up meanwhile")
+    return Tidied(orphan, done is not None, done or "left alone: it has changed meanwhile")
 
 
 def _with_record(api: Api, orphan: Orphan, stored: Stored) -> str | None:
@@ -331,7 +333,7 @@ def _with_record(api: Api, orphan: Orphan, stored: Stored) -> str | None:
         ended = stop.record_end(api, objects, State.LOST)
         if ended is not None and ended.record.outcome is not None:
             stop.remove_extras(api, ended)
-        return "it counts as lost; launched again under its key, it starts"
+        return "it counts as lost; launch it again under its key"
     if orphan.kind == "end":
         state = state_of(observation_of(objects))
         if not state.is_final:
@@ -339,29 +341,29 @@ def _with_record(api: Api, orphan: Orphan, stored: Stored) -> str | None:
         stop.record_end(api, objects, state)
         return f"written down: it {state}"
     handle = Handle(record.run, record.attempt, record.generation, record.uid)
-    answer = stop.stop(api, handle, record.owner, "the janitor", orphan.why)
+    answer = stop.stop(api, handle, record.owner, "the janitor", orphan.reason)
     return None if isinstance(answer, NotYours) else "stopped"
 
 
 def _without_record(api: Api, orphan: Orphan) -> str | None:
-    thing = orphan.thing
-    assert thing is not None
+    body = orphan.body
+    assert body is not None
     stored = records.read_record(api, orphan.run)
-    metadata = thing["metadata"]
-    if stored is not None and orphan.kind == "job" and matches_record(thing, stored):
+    metadata = body["metadata"]
+    if stored is not None and orphan.kind == "job" and matches_record(body, stored):
         return None
     if stored is not None and orphan.kind == "claim":
         return None  # it has a record by now
-    if stored is not None and orphan.kind == "extra" and _is_being_started(stored) and _is_of(thing, stored):
+    if stored is not None and orphan.kind == "extra" and _is_being_started(stored) and _is_of(body, stored):
         return None  # it is part of a start; that is told, and tidied up, as such
-    resource = resource_of(thing)
+    resource = resource_of(body)
     try:
         api.delete(
             resource,
             metadata["name"],
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
-            propagation=stop.propagation_of(thing) if orphan.kind == "job" else "Background",
+            propagation=stop.propagation_of(body) if orphan.kind == "job" else "Background",
         )
     except Conflict:
         return None

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.lifecycle.helper import helper_files
+from allaboard.backends.packing import is_to_be_packed, with_archive
+from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.checking.files import shipped_code
 from allaboard.engines import ENGINES, other_version
 from allaboard.errors import BadInput, Problem
@@ -32,7 +35,7 @@ class PreparedAttempt(Rendered):
 
     @property
     def objects(self) -> tuple[Mapping[str, str], ...]:
-        """What the record keeps of them: enough to find them, the job last."""
+        """The references that the record keeps: enough to find the objects, the job last."""
         return tuple(
             {"apiVersion": m["apiVersion"], "kind": m["kind"], "name": m["metadata"]["name"]}
             for m in self.manifests
@@ -62,6 +65,11 @@ def prepare_attempt(
     Raises BadInput with every problem.
     """
     errors: list[BadInput] = []
+    with _gathered(errors):  # a launch has done so before; `allaboard render` has not
+        if is_to_be_pinned(plan):
+            plan = with_commit(plan, None, environ)
+        if is_to_be_packed(plan):
+            plan = with_archive(plan, site, environ, upload=False)
     job, notes = plan.job, tuple[str, ...]()
     code: dict[str, bytes] = {}
     with _gathered(errors):
@@ -79,6 +87,7 @@ def prepare_attempt(
             launch=labels.launch_uid(plan.key, generation, attempt),
             spec_hash=plan.spec_hash,
             code=code,
+            helper=helper_files(layout.policy.hang_ask),
         )
     if errors or made is None:
         raise _as_one(plan.job.name, errors)
@@ -89,12 +98,13 @@ def prepare_attempt(
         gang=made.gang,
         notes=(*([version] if version else []), *notes, *made.notes),
         claims=made.claims,
+        unhelped=made.unhelped,
     )
 
 
 @contextmanager
 def _gathered(errors: list[BadInput]) -> Iterator[None]:
-    """What is wrong within is noted, and what comes after is looked at all the same."""
+    """A block whose BadInput is noted, so that the next block runs all the same."""
     try:
         yield
     except BadInput as error:
@@ -118,8 +128,8 @@ def _with_champion(
 
     where = f"{site.store.rstrip('/')}/{job.name}"
     if "://" not in where:
-        said = f"who launches looks it up, and {where} is a folder; say --store s3://bucket/prefix"
+        message = f"who launches looks it up, and {where} is a folder; say --store s3://bucket/prefix"
         raise BadInput(
-            f"job {job.name!r} cannot run on a cluster:", [Problem("checkpoints.start_from", said)]
+            f"job {job.name!r} cannot run on a cluster:", [Problem("checkpoints.start_from", message)]
         )
     return from_champion(job, where, environ)

@@ -43,14 +43,14 @@ def make_key_pair() -> KeyPair:
     return private, public + b"\n"
 
 
-def filled(thing: dict[str, Any]) -> dict[str, Any]:
+def filled(body: dict[str, Any]) -> dict[str, Any]:
     """The object as it is created: a Secret of a key pair with a new one, any other as it is."""
-    if not is_key_pair(thing):
-        return thing
+    if not is_key_pair(body):
+        return body
     private, public = (base64.b64encode(key).decode() for key in make_key_pair())
-    return {**thing, "data": {PRIVATE: private, PUBLIC: public}}
+    return {**body, "data": {PRIVATE: private, PUBLIC: public}}
 
 
 def is_whole(there: Mapping[str, Any]) -> bool:
-    """Whether an object of the cluster lacks no key; one that somebody applied from rendered text does."""
+    """True if an object of the cluster lacks no key; one that somebody applied from rendered text does."""
     return not is_key_pair(there) or {PRIVATE, PUBLIC} <= {*(there.get("data") or {})}

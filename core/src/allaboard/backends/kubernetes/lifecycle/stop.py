@@ -91,7 +91,7 @@ def stop_from(api: Api, handle: Handle, old: Owner, new: Owner, by: str, reason:
 
 
 def _always_changing(run: str) -> OwnershipConflict:
-    return OwnershipConflict(f"the record of run {run} changes all the time; it was not stopped, try again")
+    return OwnershipConflict(f"the record of run {run} keeps changing; it was not stopped, try again")
 
 
 def stop_recorded(api: Api, objects: AttemptObjects, stop: Stop, owner: Owner | None = None) -> Stored | None:
@@ -116,25 +116,25 @@ def stop_recorded(api: Api, objects: AttemptObjects, stop: Stop, owner: Owner | 
 def carry_out(api: Api, objects: AttemptObjects, stop: Stop, kill: bool = False) -> None:
     """End the job of a run whose record says that it is stopped, unless it ends by itself first."""
     if objects.job is not None and not objects.ending:
-        take_away(api, objects.job, stop, lambda job: _has_ended(replace(objects, job=job)))
+        delete_stopped_job(api, objects.job, stop, lambda job: _has_ended(replace(objects, job=job)))
     if kill:
         _end_members(api, objects, kill)
     remove_extras(api, objects.stored)
 
 
-def take_away(api: Api, job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> None:
+def delete_stopped_job(api: Api, job: Json, stop: Stop, has_ended: Callable[[Json], bool]) -> None:
     """Delete this very job, unless it ends by itself first; who did it stands on it, and in an event of it,
     which outlives it.
     """
     ending = _deleted(api, job, has_ended)
     if ending is not None:
-        said = {labels.STOPPED_BY: stop.by, labels.STOP_REASON: stop.reason}
-        tell(api, ending, "Stopped", f"stopped by {stop.by}: {stop.reason}", said=said)
-        _marked(api, ending, said)
+        annotations = {labels.STOPPED_BY: stop.by, labels.STOP_REASON: stop.reason}
+        emit_event(api, ending, "Stopped", f"stopped by {stop.by}: {stop.reason}", annotations=annotations)
+        _marked(api, ending, annotations)
 
 
-def stop_told(events: Iterable[Json]) -> Stop | None:
-    """Who stopped a job and why, by the event of `take_away`: for when nothing else is left of it."""
+def stop_from_events(events: Iterable[Json]) -> Stop | None:
+    """The stop of a job by the event of `delete_stopped_job`: for when nothing else is left."""
     for event in events:
         by = labels.annotation_of(event, labels.STOPPED_BY)
         at = from_rfc3339(event.get("lastTimestamp"))
@@ -170,35 +170,35 @@ def _deleted(api: Api, job: Json, has_ended: Callable[[Json], bool]) -> Json | N
 
 
 def _has_ended(objects: AttemptObjects) -> bool:
-    """Whether the job itself says so."""
+    """True if the job's own status says that it has ended."""
     without = replace(objects, stored=replace(objects.stored, record=replace(objects.record, stop=None)))
     return state_of(observation_of(without)).is_final
 
 
-def _marked(api: Api, job: Json, said: Mapping[str, str]) -> None:
+def _marked(api: Api, job: Json, annotations: Mapping[str, str]) -> None:
     """On the job too, for those who look at it with other tools while it ends."""
     try:
-        change_object(api, job, {"metadata": {"annotations": said}})
+        change_object(api, job, {"metadata": {"annotations": annotations}})
     except (ApiError, BackendUnreachable):
         return  # it is gone already, or a webhook of its operator does not answer: the record has it
 
 
-def tell(
+def emit_event(
     api: Api,
     job: Json,
     reason: str,
     message: str,
     *,
     again: bool = False,
-    said: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> None:
     """An event of the job; ``again``: of what may happen to it more than once; ``said``: its annotations.
     A client that may not write events does without.
     """
     now = api.server_time()
     body = event(job, reason, message, now, which=str(now) if again else "")
-    if said:
-        body["metadata"]["annotations"] = dict(said)
+    if annotations:
+        body["metadata"]["annotations"] = dict(annotations)
     try:
         api.create(EVENTS, body)
     except (ApiError, BackendUnreachable):
@@ -210,7 +210,7 @@ def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal"
     happens more than once.
     """
     metadata = job["metadata"]
-    words = "\0".join((metadata["uid"], reason, message, *([which] if which else [])))
+    identity = "\0".join((metadata["uid"], reason, message, *([which] if which else [])))
     at = rfc3339(float(int(now)))
     assert at is not None
     at = at.replace(".000", "")
@@ -218,7 +218,7 @@ def event(job: Json, reason: str, message: str, now: float, kind: str = "Normal"
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{metadata['name']}.{hashlib.blake2s(words.encode(), digest_size=8).hexdigest()}",
+            "name": f"{metadata['name']}.{hashlib.blake2s(identity.encode(), digest_size=8).hexdigest()}",
             "namespace": metadata["namespace"],
             "labels": {k: v for k, v in metadata.get("labels", {}).items() if k.startswith(labels.PREFIX)},
         },
@@ -266,7 +266,7 @@ def record_end(
 
     observation = observation_of(objects)
     # What its objects no longer say: who deleted them, or that it is not known.
-    why = (
+    reason = (
         observation.notes[-1]
         if objects.job is None and objects.record.stop is None and observation.notes
         else ""
@@ -276,7 +276,7 @@ def record_end(
         record = now.record
         if record.uid != objects.record.uid or record.outcome is not None:
             return None
-        record = record.ended(state, observation.finished or objects.now, why)
+        record = record.ended(state, observation.finished or objects.now, reason)
         return replace(now, record=replace(record, object_uid=record.object_uid or uid), **(history or {}))
 
     if objects.record.outcome is not None:
@@ -312,10 +312,10 @@ def remove_extras(api: Api, stored: Stored) -> None:
     """Those of an attempt that has no use for them any more and that no job owns, because who started it died
     before that: nothing else would remove them.
     """
-    for thing in stored.objects[:-1]:
-        resource = resource_of(thing)
+    for extra in stored.objects[:-1]:
+        resource = resource_of(extra)
         try:
-            there = api.get(resource, thing["name"])
+            there = api.get(resource, extra["name"])
         except (Missing, Forbidden):
             continue
         metadata = there["metadata"]
@@ -334,16 +334,16 @@ def delete_job(api: Api, job: Json) -> None:
 
 
 def propagation_of(job: Json) -> str:
-    """How what hangs off a job is deleted with it."""
+    """The propagation policy with which a job is deleted."""
     engine = engine_of_object(job)
     return "Foreground" if engine is None else engine.PROPAGATION
 
 
-def change_object(api: Api, thing: Json, change: Json) -> bool:
+def change_object(api: Api, body: Json, change: Json) -> bool:
     """Merge a change into this very object, as often as others change it in the same moment. Whether it was
     there. Raises Conflict when they never let us.
     """
-    resource, metadata = resource_of(thing), thing["metadata"]
+    resource, metadata = resource_of(body), body["metadata"]
     meant = {**change, "metadata": {**change.get("metadata", {}), "uid": metadata["uid"]}}
     for tries in range(TRIES):
         try:
@@ -363,11 +363,11 @@ def change_object(api: Api, thing: Json, change: Json) -> bool:
     raise AssertionError
 
 
-def delete_object(api: Api, thing: Json, propagation: str = "Background") -> None:
+def delete_object(api: Api, body: Json, propagation: str = "Background") -> None:
     """This very object; another one of its name stays."""
-    metadata = thing["metadata"]
+    metadata = body["metadata"]
     try:
-        api.delete(resource_of(thing), metadata["name"], uid=metadata["uid"], propagation=propagation)
+        api.delete(resource_of(body), metadata["name"], uid=metadata["uid"], propagation=propagation)
     except Conflict:
         return
 
@@ -456,7 +456,7 @@ def suspend(api: Api, objects: AttemptObjects, wanted: bool, by: str) -> None:
     }
     if not change_object(api, objects.job, change):
         raise OwnershipConflict(f"run {objects.record.run} was started anew or deleted meanwhile; look again")
-    tell(api, objects.job, word.title(), f"{word} by {by}", again=True)
+    emit_event(api, objects.job, word.title(), f"{word} by {by}", again=True)
 
 
 def delete(api: Api, objects: AttemptObjects) -> None:
@@ -477,8 +477,8 @@ def delete(api: Api, objects: AttemptObjects) -> None:
     stored = record_end(api, objects, state_of(observation_of(objects)))
     if stored is None or stored.record.uid != objects.record.uid:
         raise OwnershipConflict(f"run {objects.record.run} has been started anew; it was not deleted")
-    for thing in stored.objects:
-        remove_all(api, thing, stored.record.run)
+    for reference in stored.objects:
+        remove_all(api, reference, stored.record.run)
     claims.drop(api, stored.record)
     archive.forget(api, stored.record.run)
 
@@ -490,11 +490,11 @@ def delete(api: Api, objects: AttemptObjects) -> None:
     records.change(api, objects.record.run, deleted)
 
 
-def remove_all(api: Api, thing: Mapping[str, str], run: str) -> None:
+def remove_all(api: Api, reference: Mapping[str, str], run: str) -> None:
     """Every object of this kind that carries the run's label: those of earlier attempts too. Secrets are not
     listed: they go with the job that owns them.
     """
-    resource = resource_of(thing)
+    resource = resource_of(reference)
     if resource == SECRETS:
         return
     for there in api.list(resource, labels=f"{labels.selector(run)},{labels.ATTEMPT}")[0]:

@@ -1,6 +1,6 @@
-"""What members wrote, and how it outlives their pods.
+"""Logs of members, which outlive their pods.
 
-`stream` reads and merges logs, `parsing` their lines, `cache` keeps what was read; `capture` and `collector`
-read the ends of logs before pods go, `archive` keeps them for other processes, and `history` names the pods
-of earlier tries.
+`stream` reads and merges logs, `parsing` splits them into lines, and `cache` keeps the lines that were read.
+`capture` and `collector` read the ends of logs before pods go, `archive` keeps them for other processes, and
+`history` names the pods of earlier tries.
 """

@@ -1,9 +1,9 @@
-"""What followers read of the logs of an attempt, for when its pods are gone and its followers too: a
-ConfigMap beside the run record, which owns it.
+"""Archive of the logs of an attempt, which outlives its pods and its followers: a ConfigMap that the run
+record owns.
 
 The process that sees the end writes it; a process that has read more writes it again.
-``binaryData.tries`` is gzipped JSON: what is known of each try, and the end of what it wrote. Every try has
-the same room, and all of them together stay well below what an API server takes (`ROOM`).
+``binaryData.tries`` is gzipped JSON: the data of each try, and the end of its log. Every try has the same
+room, and all of them together stay well below the limit of an API server (`ROOM`).
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ TIMES = 5
 
 
 def save(api: Api, stored: Stored, tries: Sequence[KeptTry], memory: Memory, until: float | None) -> None:
-    """Keep these of the attempt that a record means, beside those that are kept already. ``until``: when it
-    ended; a pod that was made after that, by an operator which had not noticed, is none of its members, and
-    ``memory`` does not know it.
-    A client that may not write leaves it to others.
+    """Keep these tries of the attempt of a record, beside those that are kept already. ``until``: the end of
+    the attempt. A pod that an operator made later is none of its members, and ``memory`` does not know it.
+    A client that may not write leaves the archive to others.
     """
-    ours = [one for one in tries if (one.lines or one.whole) and not _is_late(one.one, memory, until)]
+    ours = [
+        kept for kept in tries if (kept.lines or kept.whole) and not _is_late(kept.instance, memory, until)
+    ]
     if not ours:
         return
     for _ in range(TIMES):
         there = _read_archive(api, stored, stored.record.attempt, stored.record.generation)
-        known = {} if there is None else {one.one.id: one for one in unpack_tries(there)}
+        known = {} if there is None else {kept.instance.id: kept for kept in unpack_tries(there)}
         both = [*without_doubles(merge_tries([*known.values(), *ours]))]
         if there is not None and both == [*known.values()]:
             return
@@ -76,20 +77,22 @@ def save(api: Api, stored: Stored, tries: Sequence[KeptTry], memory: Memory, unt
             return
 
 
-def _is_late(one: ContainerRun, memory: Memory, until: float | None) -> bool:
-    if until is None or one.begun is None or one.begun < until:
+def _is_late(instance: ContainerRun, memory: Memory, until: float | None) -> bool:
+    if until is None or instance.begun is None or instance.begun < until:
         return False
-    return one.begun > until or bool(one.uid and one.uid not in memory.pods.get(one.member, {}))
+    return instance.begun > until or bool(
+        instance.uid and instance.uid not in memory.pods.get(instance.member, {})
+    )
 
 
 def load(api: Api, stored: Stored, attempt: int, generation: int) -> list[KeptTry]:
-    """What is kept of an attempt of this run."""
+    """Read the tries of an attempt of this run that are kept."""
     there = _read_archive(api, stored, attempt, generation)
     return [] if there is None else [*unpack_tries(there)]
 
 
 def forget(api: Api, run: str) -> None:
-    """Of all attempts of a run: it is deleted."""
+    """Delete the archives of all attempts of a run."""
     for there in api.list(CONFIGMAPS, labels=f"{labels.selector(run)},{LABEL}")[0]:
         api.delete(CONFIGMAPS, there["metadata"]["name"], uid=there["metadata"]["uid"])
 
@@ -127,36 +130,36 @@ def _manifest(stored: Stored, tries: Sequence[KeptTry], there: Json | None) -> J
 
 
 def merge_tries(tries: Iterable[KeptTry]) -> list[KeptTry]:
-    """Each try once: as it is known best."""
+    """Each try once, in its most complete form."""
     best: dict[str, KeptTry] = {}
-    for one in tries:
-        other = best.get(one.one.id)
-        if other is None or _worth(one) > _worth(other):
-            best[one.one.id] = one
+    for kept in tries:
+        other = best.get(kept.instance.id)
+        if other is None or _worth(kept) > _worth(other):
+            best[kept.instance.id] = kept
     return [*best.values()]
 
 
 def without_doubles(tries: Sequence[KeptTry]) -> Iterator[KeptTry]:
-    """Without captures of a pod that could not be read any more, where the try that wrote it is
-    known.
-    """
-    named = [one for one in tries if one.one.uid]
-    written = {(one.one.member, line.at, line.text) for one in named for line in one.lines}
-    for one in tries:
-        if one.one.uid or not all((one.one.member, at, text) in written for at, text, *_ in one.lines):
-            yield one
+    """Leave out captures without a pod's uid whose lines a known try wrote."""
+    named = [kept for kept in tries if kept.instance.uid]
+    written = {(kept.instance.member, line.at, line.text) for kept in named for line in kept.lines}
+    for kept in tries:
+        if kept.instance.uid or not all(
+            (kept.instance.member, at, text) in written for at, text, *_ in kept.lines
+        ):
+            yield kept
 
 
-def _worth(one: KeptTry) -> tuple[bool, bool, int]:
-    return not one.from_status, one.whole, one.size
+def _worth(kept: KeptTry) -> tuple[bool, bool, int]:
+    return not kept.from_status, kept.whole, kept.size
 
 
 def pack_tries(tries: Sequence[KeptTry]) -> bytes:
-    """As they are written: the more there are, and the less they can be squeezed, the less of each."""
+    """Gzipped JSON of the tries, of `ROOM` bytes at most: the more tries, the fewer lines of each."""
     room = LARGEST
     while True:
         text = json.dumps(
-            [_try_to_json(one, room) for one in tries], separators=(",", ":"), ensure_ascii=False
+            [_try_to_json(kept, room) for kept in tries], separators=(",", ":"), ensure_ascii=False
         )
         data = gzip.compress(text.encode(errors="replace"), mtime=0)
         if len(data) <= ROOM:
@@ -167,40 +170,40 @@ def pack_tries(tries: Sequence[KeptTry]) -> bytes:
             tries = [*tries[: len(tries) // 4], *tries[-(len(tries) // 4) :]]
 
 
-def _try_to_json(one: KeptTry, room: int) -> Json:
+def _try_to_json(kept: KeptTry, room: int) -> Json:
     lines: deque[Stamped] = deque()
     size = 0
-    for line in reversed(one.lines):
+    for line in reversed(kept.lines):
         size += len(line.text) + 1
         if size > room and lines:
             break
         lines.appendleft(Stamped(line.at, line.text[-room:]))
-    said = {name: value for name, value in asdict(one.one).items() if name != "words"}
-    cut = one.cut or len(lines) < len(one.lines)
+    try_fields = {name: value for name, value in asdict(kept.instance).items() if name != "words"}
+    cut = kept.cut or len(lines) < len(kept.lines)
     return {
-        "try": said,
+        "try": try_fields,
         "lines": [[line.at, line.text] for line in lines],
         "cut": cut,
-        "whole": one.whole,
-        "told": one.from_status,
+        "whole": kept.whole,
+        "told": kept.from_status,
     }
 
 
 def unpack_tries(body: Json) -> Iterator[KeptTry]:
-    """The inverse, of a ConfigMap. What is damaged is nothing; fields of a newer writer are left out."""
+    """Read the tries of a ConfigMap. A damaged one has none; fields of a newer writer are left out."""
     known = {field.name for field in fields(ContainerRun)}
     try:
         data = _unzipped(base64.b64decode(body["binaryData"]["tries"]))
         tries = [
             KeptTry(
-                ContainerRun(**{k: v for k, v in one["try"].items() if k in known}),
-                lines := deque(Stamped(int(at), str(text)) for at, text, *_ in one["lines"]),
+                ContainerRun(**{k: v for k, v in item["try"].items() if k in known}),
+                lines := deque(Stamped(int(at), str(text)) for at, text, *_ in item["lines"]),
                 sum(len(line.text) + 1 for line in lines),
-                one["cut"],
-                one["whole"],
-                one["told"],
+                item["cut"],
+                item["whole"],
+                item["told"],
             )
-            for one in parse_json(data, RECORDS, spelling=False, any_text=True)
+            for item in parse_json(data, RECORDS, spelling=False, any_text=True)
         ]
     except (LookupError, TypeError, ValueError, OSError, EOFError, binascii.Error):
         return
@@ -208,7 +211,7 @@ def unpack_tries(body: Json) -> Iterator[KeptTry]:
 
 
 def _unzipped(data: bytes) -> bytes:
-    """No more than a reader of JSON takes: what is small in a ConfigMap may be very large."""
+    """Unzip no more than a reader of JSON takes: a small ConfigMap may unpack to a very large text."""
     with gzip.open(io.BytesIO(data)) as file:
         return file.read(RECORDS.size + 1)
 
@@ -216,18 +219,20 @@ def _unzipped(data: bytes) -> bytes:
 def lost_tries(
     memory: Memory, layout: Layout, known: Iterable[ContainerRun], container: str, *, all_ran: bool = False
 ) -> Iterator[KeptTry]:
-    """Tries of an attempt that is over which are known to have run, and of which nothing was read: they are
-    named where the log would be. ``all_ran``: every member has, also where nobody saw it.
+    """Tries of an ended attempt that ran and of which no line was read; they stand where their logs would be.
+    ``all_ran``: every member ran, even where nobody saw it.
     """
     known = [*known]
-    tries = [one for one in known if not one.init]
-    here = {one.member for one in known}
-    met = {(one.uid, one.restart) for one in tries}
-    captured = {one.member for one in tries if not one.uid}  # captured too late to see which try
+    tries = [instance for instance in known if not instance.init]
+    here = {instance.member for instance in known}
+    met = {(instance.uid, instance.restart) for instance in tries}
+    captured = {
+        instance.member for instance in tries if not instance.uid
+    }  # captured too late to see which try
     for member in layout.members:
         seen = memory.members.get(member.name)
         if seen is None or seen.log is None or member.name in captured:
-            # It has never run, or what is missing cannot be told.
+            # The member has never run, or nobody knows which tries are missing.
             if all_ran and member.name not in here:
                 who = (container, False, member.name, member.rank, 0)
                 yield KeptTry(ContainerRun(f"{member.name}@", "", "", *who, False, False, True))

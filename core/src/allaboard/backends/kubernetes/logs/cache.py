@@ -1,5 +1,5 @@
-"""What followers have read, kept for when the pods are gone: the end of every try. Each try is bounded, and
-so are all that this process follows.
+"""Cache of the logs that followers have read, for when the pods are gone: the end of every try. The size of
+each try is bounded, and so is that of all tries that this process follows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeptTry:
     replace them.
     """
 
-    one: ContainerRun
+    instance: ContainerRun
     lines: deque[Stamped] = field(default_factory=deque)
     size: int = 0
     cut: bool = False
@@ -67,7 +67,7 @@ class LogCache:
 
 
 class AttemptLogs:
-    """What was read of one attempt of one run. ``cache``: the budget that it shares; None: its own."""
+    """Lines that were read of one attempt of one run. ``cache``: the budget that it shares; None: its own."""
 
     __slots__ = ("__weakref__", "_cache", "_is_known", "_tries", "each")
 
@@ -76,30 +76,32 @@ class AttemptLogs:
         self._tries: dict[str, KeptTry] = {}
         self._is_known = False
 
-    def add_status(self, one: ContainerRun) -> None:
-        """Keep what the status of its pod says of its end, until its log is read."""
-        at = int((one.finished or one.begun or 0.0) * SECOND)
+    def add_status(self, instance: ContainerRun) -> None:
+        """Keep the message of its pod's status, until its log is read."""
+        at = int((instance.finished or instance.begun or 0.0) * SECOND)
         with self._cache.lock:
-            if one.words and (one.id not in self._tries or not self._tries[one.id].lines):
+            if instance.message and (instance.id not in self._tries or not self._tries[instance.id].lines):
                 self.add(
-                    one, [Stamped(at + n, text) for n, text in enumerate(one.words.splitlines())], cut=True
+                    instance,
+                    [Stamped(at + n, text) for n, text in enumerate(instance.message.splitlines())],
+                    cut=True,
                 )
-                self._tries[one.id].from_status = True
+                self._tries[instance.id].from_status = True
 
     def add(
-        self, one: ContainerRun, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False
+        self, instance: ContainerRun, lines: Iterable[Stamped], *, cut: bool = False, whole: bool = False
     ) -> None:
-        """More lines, in order; those that are there already are passed over. ``cut``: lines before them
-        were not read; ``whole``: it ends with them.
+        """Add lines, in order, and pass over those that are kept already. ``cut``: lines before them were
+        not read; ``whole``: the log ends with them.
         """
         with self._cache.lock:
             if not self._is_known:
                 self._is_known = True
                 weakref.finalize(self, self._cache.release, id(self), self._tries).atexit = False
-            kept = self._tries.get(one.id)
+            kept = self._tries.get(instance.id)
             before = 0 if kept is None else kept.weight
             if kept is None:
-                kept = self._tries[one.id] = KeptTry(one, cut=cut)
+                kept = self._tries[instance.id] = KeptTry(instance, cut=cut)
             kept.whole = kept.whole or whole
             for line in lines:
                 if kept.from_status:
@@ -111,7 +113,7 @@ class AttemptLogs:
                     kept.size, kept.cut = 0, True
                 cut = False
                 self._append(kept, line)
-            self._cache.weigh(id(self), self._tries, one.id, before)
+            self._cache.weigh(id(self), self._tries, instance.id, before)
 
     def _append(self, kept: KeptTry, line: Stamped) -> None:
         lines = kept.lines
@@ -125,22 +127,22 @@ class AttemptLogs:
             kept.size -= len(lines.popleft().text) + 1
             kept.cut = True
 
-    def last_line(self, one: ContainerRun) -> Stamped | None:
+    def last_line(self, instance: ContainerRun) -> Stamped | None:
         """The last line of its log that is kept."""
         with self._cache.lock:
-            kept = self._tries.get(one.id)
+            kept = self._tries.get(instance.id)
             return None if kept is None or kept.from_status or not kept.lines else kept.lines[-1]
 
-    def mark_cut(self, one: ContainerRun) -> None:
-        """Lines before the first one that is kept were not read."""
+    def mark_cut(self, instance: ContainerRun) -> None:
+        """Note that lines before the first one that is kept were not read."""
         with self._cache.lock:
-            if one.id in self._tries:
-                self._tries[one.id].cut = True
+            if instance.id in self._tries:
+                self._tries[instance.id].cut = True
 
-    def move(self, one: ContainerRun, other: ContainerRun) -> None:
+    def move(self, instance: ContainerRun, other: ContainerRun) -> None:
         """Move the lines that were kept of one try since another began to that one."""
         with self._cache.lock:
-            kept = self._tries.get(one.id)
+            kept = self._tries.get(instance.id)
             begun = int(other.begun or 0.0) * SECOND
             if kept is None or kept.from_status or not kept.lines or kept.lines[-1].at < begun:
                 return
@@ -148,23 +150,23 @@ class AttemptLogs:
             kept.lines = deque(line for line in kept.lines if line.at < begun)
             kept.size = sum(len(line.text) + 1 for line in kept.lines)
             kept.whole = False
-            self._cache.weigh(id(self), self._tries, one.id, before)
+            self._cache.weigh(id(self), self._tries, instance.id, before)
             self.add(other, its_lines, cut=kept.cut and not kept.lines)
 
     def update(self, tries: Iterable[ContainerRun]) -> None:
         """Update the tries to what they are now: some that were being read have ended since."""
         with self._cache.lock:
-            for one in tries:
-                if one.id in self._tries:
-                    self._tries[one.id].one = one
+            for instance in tries:
+                if instance.id in self._tries:
+                    self._tries[instance.id].instance = instance
 
     def restore(self, tries: Iterable[KeptTry]) -> None:
         """Add tries that other processes have read, where nothing is known of them here."""
         with self._cache.lock:
             for kept in tries:
-                if kept.one.id not in self._tries:
-                    self.add(kept.one, kept.lines, cut=kept.cut, whole=kept.whole)
-                    self._tries[kept.one.id].from_status = kept.from_status
+                if kept.instance.id not in self._tries:
+                    self.add(kept.instance, kept.lines, cut=kept.cut, whole=kept.whole)
+                    self._tries[kept.instance.id].from_status = kept.from_status
 
     def tries(self) -> list[KeptTry]:
         """All of them as they are now, each new one behind those before it."""

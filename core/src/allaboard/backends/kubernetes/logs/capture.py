@@ -1,9 +1,9 @@
-"""The end of the log of a pod that may be gone the moment after, and whose it is.
+"""Captures: the end of the log of a pod that may be gone the moment after, and the try that wrote it.
 
-A node gives the log of the container that is there when it is asked. By then the one that failed may have
+A node gives the log of the container that is there when it is asked. By then the failed container may have
 been started again, or another pod may have its name. So a pod is read again after its log was, and an answer
-that more than one try can have written is dropped: what is not gone can still be read by `collector`, which
-knows the tries.
+that more than one try can have written is dropped: `collector`, which knows the tries, can still read the log
+of a pod that is not gone.
 """
 
 from __future__ import annotations
@@ -36,30 +36,34 @@ REPLAY = 2.0
 
 
 class PodCapture(NamedTuple):
-    """What could be had of a pod before it went. ``things``: its object at each look, in order of time, and
-    behind them that of another pod which had its name by then; ``data``: the end of its log. ``settled``: no
-    try has written that which is not in ``things``; ``over``: it had ended before its log was asked for.
+    """Data of a pod that were read before it went. ``objects``: the pod at each look, in order of time, and
+    behind them another pod which had its name by then; ``data``: the end of its log. ``settled``: every try
+    that can have written the log is in ``objects``; ``over``: the pod had ended before its log was asked for.
     """
 
     pod: str
-    things: tuple[Json, ...] = ()
+    objects: tuple[Json, ...] = ()
     data: bytes | None = None
     settled: bool = False
     over: bool = False
 
     @property
-    def thing(self) -> Json | None:
-        """Its object as it was last."""
-        uids = [thing["metadata"].get("uid") for thing in self.things]
-        own = [thing for thing, uid in zip(self.things, uids, strict=True) if uid == uids[0]]
+    def latest(self) -> Json | None:
+        """The pod at the last look."""
+        uids = [body["metadata"].get("uid") for body in self.objects]
+        own = [body for body, uid in zip(self.objects, uids, strict=True) if uid == uids[0]]
         return own[-1] if own else None
 
     def tries(self, role: PodRole) -> list[ContainerRun]:
-        """Those that can have written its log, each as it was seen last. The containers that prepare are of
-        no interest once the one that trains was there.
+        """Tries that can have written its log, each as of the last look. Init containers are left out once
+        the container that trains has started.
         """
-        here = {one.id: one for thing in self.things for one in container_runs([thing], {self.pod: role})}
-        return [one for one in here.values() if not one.init] or [*here.values()]
+        here = {
+            instance.id: instance
+            for body in self.objects
+            for instance in container_runs([body], {self.pod: role})
+        }
+        return [instance for instance in here.values() if not instance.init] or [*here.values()]
 
 
 def parse_tail(data: bytes) -> list[Stamped] | None:
@@ -72,22 +76,26 @@ def parse_tail(data: bytes) -> list[Stamped] | None:
 def writer_of(
     lines: Sequence[Stamped], known: Sequence[ContainerRun], *, settled: bool
 ) -> ContainerRun | None:
-    """The one try that can have written these lines; None where there are several. ``settled``: as of
-    `PodCapture`. Of the beginning and the end of a try whole seconds are known, and its last line may bear
+    """The only try that can have written these lines; None where there are several. ``settled``: as of
+    `PodCapture`. The beginning and the end of a try are known in whole seconds, and its last line may bear
     the second after.
     """
     if not lines:
         return known[0] if settled and len(known) == 1 else None
     first = lines[0].at
-    can = [one for one in known if not is_before(first, one.begun) and not _is_after(first, one.finished)]
-    # One that was never seen began when these had ended, or later.
-    if settled or any(is_before(first, one.finished) for one in can):
+    can = [
+        instance
+        for instance in known
+        if not is_before(first, instance.begun) and not _is_after(first, instance.finished)
+    ]
+    # A try that was never seen began when these had ended, or later.
+    if settled or any(is_before(first, instance.finished) for instance in can):
         return can[0] if len(can) == 1 else None
     return None
 
 
 def is_before(at: int, moment: float | None) -> bool:
-    """Whether a line was surely written before the second of this moment. ``at``: in nanoseconds."""
+    """True when a line was surely written before the second of this moment. ``at``: in nanoseconds."""
     return moment is not None and at < int(moment) * SECOND
 
 
@@ -107,25 +115,25 @@ def capture_pod(
     version: str | None = None,
     goes_from: str = "",
 ) -> PodCapture:
-    """A pod and the end of its log. Without ``container``: of its only one.
+    """Read a pod and the end of its log. Without ``container``: the log of its only container.
 
-    ``version``: one at which the pod had failed, "" where that is not known; then there is no time to lose,
-    and the pod is looked for in what has happened since, too. None: it may be well. ``goes_from``: a version
-    at which it was well; it is looked for in what has happened since if it is gone.
+    ``version``: a resource version at which the pod had failed, "" where the version is not known; then the
+    log is read at once, and the pod is also looked for in the events since. None: the pod may be well.
+    ``goes_from``: a version at which it was well; a pod that is gone is looked for in the events since.
     """
-    things: list[Json] = []
+    objects: list[Json] = []
     beside = threading.Thread(
-        target=lambda: things.extend(_read_pod(api, namespace, pod, version, goes_from)), daemon=True
+        target=lambda: objects.extend(_read_pod(api, namespace, pod, version, goes_from)), daemon=True
     )
     beside.start()
     if version is None:
         beside.join(SECONDS)
-    over = version is not None or any(map(is_over, things))
+    over = version is not None or any(map(is_over, objects))
     data = None
     with suppress(AllaboardError), api.log(pod, namespace, container=container, tail=TAIL) as stream:
         data = b"".join(stream)[-LARGEST_TAIL:]
     beside.join(SECONDS)
-    seen = (*things,)
+    seen = (*objects,)
     if data is None or any(map(_is_settled, seen)):
         return PodCapture(pod, seen, data, data is not None, over)
     since = _read_pod(api, namespace, pod, version)
@@ -135,26 +143,26 @@ def capture_pod(
 def _read_pod(
     api: Api, namespace: str | None, pod: str, version: str | None, goes_from: str = ""
 ) -> list[Json]:
-    """The pod; before it, where it is gone or has not failed as it should, one of its name that is gone."""
+    """The pod; before it, where it is gone or has not failed as expected, a deleted pod of the same name."""
     pods: list[Json] = []
     with suppress(AllaboardError):
         pods.append(api.get(PODS, pod, namespace))
     if start := _replay_start(pods, version, goes_from):
         since = _since(pod, start)
         with suppress(AllaboardError), closing(api.watch(PODS, namespace, **since)) as events:
-            pods[:0] = next(([thing] for kind, thing in events if kind == "DELETED"), [])
+            pods[:0] = next(([body] for kind, body in events if kind == "DELETED"), [])
     return pods
 
 
 def _replay_start(pods: Sequence[Json], version: str | None, goes_from: str) -> str:
-    """The version from which to look for a pod that is gone; "" where there is no need."""
+    """The version from which to look for a deleted pod; "" where there is no need."""
     if version:
         return "" if any(map(_has_failed, pods)) else version
     return "" if pods else goes_from
 
 
 def _has_failed(pod: Json) -> bool:
-    """Or has another of this name taken its place?"""
+    """True when this pod has failed; False may mean that another pod of this name has taken its place."""
     status = pod.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     ended = [end for c in containers for end in (c.get("state"), c.get("lastState")) if end]
@@ -162,7 +170,7 @@ def _has_failed(pod: Json) -> bool:
 
 
 def _is_settled(pod: Json) -> bool:
-    """Whether no container of it is started any more: a node starts none of a pod that is being deleted."""
+    """True when no container of it is started any more: a node starts none of a pod that is being deleted."""
     return is_over(pod) or ("deletionTimestamp" in pod["metadata"] and not _has_failed(pod))
 
 
@@ -173,19 +181,19 @@ def _since(pod: str, version: str) -> dict[str, Any]:
 def capture_pods(
     api: Api, namespace: str | None, pods: Sequence[tuple[str, str, str | None]]
 ) -> list[PodCapture]:
-    """The same of several (name, container, version), side by side."""
+    """Captures of several pods (name, container, version), read side by side."""
     captures: list[PodCapture] = []
 
-    def one(pod: str, container: str, version: str | None) -> None:
+    def capture(pod: str, container: str, version: str | None) -> None:
         captures.append(capture_pod(api, namespace, pod, container, version=version))
 
-    run_within(SECONDS, [partial(one, *asked) for asked in pods])
+    run_within(SECONDS, [partial(capture, *asked) for asked in pods])
     return [*captures]
 
 
 def run_within(seconds: float, jobs: Sequence[Callable[[], None]]) -> None:
-    """Run these side by side, with the deadline of who asks. Those that are not done after ``seconds`` are
-    left to themselves.
+    """Run jobs side by side, with the deadline of the caller. Jobs that are not done after ``seconds`` go on
+    alone.
     """
     turn = threading.Semaphore(AT_A_TIME)
 

@@ -1,14 +1,14 @@
-"""What a follower reads of the logs of a run while it watches: the ends of what fails, before its pods are
-taken away, and the report lines of rank 0 (core/docs/contract.md, Evidence).
+"""Evidence that a follower reads from the logs of a run while it watches: the ends of the logs of failed
+members, before their pods are deleted, and the report lines of rank 0 (core/docs/contract.md, Evidence).
 
 - When a member fails, the end of its log and of the try before are read at once, and those of rank 0 and
   two peers beside them: 32 requests and 10 s at most, 64 KiB kept of each. Clean-up, a TTL or a new pod may
   take the logs a second later.
-- A row of the watch that tells of a failed pod sets off `capture_pod` at once, before the run is looked at.
-- By the time that a try is asked for, the answer may be that of the next one. It is kept where its first line
-  was written before the try ended, or where the pod, looked at again, still has the try in that place.
-- The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for the progress
-  that it tells. Runs that start together do not ask together.
+- A watch event of a failed pod sets off `capture_pod` at once, before the run is looked at.
+- By the time that the log of a try is asked for, the answer may be that of the next try. It is kept where its
+  first line was written before the try ended, or where the pod, looked at again, still has the try.
+- The log of rank 0 is read on every ``progress_every`` seconds, in bounded requests, for the progress in it.
+  Runs that start together do not ask together.
 
 `EvidenceCollector` decides what to read and keeps the answers; `collect` reads. One collector
 belongs to one attempt of one run, in one follower.
@@ -68,13 +68,13 @@ AGAIN = 10.0
 TAILS = (TAIL, 20, 1)
 """Lines that are asked for; fewer where so many are more than `LARGEST_TAIL` bytes."""
 READS = 8
-"""Requests for one look at rank 0's log; what is left is read at the next. Where there may be none, as many
-as go into `SECONDS`.
+"""Requests for one look at rank 0's log; the rest is read at the next look. The last look makes as many as go
+into `SECONDS`.
 """
 ENOUGH = 0.8
 """The part of `SECONDS` after which no further request is made."""
 TIMES = 3
-"""How often the end of a try is asked for before it is given up: its node may be busy."""
+"""Requests for the end of a try before it is given up: its node may be busy."""
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -93,15 +93,15 @@ READERS = 3
 EXCERPTS = 4
 """Members of a run whose logs are read whole, in one pass, where they failed."""
 MIDDLE_OF_LOG = 32 << 20
-"""Bytes of a log that are read for what stands before its end; a kubelet keeps 10 MiB."""
+"""Bytes of a log that are read for the lines before its end; a kubelet keeps 10 MiB."""
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ")
 
 
 class EvidenceCollector:
-    """``progress_every``: 0 reads no report lines. ``logs``: where what was read is kept; whoever prints the
-    logs may share it. ``cache``: the budget of logs that are made here. ``report``: what rank 0 reported so
-    far, None when its reports are not read; ``movement``: when it wrote. ``own``: the folder of the run's
-    checkpoints. ``now`` is any clock that does not go back.
+    """Reads of one attempt, decided and kept. ``progress_every``: seconds; 0 reads no report lines. ``logs``:
+    the lines that were read, which the printer of the logs may share. ``cache``: the budget of logs that are
+    made here. ``report``: the reports of rank 0 so far, None when they are not read; ``movement``: the times
+    of its lines. ``own``: the folder of the run's checkpoints. ``now`` is any clock that does not go back.
     """
 
     __slots__ = (
@@ -123,11 +123,11 @@ class EvidenceCollector:
         self._open_lines: Mapping[str, _OpenLine] = _NO_LINES
         self.report: ProgressState | None = ProgressState() if progress_every > 0 else None
         self.movement = Movement(0.0)
-        # Made when something is read: of most runs of a busy process nothing ever is.
+        # Made when something is read: most runs of a busy process never need it.
         self._cache = cache
         self._logs, self._positions = logs, None if logs is None else ReadPositions(logs=logs)
         self._asked: Mapping[str, int] = _NOTHING  # try -> how often its end was asked for, once it was final
-        # What stands before the ends of the first tries that failed; "" while it is read.
+        # Lines before the ends of the first tries that failed; "" while they are read.
         self._excerpts: dict[str, str] = {}
         self._last_words: ContainerRun | None = None
         self._peers_at: float | None = None
@@ -137,7 +137,7 @@ class EvidenceCollector:
 
     @property
     def is_behind(self) -> bool:
-        """Whether rank 0 has written what could not be read yet, and may be later."""
+        """True when lines of rank 0 could not be read yet, and may be later."""
         return self._behind or self._reading
 
     @property
@@ -153,123 +153,146 @@ class EvidenceCollector:
         return self._positions
 
     def tails(self) -> dict[str, str]:
-        """The end of what each member wrote that was read. Where a member has been started again since it
-        failed, both tries.
+        """Member -> the end of its log, as far as it was read. A member that has been started again since it
+        failed has both tries.
         """
         if self._logs is None:
             return {}
-        members = {kept.one.member for kept in self._logs.tries()}
+        members = {kept.instance.member for kept in self._logs.tries()}
         return {member: text for member in sorted(members) if (text := self._tail(member))}
 
+    def wrote(self) -> dict[str, float]:
+        """Member -> the time of its last line that was read, epoch seconds of its node."""
+        times: dict[str, float] = {}
+        for kept in self._logs.tries() if self._logs is not None else ():
+            if kept.lines and not kept.from_status:
+                at = kept.lines[-1].at / 1e9
+                times[kept.instance.member] = max(at, times.get(kept.instance.member, at))
+        return times
+
     def _tail(self, member: str) -> str:
-        tries = [t for t in self.logs.tries() if t.one.member == member and t.lines]
-        tries.sort(key=lambda t: (t.one.begun or 0.0, t.one.restart))
-        shown = tries[-1:] if tries and not tries[-1].one.init else [t for t in tries if t.one.failed][-1:]
-        if shown and shown[0].one.code is None:
-            shown = [t for t in tries[:-1] if t.one.failed][-1:] + shown
-        before = [self._excerpts.get(t.one.id, "") for t in shown]
+        tries = [t for t in self.logs.tries() if t.instance.member == member and t.lines]
+        tries.sort(key=lambda t: (t.instance.begun or 0.0, t.instance.restart))
+        shown = (
+            tries[-1:]
+            if tries and not tries[-1].instance.init
+            else [t for t in tries if t.instance.failed][-1:]
+        )
+        if shown and shown[0].instance.code is None:
+            shown = [t for t in tries[:-1] if t.instance.failed][-1:] + shown
+        before = [self._excerpts.get(t.instance.id, "") for t in shown]
         ends = ["\n".join(line.text for line in t.lines) for t in shown]
         return "\n".join(text for pair in zip(before, ends, strict=True) for text in pair if text)
 
-    # What to read.
+    # Requests.
 
     def tails_to_read(self, tries: Sequence[ContainerRun], now: float, *, asked: bool = False) -> list[Fetch]:
-        """The ends that must be read now: of tries that failed since the last time, in the order in which
-        they did, and of those beside them. ``asked``: they are wanted in any case, failed or not.
+        """Requests that are due now for the ends of logs: of tries that failed since the last call, in the
+        order in which they failed, and of rank 0 and peers. ``asked``: the ends are wanted even without a
+        failure.
         """
         if self._logs is not None:
             self._logs.update(tries)
         self._note_last_words(tries)
         fresh = [
-            one
-            for one in tries
-            if (one.failed or one.leaving) and self._asked.get(one.id, 0) < TIMES and not self._is_whole(one)
+            instance
+            for instance in tries
+            if (instance.failed or instance.leaving)
+            and self._asked.get(instance.id, 0) < TIMES
+            and not self._is_whole(instance)
         ]
         if not fresh and not asked:
             return []
-        fresh.sort(key=lambda one: (one.finished is None, one.finished or 0.0, one.rank))
-        wanted = [one for victim in fresh for one in (victim, *_neighbours(victim, tries))]
+        fresh.sort(key=lambda instance: (instance.finished is None, instance.finished or 0.0, instance.rank))
+        wanted = [instance for victim in fresh for instance in (victim, *_neighbours(victim, tries))]
         if asked or self._peers_at is None or now - self._peers_at >= AGAIN:
             self._peers_at = now
             wanted += self._beside(fresh, tries)
-        for one in wanted:
-            if one.words and one.failed:
-                self.logs.add_status(one)
-        chosen = _within_budget({one.id: one for one in wanted if not self._is_whole(one)}.values())
-        last = [one.id for one in chosen if one.final or one.previous or one.leaving]
+        for instance in wanted:
+            if instance.message and instance.failed:
+                self.logs.add_status(instance)
+        chosen = _within_budget(
+            {instance.id: instance for instance in wanted if not self._is_whole(instance)}.values()
+        )
+        last = [instance.id for instance in chosen if instance.final or instance.previous or instance.leaving]
         if last:
             self._asked = {**self._asked, **{id: self._asked.get(id, 0) + 1 for id in last}}
-        return [Fetch(one, tail=TAILS[0], proves=not one.final) for one in chosen]
+        return [Fetch(instance, tail=TAILS[0], proves=not instance.final) for instance in chosen]
 
-    def _is_whole(self, one: ContainerRun) -> bool:
+    def _is_whole(self, instance: ContainerRun) -> bool:
         return self._logs is not None and any(
-            kept.one.id == one.id and kept.whole for kept in self.logs.tries()
+            kept.instance.id == instance.id and kept.whole for kept in self.logs.tries()
         )
 
     def _beside(self, victims: Sequence[ContainerRun], tries: Sequence[ContainerRun]) -> list[ContainerRun]:
         """Rank 0 and two peers, each with its last two tries."""
-        hurt = {one.member for one in victims}
-        others = list(dict.fromkeys(one.member for one in tries if one.rank == 0))
-        peers = [one.member for one in tries if one.rank != 0 and one.member not in hurt]
+        hurt = {instance.member for instance in victims}
+        others = list(dict.fromkeys(instance.member for instance in tries if instance.rank == 0))
+        peers = [instance.member for instance in tries if instance.rank != 0 and instance.member not in hurt]
         others += list(dict.fromkeys(peers))[:PEERS]
-        return [one for member in others for one in tries if one.member == member and not one.init]
+        return [
+            instance
+            for member in others
+            for instance in tries
+            if instance.member == member and not instance.init
+        ]
 
     def progress_to_read(
         self, tries: Sequence[ContainerRun], now: float, *, over: bool = False
     ) -> ReadPass | None:
-        """The pass over rank 0's log that is due now, if one is: when its time has come, when the try that
-        was being read has ended, and when the run is ``over``.
+        """The pass over rank 0's log that is due now, or None. It is due when its time has come, when the try
+        that was being read has ended, and when the run is ``over``.
         """
         if self.report is None or self._reading:
             return None
-        first = [one for one in tries if one.rank == 0 and not one.init]
-        unread = [one for one in first if not self.positions.is_done(one)]
-        ended = any(not one.running for one in unread)
+        first = [instance for instance in tries if instance.rank == 0 and not instance.init]
+        unread = [instance for instance in first if not self.positions.is_done(instance)]
+        ended = any(not instance.running for instance in unread)
         if not (over or (unread and (ended or now >= self._progress_at))):
             return None
         self._progress_at = now + self.progress_every * (0.8 + 0.4 * self.chance())
-        # What was saved of its pods that are gone counts too.
+        # Lines that were saved of deleted pods count too.
         gone = self.positions.meet(first, Selection(ranks=(0,)))
         if not unread and not gone:
             return None
         self._reading = True
         return ReadPass(self.positions, unread, gone)
 
-    # What came of it.
+    # Answers.
 
     def add_tail(self, fetch: Fetch, data: bytes) -> bool:
-        """The end of a try, which surely is its own; False when it is too large and fewer lines must be asked
-        for.
+        """Add the end of a try's log, which is proven to be its own; False when it is too large and fewer
+        lines must be asked for.
         """
         if len(data) >= LARGEST_TAIL and fetch.tail != TAILS[-1]:
             return False
-        over = not fetch.one.running
+        over = not fetch.instance.running
         parser = LogParser(whole=False)
         lines = parser.feed(data) + (parser.close() if over else [])
         stamped = [line for line in lines if not isinstance(line, LogGap)]
         whole = over and parser.refused is None
-        self.logs.add(fetch.one, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
+        self.logs.add(fetch.instance, stamped, cut=len(stamped) >= (fetch.tail or 0), whole=whole)
         return True
 
     def excerpt_to_read(self, fetch: Fetch) -> Fetch | None:
-        """The whole log of a try that failed, of which more was written than its end; None: it is not read.
-        Of a gang that fails together the first members tell.
+        """The request for the whole log of a failed try that is longer than its end; None: it is not read. Of
+        a gang that fails together, the first members suffice.
         """
-        one = fetch.one
-        kept = next((t for t in self.logs.tries() if t.one.id == one.id), None)
-        known = one.id in self._excerpts or len(self._excerpts) >= EXCERPTS
-        if known or kept is None or not kept.cut or not one.failed:
+        instance = fetch.instance
+        kept = next((t for t in self.logs.tries() if t.instance.id == instance.id), None)
+        known = instance.id in self._excerpts or len(self._excerpts) >= EXCERPTS
+        if known or kept is None or not kept.cut or not instance.failed:
             return None
-        self._excerpts[one.id] = ""
+        self._excerpts[instance.id] = ""
         return fetch._replace(tail=None)
 
     def add_excerpt(self, fetch: Fetch, excerpt: Excerpt) -> None:
-        """What is kept of the whole log of a try."""
+        """Add the excerpt of the whole log of a try."""
         lines = excerpt.text().split("\n")
-        self._excerpts[fetch.one.id] = "\n".join(_STAMP.sub("", line) for line in lines)
+        self._excerpts[fetch.instance.id] = "\n".join(_STAMP.sub("", line) for line in lines)
 
     def add_capture(self, capture: PodCapture, role: PodRole) -> None:
-        """What was captured of a member's pod."""
+        """Add the capture of a member's pod."""
         own = capture.tries(role)
         self._note_last_words(own)
         for ended in own:
@@ -278,24 +301,29 @@ class EvidenceCollector:
         lines = None if capture.data is None else parse_tail(capture.data)
         if lines is None:
             return  # it can still be asked for
-        one = writer_of(lines, own, settled=capture.settled)
-        if one is None and capture.over and lines and all(is_before(lines[0].at, one.begun) for one in own):
-            # Gone before it could be looked at; that it failed is what its row said.
+        instance = writer_of(lines, own, settled=capture.settled)
+        if (
+            instance is None
+            and capture.over
+            and lines
+            and all(is_before(lines[0].at, instance.begun) for instance in own)
+        ):
+            # The pod was gone before it could be looked at; its watch event said that it had failed.
             id, begun = f"{capture.pod}@{lines[0].at}", lines[0].at / SECOND
             who = (role.container, False, role.member, role.rank)
-            one = ContainerRun(id, capture.pod, "", *who, 0, False, False, True, begun, code=1)
-        if one is not None:
-            whole = capture.over and one.code is not None
-            self.logs.add(one, lines, cut=len(lines) >= TAILS[0], whole=whole)
+            instance = ContainerRun(id, capture.pod, "", *who, 0, False, False, True, begun, code=1)
+        if instance is not None:
+            whole = capture.over and instance.code is not None
+            self.logs.add(instance, lines, cut=len(lines) >= TAILS[0], whole=whole)
 
     def add_progress(self, read_pass: ReadPass, now: float) -> None:
-        """Lines of rank 0 that this pass has read. What it wants besides is read soon."""
+        """Add the lines of rank 0 that this pass has read. The rest of the pass is read soon."""
         entries = [*read_pass.ready()]
         if read_pass.wants():
             self._progress_at = now
         given = [(entry, line) for entry in entries if (line := self.positions.give_out(entry)) is not None]
         written = [
-            (entry.one.id, line.time or 0.0, self._rest_of(entry.one.id, entry.stamped, line.text))
+            (entry.instance.id, line.time or 0.0, self._rest_of(entry.instance.id, entry.stamped, line.text))
             for entry, line in given
             if line.gap is None and not is_answer(line.text)
         ]
@@ -314,8 +342,8 @@ class EvidenceCollector:
             self.report = apply_reports(self.report, lines, lines[-1][0], self.own, self._reader(id))
 
     def _goes_on(self, id: str, at: int, text: str, now: float) -> tuple[float, str] | None:
-        """What a line without an end says since the last look, as far as it is redrawn (``\\r``), with its
-        time: that of its beginning, and what went by since that was seen. None: nothing new.
+        """The new part of a line without an end, as far as it is redrawn (``\\r``), with its time: that of
+        its beginning, and what went by since that was seen. None: nothing new.
         """
         known = self._open_lines.get(id)
         if known is None or known.at != at:
@@ -343,53 +371,53 @@ class EvidenceCollector:
         return self._readers[id]
 
     def _note_last_words(self, tries: Iterable[ContainerRun]) -> None:
-        for one in tries:
-            if one.rank == 0 and not one.init and one.code == 0 and one.words:
-                self._last_words = one
+        for instance in tries:
+            if instance.rank == 0 and not instance.init and instance.code == 0 and instance.message:
+                self._last_words = instance
 
     def add_last_words(self) -> None:
-        """Where rank 0's log could not be read to its end, the result stands in the status of its pod, if its
-        script used `allaboard.inside`.
+        """Take the result from the status of rank 0's pod where its log could not be read to its end; the
+        status has it if the script used `allaboard.inside`.
         """
-        one = self._last_words
-        if one is not None and self.report is not None and self.report.progress.result is None:
-            at = one.finished or 0.0
-            lines = [(at, text) for text in one.words.splitlines()]
+        instance = self._last_words
+        if instance is not None and self.report is not None and self.report.progress.result is None:
+            at = instance.finished or 0.0
+            lines = [(at, text) for text in instance.message.splitlines()]
             self.report = apply_reports(self.report, lines, at, self.own, ProgressReader(OFF))
 
     def finish(self, read_pass: ReadPass) -> None:
-        """This pass over rank 0's log is over for now."""
+        """End this pass over rank 0's log for now."""
         self._reading, self._behind = False, read_pass.stuck or bool(read_pass.wants())
 
 
 def _neighbours(victim: ContainerRun, tries: Iterable[ContainerRun]) -> list[ContainerRun]:
     """The tries before and after this one, where a node still has them."""
     return [
-        one
-        for one in tries
-        if (one.uid, one.container) == (victim.uid, victim.container)
-        and abs(one.restart - victim.restart) == 1
+        instance
+        for instance in tries
+        if (instance.uid, instance.container) == (victim.uid, victim.container)
+        and abs(instance.restart - victim.restart) == 1
     ]
 
 
 def _within_budget(wanted: Iterable[ContainerRun]) -> list[ContainerRun]:
-    """So many of these that reading and proving takes `CALLS` requests at most."""
+    """The first tries whose reading and proof take `CALLS` requests at most."""
     chosen: list[ContainerRun] = []
     left = CALLS
-    for one in wanted:
-        left -= 1 if one.final else 2
+    for instance in wanted:
+        left -= 1 if instance.final else 2
         if left < 0:
             break
-        chosen.append(one)
+        chosen.append(instance)
     return chosen
 
 
 def _must_prove(fetch: Fetch, data: bytes) -> bool:
-    """Whether its pod must be looked at again."""
+    """True when the pod must be looked at again, to prove whose log the data are."""
     if not fetch.must_prove(data):
         return False
     first = parse_tail(data.partition(b"\n")[0])
-    return not (first and is_before(first[0].at, fetch.one.finished))
+    return not (first and is_before(first[0].at, fetch.instance.finished))
 
 
 def _with_fewer_lines(fetch: Fetch) -> Fetch:
@@ -409,8 +437,9 @@ def collect(
     over: bool = False,
     asked: bool = False,
 ) -> None:
-    """Read what must be read now; returns within some 10 s, whatever the nodes do. ``over``: the run has
-    ended; ``asked``: the ends are wanted in any case. What cannot be read is left out.
+    """Make the reads that are due now; returns within some 10 s, however slow the nodes are. ``over``: the
+    run has ended; ``asked``: the ends are wanted even without a failure. Logs that cannot be read are left
+    out.
     """
     now = time.monotonic()
     fetches = collector.tails_to_read(tries, now, asked=asked)
@@ -425,10 +454,10 @@ def collect(
 def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fetch: Fetch) -> None:
     while True:
         try:
-            with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
+            with api.log(fetch.instance.pod, namespace, **fetch.options) as stream:
                 data = _read_tail(stream)
             if _must_prove(fetch, data) and not is_still_there(
-                api.get(PODS, fetch.one.pod, namespace), fetch.one
+                api.get(PODS, fetch.instance.pod, namespace), fetch.instance
             ):
                 return
         except AllaboardError:
@@ -440,7 +469,7 @@ def _read_end(api: Api, namespace: str | None, collector: EvidenceCollector, fet
     if whole is None:
         return
     excerpt = Excerpt(tail=SHORT)
-    with suppress(AllaboardError), api.log(whole.one.pod, namespace, **whole.options) as stream:
+    with suppress(AllaboardError), api.log(whole.instance.pod, namespace, **whole.options) as stream:
         left = MIDDLE_OF_LOG
         for piece in stream:
             excerpt.feed(piece)
@@ -464,8 +493,8 @@ def _read_tail(stream: Iterable[bytes]) -> bytes:
 
 
 def _rounds(read_pass: ReadPass, *, whole: bool) -> Iterator[list[Fetch]]:
-    """What a pass wants, time after time; at first maybe nothing, for what is known already is said then.
-    ``whole``: as often as there is time for.
+    """Requests of a pass, round after round. The first round may have none: then the pass gives the lines
+    that are known already. ``whole``: as many rounds as there is time for.
     """
     until = time.monotonic() + ENOUGH * SECONDS
     yield read_pass.wants()

@@ -1,5 +1,5 @@
-"""What was seen of one attempt of a run, from one look to the next: its members, and what they wrote before
-their pods went.
+"""History of one attempt of a run, from one look to the next: its members, and the logs that they wrote
+before their pods went.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from allaboard.backends.kubernetes.logs.collector import EvidenceCollector
 from allaboard.backends.kubernetes.observe import progress
 from allaboard.backends.kubernetes.observe.observation import Memory, ProgressState
 from allaboard.backends.kubernetes.state.records import Stored
-from allaboard.runs.observation import Stall
+from allaboard.diagnosis.stacks import ProcessLook
+from allaboard.runs.observation import Doubt, Stall
 
 STACKS_AGAIN, STACKS_SELDOM = 60.0, 3600.0
-"""Seconds until the stacks of a run that stands are asked for again, doubling up to the longest: each time a
-process is started in every container.
+"""Seconds until the stacks of a stalled run are asked for again, doubling up to the longest: each request
+starts a process in every container.
 """
 
 
 @dataclass(slots=True)
 class AttemptHistory:
-    """``recorded``: what the record knows of what rank 0 reported, once the attempt has ended. ``is_shared``:
-    whether what other processes have read is known here. ``stall``: that it makes no progress, as of
-    ``asked``, when its members were asked for their last lines (server's time); ``stacks_due``: when they are
-    asked for their stacks again, ``pause``: seconds from then to the next time; ``knows_last_good``: whether
-    the last good run of its job was asked how long it was silent. ``word``: what its members are asked by a
-    file and have time to answer, "" for nothing; ``word_at``: since when.
+    """``recorded``: rank 0's reports in the record, once the attempt has ended. ``is_shared``: the logs that
+    other processes read are known here. ``stall``: the attempt makes no progress, as of ``asked``, the time
+    (server's clock) at which its members were asked for their last lines. ``stacks_due``: the time at which
+    they are asked for their stacks again, ``pause``: seconds from then to the next time. ``knows_last_good``:
+    the silence of the last good run of its job was read. ``word``: the question that its members are asked by
+    a file and have time to answer, "" for none; ``word_at``: since when.
     """
 
     memory: Memory
@@ -42,13 +43,16 @@ class AttemptHistory:
     knows_last_good: bool = False
     word: str = ""
     word_at: float = 0.0
+    rounds: tuple[tuple[ProcessLook, ...], ...] = ()
+    """The last looks at the processes of members that have written nothing yet."""
 
     def moves(self) -> None:
-        """It makes progress, or does not run."""
+        """Note that it makes progress, or does not run."""
         self.stall, self.stacks_due, self.pause, self.word = None, 0.0, STACKS_AGAIN, ""
+        self.rounds = ()
 
     def take_turn(self, now: float) -> bool:
-        """Whether its members are to be asked for their stacks now; each time later than the last."""
+        """True when its members are to be asked for their stacks now; each time after a longer pause."""
         if now < self.stacks_due:
             return False
         self.stacks_due, self.pause = now + self.pause, min(STACKS_SELDOM, 2 * self.pause)
@@ -56,7 +60,7 @@ class AttemptHistory:
 
     @classmethod
     def of(cls, stored: Stored, progress_every: float, cache: LogCache) -> AttemptHistory:
-        """What its record knows. Of an attempt that has ended nothing is read that was reported already."""
+        """The history in its record. The logs of an ended attempt are not read again for its reports."""
         memory = Memory.from_dict(stored.memory) if stored.memory else Memory()
         report, expression = progress.from_dict(stored.report), _expression(stored)
         report = replace(report, progress=replace(report.progress, expression=expression))
@@ -67,13 +71,19 @@ class AttemptHistory:
             collector.report = report
         return cls(memory, collector)
 
+    def doubt(self, doubts: tuple[Doubt, ...]) -> None:
+        """The run has succeeded, and its logs contradict that."""
+        report = self.collector.report
+        if report is not None and doubts:
+            self.collector.report = replace(report, doubts=doubts)
+
     @property
     def report(self) -> ProgressState | None:
-        """What rank 0 reported so far; None when its reports are not read."""
+        """The reports of rank 0 so far; None when they are not read."""
         return self.collector.report if self.recorded is None else self.recorded
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """For the record."""
+        """The fields of the record."""
         report = self.report
         if report is not None and self.recorded is None:
             longest = max(report.progress.longest_pause, round(self.collector.movement.longest, 1))

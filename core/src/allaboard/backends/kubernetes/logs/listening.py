@@ -1,13 +1,13 @@
-"""What members write while a run is followed, kept for when their pods are gone.
+"""Streams of the logs of members while a run is followed, kept for when their pods are gone.
 
 An operator deletes pods in the moment in which rank 0 is done (``clean_pods``), and a pod that has ended is
-gone at once: who asks for its log then comes too late. So a follower has a stream open for each member whose
-pod will go, and keeps the end of what comes. A stream brings the last lines of a process also when its pod is
-deleted meanwhile; it asks nothing while nothing is written, but to be opened anew when it is silent for long.
+gone at once: a later request for its log fails. So a follower has a stream open for each member whose pod
+will go, and keeps the end of its lines. A stream brings the last lines of a process even when its pod is
+deleted meanwhile. While nothing is written, it makes no request, but is opened anew after a long silence.
 
-`Listened` is one try, and decides; `start` reads it in a thread. Of the members of
-one run `MOST` are listened to, the first by rank, and of all runs of a process `TOGETHER`; what others wrote
-is read when their pods go, if there is time (`capture`, `collector`).
+`Listened` is one try, and decides; `start` reads it in a thread. `MOST` members of one run have a stream, the
+first by rank, and `TOGETHER` of all runs of a process; the logs of others are read when their pods go, if
+there is time (`capture`, `collector`).
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ REST, LONGEST_REST = 0.3, 60.0
 LIVED = 10.0
 """A stream that was open for so many seconds did not end at once."""
 SURE = 2.0
-"""A pod that is gone so many seconds after its stream ended had nothing more to say."""
+"""A pod that is gone so many seconds after its stream ended wrote nothing more."""
 
 
 class Room:
-    """How many streams this process has open. Several threads may use it."""
+    """Count of the streams that this process has open. Several threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._taken = 0
 
     def take(self, held: int) -> bool:
-        """Whether there is room for one more of a run that has so many; `leave` gives it back. The more a run
-        has, the more must be left: many runs have a few each, before a few have many.
+        """Take the place of one more stream for a run that holds ``held``; False: there is no room. `leave`
+        gives it back. The more streams a run has, the more room must be left: many runs have a few each,
+        before a few have many.
         """
         with self._lock:
             if TOGETHER - self._taken <= held:
@@ -74,24 +75,26 @@ def room() -> Room:
 def to_listen(
     tries: Sequence[ContainerRun], heard: Collection[str], open_streams: int, *, rank_0: bool
 ) -> list[ContainerRun]:
-    """The tries for which a stream is to be opened. ``heard``: the ids of those that have or had one;
+    """The tries for which a stream is to be opened. ``heard``: the ids of tries that have or had a stream;
     ``rank_0``: the pod of rank 0, whose reports are read anyway, goes like the others.
     """
     fresh = [
-        one
-        for one in tries
-        if one.running and not one.init and not one.previous and one.id not in heard and (one.rank or rank_0)
+        instance
+        for instance in tries
+        if instance.running
+        and not instance.init
+        and not instance.previous
+        and instance.id not in heard
+        and (instance.rank or rank_0)
     ]
     return fresh[: max(0, MOST - open_streams)]
 
 
 class Listened:
-    """One try that is listened to; what it writes goes to ``logs``. ``now`` is any clock that does not go
-    back.
-    """
+    """One try that has a stream; its lines go to ``logs``. ``now`` is any clock that does not go back."""
 
-    def __init__(self, one: ContainerRun, logs: AttemptLogs) -> None:
-        self.one, self.logs = one, logs
+    def __init__(self, instance: ContainerRun, logs: AttemptLogs) -> None:
+        self.instance, self.logs = instance, logs
         self._parser = LogParser(whole=False)
         self._begun = self._last = 0.0
         self._ended: float | None = None
@@ -104,17 +107,17 @@ class Listened:
 
     def begin(self, now: float) -> dict[str, Any]:
         """The arguments of `Api.log` for a new stream: from the last line that is known on."""
-        self._known = self.logs.last_line(self.one)
+        self._known = self.logs.last_line(self.instance)
         self._parser, self._held, self._proven = LogParser(whole=False), [], False
         self._begun = self._last = now
         self._tail, self._lines = (TAIL, 0) if self._known is None else (None, 0)
         since = None if self._known is None else stamp(self._known.at // SECOND * SECOND)
-        more = {"container": self.one.container, "follow": True, "silence": SILENCE}
+        more = {"container": self.instance.container, "follow": True, "silence": SILENCE}
         return {"since": since, "tail": self._tail, **more}
 
     def feed(self, data: bytes, now: float) -> bool:
-        """Something came of the stream. Whether `prove` must be asked first: the container may have been
-        replaced since it was seen, and then this is what the next one wrote.
+        """Take data of the stream; True: `prove` must follow. The container may have been replaced since it
+        was seen, and then the data are those of the next one.
         """
         self._last = now
         self._held += [line for line in self._parser.feed(data) if not isinstance(line, LogGap)]
@@ -125,7 +128,7 @@ class Listened:
         return bool(self._held)
 
     def prove(self, pod: Json | None) -> bool:
-        """Whether what came is its own, by its pod; None: that is gone since."""
+        """True when the data are its own, by its pod; ``pod`` None: it is gone since."""
         now = self.seen_in(pod)
         self._proven = pod is None or (now is not None and not now.previous)
         if self._proven:
@@ -134,16 +137,16 @@ class Listened:
 
     def _keep(self) -> None:
         lines, self._held = self._held, []
-        # A stream that begins behind what is known lacks what was between: the node has rotated the log.
-        self.logs.add(self.one, lines, cut=self._tail is None and self._lines == 0)
+        # A stream that begins behind the known lines lacks those between: the node has rotated the log.
+        self.logs.add(self.instance, lines, cut=self._tail is None and self._lines == 0)
         self._lines += len(lines)
         if self._tail is not None and self._lines >= self._tail and self._last - self._begun < BURST:
-            self.logs.mark_cut(self.one)
+            self.logs.mark_cut(self.instance)
             self._tail = None
 
     def end(self, now: float) -> float:
-        """The stream is over. For how many seconds to rest before its pod is looked at; 0: it was only
-        silent, and is opened anew at once.
+        """End the stream. Returns the seconds to rest before its pod is looked at; 0: it was only silent, and
+        is opened anew at once.
         """
         if now - self._last >= SILENCE - 2:
             return 0.0
@@ -151,15 +154,16 @@ class Listened:
         return self.rest(now)
 
     def rest(self, now: float) -> float:
-        """For how many seconds to rest after a stream that is over, or was refused."""
+        """Seconds to rest after a stream that is over, or was refused."""
         if now - self._begun >= LIVED:
             self._rest = REST
         rest, self._rest = self._rest, min(LONGEST_REST, 2 * self._rest)
         return rest
 
     def goes_on(self, pod: Json | None, now: float) -> bool:
-        """Whether it still runs, by its pod; None: that is gone. If it does not, what is known is all that it
-        wrote, where the stream has just ended with it. Of one that failed its node is asked nevertheless.
+        """True when it still runs, by its pod; ``pod`` None: it is gone. Else the lines that are known are
+        all that it wrote, where the stream has just ended with it; the node of a failed try is asked
+        nevertheless.
         """
         seen = self.seen_in(pod)
         if seen is not None and seen.running:
@@ -171,14 +175,14 @@ class Listened:
         if is_end and (goes or (seen is not None and seen.code == 0)):
             self._held += [line for line in self._parser.close() if not isinstance(line, LogGap)]
             self._keep()
-            self.logs.add(self.one, (), whole=True)
+            self.logs.add(self.instance, (), whole=True)
         return False
 
     def seen_in(self, pod: Json | None) -> ContainerRun | None:
         """This try as it is now."""
-        role = PodRole(self.one.member, self.one.rank, self.one.container)
-        tries = [] if pod is None else container_runs([pod], {self.one.pod: role})
-        return next((one for one in tries if one.id == self.one.id), None)
+        role = PodRole(self.instance.member, self.instance.rank, self.instance.container)
+        tries = [] if pod is None else container_runs([pod], {self.instance.pod: role})
+        return next((instance for instance in tries if instance.id == self.instance.id), None)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -191,7 +195,7 @@ class Listener:
         self._api, self._listened = api, listened
         self._cancelled = threading.Event()
         self._stream: Any = None
-        name = f"listener-{listened.one.pod}"
+        name = f"listener-{listened.instance.pod}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -212,8 +216,8 @@ class Listener:
             room().leave()
 
     def _listen(self) -> bool:
-        """One stream. Whether there is to be another."""
-        listened, pod = self._listened, self._listened.one.pod
+        """Read one stream; True: another is to follow."""
+        listened, pod = self._listened, self._listened.instance.pod
         options = listened.begin(time.monotonic())
         try:
             with self._api.log(pod, **options) as self._stream:
@@ -233,17 +237,17 @@ class Listener:
 
     def _pod(self) -> Json | None:
         try:
-            return self._api.get(PODS, self._listened.one.pod)
+            return self._api.get(PODS, self._listened.instance.pod)
         except Missing:
             return None
 
 
-def start(api: Api, one: ContainerRun, logs: AttemptLogs, held: int) -> Listener | None:
-    """Listen to this try of a run that has so many streams; None: there is no room."""
+def start(api: Api, instance: ContainerRun, logs: AttemptLogs, held: int) -> Listener | None:
+    """Open a stream of this try, of a run that has ``held`` streams; None: there is no room."""
     if not room().take(held):
         return None
     try:
-        return Listener(api, Listened(one, logs))
+        return Listener(api, Listened(instance, logs))
     except RuntimeError:  # no room for another thread
         room().leave()
         return None

@@ -1,5 +1,5 @@
-"""What a kubelet serves of one log, made into lines that are new. Values in, values out: bytes and times in,
-lines out.
+"""Parser of a kubelet's answers: new lines of one log. Values in, values out: bytes and times in, lines
+out.
 
 A log is asked for with its times: each line begins with the moment at which the container runtime wrote it,
 in nanoseconds. It can be asked for from a whole second on and no finer (``sinceTime``). So a position is
@@ -8,8 +8,8 @@ for again, and exactly that many lines of it are passed over. No line comes twic
 even where several have the same time or where two streams of one container (stdout, stderr) wrote a few
 microseconds out of order.
 
-Where the line of the position is not in the answer any more, the node has rotated the log in between: what
-is lost is one `LogGap` from the old position to the first line that is there.
+Where the line of the position is not in the answer any more, the node has rotated the log in between: one
+`LogGap` stands for the lost lines, from the old position to the first line that is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOLD = 2.0
 goes first.
 """
 HELD_BYTES = 8 << 20
-"""What merging holds at most; above it the oldest lines go at once."""
+"""Bytes that merging holds at most; above it the oldest lines go at once."""
 
 LONGEST = 1 << 20
 """Bytes of a line; a longer one comes in pieces."""
@@ -37,7 +37,7 @@ _NO_LOG = (
     b"failed to try resolving symlinks",
     b"failed to open log file",
 )
-"""How a kubelet says, with status 200 and in place of the lines, that it cannot read a log."""
+"""Beginnings of a kubelet's message, with status 200 and in place of the lines, that it cannot read a log."""
 
 
 class LogGap(NamedTuple):
@@ -49,9 +49,9 @@ class LogGap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """``at``: the latest time of a line that was read, 0 at the start. ``lines``: how many were read since
-    that second began. ``counted``: whether that number is known (it is not where reading began in the
-    middle of the second).
+    """``at``: the latest time of a line that was read, 0 at the start. ``lines``: the number of lines that
+    were read since that second began. ``counted``: that number is known (it is not where reading began in
+    the middle of the second).
     """
 
     at: int = 0
@@ -77,8 +77,8 @@ START = Position()
 
 
 class Stamped(NamedTuple):
-    """A line, its time in nanoseconds since the epoch, and where reading stands after it. ``more``: a piece
-    of one that is longer than `LONGEST`, and not the last.
+    """A line, its time in nanoseconds since the epoch, and the position of the reader after it. ``more``: a
+    piece of a line that is longer than `LONGEST`, and not the last.
     """
 
     at: int
@@ -91,7 +91,7 @@ class LogParser:
     """The lines of one try after a position, out of the bytes that answer a request for them.
 
     ``whole``: the answer begins with a second (or with the log); False for a request of the last n lines.
-    ``refused``: the kubelet's words when it had no log to give.
+    ``refused``: the kubelet's message when it had no log to give.
     """
 
     def __init__(self, position: Position = START, *, whole: bool = True) -> None:
@@ -116,7 +116,7 @@ class LogParser:
 
     @property
     def is_anchored(self) -> bool:
-        """Whether the line of the position that it began with is still there."""
+        """True when the line of the position that it began with is still there."""
         return self._anchored
 
     def unfinished(self) -> tuple[int, str] | None:
@@ -125,7 +125,7 @@ class LogParser:
         return None if at is None or at < self.position.at else (at, text)
 
     def close(self) -> list[Stamped | LogGap]:
-        """The try has ended and everything was fed: a last line without its end is a line too."""
+        """Take the rest of an ended try: a last line without its end is a line too."""
         rest, self._rest = self._rest, b""
         return list(self._long_line(rest)) if rest else []
 
@@ -155,10 +155,10 @@ class LogParser:
         yield Stamped(at, text, self.position, more)
 
     def _is_known(self, at: int) -> bool:
-        """Whether this line was read before, by another request."""
+        """True when this line was read before, by another request."""
         if not self._skip and not self._by_time:
             return False
-        if at > self.position.at:  # what lies before it in the log is all that is left of the known lines
+        if at > self.position.at:  # no known line is left behind this one
             self._skip, self._by_time = 0, False
             return False
         self._anchored = self._anchored or at == self.position.at
@@ -206,8 +206,9 @@ T = TypeVar("T")
 
 
 class Merge(Generic[T]):
-    """Puts what several sources say into the order of its times. Whatever is put in leaves ``hold`` seconds
-    later, and with it all that has an earlier time; what comes later still is given at once, out of order.
+    """Puts items of several sources into the order of their times. An item leaves ``hold`` seconds after it
+    was put in, and with it all items of earlier times; an item that comes later still leaves at once, out of
+    order.
 
     Items of one source keep their order: give them keys that never go back. ``now`` is any clock that does
     not go back.
@@ -227,7 +228,7 @@ class Merge(Generic[T]):
         self._bytes += size
 
     def take(self, now: float, *, everything: bool = False) -> Iterator[T]:
-        """What may leave, in order."""
+        """Items that may leave, in order."""
         until = (0, 0)
         while self._came and (everything or self._came[0][0] + self.hold <= now):
             _, key, number = self._came.popleft()
@@ -238,7 +239,7 @@ class Merge(Generic[T]):
             yield item
 
     def due(self) -> float | None:
-        """When something leaves next; None while nothing is held."""
+        """The time at which the next item leaves; None while none is held."""
         return self._came[0][0] + self.hold if self._heap and self._came else None
 
     def __len__(self) -> int:

@@ -1,5 +1,5 @@
-"""The logs of a run: all members merged by time, from where a cursor stands, to the present or for as long
-as it runs (core/docs/contract.md, Logs).
+"""The logs of a run: all members merged by time, from a cursor on, to the present or for as long as the run
+goes on (core/docs/contract.md, Logs).
 
 Each try of each container is in one of these states. `ReadPositions` holds them, and a cursor carries them:
 
@@ -18,15 +18,15 @@ Each try of each container is in one of these states. `ReadPositions` holds them
 of the next container; another look at the pod decides. *Gap*: the node rotated the log, two restarts went by,
 or the pod is gone; the line says the member and the times between which the lost lines were written.
 
-`ReadPositions`, `ReadPass` and `Following` decide what to ask for next, what of an answer is new, what is
-lost, and in which order lines leave. They touch nothing. `read_logs` and `follow_logs` fetch. The rules:
+`ReadPositions`, `ReadPass` and `Following` decide the next requests, the new lines of an answer, the lost
+lines, and the order in which lines leave. They touch nothing. `read_logs` and `follow_logs` fetch. The rules:
 
 - Each try is read from its first line to its last. No line comes twice.
 - Lines leave in the order of their times. To the present: exactly. While the run goes on, each line is held
   back 2 s for those that come late. The clocks of nodes are believed.
-- What is held of answers is bounded: a log of any size passes through. The logs of a few pods are read as
-  they come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
-- What was read survives its pod, with the follower that read it (`cache`).
+- The part of an answer that is held is bounded: a log of any size passes through. The logs of a few pods are
+  read as they come, in pieces; those of many in bounded requests, because an open answer keeps a connection.
+- Lines that were read survive their pod, with the follower that read them (`cache`).
 
 A cursor holds a position for each try: its container's id, the time of the last line, and the number of lines
 since that second began.
@@ -80,11 +80,11 @@ MOST_GROWN = 64 << 20
 SIDE_BY_SIDE = 8
 """Requests that are made at the same time, and answers that are read as they come."""
 MOST_HELD = 16 << 20
-"""Characters of the last lines that are asked for; of longer ones only so much is given."""
+"""Characters that are held of the last lines that are asked for; of longer lines the rest is left out."""
 LOOK_EVERY = 2.0
 """Seconds after which a follower looks for pods that came or went."""
 REST = 1.0
-"""Seconds in which the status of a pod follows what happened on its node."""
+"""Seconds until the status of a pod shows an event of its node."""
 SILENCE = 50.0
 """Seconds without a line after which a stream is opened anew; load balancers cut it sooner or later."""
 QUEUED = 64
@@ -95,13 +95,13 @@ _VERSION = 1
 
 
 class Fetch(NamedTuple):
-    """A request for lines of one try. ``since``: a whole second of the epoch. ``chain``: whose turn it is.
-    ``proves``: no line of the answer is known, so only another look at the pod proves whose it is: a
-    container may be replaced between the look at its pod and the request for its log. ``piece``: the answer
-    is read as it comes, so many bytes at a time.
+    """A request for lines of one try. ``since``: a whole second of the epoch. ``chain``: the index of its
+    pod in the pass. ``proves``: no line of the answer is known, so only another look at the pod proves which
+    try wrote it: a container may be replaced between the look at its pod and the request for its log.
+    ``piece``: the answer is read as it comes, so many bytes at a time.
     """
 
-    one: ContainerRun
+    instance: ContainerRun
     chain: int = 0
     since: int | None = None
     tail: int | None = None
@@ -111,32 +111,32 @@ class Fetch(NamedTuple):
     piece: int | None = None
 
     def must_prove(self, data: bytes) -> bool:
-        """Whether it must be proven that this is its own log. Nothing at all of one that runs proves
-        nothing and needs no proof.
+        """True when the pod must prove that this is its own log. An empty answer of a running container needs
+        no proof.
         """
-        return self.proves and (bool(data) or not self.one.running)
+        return self.proves and (bool(data) or not self.instance.running)
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of `Api.log`."""
         return {
-            "container": self.one.container,
+            "container": self.instance.container,
             "since": None if self.since is None else stamp(self.since * SECOND),
             "tail": self.tail,
             "limit_bytes": self.limit,
-            "previous": self.one.previous,
+            "previous": self.instance.previous,
             "follow": self.follow,
         }
 
 
 class Entry(NamedTuple):
-    """Something on its way out. ``key``: its place in time, never before what its pod wrote before it;
-    ``line``: None only tells that its try was read to the end (``done``); ``position``: where reading
-    stands once it has left. ``gone``: of a try that can no longer be read.
+    """A line on its way out. ``key``: its place in time, never before an earlier line of its pod; ``line``:
+    None only marks that its try was read to the end (``done``); ``position``: the position of the reader
+    once it has left. ``gone``: its try can no longer be read.
     """
 
     key: int
-    one: ContainerRun
+    instance: ContainerRun
     line: LogLine | None
     stamped: Stamped | None = None
     position: Position | None = None
@@ -148,18 +148,20 @@ class Entry(NamedTuple):
         return 300 + (len(self.line.text) if self.line else 0)
 
 
-def _log_line(one: ContainerRun, stamped: Stamped) -> LogLine:
-    container = one.container if one.init else ""
+def _log_line(instance: ContainerRun, stamped: Stamped) -> LogLine:
+    container = instance.container if instance.init else ""
     at = stamped.at / SECOND
-    return LogLine(one.member, one.rank, one.restart, at, stamped.text, container, more=stamped.more)
+    return LogLine(
+        instance.member, instance.rank, instance.restart, at, stamped.text, container, more=stamped.more
+    )
 
 
-def _gap_mark(one: ContainerRun, since: float | None, until: float | None, words: str) -> Entry:
+def _gap_mark(instance: ContainerRun, since: float | None, until: float | None, text: str) -> Entry:
     """One line for all the lines that are lost between two times."""
     at = since if since is not None else until
-    container = one.container if one.init else ""
-    line = LogLine(one.member, one.rank, one.restart, at, words, container, Gap(since, until))
-    return Entry(int((at or 0.0) * SECOND), one, line)
+    container = instance.container if instance.init else ""
+    line = LogLine(instance.member, instance.rank, instance.restart, at, text, container, Gap(since, until))
+    return Entry(int((at or 0.0) * SECOND), instance, line)
 
 
 # --- what has been read -------------------------------------------------------------------------------------
@@ -167,13 +169,13 @@ def _gap_mark(one: ContainerRun, since: float | None, until: float | None, words
 
 @dataclass(slots=True)
 class _Known:
-    """A try that was met. ``read``: how far it was read; ``given``: how far its lines have left. ``done``: it
-    was read to its end. ``closed``: the kubelet ended its stream; if the pod is gone now, nothing is missing.
-    ``said_unreadable``: a line has said that it cannot be read now. ``doubted``: how it was asked for when
-    the answer lacked the line of the position.
+    """A try that was met. ``read``: the position of the reader; ``given``: that of the lines that have left.
+    ``done``: it was read to its end. ``closed``: the kubelet ended its stream; if the pod is gone now, no
+    line is missing. ``said_unreadable``: a line has said that it cannot be read now. ``doubted``: the kind of
+    request whose answer lacked the line of the position.
     """
 
-    one: ContainerRun
+    instance: ContainerRun
     read: Position = START
     given: Position = START
     done: bool = False
@@ -183,20 +185,20 @@ class _Known:
 
     @classmethod
     def from_list(cls, id: str, data: Sequence[Any]) -> _Known:
-        uid, container, member, rank, restart, at, lines, counted, done, said, doubted = data
-        one = ContainerRun(id, "", uid, container, False, member, rank, restart, True, False, True)
+        uid, container, member, rank, restart, at, lines, counted, done, unreadable, doubted = data
+        instance = ContainerRun(id, "", uid, container, False, member, rank, restart, True, False, True)
         position = Position(at, lines, counted)
-        return cls(one, position, position, done, said_unreadable=said, doubted=doubted)
+        return cls(instance, position, position, done, said_unreadable=unreadable, doubted=doubted)
 
     def to_list(self) -> list[Any]:
-        one, given = self.one, self.given
-        who = [one.uid, one.container, one.member, one.rank, one.restart]
+        instance, given = self.instance, self.given
+        who = [instance.uid, instance.container, instance.member, instance.rank, instance.restart]
         return [*who, given.at, given.lines, given.counted, self.done, self.said_unreadable, self.doubted]
 
 
 class ReadPositions:
-    """How far every try was read. `cursor` stands behind the lines that were given out, not behind those that
-    are still on their way.
+    """Position of the reader in every try. `cursor` stands behind the lines that were given out, not behind
+    those that are still on their way.
     """
 
     def __init__(self, cursor: Cursor | None = None, logs: AttemptLogs | None = None) -> None:
@@ -207,114 +209,118 @@ class ReadPositions:
     def cursor(self) -> Cursor:
         return {"v": _VERSION, "tries": {id: known.to_list() for id, known in self._known.items()}}
 
-    def known(self, one: ContainerRun) -> _Known:
-        return self._known.setdefault(one.id, _Known(one))
+    def known(self, instance: ContainerRun) -> _Known:
+        return self._known.setdefault(instance.id, _Known(instance))
 
-    def is_done(self, one: ContainerRun) -> bool:
-        known = self._known.get(one.id)
+    def is_done(self, instance: ContainerRun) -> bool:
+        known = self._known.get(instance.id)
         return known is not None and known.done
 
     def meet(self, tries: Sequence[ContainerRun], selection: Selection) -> list[list[Entry]]:
-        """``tries`` are all tries that can be read now. What is to be said of those that cannot: lines that
-        were kept of them, and a mark where some are lost. Each is said once.
+        """The last entries of tries that can no longer be read: the lines that were kept of them, and a mark
+        where lines are lost. Each comes once. ``tries`` are all tries that can be read now.
         """
-        here = {one.id for one in tries}
+        here = {instance.id for instance in tries}
         for known in [*self._known.values()]:
-            other = None if known.done else self.next_writer(known, tries, surely=known.one.id in here)
+            other = None if known.done else self.next_writer(known, tries, surely=known.instance.id in here)
             if other is not None:
-                self.move(known.one, other)
+                self.move(known.instance, other)
         gone = [known for id, known in self._known.items() if id not in here and not known.done]
-        kept = {} if self.logs is None else {k.one.id: k for k in self.logs.tries()}
-        gone += [_Known(k.one) for id, k in kept.items() if id not in self._known and id not in here]
-        said = [list(_last_entries(known, kept.get(known.one.id), tries)) for known in gone]
-        said += [[mark] for mark in self._skipped_tries(tries, [k.one for k in kept.values()])]
-        self._known |= {known.one.id: known for known in gone}
+        kept = {} if self.logs is None else {k.instance.id: k for k in self.logs.tries()}
+        gone += [_Known(k.instance) for id, k in kept.items() if id not in self._known and id not in here]
+        leaving = [list(_last_entries(known, kept.get(known.instance.id), tries)) for known in gone]
+        leaving += [[mark] for mark in self._skipped_tries(tries, [k.instance for k in kept.values()])]
+        self._known |= {known.instance.id: known for known in gone}
         self._known = {id: known for id, known in self._known.items() if id in here or id in kept}
-        for one in tries:
-            self.known(one).one = one
+        for instance in tries:
+            self.known(instance).instance = instance
         return [
             entries
-            for entries in said
+            for entries in leaving
             if entries
-            and is_selected(entries[0].one.member, entries[0].one.rank, entries[0].one.restart, selection)
+            and is_selected(
+                entries[0].instance.member, entries[0].instance.rank, entries[0].instance.restart, selection
+            )
         ]
 
     def _skipped_tries(self, tries: Sequence[ContainerRun], kept: Sequence[ContainerRun]) -> Iterator[Entry]:
         """Tries that this reader has not met and no node has any more."""
-        ours = [*kept, *(known.one for known in self._known.values())]
+        ours = [*kept, *(known.instance for known in self._known.values())]
         groups: dict[tuple[str, str], list[ContainerRun]] = {}
-        for one in tries:
-            groups.setdefault((one.uid, one.container), []).append(one)
+        for instance in tries:
+            groups.setdefault((instance.uid, instance.container), []).append(instance)
         for group, readable in groups.items():
-            fresh = [one for one in readable if one.id not in self._known]
-            met = {one.restart for one in ours if (one.uid, one.container) == group}
+            fresh = [instance for instance in readable if instance.id not in self._known]
+            met = {instance.restart for instance in ours if (instance.uid, instance.container) == group}
             if fresh:
-                first, last = max(met, default=-1) + 1, min(one.restart for one in readable) - 1
+                first, last = max(met, default=-1) + 1, min(instance.restart for instance in readable) - 1
                 if first <= last:
-                    words = f"{_restarts(first, last)} lost: a node keeps two tries"
+                    text = f"{_restarts(first, last)} lost: a node keeps two tries"
                     yield _gap_mark(
-                        min(readable, key=lambda one: one.restart), None, readable[0].begun, words
+                        min(readable, key=lambda instance: instance.restart), None, readable[0].begun, text
                     )
 
     def next_writer(
         self, known: _Known, tries: Iterable[ContainerRun], *, surely: bool
     ) -> ContainerRun | None:
-        """A container may restart between the look at its pod and the request for its log: then what was
-        read in the name of one try was written by a later one, which had begun by then. That one, if any.
-        Whole seconds are known of its beginning; ``surely``: it is more than one before.
+        """The later try that wrote the lines read under this one, if any: a container may restart between the
+        look at its pod and the request for its log. The later try had begun by the time of the last line;
+        its beginning is known in whole seconds. ``surely``: it began more than a second before.
         """
         at = known.read.at // SECOND - (1 if surely else 0)
         later = [
             other
             for other in tries
-            if (other.uid, other.container) == (known.one.uid, known.one.container)
-            and other.restart > known.one.restart
+            if (other.uid, other.container) == (known.instance.uid, known.instance.container)
+            and other.restart > known.instance.restart
             and other.begun is not None
             and int(other.begun) <= at
         ]
         last = max(later, key=lambda other: other.restart, default=None)
         return last if known.read.at and last is not None and not self.known(last).read.at else None
 
-    def move(self, one: ContainerRun, other: ContainerRun) -> None:
-        """What was read under the name of one try was written by another."""
-        known = self.known(one)
+    def move(self, instance: ContainerRun, other: ContainerRun) -> None:
+        """Move the lines that were read under the name of one try to the try that wrote them."""
+        known = self.known(instance)
         self._known[other.id] = _Known(other, known.read, known.given)
-        self._known[one.id] = _Known(one)
+        self._known[instance.id] = _Known(instance)
         if self.logs is not None:
-            self.logs.move(one, other)
+            self.logs.move(instance, other)
 
     def give_out(self, entry: Entry) -> LogLine | None:
         """The line of an entry that leaves now; None where it has none."""
         if entry.position is not None:
-            known = self.known(entry.one)
+            known = self.known(entry.instance)
             known.given = entry.position
             known.done = known.done or entry.done
             known.said_unreadable = False
         if self.logs is not None and not entry.gone and (entry.stamped is not None or entry.done):
-            self.logs.add(entry.one, [entry.stamped] if entry.stamped else [], whole=entry.done)
+            self.logs.add(entry.instance, [entry.stamped] if entry.stamped else [], whole=entry.done)
         return entry.line
 
 
 def _last_entries(known: _Known, kept: KeptTry | None, tries: Sequence[ContainerRun]) -> Iterator[Entry]:
     """The last of a try that can no longer be read: lines that were kept, a mark for those that were not."""
-    one, at = known.one, known.read.at
+    instance, at = known.instance, known.read.at
     ends = kept is not None and (kept.whole or (kept.from_status and not at))
     if kept is not None:
         rest = [line for line in kept.lines if line.at > at and not (kept.from_status and known.read.at)]
         if kept.cut and rest and not at:
-            words = f"what it wrote before {stamp(rest[0].at)} is lost: its pod is gone"
-            yield _gap_mark(one, one.begun, rest[0].at / SECOND, words)
+            text = f"its log before {stamp(rest[0].at)} is lost: its pod is gone"
+            yield _gap_mark(instance, instance.begun, rest[0].at / SECOND, text)
         for line in rest:
             at = line.at
-            yield Entry(at, one, _log_line(one, line), None, Position(at, 0, counted=False))
+            yield Entry(at, instance, _log_line(instance, line), None, Position(at, 0, counted=False))
     if not known.closed and not ends:
-        later = [t for t in tries if (t.uid, t.container) == (one.uid, one.container)]
+        later = [t for t in tries if (t.uid, t.container) == (instance.uid, instance.container)]
         until = min((t.begun for t in later if t.begun is not None), default=None)
-        gone = "its pod is gone" if one.uid else "its pod was gone before anybody looked at it"
-        why = "a node keeps two tries" if later else gone
-        written = f"after {stamp(at)}, if anything, is" if at else "is"
-        yield _gap_mark(one, at / SECOND if at else one.begun, until, f"what it wrote {written} lost: {why}")
-    yield Entry(at, one, None, None, Position(at, 0, counted=False), done=True, gone=True)
+        gone = "its pod is gone" if instance.uid else "its pod was gone before anybody looked at it"
+        reason = "a node keeps two tries" if later else gone
+        written = f"after {stamp(at)}, if any, is" if at else "is"
+        yield _gap_mark(
+            instance, at / SECOND if at else instance.begun, until, f"its log {written} lost: {reason}"
+        )
+    yield Entry(at, instance, None, None, Position(at, 0, counted=False), done=True, gone=True)
 
 
 def _restarts(first: int, last: int) -> str:
@@ -326,8 +332,8 @@ def _restarts(first: int, last: int) -> str:
 
 @dataclass(slots=True)
 class _Chain:
-    """The tries of one pod that are to be read, in order, and what was read of the first and has not left.
-    ``comes``: its answers are read as they come; ``parser``: of one of which there is more to read.
+    """The tries of one pod that are to be read, in order, and the entries of the first that have not left.
+    ``comes``: its answers are read as they come; ``parser``: that of an answer of which more is to be read.
     """
 
     tries: deque[ContainerRun]
@@ -340,13 +346,13 @@ class _Chain:
 
 
 class ReadPass:
-    """One pass over tries, to what there is of them now. `wants` says what to fetch; `feed` and `fail`
-    take the answers; `ready` gives what may leave, in the order of time: a line leaves once every pod has
-    shown one that is not earlier.
+    """One pass over tries, to the present. `wants` gives the requests; `feed` and `fail` take the answers;
+    `ready` gives the entries that may leave, in the order of time: a line leaves once every pod has shown a
+    line that is not earlier.
 
-    ``tail``: of each try the last so many lines alone. ``doubtful``: what the next look must decide.
-    ``stuck``: a node did not answer, and may do so later. ``unfinished``: try -> the time and text of a line
-    that goes on, as a bar does that is redrawn.
+    ``tail``: the number of last lines that are read of each try. ``doubtful``: tries that the next look must
+    decide. ``stuck``: a node did not answer, and may do so later. ``unfinished``: try -> the time and text of
+    a line that goes on, as a bar does that is redrawn.
     """
 
     def __init__(
@@ -362,9 +368,9 @@ class ReadPass:
         """``comes``: the caller can read an answer as it comes."""
         self.positions, self.tail, self.since, self.comes = positions, tail, since, comes
         pods: dict[str, deque[ContainerRun]] = {}
-        for one in unread:
-            if not positions.is_done(one):
-                pods.setdefault(one.uid, deque()).append(one)
+        for instance in unread:
+            if not positions.is_done(instance):
+                pods.setdefault(instance.uid, deque()).append(instance)
         limit = min(LARGEST, max(SMALLEST, AT_ONCE // max(1, len(pods))))
         # Marks first: at equal times they go before what follows them.
         self._chains = [_Chain(deque(), deque(entries)) for entries in leaving]
@@ -379,7 +385,7 @@ class ReadPass:
             self._update_turn(n, chain)
 
     def wants(self) -> list[Fetch]:
-        """What must be fetched before more can leave; nothing: the pass is over."""
+        """Requests that must be made before more can leave; none: the pass is over."""
         return [self._fetch(n, self._chains[n]) for n in sorted(self._waiting)]
 
     def _fetch(self, n: int, chain: _Chain) -> Fetch:
@@ -387,42 +393,42 @@ class ReadPass:
         return fetch._replace(limit=None, piece=chain.limit) if chain.comes else fetch
 
     def reads_on(self, fetch: Fetch) -> bool:
-        """Whether more of the answer to this one's try that was begun is wanted next."""
+        """True when the next read continues the open answer of this request's try."""
         chain = self._chains[fetch.chain]
-        return chain.parser is not None and bool(chain.tries) and chain.tries[0].id == fetch.one.id
+        return chain.parser is not None and bool(chain.tries) and chain.tries[0].id == fetch.instance.id
 
     def break_off(self, fetch: Fetch) -> bool:
-        """An answer of which there was more to read was cut. Whether the rest is to be asked for anew:
-        something was read since that had to be the last time.
+        """Note that an answer was cut before its end. True when the rest is to be asked for anew: lines were
+        read since the last cut.
         """
         chain = self._chains[fetch.chain]
-        chain.parser, before, chain.broke = None, chain.broke, self.positions.known(fetch.one).read
+        chain.parser, before, chain.broke = None, chain.broke, self.positions.known(fetch.instance).read
         return before != chain.broke
 
     def _bounded_fetch(self, n: int, chain: _Chain) -> Fetch:
-        one = chain.tries[0]
-        known = self.positions.known(one)
+        instance = chain.tries[0]
+        known = self.positions.known(instance)
         if known.read.at:
-            proves = bool(known.doubted) and not one.final
-            return Fetch(one, n, since=known.read.second, limit=chain.limit, proves=proves)
+            proves = bool(known.doubted) and not instance.final
+            return Fetch(instance, n, since=known.read.second, limit=chain.limit, proves=proves)
         if self.tail is not None:
-            return Fetch(one, n, tail=self.tail, proves=not one.final)
+            return Fetch(instance, n, tail=self.tail, proves=not instance.final)
         since = None if self.since is None else int(self.since)
-        return Fetch(one, n, since=since, limit=chain.limit, proves=not one.final)
+        return Fetch(instance, n, since=since, limit=chain.limit, proves=not instance.final)
 
     def feed(self, fetch: Fetch, data: bytes, *, goes_on: bool = False) -> None:
-        """The answer to a request; ``goes_on``: a piece of it, and not the last."""
+        """Take the answer to a request; ``goes_on``: a piece of it, and not the last."""
         n, chain = fetch.chain, self._chains[fetch.chain]
-        one = fetch.one
-        known = self.positions.known(one)
+        instance = fetch.instance
+        known = self.positions.known(instance)
         more = goes_on or (fetch.limit is not None and len(data) >= fetch.limit)
         parser = chain.parser or LogParser(known.read, whole=fetch.tail is None)
         chain.parser = None
         items = parser.feed(data)
-        if not more and not one.running:
+        if not more and not instance.running:
             items += parser.close()
         if parser.refused is not None:
-            self.fail(fetch, parser.refused, lost=not one.running)
+            self.fail(fetch, parser.refused, lost=not instance.running)
             return
         missing = isinstance(items[0], LogGap) if items else not (more or parser.is_anchored)
         known.said_unreadable = False
@@ -430,13 +436,13 @@ class ReadPass:
             if self._doubt(n, chain, known):
                 return
             if (other := self.positions.next_writer(known, chain.tries, surely=False)) is not None:
-                self.positions.move(one, other)
+                self.positions.move(instance, other)
                 return
         if missing and not items:
-            words = f"what it wrote{_after(known)}, if anything, is lost: the node rotated the log"
-            self._put(chain, _gap_mark(one, known.read.at / SECOND, None, words))
+            text = f"its log{_after(known)}, if any, is lost: the node rotated the log"
+            self._put(chain, _gap_mark(instance, known.read.at / SECOND, None, text))
         known.doubted = ""
-        self._take(chain, one, known, items)
+        self._take(chain, instance, known, items)
         if goes_on:
             chain.parser = parser
         elif more and not items and self.comes:  # one second holds more than a request does
@@ -444,77 +450,81 @@ class ReadPass:
         elif more and not items:
             chain.limit = min(MOST_GROWN, chain.limit * 2)
         if not more and (rest := parser.unfinished()) is not None:
-            self.unfinished[one.id] = rest
+            self.unfinished[instance.id] = rest
         if not more or (not items and fetch.limit == MOST_GROWN):
-            self._end_try(chain, one, done=not one.running)
+            self._end_try(chain, instance, done=not instance.running)
         self._update_turn(n, chain)
 
     def _doubt(self, n: int, chain: _Chain, known: _Known) -> bool:
-        """Leave it to another look at the pod, unless that has been taken."""
-        one = known.one
-        if one.final or known.doubted == _log_kind(one):
+        """Leave the try to another look at the pod; False when that look has been taken."""
+        instance = known.instance
+        if instance.final or known.doubted == _log_kind(instance):
             return False
-        known.doubted = _log_kind(one)
-        self.doubtful.append(one)
+        known.doubted = _log_kind(instance)
+        self.doubtful.append(instance)
         chain.tries.clear()
         self._update_turn(n, chain)
         return True
 
     def drop(self, fetch: Fetch) -> None:
-        """The answer was that of another container, and was thrown away: the next look will show which."""
+        """Note that the answer was that of another container, and dropped: the next look shows which."""
         chain = self._chains[fetch.chain]
-        self.doubtful.append(fetch.one)
+        self.doubtful.append(fetch.instance)
         chain.tries.clear()
         self._update_turn(fetch.chain, chain)
 
     def _take(
-        self, chain: _Chain, one: ContainerRun, known: _Known, items: Sequence[Stamped | LogGap]
+        self, chain: _Chain, instance: ContainerRun, known: _Known, items: Sequence[Stamped | LogGap]
     ) -> None:
         for item in items:
             if isinstance(item, LogGap):
-                self._put(chain, _rotation_mark(one, item))
+                self._put(chain, _rotation_mark(instance, item))
                 continue
             known.read = item.position
             chain.key = max(chain.key, item.at)
             if self.since is None or item.at >= self.since * SECOND:
-                chain.buffer.append(Entry(chain.key, one, _log_line(one, item), item, item.position))
+                chain.buffer.append(
+                    Entry(chain.key, instance, _log_line(instance, item), item, item.position)
+                )
 
     def _put(self, chain: _Chain, mark: Entry) -> None:
         chain.key = max(chain.key, mark.key)
         chain.buffer.append(mark._replace(key=chain.key))
 
-    def _end_try(self, chain: _Chain, one: ContainerRun, *, done: bool) -> None:
-        """There is no more of this try now; ``done``: nor will there be."""
+    def _end_try(self, chain: _Chain, instance: ContainerRun, *, done: bool) -> None:
+        """End the reading of this try for now; ``done``: for good."""
         chain.tries.popleft()
         if done:
-            chain.buffer.append(Entry(chain.key, one, None, None, self.positions.known(one).read, done=True))
+            chain.buffer.append(
+                Entry(chain.key, instance, None, None, self.positions.known(instance).read, done=True)
+            )
 
-    def fail(self, fetch: Fetch, why: str, *, lost: bool = False, gone: bool = False) -> None:
-        """There is no answer. ``lost``: the node has none, nor will it have one; ``gone``: the pod is not
-        there any more, which the next look will show; else the node does not answer now.
+    def fail(self, fetch: Fetch, reason: str, *, lost: bool = False, gone: bool = False) -> None:
+        """Note that there is no answer. ``lost``: the node will never have one; ``gone``: the pod is deleted,
+        which the next look will show; else the node does not answer now.
         """
         n, chain = fetch.chain, self._chains[fetch.chain]
-        one = fetch.one
-        known = self.positions.known(one)
-        since = known.read.at / SECOND if known.read.at else one.begun
+        instance = fetch.instance
+        known = self.positions.known(instance)
+        since = known.read.at / SECOND if known.read.at else instance.begun
         if gone:
             chain.tries.clear()
         elif lost:
             if self._doubt(n, chain, known):
                 return
-            self._put(chain, _gap_mark(one, since, None, f"what it wrote{_after(known)} is lost: {why}"))
-            self._end_try(chain, one, done=True)
+            self._put(chain, _gap_mark(instance, since, None, f"its log{_after(known)} is lost: {reason}"))
+            self._end_try(chain, instance, done=True)
         else:
             self.stuck = True
             if not known.said_unreadable:
                 known.said_unreadable = True
-                words = f"what it wrote{_after(known)} cannot be read now: {why}"
-                self._put(chain, _gap_mark(one, since, None, words))
+                text = f"its log{_after(known)} cannot be read now: {reason}"
+                self._put(chain, _gap_mark(instance, since, None, text))
             chain.tries.clear()
         self._update_turn(n, chain)
 
     def skip(self, fetch: Fetch) -> None:
-        """The container has not started, or is just being replaced."""
+        """Pass over a container that has not started, or is just being replaced."""
         n, chain = fetch.chain, self._chains[fetch.chain]
         chain.tries.popleft()
         self._update_turn(n, chain)
@@ -529,7 +539,7 @@ class ReadPass:
             self._waiting.add(n)
 
     def ready(self) -> Iterator[Entry]:
-        """What may leave now."""
+        """Entries that may leave now."""
         while self._heap and not self._waiting:
             _, n = heapq.heappop(self._heap)
             chain = self._chains[n]
@@ -538,13 +548,13 @@ class ReadPass:
             yield entry
 
 
-def _log_kind(one: ContainerRun) -> str:
-    return "previous" if one.previous else "current"
+def _log_kind(instance: ContainerRun) -> str:
+    return "previous" if instance.previous else "current"
 
 
-def _rotation_mark(one: ContainerRun, lost: LogGap) -> Entry:
-    words = f"lines from {stamp(lost.since)} to {stamp(lost.until)} are lost: the node rotated the log"
-    return _gap_mark(one, lost.since / SECOND, lost.until / SECOND, words)
+def _rotation_mark(instance: ContainerRun, lost: LogGap) -> Entry:
+    text = f"lines from {stamp(lost.since)} to {stamp(lost.until)} are lost: the node rotated the log"
+    return _gap_mark(instance, lost.since / SECOND, lost.until / SECOND, text)
 
 
 def _after(known: _Known) -> str:
@@ -556,15 +566,15 @@ def _after(known: _Known) -> str:
 
 @dataclass(slots=True)
 class _Stream:
-    one: ContainerRun
+    instance: ContainerRun
     parser: LogParser
     key: int
 
 
 class Following:
-    """Streams of what runs, merged. `streams_to_open` says which to open now. `feed` and `end_stream` take
-    what comes of them, `put` what passes have read in between. `take` gives what may leave at ``now``, by any
-    clock that does not go back.
+    """Streams of running containers, merged. `streams_to_open` gives the requests for new ones. `feed` and
+    `end_stream` take their data, `put` the entries that passes have read in between. `take` gives the lines
+    that may leave at ``now``, by any clock that does not go back.
     """
 
     def __init__(self, positions: ReadPositions, hold: float = HOLD) -> None:
@@ -575,73 +585,77 @@ class Following:
         self._ended: set[str] = set()
 
     def streaming(self) -> list[ContainerRun]:
-        return [stream.one for stream in self._streams.values()]
+        return [stream.instance for stream in self._streams.values()]
 
     def unread(self, tries: Iterable[ContainerRun], now: float) -> list[ContainerRun]:
-        """What a pass must read before a stream is opened: all of the pods that have none."""
-        busy = {stream.one.uid for stream in self._streams.values()}
-        return [one for one in tries if one.uid not in busy and not self._is_paused(one, now)]
+        """Tries that a pass must read before a stream is opened: all tries of the pods without a stream."""
+        busy = {stream.instance.uid for stream in self._streams.values()}
+        return [
+            instance for instance in tries if instance.uid not in busy and not self._is_paused(instance, now)
+        ]
 
     def streams_to_open(self, tries: Iterable[ContainerRun], now: float) -> list[Fetch]:
-        """The streams to open, now that a pass has read everything before."""
+        """Requests for the streams to open, now that a pass has read everything before."""
         fetches = []
-        for one in self.unread(tries, now):
-            if one.running:
-                known = self.positions.known(one)
+        for instance in self.unread(tries, now):
+            if instance.running:
+                known = self.positions.known(instance)
                 known.closed, position = False, known.read
-                self._streams[one.id] = _Stream(one, LogParser(position), position.at)
-                fetches.append(Fetch(one, since=position.second, follow=True, proves=not position.at))
+                self._streams[instance.id] = _Stream(instance, LogParser(position), position.at)
+                fetches.append(Fetch(instance, since=position.second, follow=True, proves=not position.at))
         return fetches
 
     def feed(self, id: str, data: bytes, now: float) -> bool:
-        """Whether to go on with this stream."""
+        """Take data of a stream; False: it is to be closed."""
         stream = self._streams[id]
-        known = self.positions.known(stream.one)
+        known = self.positions.known(stream.instance)
         items = stream.parser.feed(data)
         if items:
             if isinstance(items[0], LogGap) and not known.doubted:
-                known.doubted = _log_kind(stream.one)
-                self.pause([stream.one], now)
+                known.doubted = _log_kind(stream.instance)
+                self.pause([stream.instance], now)
                 return False
             known.doubted = ""
             self._pauses.pop(id, None)
         for item in items:
             if isinstance(item, LogGap):
-                mark = _rotation_mark(stream.one, item)
+                mark = _rotation_mark(stream.instance, item)
                 self._hold(mark._replace(key=max(stream.key, mark.key)), now)
                 continue
             known.read = item.position
             stream.key = max(stream.key, item.at)
-            self._hold(Entry(stream.key, stream.one, _log_line(stream.one, item), item, item.position), now)
+            self._hold(
+                Entry(stream.key, stream.instance, _log_line(stream.instance, item), item, item.position), now
+            )
         return True
 
     def pause(self, tries: Iterable[ContainerRun], now: float) -> None:
-        """Leave these alone until another look at their pods tells what became of them."""
-        for one in tries:
-            self._pauses[one.id] = (now + REST, REST)
+        """Leave these tries alone until another look at their pods shows their state."""
+        for instance in tries:
+            self._pauses[instance.id] = (now + REST, REST)
 
     def stale_streams(self, tries: Iterable[ContainerRun]) -> list[str]:
         """Streams whose container had ended by this look and the one before: either they end by themselves
         in a moment, or they are the next container's, which was there by the time they were opened.
         """
-        ended = {one.id for one in tries if not one.running} & {*self._streams}
+        ended = {instance.id for instance in tries if not instance.running} & {*self._streams}
         again, self._ended = [*(ended & self._ended)], ended
         return again
 
     def end_stream(self, id: str, now: float, *, whole: bool) -> None:
-        """A stream is over. ``whole``: the kubelet ended it, as it does when the container has; else it was
-        cut. Should the pod be gone by the next look, nothing of it is missing then.
+        """End a stream. ``whole``: the kubelet ended it, as it does when the container has ended, and nothing
+        is missing if the pod is gone by the next look; else the stream was cut.
         """
-        one = self._streams.pop(id).one
+        instance = self._streams.pop(id).instance
         pause = min(10.0, 2 * self._pauses.get(id, (0.0, 0.1))[1])
         self._pauses[id] = (now + pause, pause)
-        self.positions.known(one).closed = whole
+        self.positions.known(instance).closed = whole
 
-    def _is_paused(self, one: ContainerRun, now: float) -> bool:
-        """A try whose streams end as soon as they begin is left alone for a moment; one that has ended is
-        not.
+    def _is_paused(self, instance: ContainerRun, now: float) -> bool:
+        """True for a running try that is left alone for a moment, because its streams end as soon as they
+        begin.
         """
-        return one.running and self._pauses.get(one.id, (0.0, 0.0))[0] > now
+        return instance.running and self._pauses.get(instance.id, (0.0, 0.0))[0] > now
 
     def put(self, entries: Iterable[Entry], now: float) -> None:
         for entry in entries:
@@ -663,8 +677,8 @@ class Following:
 def feed_answer(
     read_pass: ReadPass, fetch: Fetch, answer: bytes | AllaboardError | None, *, always: bool = False
 ) -> None:
-    """Tell a pass what came of a request. Raises what is no matter of this one log, unless it must
-    ``always`` do.
+    """Give a pass the answer to a request. Raises an error that concerns more than this log, unless
+    ``always``.
     """
     match answer:
         case None:
@@ -673,7 +687,7 @@ def feed_answer(
             read_pass.feed(fetch, answer)
         case Missing():
             read_pass.fail(fetch, "", gone=True)
-        case Invalid() if not fetch.one.running:
+        case Invalid() if not fetch.instance.running:
             read_pass.fail(fetch, answer.message, lost=True)
         case Invalid():
             read_pass.skip(fetch)
@@ -686,7 +700,7 @@ def feed_answer(
 
 
 def _of_node(error: AllaboardError) -> bool:
-    """Whether it was the kubelet that did not answer the API server: other pods have other nodes."""
+    """True when the kubelet did not answer the API server: other pods have other nodes."""
     return "containerLogs" in str(error) or ":10250" in str(error)
 
 
@@ -773,15 +787,17 @@ def _read_entries(api: Api, namespace: str | None, read_pass: ReadPass) -> Itera
 
 def fetch_answer(api: Api, namespace: str | None, fetch: Fetch) -> bytes | None:
     """The answer to a bounded request; None: it is that of another container."""
-    with api.log(fetch.one.pod, namespace, **fetch.options) as stream:
+    with api.log(fetch.instance.pod, namespace, **fetch.options) as stream:
         data = b"".join(stream)
-    if fetch.must_prove(data) and not is_still_there(api.get(PODS, fetch.one.pod, namespace), fetch.one):
+    if fetch.must_prove(data) and not is_still_there(
+        api.get(PODS, fetch.instance.pod, namespace), fetch.instance
+    ):
         return None
     return data
 
 
 class _Piece(NamedTuple):
-    """Of an answer that is read as it comes. ``goes_on``: it is not the last; with no bytes it was cut."""
+    """A piece of an answer. ``goes_on``: it is not the last; with no bytes the answer was cut."""
 
     data: bytes
     goes_on: bool
@@ -816,11 +832,11 @@ class _Answers:
                 return fetch_answer(self.api, self.namespace, fetch)
             if not reads_on:
                 self._close(fetch.chain)
-                self.open[fetch.chain] = self.api.log(fetch.one.pod, self.namespace, **fetch.options)
+                self.open[fetch.chain] = self.api.log(fetch.instance.pod, self.namespace, **fetch.options)
             data, goes_on = _read_piece(self.open[fetch.chain], fetch.piece)
             if not reads_on and fetch.must_prove(data):
-                pod = self.api.get(PODS, fetch.one.pod, self.namespace)
-                if not is_still_there(pod, fetch.one):
+                pod = self.api.get(PODS, fetch.instance.pod, self.namespace)
+                if not is_still_there(pod, fetch.instance):
                     self._close(fetch.chain)
                     return None
         except AllaboardError as error:
@@ -838,7 +854,7 @@ class _Answers:
 
 
 def _read_piece(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
-    """So many bytes of an answer, or a little more, and whether there may be others."""
+    """``most`` bytes of an answer, or a little more, and True where more may follow."""
     pieces, size = [], 0
     for data in body:
         pieces.append(data)
@@ -849,7 +865,7 @@ def _read_piece(body: Iterator[bytes], most: int) -> tuple[bytes, bool]:
 
 
 class LogSources(NamedTuple):
-    """``tries``: every one that can be read now. ``over``: the run has ended and starts no member anew."""
+    """``tries``: all that can be read now. ``over``: the run has ended and starts no member anew."""
 
     tries: Sequence[ContainerRun]
     over: bool
@@ -857,15 +873,17 @@ class LogSources(NamedTuple):
 
 @dataclass(slots=True)
 class _CursorPace:
-    """A cursor follows lines that have left, `PAUSE` after the last cursor. ``given``: whether lines have
-    left since.
+    """A cursor follows lines that have left, `PAUSE` after the last cursor. ``given``: lines have left
+    since.
     """
 
     last: float
     given: bool = False
 
     def next_at(self, until: float, due: float | None) -> float:
-        """How long a follower may wait for an event; ``due``: when a line that is held back may leave."""
+        """The time until which a follower may wait for an event; ``due``: the time at which a line that is
+        held back may leave.
+        """
         return min(until, due or until, self.last + PAUSE if self.given else until)
 
 
@@ -887,9 +905,9 @@ def follow_logs(
     cursor: Cursor | None = None,
     logs: AttemptLogs | None = None,
 ) -> Iterator[LogLine | Cursor]:
-    """The same, and then lines as they come, until the run is over and everything was read. A cursor comes
-    where there are no more lines at the moment, and as the last item. ``find_sources`` is called every two
-    seconds and whenever a stream has ended.
+    """The lines of `read_logs`, and then lines as they come, until the run is over and everything was read. A
+    cursor comes where there are no more lines at the moment, and as the last item. ``find_sources`` is called
+    every two seconds and whenever a stream has ended.
     """
     positions = ReadPositions(cursor, logs)
     following = Following(positions, hold=0.0 if _is_single(selection) else HOLD)
@@ -913,8 +931,8 @@ def follow_logs(
             following.pause(read_pass.doubtful, time.monotonic())
             tries = select_runs(sources.tries, selection)
             for fetch in following.streams_to_open(tries, time.monotonic()):
-                pumps[fetch.one.id] = _Pump(api, namespace, fetch, events)
-            if sources.over and not pumps and not any(one.running for one in tries):
+                pumps[fetch.instance.id] = _Pump(api, namespace, fetch, events)
+            if sources.over and not pumps and not any(instance.running for instance in tries):
                 break
             until = time.monotonic() + LOOK_EVERY
             while (now := time.monotonic()) < until:
@@ -934,17 +952,17 @@ def follow_logs(
 
 
 def _is_single(selection: Selection) -> bool:
-    """Whether one member alone is asked for: there is nothing to merge, and no line need wait."""
+    """True when a single member is asked for: there is nothing to merge, and no line need wait."""
     return len(selection.members or selection.ranks or ()) == 1
 
 
 def _next_pass(following: Following, sources: LogSources, selection: Selection, *, first: bool) -> ReadPass:
-    """What is to be read before streams are opened."""
+    """The pass that must end before streams are opened."""
     positions, now = following.positions, time.monotonic()
     streaming = following.streaming()
-    here = {one.id for one in sources.tries}
-    # What still comes of a pod that is gone is not lost.
-    still_open = [one for one in streaming if one.id not in here]
+    here = {instance.id for instance in sources.tries}
+    # Lines that still come from a deleted pod are not lost.
+    still_open = [instance for instance in streaming if instance.id not in here]
     leaving = positions.meet([*sources.tries, *still_open], selection)
     tail = selection.tail if first else None
     unread = following.unread(select_runs(sources.tries, selection), now)
@@ -952,7 +970,7 @@ def _next_pass(following: Following, sources: LogSources, selection: Selection, 
 
 
 def _handle_event(following: Following, id: str, data: bytes | _End) -> bool:
-    """Something came of a stream; whether it is over now. Raises what is no matter of this one log."""
+    """Take data of a stream; True when it is over now. Raises an error that concerns more than this log."""
     now = time.monotonic()
     if isinstance(data, bytes):
         if following.feed(id, data, now):
@@ -981,7 +999,7 @@ class _Pump:
         self.api, self.namespace, self.fetch, self.events = api, namespace, fetch, events
         self.stream: Any = None
         self.stopped = False
-        threading.Thread(target=self._run, name=f"log of {fetch.one.pod}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"log of {fetch.instance.pod}", daemon=True).start()
 
     def stop(self) -> None:
         self.stopped = True
@@ -992,7 +1010,7 @@ class _Pump:
         last_at, error, whole = time.monotonic(), None, False
         try:
             options = {**self.fetch.options, "silence": SILENCE}
-            with self.api.log(self.fetch.one.pod, self.namespace, **options) as self.stream:
+            with self.api.log(self.fetch.instance.pod, self.namespace, **options) as self.stream:
                 proven = not self.fetch.proves
                 for data in self.stream:
                     last_at = time.monotonic()
@@ -1006,11 +1024,13 @@ class _Pump:
         self._put(_End(whole, error))
 
     def _is_its_own(self) -> bool:
-        return is_still_there(self.api.get(PODS, self.fetch.one.pod, self.namespace), self.fetch.one)
+        return is_still_there(
+            self.api.get(PODS, self.fetch.instance.pod, self.namespace), self.fetch.instance
+        )
 
     def _put(self, data: bytes | _End) -> bool:
         while not self.stopped:
             with suppress(queue.Full):
-                self.events.put((self.fetch.one.id, data), timeout=0.5)
+                self.events.put((self.fetch.instance.id, data), timeout=0.5)
                 return True
         return False

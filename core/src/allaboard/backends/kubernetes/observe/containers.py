@@ -1,9 +1,7 @@
-"""Which logs there are: every try of every container of the members, made of their pods. Values in, values
-out.
+"""Tries of the members' containers, read from their pods: each has a log. Values in, values out.
 
-A node keeps two tries of a container: the one that runs (or ran last) and the one before it (``previous``).
-What came before those two, and what a pod wrote that is gone, is nowhere but with those who read it in
-time.
+A node keeps two tries of a container: the current (or last) one and the one before it (``previous``). The
+logs of earlier tries, and those of deleted pods, exist only where a follower has read them in time.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.backends.base import Selection
-from allaboard.backends.kubernetes.observe.objects import at, pod_seen
+from allaboard.backends.kubernetes.client.values import at
+from allaboard.backends.kubernetes.observe.objects import pod_seen
 from allaboard.runs.observation import ContainerSeen, PodSeen, Try
 
 Json = Mapping[str, Any]
@@ -21,7 +20,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodRole:
-    """What a pod is: the member, its node rank, and the name of the container that trains."""
+    """Role of a pod: the member, its node rank, and the name of the container that trains."""
 
     member: str
     rank: int
@@ -30,11 +29,12 @@ class PodRole:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """One try of one container. ``id``: the container's; ``init``: it only prepares; ``previous``: how it
-    must be asked for. ``final``: no container is started in its place any more, so an answer is surely its
-    own; else, by the time it is asked for, it may be the next one's. ``code``: how it ended; ``begun`` and
-    ``finished``: epoch seconds. ``leaving``: the cluster is taking its pod away. ``words``: what its status
-    says of its end, for pods of ours the last 80 lines of its log or 2 KiB of them.
+    """One try of one container, an instance of it in the words of kubectl. ``id``: the container's; ``init``:
+    an init container; ``previous``: its log is asked for with ``previous``. ``final``: no container is
+    started in its place any more, so an answer is surely its own log; else the answer may be that of the next
+    try. ``code``: its exit code; ``begun`` and ``finished``: epoch seconds. ``leaving``: the cluster is
+    deleting its pod. ``message``: the message of its status when it has ended, for pods of allaboard the last
+    80 lines of its log or 2 KiB of them.
     """
 
     id: str
@@ -52,7 +52,7 @@ class ContainerRun:
     finished: float | None = None
     code: int | None = None
     leaving: bool = False
-    words: str = ""
+    message: str = ""
 
     @property
     def failed(self) -> bool:
@@ -64,13 +64,13 @@ def container_runs(pods: Iterable[Json], roles: Mapping[str, PodRole]) -> list[C
     left out: they do not train, and they write for as long as the pod lives.
     """
     runs: list[tuple[tuple[Any, ...], list[ContainerRun]]] = []
-    for thing in pods:
-        pod = pod_seen(thing)
+    for body in pods:
+        pod = pod_seen(body)
         role = roles.get(pod.pod)
         if role is not None:
             order = (role.rank, role.member, pod.created or 0.0, pod.pod)
             runs.append((order, list(_of_pod(pod, role))))
-    return [one for _, group in sorted(runs, key=lambda item: item[0]) for one in group]
+    return [instance for _, group in sorted(runs, key=lambda item: item[0]) for instance in group]
 
 
 def _of_pod(pod: PodSeen, role: PodRole) -> Iterator[ContainerRun]:
@@ -85,7 +85,7 @@ def _of_container(pod: PodSeen, role: PodRole, container: ContainerSeen) -> Iter
     goes = now.state == "running"
     final = not goes and not _may_start_again(pod, now, init=init)
 
-    def one(shown: Try, restart: int, *, previous: bool) -> ContainerRun:
+    def make_run(shown: Try, restart: int, *, previous: bool) -> ContainerRun:
         running = shown.state == "running"
         return ContainerRun(
             id=shown.id,
@@ -103,24 +103,24 @@ def _of_container(pod: PodSeen, role: PodRole, container: ContainerSeen) -> Iter
             finished=shown.ended,
             code=shown.exit_code,
             leaving=leaving,
-            words="" if running else shown.message,
+            message="" if running else shown.message,
         )
 
     if last is not None and last.id and last.id != now.id:
         # While a container waits to be started again, the count is still that of the try which ended last.
         before = max(0, container.restarts - 1) if now.id else container.restarts
-        yield one(last, before, previous=True)
+        yield make_run(last, before, previous=True)
     if now.id:
-        yield one(now, container.restarts, previous=False)
+        yield make_run(now, container.restarts, previous=False)
 
 
 def is_over(pod: Json) -> bool:
-    """Whether all of its containers have ended for good. It holds no place on a node any more."""
+    """True when all of its containers have ended for good. It holds no place on a node any more."""
     return at(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
 def _may_start_again(pod: PodSeen, now: Try, *, init: bool) -> bool:
-    """Whether a container of this pod that has just ended may be started again."""
+    """True when a container of this pod that has just ended may be started again."""
     if pod.is_over:
         return False
     code = now.exit_code if now.state == "terminated" else None
@@ -128,20 +128,24 @@ def _may_start_again(pod: PodSeen, now: Try, *, init: bool) -> bool:
     return code != 0 if policy == "OnFailure" or (init and policy == "Always") else policy == "Always"
 
 
-def is_still_there(pod: Json, one: ContainerRun) -> bool:
-    """Whether this try is still the one that is asked for in this way."""
-    role, seen = PodRole(one.member, one.rank, one.container), pod_seen(pod)
-    named = [c for c in seen.containers if c.name == one.container and seen.uid == one.uid]
+def is_still_there(pod: Json, instance: ContainerRun) -> bool:
+    """True when a request for this try's log is still answered with its own."""
+    role, seen = PodRole(instance.member, instance.rank, instance.container), pod_seen(pod)
+    named = [c for c in seen.containers if c.name == instance.container and seen.uid == instance.uid]
     return any(
-        (now.id, now.previous) == (one.id, one.previous)
+        (now.id, now.previous) == (instance.id, instance.previous)
         for container in named
         for now in _of_container(seen, role, container)
     )
 
 
 def select_runs(tries: Sequence[ContainerRun], selection: Selection) -> list[ContainerRun]:
-    """Those that are asked for."""
-    return [one for one in tries if is_selected(one.member, one.rank, one.restart, selection)]
+    """The selected tries."""
+    return [
+        instance
+        for instance in tries
+        if is_selected(instance.member, instance.rank, instance.restart, selection)
+    ]
 
 
 def is_selected(member: str, rank: int, restart: int, selection: Selection) -> bool:

@@ -1,13 +1,13 @@
 """The limits of a run that only its follower can keep. Values in, values out.
 
 The v1 operator knows a job's deadline and has no timer for it: it looks when something else happens to the
-job. So it is nudged with an annotation, and has a minute to act; one that is away
-does not, and then the run is ended from here. Clocks of phases are known to no operator at all. What can
-never start (`obstacles`, and what Kueue can never admit: `Held.never`) has failed once the clock of its
-phase is over, or `PATIENCE` where it has none, and sooner where some of its members run and hold places that
-the rest can never join (`HOLDING`), and at the first look where no node can ever hold it. Who only waits in
-a queue waits without end, but where `policy.clocks.admitted` says how long; each time that a queue takes a
-job back that clock begins anew. No clock counts what another cluster does (MultiKueue).
+job. So it is nudged with an annotation, and has a minute to act; if it does not, the run is ended from here.
+No operator knows the clocks of phases. A run that can never start (`obstacles`, and a job that Kueue never
+admits: `Held.never`) fails once the clock of its phase is over, or `PATIENCE` where it has none; sooner where
+some of its members run and hold places that the rest can never join (`HOLDING`), and at the first look where
+no node can ever hold it. A job that waits in a queue waits without end, unless `policy.clocks.admitted` sets
+a limit; that clock begins anew each time that a queue takes the job back. No clock counts the time on another
+cluster (MultiKueue).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CARRIED_OUT = 15.0
 def limit_of(
     seen: Observation, policy: Policy, now: float, nudged: float | None, ending: bool = False
 ) -> Limit | None:
-    """The next limit that its follower has to keep; None: there is none. ``nudged``: when the operator was
-    told of the deadline; ``ending``: its job is being deleted.
+    """The next limit that its follower has to keep; None: there is none. ``nudged``: the time at which the
+    operator was nudged; ``ending``: its job is being deleted.
     """
     if state_of(seen).is_final or ending:
         return None
     if seen.stop is not None:
         # The client that asked for it may have died before it was done.
-        return Limit(seen.stop.at + CARRIED_OUT - now, "it was told to stop, but its job is not ended")
+        return Limit(seen.stop.at + CARRIED_OUT - now, "a stop was asked for, but its job has not ended")
     if seen.suspended:
         return None
     return min(_limits(seen, policy, now, nudged), key=lambda limit: limit.left, default=None)
@@ -52,9 +52,9 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
         due = seen.started + policy.deadline
         is_told = nudged is not None and nudged >= due
         due = nudged + REACTS if is_told and nudged is not None else due
-        why = f"it was active longer than its deadline of {show_seconds(policy.deadline)}"
-        # An operator that cannot be told, because its webhook does not answer, will not act either.
-        yield Limit(due - now, why, nudge=not is_told and now < due + REACTS)
+        reason = f"it was active longer than its deadline of {show_seconds(policy.deadline)}"
+        # An operator that cannot be nudged, because its webhook does not answer, does not act either.
+        yield Limit(due - now, reason, nudge=not is_told and now < due + REACTS)
     on = phase_of(seen.phases)
     if on is None or seen.elsewhere:
         return
@@ -69,15 +69,15 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
     clock = policy.clocks.get(on)
     if clock is None:
         return
-    why = f"its phase {on} took longer than its clock of {show_seconds(clock)}"
-    why += f": {seen.held_by}" if seen.held_by else ""
-    why += "; the script reported no step (allaboard.inside.report)" if on == "first_step" else ""
-    yield Limit(clock - spent, why)
+    reason = f"its phase {on} took longer than its clock of {show_seconds(clock)}"
+    reason += f": {seen.held_by}" if seen.held_by else ""
+    reason += "; the script reported no step (allaboard.inside.report)" if on == "first_step" else ""
+    yield Limit(clock - spent, reason)
 
 
 def with_stall(seen: Observation, stall: Stall | None, policy: Policy) -> Observation:
-    """The same run, which makes no progress. Unless it is only told of, its follower ends the attempt; what
-    comes next is for `policy.attempts` to say.
+    """The observation with a stall. Unless the policy only reports it, the follower ends the attempt;
+    `policy.attempts` decides whether another follows.
     """
     if stall is None or state_of(seen) is not State.RUNNING:
         return seen
@@ -86,5 +86,5 @@ def with_stall(seen: Observation, stall: Stall | None, policy: Policy) -> Observ
 
 
 def phase_of(phases: Mapping[str, float | None]) -> str | None:
-    """The phase that is on: the last of which something was seen."""
+    """The current phase: the last that has a time."""
     return next((name for name in reversed(PHASES) if phases.get(name) is not None), None)

@@ -1,7 +1,7 @@
-"""Which image members run under one name. Values in, values out.
+"""Images that members run under one name. Values in, values out.
 
 A tag may mean other bytes on another node or another day, so that members of one gang run different code.
-Kubelets tell the digest that they run (containerStatuses.imageID).
+Kubelets write the digest that they run (containerStatuses.imageID).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ DIFFER = "images_differ"
 
 
 def differ(pods: Iterable[PodSeen], container: str) -> bool:
-    """Whether one name of the image of the container that trains means several digests. An ``imageID``
-    without the digest of a registry is of the runtime's own, and says nothing beside another node's.
+    """True when one image name of the container that trains has several digests. An ``imageID`` without the
+    digest of a registry is the runtime's own, and cannot be compared with that of another node.
     """
     digests: dict[str, set[str]] = {}
     for pod in pods:
-        for one in pod.containers:
-            _, at, digest = one.image_id.rpartition("@sha256:")
-            if one.name == container and one.role != "init" and at:
-                digests.setdefault(one.image, set()).add(digest)
+        for status in pod.containers:
+            _, at, digest = status.image_id.rpartition("@sha256:")
+            if status.name == container and status.role != "init" and at:
+                digests.setdefault(status.image, set()).add(digest)
     return any(len(several) > 1 for several in digests.values())

@@ -1,8 +1,8 @@
-"""Finding a run and looking at it: its record, the job that the record means, and the job's pods.
+"""Lookup of a run: its record, the job of the record, and the job's pods.
 
-A job is the one that is meant if it carries the launch of the record's attempt and, once the record knows it,
-if its uid is the one that was made: names prove nothing. What is looked at is a value, `AttemptObjects`; what
-it means is `observation_of`.
+A job belongs to a record if it carries the launch of the record's attempt and, once the record has its uid,
+if its uid is the same: names prove nothing. A look gives a value, `AttemptObjects`, and `observation_of`
+reads it.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
 
 NUDGED = labels.PREFIX + "nudged"
-"""Annotation of a job: when its operator was told of its deadline."""
+"""Annotation of a job: the time at which its operator was nudged for its deadline."""
 NODE_LOST = "node_lost"
 """Flag of a run some of whose pods do not end."""
 LATE = 30.0
 """Seconds beyond its grace that a node has to end a pod."""
 ONE_BY_ONE = 12
-"""Objects whose events are asked for one by one; the events of more are picked from those of the namespace.
+"""Number of objects up to which events are asked for object by object; the events of more objects are picked
+from those of the namespace.
 """
 TELLS_FOR_ALL = 3
-"""Members that do not start whose events are asked for: mostly it is the same with all of them."""
+"""Members that do not start whose events are asked for: mostly all have the same trouble."""
 ASKING = (State.QUEUED, State.STARTING, State.UNKNOWN, State.RESTARTING)
 """States in which a look asks why the run goes no further."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptObjects:
-    """What is there of the attempt that a record means. ``job``: its object; ``other``: one that has its name
-    and is not it. ``now``: by the API server's clock. ``workload``: Kueue's; None where nobody has
-    looked.
+    """Objects of the attempt of a record. ``job``: its job object; ``other``: another object of the same
+    name. ``now``: by the API server's clock. ``workload``: Kueue's; None where nobody has looked.
     """
 
     stored: Stored
@@ -94,36 +94,36 @@ class AttemptObjects:
 
     @property
     def overdue(self) -> tuple[Json, ...]:
-        """Pods that are still there though their grace is over (that is what deletionTimestamp says): their
-        node is gone, or something else keeps them.
+        """Pods that are still there though their grace is over (by their deletionTimestamp): their node is
+        gone, or something else keeps them.
         """
         return overdue(self.living, self.now)
 
     @property
     def was_created(self) -> bool:
-        """Whether the job was ever there, by all that is known."""
+        """True when the job was ever there, by all that is known."""
         return self.job is not None or self.record.object_uid is not None
 
     @property
     def ending(self) -> bool:
-        """Whether the job is being deleted."""
+        """True when the job is being deleted."""
         return self.job is not None and "deletionTimestamp" in self.job["metadata"]
 
     @property
     def is_missing(self) -> bool:
-        """Whether the job was there, and is gone, and the record does not say how it ended."""
+        """True when the job was there, and is gone, and the record does not say how it ended."""
         record = self.record
         return self.job is None and self.was_created and record.outcome is None and record.stop is None
 
 
 def overdue(living: Iterable[Json], now: float) -> tuple[Json, ...]:
-    """Those of these pods that should be gone by now."""
+    """The pods that should be gone by now."""
     ends = ((p, from_rfc3339(p["metadata"].get("deletionTimestamp"))) for p in living)
     return tuple(p for p, end in ends if end is not None and now - end > LATE)
 
 
 def read_objects(api: Api, stored: Stored) -> AttemptObjects:
-    """What is there now of the job and its pods."""
+    """Read the job of a record and its pods."""
     record = stored.record
     job = other = None
     try:
@@ -141,14 +141,14 @@ def read_objects(api: Api, stored: Stored) -> AttemptObjects:
 
 
 def reread_pods(api: Api, objects: AttemptObjects) -> AttemptObjects:
-    """The same with its pods as they are now."""
+    """Read the pods of an attempt again, and leave its other objects as they are."""
     record = objects.record
     of_it = labels.selector(record.run, record.attempt, record.generation)
     return replace(objects, pods=tuple(api.list(PODS, labels=of_it)[0]))
 
 
 def end_by_events(events: Iterable[Json]) -> State | None:
-    """How a job ended, by the events of its operator."""
+    """The final state of a job, by the events of its operator; None where they do not tell."""
     ends = {reason: State(word) for engine in ENGINES.values() for reason, word in engine.ENDS.items()}
     states = {ends[e["reason"]] for e in events if e.get("reason") in ends}
     return State.FAILED if State.FAILED in states else next(iter(states), None)
@@ -157,9 +157,9 @@ def end_by_events(events: Iterable[Json]) -> State | None:
 def read_explanations(
     api: Api, objects: AttemptObjects, *, everything: bool = False
 ) -> tuple[AttemptObjects, tuple[str, ...]]:
-    """The same with what explains a wait: the object of its gang, its rivals, and the events of the job and
-    that object; of its pods too, where these say nothing else; ``everything``: and of what is gone. With it,
-    sentences about what may not be read here.
+    """Add the objects that explain a wait: the object of its gang, its rivals, and the events of the job and
+    that object; those of its pods, too, where the pods themselves explain nothing; ``everything``: also those
+    of deleted objects. Returns sentences, too, about objects that may not be read here.
     """
     notes: list[str] = []
     groups = _read_gang(api, objects, notes)
@@ -176,7 +176,7 @@ def read_explanations(
     workload = None
     if objects.job is not None and holding_queue(objects.job) is not None:
         workload = read_place(api, objects.job, notes)
-    found = replace(
+    explained = replace(
         objects,
         groups=tuple(groups),
         queue=queue,
@@ -184,12 +184,12 @@ def read_explanations(
         rivals=tuple(rivals),
         workload=workload,
     )
-    return found, tuple(notes)
+    return explained, tuple(notes)
 
 
 def unexplained_pods(pods: Iterable[Json]) -> list[Json]:
-    """Pods that have a node, and whose containers do not say why they do not start: their events may. Some of
-    them tell for all.
+    """Pods that have a node, and whose containers do not say why they do not start: their events may. A few
+    stand for all.
     """
     return [pod for pod in pods if _is_silent(pod_seen(pod))][:TELLS_FOR_ALL]
 
@@ -231,7 +231,9 @@ def _read_gang(api: Api, objects: AttemptObjects, notes: list[str]) -> list[Json
     except Missing:
         return []
     except Forbidden:
-        notes.append(f"why its gang waits cannot be told: {resource_of(gang).name} may not be read here")
+        notes.append(
+            f"the reason why its gang waits is unknown: {resource_of(gang).name} may not be read here"
+        )
         return []
 
 
@@ -250,7 +252,7 @@ def _read_queue(api: Api, groups: Sequence[Json]) -> Json | None:
 
 
 def _named_gang(objects: AttemptObjects) -> str | None:
-    """The name of the object of its gang, by its members; None: none of them tells."""
+    """The name of the object of its gang, by its members; None: no member has it."""
     gang = GANGS.get(labels.annotation_of(objects.job or {}, labels.GANG) or "none")
     if gang is None or gang.NAMED_BY is None:
         return None
@@ -269,7 +271,7 @@ def list_events(api: Api, uids: Sequence[str], notes: list[str]) -> list[Json]:
         for uid in dict.fromkeys(uids):
             events += api.list(EVENTS, fields=f"involvedObject.uid={uid}")[0]
     except Forbidden:
-        notes.append("events may not be read here, and with them most reasons")
+        notes.append("events may not be read here, so most reasons are unknown")
     return events
 
 
@@ -302,8 +304,8 @@ class Ranked(Protocol):
 
 
 def takes_rank_0(stored: Stored) -> bool:
-    """Whether the operator deletes the pod of rank 0, whose log tells what was achieved, once the run has
-    succeeded: under ``clean_pods: all``, and of elastic gangs, which end with any one worker that succeeds
+    """True when the operator deletes the pod of rank 0, whose log has the result, once the run has succeeded:
+    under ``clean_pods: all``, and for elastic gangs, which end with any worker that succeeds
     (training-operator 1.9.4, pkg/controller.v1/pytorch).
     """
     layout = stored.layout
@@ -311,7 +313,7 @@ def takes_rank_0(stored: Stored) -> bool:
 
 
 def keeps_pods(stored: Stored) -> bool:
-    """Whether the operator deletes no pod of a run that has ended."""
+    """True when the operator deletes no pod of a run that has ended."""
     return not takes_rank_0(stored) and stored.layout.get("policy", {}).get("clean_pods") == "none"
 
 
@@ -327,7 +329,7 @@ def pods_that_go(objects: AttemptObjects) -> frozenset[str]:
 
 
 def matches_record(job: Json, stored: Stored) -> bool:
-    """Whether this object is the job of the attempt that the record means."""
+    """True when this object is the job of the record's attempt."""
     record = stored.record
     if record.object_uid is not None:
         return bool(job["metadata"]["uid"] == record.object_uid)
@@ -335,9 +337,9 @@ def matches_record(job: Json, stored: Stored) -> bool:
 
 
 def is_of_spec(job: Json, record: RunRecord) -> bool:
-    """What a client that comes too late made from a spec which the record has given up is not meant."""
-    said = labels.annotation_of(job, labels.SPEC_HASH)
-    return said is None or said == record.spec_hash
+    """True unless the job was made from another spec than the record's, by a client that came too late."""
+    written = labels.annotation_of(job, labels.SPEC_HASH)
+    return written is None or written == record.spec_hash
 
 
 def observation_of(
@@ -348,7 +350,7 @@ def observation_of(
     tails: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Observation:
-    """What is seen of a run: what its objects say, and what its record knows beyond them."""
+    """The observation of a run, by its objects and its record."""
     record = objects.record
     if objects.overdue:
         notes = (*notes, describe_stuck(objects))
@@ -375,18 +377,18 @@ def observation_of(
     if objects.overdue:
         observed = replace(observed, flags=(*observed.flags, NODE_LOST))
     if record.outcome is not None:
-        # The first word stands: also over a job that a client which came too late has made.
+        # The recorded outcome stands, even over a job that a late client has made.
         outcome = record.outcome
-        said = (*observed.notes, outcome.why) if outcome.why else observed.notes
+        all_notes = (*observed.notes, outcome.why) if outcome.why else observed.notes
         stopped = outcome.state == State.STOPPED
-        return replace(observed, recorded=outcome.state, stopped=stopped, notes=said)
+        return replace(observed, recorded=outcome.state, stopped=stopped, notes=all_notes)
     if observed.stopped and record.stop is not None and (record.stop.timed_out or record.stop.code):
         ended = State.TIMED_OUT if record.stop.timed_out else State.FAILED
         return replace(observed, stopped=False, recorded=ended.value)
     if not objects.was_created and record.stop is None:
         return replace(observed, waiting=NOT_CREATED)
     if objects.is_missing and (end := end_by_events(objects.events)) is not None:
-        notes = ("its job is gone; how it ended is told by an event of its operator",)
+        notes = ("its job is gone; an event of its operator says how it ended",)
         return replace(observed, alive=None, deleted=False, recorded=end.value, notes=notes)
     if objects.job is None:
         return observed
@@ -400,7 +402,7 @@ def observation_of(
 
 
 def describe_stuck(objects: AttemptObjects) -> str:
-    """What keeps an attempt from being gone, and what to do about it."""
+    """The sentence about an attempt that does not go: the objects that remain, and a remedy."""
     record = objects.record
     pods = objects.overdue or objects.living
     if not pods:
@@ -421,15 +423,15 @@ def describe_lasting_pods(members: str, pods: Sequence[Json]) -> str:
 
 
 def nudged_at(job: Json) -> float | None:
-    """When the operator of a job was last told of its deadline."""
-    said = labels.annotation_of(job, NUDGED)
-    return from_rfc3339(said) if said else None
+    """The time at which the operator of a job was last nudged; None: never."""
+    written = labels.annotation_of(job, NUDGED)
+    return from_rfc3339(written) if written else None
 
 
 NOT_CREATED = "its job is not created yet; if no client is starting it any more, run it again under its key"
 
 
-# Finding.
+# Search.
 
 
 def find_record(api: Api, run: str) -> Stored:
@@ -477,13 +479,13 @@ def _is_label(text: str) -> bool:
 
 
 def _records(api: Api, selector: str) -> list[Stored]:
-    """Those of these records that can be read."""
+    """The records that can be read."""
     bodies = api.list(CONFIGMAPS, labels=selector)[0]
     return [*parse_records(bodies)]
 
 
 def parse_records(bodies: Iterable[Json]) -> Iterator[Stored]:
-    """Records out of ConfigMaps; one that is damaged is no reason not to see the others."""
+    """Records out of ConfigMaps; damaged ones are left out."""
     for body in bodies:
         try:
             yield records.parse(body)

@@ -1,4 +1,4 @@
-"""Who else manages a job that another tool made: who would make it anew, or change it back. Values in, values
+"""Managers of a job that another tool made, which would make it anew or change it back. Values in, values
 out.
 """
 
@@ -16,30 +16,30 @@ Json = Mapping[str, Any]
 
 
 def managers(job: Json) -> tuple[str, ...]:
-    """A sentence for each who has a say in this job."""
+    """A sentence for each manager of this job."""
     return tuple(_managers(job))
 
 
 def queue_of(job: Json) -> str | None:
-    """The queue of Kueue in which a job says that it is; None: it names none."""
+    """The queue of Kueue that a job names; None: it names no queue."""
     return labels.label_of(job, QUEUE) or labels.annotation_of(job, QUEUE)
 
 
 def holding_queue(job: Json) -> str | None:
-    """The queue of Kueue that decides when a suspended job runs; None: it is in none, or a person has
+    """The queue of Kueue that decides when a suspended job runs; None: it is in no queue, or a person has
     suspended it.
     """
     return None if labels.annotation_of(job, labels.SUSPENDED_BY) else queue_of(job)
 
 
 def is_sent_away(job: Json) -> bool:
-    """Whether it names Kueue as its manager, which is to run it on another cluster."""
+    """True when it names Kueue as its manager, which is to run it on another cluster."""
     engine = engine_of_object(job)
     return engine is not None and engine.managed_by(job) == MULTIKUEUE
 
 
 def runs_elsewhere(job: Json) -> bool:
-    """Whether Kueue runs it on another cluster, once its queue lets it go on."""
+    """True when Kueue runs it on another cluster, once its queue admits it."""
     return queue_of(job) is not None and is_sent_away(job)
 
 

@@ -1,16 +1,29 @@
-"""Objects of a cluster in the words of an observation (`allaboard.runs.observation.Objects`). Whatever is
-missing or of the wrong kind is left out: nothing here raises, whoever wrote the objects. Values in, values
-out.
+"""Reader of a cluster's objects, into the values of an observation (`allaboard.runs.observation.Objects`).
+Fields that are missing or of the wrong kind are left out: nothing here raises. Values in, values out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from allaboard.backends.kubernetes.client.values import (
+    MOST_ITEMS,
+    Json,
+    as_text,
+    at,
+    dicts,
+    is_scalar,
+    mapping,
+    moment,
+    text,
+    texts,
+    whole,
+)
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.engines import Engine
+from allaboard.job.helper import as_start_error
 from allaboard.runs.observation import (
     Condition,
     ContainerSeen,
@@ -22,17 +35,11 @@ from allaboard.runs.observation import (
     Refused,
     Try,
 )
-from allaboard.text.units import from_rfc3339
 
-Json = Mapping[str, Any]
-LONGEST = 4096
-"""Characters of a text that are kept."""
 MOST_FACTS, DEEPEST = 600, 14
 """Scalars of one object that are kept, and how deep they may lie."""
 MOST_KNOWN = 4096
-"""Pods of which is remembered what was read."""
-MOST_ITEMS = 2000
-"""Objects of one kind that are looked at; of events five times as many."""
+"""Pods whose values are kept between looks."""
 TRAINS = frozenset({"pytorch", "tensorflow", "xgboost", "paddle", "jax", "mpi", "mxnet", "node", "trainer"})
 """Containers that train, by the names that operators give them."""
 
@@ -52,7 +59,7 @@ def objects_of(
     engine: Engine | None = None,
     by_member: bool = False,
 ) -> Objects:
-    """``by_member``: pods are called as the members that they are, else by their own names."""
+    """Read all objects. ``by_member``: pods have the names of their members, else their own."""
     return Objects(
         now=now,
         job=object_seen(job) if isinstance(job, Mapping) else None,
@@ -67,86 +74,18 @@ def objects_of(
     )
 
 
-# --- hostile values ----------------------------------------------------------------------------------------
-
-
-def dicts(value: Any, most: int = MOST_ITEMS) -> list[Json]:
-    """The mappings of a list, or of a List object."""
-    if value is None:
-        return []
-    if isinstance(value, Mapping):
-        value = value.get("items")
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return []
-    return [item for item in value[:most] if type(item) is dict or isinstance(item, Mapping)]
-
-
-_NOTHING: Json = {}
-
-
-def mapping(value: Any) -> Json:
-    """A mapping; an empty one in the place of anything else."""
-    return value if type(value) is dict or isinstance(value, Mapping) else _NOTHING
-
-
-def at(value: Any, *path: str) -> Any:
-    """What lies at a path of mappings; None where it is not there."""
-    for key in path:
-        if type(value) is not dict and not isinstance(value, Mapping):
-            return None
-        value = value.get(key)
-    return value
-
-
-def text(value: Any) -> str:
-    return value[:LONGEST] if isinstance(value, str) else ""
-
-
-def whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 31 else None
-
-
-def moment(value: Any) -> float | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        return from_rfc3339(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def texts(value: Any) -> dict[str, str]:
-    """The scalars of a mapping as text."""
-    if not isinstance(value, Mapping):
-        return {}
-    pairs = list(value.items())[:MOST_FACTS]
-    return {str(k)[:300]: _scalar(v) for k, v in pairs if _is_scalar(v)}
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool)
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int) and abs(value) > 1 << 63:
-        return ""
-    return str(value)[:LONGEST]
-
-
 def _facts(value: Any, path: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    facts: dict[str, str] = {}
     for name, scalar in _leaves(value, path, 0):
-        if len(found) >= MOST_FACTS:
+        if len(facts) >= MOST_FACTS:
             break
-        found[name] = scalar
-    return found
+        facts[name] = scalar
+    return facts
 
 
 def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
-    if _is_scalar(value):
-        yield path, _scalar(value)
+    if is_scalar(value):
+        yield path, as_text(value)
     elif depth > DEEPEST:
         return
     elif isinstance(value, Mapping):
@@ -159,7 +98,7 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 class Lazily(Mapping[str, str]):
-    """What a large part of an object says, read when somebody asks: most looks ask for none of it."""
+    """Texts of a large part of an object, read on first use: most looks need none of them."""
 
     __slots__ = ("_read", "_known")
 
@@ -202,20 +141,20 @@ def _conditions(value: Any) -> tuple[Condition, ...]:
 
 
 def _objects(value: Any) -> tuple[ObjectSeen, ...] | None:
-    return None if value is None else tuple(object_seen(one) for one in dicts(value))
+    return None if value is None else tuple(object_seen(body) for body in dicts(value))
 
 
-def object_seen(thing: Json) -> ObjectSeen:
-    metadata = mapping(thing.get("metadata"))
+def object_seen(body: Json) -> ObjectSeen:
+    metadata = mapping(body.get("metadata"))
 
     def parts() -> dict[str, str]:
-        return _facts({"spec": thing.get("spec"), "status": _without_conditions(thing.get("status"))})
+        return _facts({"spec": body.get("spec"), "status": _without_conditions(body.get("status"))})
 
     return ObjectSeen(
-        kind=text(thing.get("kind")),
+        kind=text(body.get("kind")),
         name=text(at(metadata, "name")),
         created=moment(at(metadata, "creationTimestamp")),
-        conditions=_conditions(at(thing, "status", "conditions")),
+        conditions=_conditions(at(body, "status", "conditions")),
         labels=Lazily(lambda: _labels(metadata)),
         facts=Lazily(parts),
     )
@@ -240,12 +179,12 @@ def _pod(pod: Json, engine: Engine | None, by_member: bool) -> PodSeen:
 
 
 _KNOWN: dict[tuple[int, str, str | None], tuple[Json, str, PodSeen]] = {}
-"""What was read of a pod that is still the same object, and the same version of it."""
+"""(id of a pod's object, ...) -> the object, its version, and the value that was read from it."""
 
 
 def pod_seen(pod: Json, trains: str = "", member: str | None = None) -> PodSeen:
-    """``trains``: the name of the container that trains; ``member``: what the pod is called, too. A pod that
-    has not changed is read once: the watch hands out the same object at every look.
+    """Read a pod. ``trains``: the name of the container that trains; ``member``: the member's name. A pod
+    that has not changed is read once: the watch hands out the same object at every look.
     """
     version = text(mapping(pod.get("metadata")).get("resourceVersion"))
     key = (id(pod), trains, member)
@@ -305,22 +244,22 @@ def _member(pod: Json, engine: Engine | None) -> str | None:
 
 
 def _containers(spec: Json, status: Json, trains: str) -> Iterator[ContainerSeen]:
-    """Those of the spec that have no status yet included, the init containers first."""
-    inits, told = _named(spec.get("initContainers")), _named(status.get("initContainerStatuses"))
-    for name in {**inits, **told}:
-        stays = inits.get(name, _NOTHING).get("restartPolicy") == "Always"
+    """All containers, also those of the spec without a status, the init containers first."""
+    inits, init_statuses = _named(spec.get("initContainers")), _named(status.get("initContainerStatuses"))
+    for name in {**inits, **init_statuses}:
+        stays = mapping(inits.get(name)).get("restartPolicy") == "Always"
         role = "sidecar" if stays else "init"
-        yield _container(name, role, told.get(name, _NOTHING), inits.get(name, _NOTHING))
-    mains, said = _named(spec.get("containers")), _named(status.get("containerStatuses"))
-    names = [*{**mains, **said}]
+        yield _container(name, role, mapping(init_statuses.get(name)), mapping(inits.get(name)))
+    mains, statuses = _named(spec.get("containers")), _named(status.get("containerStatuses"))
+    names = [*{**mains, **statuses}]
     main = trains if trains in names else next((n for n in names if n in TRAINS), next(iter(names), None))
     for name in names:
         role = "main" if name == main else "sidecar"
-        yield _container(name, role, said.get(name, _NOTHING), mains.get(name, _NOTHING))
+        yield _container(name, role, mapping(statuses.get(name)), mapping(mains.get(name)))
 
 
 def _named(containers: Any) -> dict[str, Json]:
-    return {text(one.get("name")): one for one in dicts(containers, 50)}
+    return {text(container.get("name")): container for container in dicts(containers, 50)}
 
 
 def _container(name: str, role: str, status: Json, spec: Json) -> ContainerSeen:
@@ -338,20 +277,21 @@ def _container(name: str, role: str, status: Json, spec: Json) -> ContainerSeen:
 
 def _try(state: Json, id: str) -> Try:
     for word in ("terminated", "running", "waiting"):
-        if isinstance(one := state.get(word), Mapping):
-            return _tried(word, one, id if word == "running" else "")
+        if isinstance(details := state.get(word), Mapping):
+            return _tried(word, details, id if word == "running" else "")
     return Try()
 
 
-def _tried(word: str, one: Json, id: str = "") -> Try:
+def _tried(word: str, details: Json, id: str = "") -> Try:
+    details = as_start_error(details)
     return Try(
         word,
-        text(one.get("reason")),
-        text(one.get("message")),
-        whole(one.get("exitCode")),
-        moment(one.get("startedAt")),
-        moment(one.get("finishedAt")),
-        id or text(one.get("containerID")),
+        text(details.get("reason")),
+        text(details.get("message")),
+        whole(details.get("exitCode")),
+        moment(details.get("startedAt")),
+        moment(details.get("finishedAt")),
+        id or text(details.get("containerID")),
     )
 
 
@@ -372,7 +312,7 @@ def _node(node: Json) -> NodeSeen:
 
 
 def from_nodes(nodes: Iterable[Node] | None) -> tuple[NodeSeen, ...] | None:
-    """The same of nodes that were read for the places on them; they have told no conditions."""
+    """Read nodes that were listed for the places on them; they have no conditions."""
     if nodes is None:
         return None
     return tuple(
@@ -412,7 +352,7 @@ def event_seen(event: Json) -> EventSeen:
 
 
 def latest(objects: Objects) -> float | None:
-    """The newest time that any of these objects tells: when they were looked at, or soon before."""
+    """The newest time in these objects: they were read then, or soon after."""
     return max(_times(objects), default=None)
 
 
@@ -423,12 +363,16 @@ def _times(objects: Objects) -> Iterator[float]:
         *(objects.workloads or ()),
         *(objects.queues or ()),
     )
-    for thing in things:
-        yield from (t for t in (thing.created, *(c.since for c in thing.conditions)) if t is not None)
+    for seen in things:
+        yield from (t for t in (seen.created, *(c.since for c in seen.conditions)) if t is not None)
     for pod in objects.pods:
         every = [pod.created, *(c.since for c in pod.conditions)]
         every += [
-            t for c in pod.containers for one in (c.now, c.last) if one for t in (one.started, one.ended)
+            t
+            for c in pod.containers
+            for shown in (c.now, c.last)
+            if shown
+            for t in (shown.started, shown.ended)
         ]
         yield from (t for t in every if t is not None)
     yield from (e.time for e in objects.events if e.time is not None)

@@ -1,23 +1,23 @@
-"""Objects made meaning: a job object, its pods, its events and its gang become one `Observation`. Values in,
-values out; the time is that of the API server.
+"""Observation of a job object, its pods, its events and its gang. Values in, values out; the time is that of
+the API server.
 
-What an object no longer shows is not made up. A follower may hand in what it saw before (`Memory`): the times
-of phases, and how members ended whose pods are gone. Without it, what is lost is None.
+A field that no object shows any more is None, unless a follower hands in its memory of earlier looks
+(`Memory`): the times of phases, and the ends of members whose pods are gone.
 
-Each phase has its own clock, which begins where the one before ended:
+Each phase has its own clock, which begins at the end of the phase before:
 
-admitted      the job (or its resume) -> the first pod of it. Of one in a queue of Kueue: the seconds in its
-              queue, those before it was taken back included, which its clock does not count
+admitted      the job (or its resume) -> its first pod. In a queue of Kueue: the seconds in the queue, those
+              before the job was taken back included, which its clock does not count
 scheduled     -> as many members as start together have a node
 image         -> their containers that train have started: images, volumes and init containers are there
-rendezvous    always None: no object tells it, and no line that rank 0 can be counted on to write
+rendezvous    always None: no object shows it, and rank 0 need not write a line about it
 first_step    -> the first line of rank 0 that reports progress; None where its log is not read
 training      -> the end
 
-On one machine the connections to the rendezvous port are seen; those of pods are not. torchrun tells that
-its rendezvous is complete at a log level that is off by default, and the first line of progress tells that
-the members have met, but not when: it may be minutes later. So the clock of the first step begins with
-the start of the members here, and a limit of the rendezvous is warned of (`allaboard.render.manifests`).
+On one machine the connections to the rendezvous port are seen; those of pods are not. torchrun logs the end
+of its rendezvous at a level that is off by default, and the first line of progress proves that the members
+have met, but may come minutes later. So the clock of the first step begins with the start of the members
+here, and a limit of the rendezvous gives a warning (`allaboard.render.manifests`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from allaboard.backends.kubernetes.client.values import at
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
 from allaboard.backends.kubernetes.observe.objects import (
-    at,
     event_seen,
     from_nodes,
     object_seen,
@@ -65,6 +65,7 @@ from allaboard.runs.observation import (
     PHASES,
     Condition,
     ContainerSeen,
+    Doubt,
     Event,
     EventSeen,
     MemberSeen,
@@ -88,13 +89,14 @@ PODS_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class ProgressState:
-    """What rank 0's report lines came to. ``first``: the time of the first line of progress in this
-    attempt.
+    """State of rank 0's reports. ``first``: the time of the first line of progress in this attempt;
+    ``doubts``: about its success, by the logs at its end.
     """
 
     progress: Progress = field(default_factory=Progress)
     flags: tuple[str, ...] = ()
     first: float | None = None
+    doubts: tuple[Doubt, ...] = ()
 
 
 def apply_reports(
@@ -104,8 +106,9 @@ def apply_reports(
     own: str | None = None,
     reader: ProgressReader | None = None,
 ) -> ProgressState:
-    """The same after more lines of one try of rank 0, each with its time; ``now`` for those without.
-    ``own``: the folder of the run's checkpoints; ``reader``: of that try, None: of one that begins here.
+    """The state after more lines of one try of rank 0, each with its time; ``now`` is the time of lines
+    without. ``own``: the folder of the run's checkpoints; ``reader``: of that try, None: of one that begins
+    here.
     """
     reader = reader or ProgressReader()
     progress, flags, first = before.progress, dict.fromkeys(before.flags, ""), before.first
@@ -114,19 +117,18 @@ def apply_reports(
         progress = add_report(progress, report, now if when is None else when, own)
         if report.kind == "progress" and first is None:
             first = now if when is None else when
-    return ProgressState(progress, tuple(flags), first)
+    return replace(before, progress=progress, flags=tuple(flags), first=first)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What was seen of an attempt before and may not be there any more. ``since``: when its clocks began;
-    ``held``: whether a queue held it back at the last look, ``resumed``: when its operator last let it go on
-    then; ``waited``: seconds that it was in its queue before ``since``, each time until its members were
-    made; ``taken``: when its operator took it up (its startTime);
-    ``admitted`` to ``started``: when these phases ended; ``begun``: that the members have started, also where
-    nobody can tell when any more; ``members``: each as it was last seen with a pod;
-    ``pods``: member -> uid of its pod -> restarts of that pod's containers; ``earlier``: restarts before
-    those, and before the last resume.
+    """Memory of earlier looks at an attempt, whose objects may be gone. ``since``: the time at which its
+    clocks began; ``held``: a queue held it back at the last look, ``resumed``: the time at which its operator
+    had last resumed it then; ``waited``: seconds that it was in its queue before ``since``, each time until
+    its members were made; ``taken``: the time at which its operator took it up (its startTime); ``admitted``
+    to ``started``: the ends of these phases; ``begun``: the members have started, even where the time is
+    unknown; ``members``: each as it was last seen with a pod; ``pods``: member -> uid of its pod -> restarts
+    of that pod's containers; ``earlier``: restarts before those, and before the last resume.
     """
 
     since: float | None = None
@@ -164,8 +166,8 @@ class Memory:
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
         fields = MemberSeen.__dataclass_fields__
         known["members"] = {
-            name: MemberSeen(**{k: v for k, v in one.items() if k in fields})
-            for name, one in data.get("members", {}).items()
+            name: MemberSeen(**{k: v for k, v in values.items() if k in fields})
+            for name, values in data.get("members", {}).items()
         }
         return cls(**known)
 
@@ -189,13 +191,12 @@ def observation(
     notes: tuple[str, ...] = (),
     tails: Mapping[str, str] | None = None,
 ) -> Observation:
-    """What is seen of the attempt that a record means. ``job``: its object, None when it is not there;
-    ``submitted``: whether it is known to have been there once; ``pods``: those of the attempt; ``events``: of
+    """The observation of the attempt of a record. ``job``: its object, None when it is not there;
+    ``submitted``: it is known to have been there once; ``pods``: those of the attempt; ``events``: those of
     the job, its pods and its gang; ``groups``: the objects of its gang; ``rivals``: pods of other runs;
-    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``queue``: that of the
-    gang scheduler; ``layout``: what the job
-    was made from, for who its members are when it is gone; ``report``: None when rank 0's log is not read;
-    ``memory``: of `remembered`, this look included.
+    ``nodes``: None when they are not known; ``workload``: Kueue's, as in `_held`; ``queue``: that of the gang
+    scheduler; ``layout``: the layout of the job, which names the members when the job is gone; ``report``:
+    None when rank 0's log is not read; ``memory``: of `remembered`, this look included.
     """
     engine = _engine(record, job, layout)
     gone = layout.name if layout is not None else ""
@@ -256,7 +257,7 @@ def of_object(
     workload: WorkloadSeen | None = None,
     tails: Mapping[str, str] | None = None,
 ) -> Observation:
-    """What is seen of a job that another tool made: it has no record, and its run is its name. Raises
+    """The observation of a job that another tool made: it has no record, and its run is its name. Raises
     KeyError for a kind that no engine knows.
     """
     engine = engine_of_object(job)
@@ -279,9 +280,9 @@ def _objects(
     workload: WorkloadSeen | None,
     now: float,
 ) -> Objects:
-    """The objects in the words of the rules; members' pods are called as the members."""
+    """The objects as values for the rules; pods have the names of their members."""
     workloads = None if workload is None else [*([workload.body] if workload.body is not None else ())]
-    found = objects_of(
+    objects = objects_of(
         now=now,
         job=job,
         pods=[*_by_member(engine, pods).values()],
@@ -291,13 +292,11 @@ def _objects(
         engine=engine,
         by_member=True,
     )
-    return replace(found, nodes=from_nodes(nodes))
+    return replace(objects, nodes=from_nodes(nodes))
 
 
 def _engine(record: RunRecord, job: Json | None, layout: Layout | None) -> Engine:
-    """The engine of the object that is there, else of what it was made from: a job may leave its engine to
-    the place.
-    """
+    """The engine of the job object, else that of its layout or record: a job file may name no engine."""
     engine = engine_of_object(job) if job is not None else None
     if engine is None and layout is not None:
         engine = ENGINES.get(layout.engine)
@@ -323,9 +322,9 @@ def _of_job(
     queue: Json | None = None,
 ) -> Observation:
     """``gone``: the name of a job that is not there any more."""
-    read = engine.read(job, pods)
-    told = [event_seen(event) for event in events]
-    refused = refusal(told)
+    read = _read_job(engine, job, pods).seen
+    seen_events = [event_seen(event) for event in events]
+    refused = refusal(seen_events)
     body = workload.body if workload is not None else None
     known = memory if memory is not None else remembered(Memory(), job, pods, engine, body)
     members = tuple(_with_memory(member, known) for member in read.members)
@@ -333,10 +332,10 @@ def _of_job(
     gang_view, waiting, obstacle = None, None, None
     elsewhere = job is not None and runs_elsewhere(job) and not read.suspended
     if elsewhere:
-        # No pod of it is here, and that says nothing.
+        # No pod of it is here, and that means nothing.
         members = tuple(replace(m, phase="unknown") if m.phase in _NOT_HERE else m for m in members)
     elif job is not None and not ended and not read.suspended:
-        gang_view = _read_gang(engine, job, read, pods, told, groups, now, rivals, queue)
+        gang_view = _read_gang(engine, job, read, pods, seen_events, groups, now, rivals, queue)
         waiting = _waiting(job, gang_view, refused)
         obstacle = _obstacle(engine, job, read, gang_view, pods, nodes)
     flags = list(report.flags) if report is not None else []
@@ -371,21 +370,22 @@ def _of_job(
             report,
             read.finished if ended else now,
             on=not ended and job is not None,
-            # Of one that is just being taken back, too: what its members came to is over.
+            # A job that is just being taken back counts, too: its members' phases are over.
             elsewhere=elsewhere or held is not None,
         ),
         queued_before=known.waited,
         elsewhere=elsewhere,
         progress=_progress(job, report),
+        doubts=report.doubts if report is not None else (),
         flags=tuple(flags),
         notes=(sent_away(body),) if elsewhere else (),
-        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, told))),
+        events=tuple(in_order(_to_events(engine, str(metadata.get("name", gone)), pods, seen_events))),
     )
 
 
 def _conditions(job: Json | None, read: JobSeen) -> tuple[Condition, ...]:
-    """Those of the job. One that its queue has let go on is suspended no more, though its operator has not
-    said so yet.
+    """The conditions of the job. A job that its queue has admitted is not suspended any more, even if its
+    operator has not updated the status yet.
     """
     if job is None or read.suspended or holding_queue(job) is None:
         return read.conditions
@@ -393,19 +393,19 @@ def _conditions(job: Json | None, read: JobSeen) -> tuple[Condition, ...]:
 
 
 def _progress(job: Json | None, report: ProgressState | None) -> Progress:
-    """What rank 0 reported; where it reports no steps, what the job object itself says of them."""
+    """The reports of rank 0; where it reports no steps, those of the job object's status."""
     own = report.progress if report is not None else Progress()
     if own.step is not None or own.result is not None:
         return own
-    told = progress_of_trainer(((job or {}).get("status") or {}).get("trainerStatus"))
-    if told is None:
+    by_trainer = progress_of_trainer(((job or {}).get("status") or {}).get("trainerStatus"))
+    if by_trainer is None:
         return own
     return replace(
         own,
-        step=told.step,
-        total=told.total,
-        heartbeat=own.heartbeat or told.heartbeat,
-        metrics={**told.metrics, **own.metrics},
+        step=by_trainer.step,
+        total=by_trainer.total,
+        heartbeat=own.heartbeat or by_trainer.heartbeat,
+        metrics={**by_trainer.metrics, **own.metrics},
     )
 
 
@@ -423,25 +423,27 @@ def _with_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
 
 
 def _seen_member_memory(member: MemberSeen, memory: Memory) -> MemberSeen:
-    """For the memory: one that is made anew ended as it did, for as long as it has not begun again."""
+    """The member for the memory: a member that is made anew keeps its end until it has started again."""
     return replace(_with_memory(member, memory), restarts=member.restarts)
 
 
 def _stop(metadata: Mapping[str, Any]) -> Stop | None:
-    """What is taking the job away, as its object says."""
+    """The stop of a job that is being deleted, by its annotations; None: it is not being deleted."""
     deleted = from_rfc3339(metadata.get("deletionTimestamp"))
-    said = metadata.get("annotations") or {}
+    annotations = metadata.get("annotations") or {}
     if deleted is None:
         return None
-    by = said.get(labels.STOPPED_BY) or "somebody"
-    return Stop(str(by), str(said.get(labels.STOP_REASON) or "the job object is being deleted"), deleted)
+    by = annotations.get(labels.STOPPED_BY) or "somebody"
+    return Stop(
+        str(by), str(annotations.get(labels.STOP_REASON) or "the job object is being deleted"), deleted
+    )
 
 
 def _without_job(
     seen: Observation, record: RunRecord, pods: Sequence[Json], submitted: bool, now: float
 ) -> Observation:
-    """The job is not there. It was stopped, it ended and was cleared away, a person deleted it, or it was
-    never made.
+    """The observation of a missing job: it was stopped, it ended and was cleared away, a person deleted it,
+    or it was never made.
     """
     living = not all(map(is_over, pods))
     if record.outcome is not None:
@@ -456,8 +458,8 @@ def _without_job(
         return replace(seen, stop=Stop("somebody", "the job object was deleted", now))
     if (record.spec.get("policy") or {}).get("ttl") is not None:
         # Its ttl may have removed it in the moment between its end and our look.
-        words = "the job is gone, by its ttl or by somebody's hand, and how it ended was not seen"
-        return replace(seen, alive=False, notes=(*seen.notes, words))
+        note = "the job is gone: its ttl is over or somebody deleted it; nobody saw how it ended"
+        return replace(seen, alive=False, notes=(*seen.notes, note))
     return replace(seen, deleted=True, notes=(*seen.notes, "somebody deleted the job object"))
 
 
@@ -465,8 +467,8 @@ def _without_job(
 
 
 def _held(job: Json, workload: WorkloadSeen | None, now: float) -> Held | None:
-    """Why the queue of a suspended job holds it back; None: no queue does. ``workload``: None where nobody
-    has looked.
+    """The reason for which a queue holds a suspended job back; None: no queue does. ``workload``: None where
+    nobody has looked.
     """
     queue = holding_queue(job)
     if queue is None:
@@ -491,7 +493,7 @@ def _read_gang(
     for pod in rivals:
         others.setdefault(labels.label_of(pod, labels.RUN) or "", []).append(pod_seen(pod))
     return GangView(
-        needed=engine.needed(job),
+        needed=_read_job(engine, job, pods).needed,
         total=read.total,
         now=now,
         pods=_newest(_seen(engine, pods)),
@@ -528,12 +530,46 @@ def _obstacle(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _JobRead:
+    """A job as its engine reads it. ``needed``: members that start together, 0 for a job that is gone."""
+
+    job: Json | None
+    pods: tuple[Json, ...]
+    seen: JobSeen
+    needed: int
+
+
+_READ: dict[tuple[str, tuple[tuple[int, str], ...]], _JobRead] = {}
+"""The last few jobs that were read."""
+_MOST_READ = 64
+"""Jobs: one look reads its job several times, and several threads look at the same time."""
+
+
+def _read_job(engine: Engine, job: Json | None, pods: Sequence[Json]) -> _JobRead:
+    """Read a job and its pods. What is the same object of the same version is read once by a look."""
+    bodies = () if job is None else (job, *pods)
+    key = (engine.NAME, tuple((id(body), _version(body)) for body in bodies))
+    if (known := _READ.get(key)) is not None:
+        return known
+    read = _JobRead(job, tuple(pods), engine.read(job, pods), 0 if job is None else engine.needed(job))
+    if bodies and all(version for _, version in key[1]):
+        if len(_READ) >= _MOST_READ:
+            _READ.clear()
+        _READ[key] = read
+    return read
+
+
+def _version(body: Json) -> str:
+    return str((body.get("metadata") or {}).get("resourceVersion") or "")
+
+
 def _seen(engine: Engine, pods: Sequence[Json]) -> list[PodSeen]:
     return [pod_seen(pod, engine.CONTAINER, engine.member_of(pod)) for pod in pods]
 
 
 def _by_member(engine: Engine, pods: Sequence[Json]) -> dict[str, Json]:
-    """Each member's pod: the newest, where an old one is still ending."""
+    """Member -> its pod: the newest, where an old one is still ending."""
     every = zip(_seen(engine, pods), pods, strict=True)
     ordered = sorted(every, key=lambda pair: _newest_last(pair[0]))
     return {seen.member: pod for seen, pod in ordered if seen.member is not None}
@@ -548,7 +584,7 @@ def _newest_last(pod: PodSeen) -> tuple[bool, float]:
 
 
 def _waiting(job: Json, gang_view: GangView, refused: str | None) -> str | None:
-    """Why it does not start, in one sentence: what keeps pods from being made, then who holds the gang."""
+    """The reason why it does not start, in a sentence: a refusal of its pods, else the state of its gang."""
     if len(gang_view.pods) < gang_view.needed and refused is not None:
         of = counted(gang_view.total, "member")
         return f"{gang_view.total - len(gang_view.pods)} of {of} cannot be made: {refused}"
@@ -558,7 +594,7 @@ def _waiting(job: Json, gang_view: GangView, refused: str | None) -> str | None:
 
 
 def _held_by(job: Json, gang_view: GangView, waiting: str | None, refused: str | None) -> str | None:
-    """The code of what keeps it from starting, where that is more than a moment of every start."""
+    """The code of the obstacle to its start; None for a wait that every start has."""
     at = gang_places(gang_view)
     gang = GANGS.get(labels.annotation_of(job, labels.GANG) or "none")
     is_gang = gang is not None and is_gang_scheduler(gang)
@@ -591,7 +627,8 @@ def remembered(
     engine = engine or (engine_of_object(job) if job is not None else None)
     if engine is None:
         return memory
-    read, seen = engine.read(job, pods), _seen(engine, pods)
+    job_read, seen = _read_job(engine, job, pods), _seen(engine, pods)
+    read = job_read.seen
     since, held = _since(memory, job, read, workload), is_held(job, read)
     if since is not None and since != memory.since:
         # Created, resumed, or taken back by its queue: its clocks begin anew, and pods that are made again
@@ -602,15 +639,15 @@ def remembered(
         waited = _waited(memory, since) if job is not None and holding_queue(job) is not None else 0.0
         earlier = memory.before(anew)
         memory = Memory(since=since, waited=waited, members=memory.members, earlier=earlier)
-    told = any(c.type == "Suspended" and c.status == "True" for c in read.conditions)
-    waits = held and (told or memory.admitted is None)
+    says_suspended = any(c.type == "Suspended" and c.status == "True" for c in read.conditions)
+    waits = held and (says_suspended or memory.admitted is None)
     memory = replace(memory, held=waits, resumed=_resumed(read))
     if read.suspended and not read.finished:
         return memory
     # A pass of the operator that does not know yet that the job has ended may make pods anew.
     seen = [pod for pod in seen if not _is_late(memory, pod, read.finished)]
     named = _newest(seen)
-    needed = engine.needed(job) if job is not None else len(named)
+    needed = job_read.needed if job is not None else len(named)
     own = [pod for pod in named.values() if _created(pod) >= (memory.since or 0.0)]
     elsewhere = job is not None and runs_elsewhere(job)
     admitted = read.started if elsewhere else _nth([_created(pod) for pod in own], 1)
@@ -632,8 +669,8 @@ def remembered(
 
 
 def _restarts(memory: Memory, pods: Sequence[PodSeen]) -> dict[str, Any]:
-    """``pods`` and ``earlier`` of the memory after one more look. Of a member that is made anew again and
-    again the pods seen long ago are kept as a number.
+    """``pods`` and ``earlier`` of the memory after one more look. A member that is made anew again and again
+    keeps its oldest pods as a number.
     """
     restarts = {name: dict(tries) for name, tries in memory.pods.items()}
     earlier = dict(memory.earlier)
@@ -652,7 +689,7 @@ def _restarts(memory: Memory, pods: Sequence[PodSeen]) -> dict[str, Any]:
 
 
 def _is_late(memory: Memory, pod: PodSeen, finished: float | None) -> bool:
-    """Whether a pod was made after the end, or, as far as whole seconds tell, in place of another with it."""
+    """True when a pod was made after the end, or in the second of the end in place of another pod."""
     if finished is None or _created(pod) < finished:
         return False
     others = {*memory.pods.get(pod.member or "", {})} - {pod.uid}
@@ -660,8 +697,8 @@ def _is_late(memory: Memory, pod: PodSeen, finished: float | None) -> bool:
 
 
 def _since(memory: Memory, job: Json | None, read: JobSeen, workload: Json | None) -> float | None:
-    """When the clocks began: with the job, or with its last resume; of one in a queue of Kueue, when it came
-    into it, or was taken back into it. None: nobody saw that.
+    """The time at which the clocks began: with the job, or with its last resume; in a queue of Kueue, with
+    its arrival or its return. None: nobody saw that.
     """
     resumed = _resumed(read)
     created = from_rfc3339(((job or {}).get("metadata") or {}).get("creationTimestamp"))
@@ -685,20 +722,20 @@ def _resumed(read: JobSeen) -> float | None:
 
 
 def _waited(memory: Memory, until: float) -> float:
-    """Seconds that it was in its queue before it came into it at this time."""
+    """Seconds that it had been in its queue before it came into it at this time."""
     if memory.since is None:
         return memory.waited
     return memory.waited + max(0.0, (until if memory.admitted is None else memory.admitted) - memory.since)
 
 
 def is_held(job: Json | None, read: JobSeen) -> bool:
-    """Whether a queue holds this job back, as far as the job itself tells: also while its operator has not
-    said yet that it goes on.
+    """True when a queue holds this job back, as far as the job object shows: also while its operator has not
+    updated the status yet.
     """
     if job is None or holding_queue(job) is None or read.finished:
         return False
-    told = any(c.type == "Suspended" and c.status == "True" for c in read.conditions)
-    return read.suspended or told
+    says_suspended = any(c.type == "Suspended" and c.status == "True" for c in read.conditions)
+    return read.suspended or says_suspended
 
 
 def _created(pod: PodSeen) -> float:
@@ -711,26 +748,28 @@ def _placed(pod: PodSeen) -> float | None:
 
 
 def _first_start(engine: Engine, pod: PodSeen) -> float | None:
-    """When the container that trains started first; a pod shows its last two starts alone."""
+    """The first start of the container that trains; None where a pod, which shows only its last two starts,
+    has lost it.
+    """
     main = _trains(engine, pod)
     if main.restarts > 1:
         return None
-    tries = [one for one in (main.last, main.now) if one is not None and one.reason not in NOT_STARTED]
-    return next((one.started for one in tries if one.started is not None), None)
+    tries = [t for t in (main.last, main.now) if t is not None and t.reason not in NOT_STARTED]
+    return next((t.started for t in tries if t.started is not None), None)
 
 
 def _has_started(engine: Engine, pod: PodSeen) -> bool:
     main = _trains(engine, pod)
     if main.now.state == "running":
         return True
-    ended = [one for one in (main.now, main.last) if one is not None and one.state == "terminated"]
+    ended = [t for t in (main.now, main.last) if t is not None and t.state == "terminated"]
     if ended:
-        return any(one.reason not in NOT_STARTED for one in ended)
+        return any(t.reason not in NOT_STARTED for t in ended)
     return main.restarts > 0
 
 
 def _trains(engine: Engine, pod: PodSeen) -> ContainerSeen:
-    """The container that trains; one of which nothing is known where there is none."""
+    """The container that trains; an empty one where there is none."""
     named = (c for c in pod.containers if c.name == engine.CONTAINER and c.role in ("main", "sidecar"))
     return next(named, ContainerSeen(engine.CONTAINER))
 
@@ -747,8 +786,8 @@ def _first(earlier: float | None, now: float | None) -> float | None:
 def phases(
     memory: Memory, report: ProgressState | None, until: float | None, *, on: bool, elsewhere: bool = False
 ) -> dict[str, float | None]:
-    """Seconds in each phase, the one that is on included; None: not seen. ``until``: its end, or now; ``on``:
-    whether it goes on; ``elsewhere``: whether no member is here that could be in a later phase.
+    """Seconds in each phase, the current one included; None: not seen. ``until``: the end of the run, or now;
+    ``on``: it goes on; ``elsewhere``: no member is here that could be in a later phase.
     """
     seconds: dict[str, float | None] = dict.fromkeys(PHASES)
     stepped = report.first if report is not None else None
@@ -780,10 +819,10 @@ def phases(
 def _to_events(
     engine: Engine, job: str, pods: Sequence[Json], events: Sequence[EventSeen]
 ) -> Iterator[Event]:
-    """Events in our words: of a member by its name, of the job by its own."""
+    """Events as values: those of a pod have the member's name, those of the job its own."""
     names = {(pod.get("metadata") or {}).get("name"): engine.member_of(pod) for pod in pods}
     for event in events:
-        # A pod that is gone is told by its name, which begins with the job's.
+        # The name of a deleted pod shows its member: it begins with the job's name.
         member = (names.get(event.name) or _tail(event.name, job)) if event.kind == "Pod" else None
         own = event.name if event.kind in (engine.KIND, "") else f"{event.kind.lower()}/{event.name}"
         yield Event(event.time, event.type, event.reason, member or own, event.message, event.id)

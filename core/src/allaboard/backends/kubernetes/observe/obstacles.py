@@ -1,15 +1,15 @@
-"""What keeps members from starting, in one sentence and with the code of a cause (core/docs/causes.md): an
-image that cannot be had, a Secret that is not there, a program that does not exist, a volume that does not
-mount, a pod that admission refuses, a request that no node can ever hold. Values in, values out.
+"""Obstacles that keep members from starting, each a sentence and the code of a cause (core/docs/causes.md):
+an image that cannot be pulled, a missing Secret, a program that does not exist, a volume that does not mount,
+a pod that admission refuses, a request that no node can ever hold. Values in, values out.
 
-What a message means is for the causes to say (`allaboard.diagnosis`): the doctor, preflight and this live
-view say the same. What is added here is the look at the nodes themselves.
+The rules of the causes (`allaboard.diagnosis`) read the messages, so that the doctor, preflight and this live
+view agree. This module adds the look at the nodes themselves.
 
-`never` says that waiting does not help: a person must change the job or the cluster first. Such a run is
-ended by its follower after the clock of the phase that it is in (`policy.clocks`), or after `PATIENCE` where
-the job says nothing; and at the first look where no node can ever hold it and nothing is there that changes
-that (`Obstacle.certain`): others wait for the places that it holds. What may pass by itself (a registry that
-limits, a full cluster) waits without end.
+`never` means that waiting does not help: a person must change the job or the cluster first. A follower ends
+such a run after the clock of its phase (`policy.clocks`), or after `PATIENCE` where the job sets no clock;
+and at the first look where no node can ever hold it and nothing can change that (`Obstacle.certain`): others
+wait for the places that it holds. An obstacle that may pass by itself (a registry that limits, a full
+cluster) never ends the run.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from allaboard.runs.observation import Obstacle, PodSeen
 
 
 def obstacle_of(scene: Scene) -> Obstacle | None:
-    """What keeps members from starting; None: nothing that is known."""
+    """The obstacle that keeps members from starting; None: none is known."""
     going = sum(pod.phase in ("Running", "Succeeded") for pod in scene.pods.values())
     if scene.suspended or (going >= scene.needed > 0 and not any(map(_stuck_at_start, scene.pods.values()))):
         return None
-    # Who follows runs that train needs none of the causes.
+    # A follower of runs that train needs none of the causes.
     from allaboard.backends.kubernetes.observe.kept_back import obstacle_in
 
     return obstacle_in(scene)
 
 
 def _stuck_at_start(pod: PodSeen) -> bool:
-    """Whether a pod runs for its kubelet alone: its program could not be started."""
+    """True when only the kubelet counts a pod as running: its program could not be started."""
     return any(c.now.state == "waiting" and c.start_failure is not None for c in pod.containers)
 
 
-def is_over_quota(said: str) -> bool:
-    """Whether a refusal is that of a quota."""
+def is_over_quota(message: str) -> bool:
+    """True when this message is the refusal of a quota."""
     from allaboard.diagnosis.rule import Place
     from allaboard.diagnosis.verdict import verdict_of
 
-    found = verdict_of(Place.REFUSAL, said)
-    return found is not None and found.code == "resource_quota_exceeded"
+    verdict = verdict_of(Place.REFUSAL, message)
+    return verdict is not None and verdict.code == "resource_quota_exceeded"
 
 
 def is_unschedulable(pod: Json) -> bool:
-    """Whether a scheduler has said that it finds no place for it."""
+    """True when a scheduler has reported that it finds no place for the pod."""
     return pod_seen(pod).finds_no_place

@@ -1,4 +1,4 @@
-"""What Kueue knows of a job, and what may not be done to one behind its back."""
+"""Kueue's data of a job, and the operations that Kueue would undo."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _QUICK = Patience(budget=1.0)
 
 
 def read_workload(api: Api, job: Json, notes: list[str]) -> WorkloadSeen | None:
-    """The Workload of this job; None where it may not be read, which ``notes`` then say."""
+    """Read the Workload of this job; None, and a sentence in ``notes``, where it may not be read."""
     try:
-        found = api.list(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")[0]
+        workloads = api.list(KUEUE_WORKLOADS, labels=f"{JOB_UID}={job['metadata']['uid']}")[0]
     except Missing:
         return WorkloadSeen()
     except Forbidden:
-        notes.append("why its queue holds it back cannot be told: workloads may not be listed here")
+        notes.append("the reason why its queue holds it back is unknown: workloads may not be listed here")
         return None
-    return WorkloadSeen(found[0]) if found else WorkloadSeen()
+    return WorkloadSeen(workloads[0]) if workloads else WorkloadSeen()
 
 
 def read_place(api: Api, job: Json, notes: list[str]) -> WorkloadSeen | None:
-    """The same with its position in the queue, where it waits in one and Kueue tells."""
+    """Read the Workload with its position in the queue, where it waits in one and Kueue serves positions."""
     seen = read_workload(api, job, notes)
     queue = managers.queue_of(job)
     if seen is None or seen.body is None or queue is None or not seen.waits:
@@ -51,8 +51,8 @@ def read_place(api: Api, job: Json, notes: list[str]) -> WorkloadSeen | None:
 
 
 def read_positions(api: Api, queue: str, namespace: str) -> dict[str, int]:
-    """The positions of those who wait in a LocalQueue, by the name of their Workload, 0 is next: of the first
-    1,000. Empty where Kueue does not tell.
+    """Workload -> its position in a LocalQueue, 0 is next, for the first 1,000 that wait. Empty where Kueue
+    does not serve positions.
     """
     for version in ("v1beta2", "v1beta1"):
         place = {"version": version, "namespace": quote(namespace, safe=""), "queue": quote(queue, safe="")}
@@ -69,7 +69,7 @@ def read_positions(api: Api, queue: str, namespace: str) -> dict[str, int]:
 
 
 def _positions(answer: Any) -> Iterator[tuple[str, int]]:
-    """Of a PendingWorkloadsSummary, which counts from 0."""
+    """Positions of a PendingWorkloadsSummary, which counts from 0."""
     for item in (answer.get("items") or ()) if isinstance(answer, Mapping) else ():
         name, place = (item.get("metadata") or {}).get("name"), item.get("positionInClusterQueue")
         if isinstance(name, str) and isinstance(place, int):
@@ -77,8 +77,8 @@ def _positions(answer: Any) -> Iterator[tuple[str, int]]:
 
 
 def refuse_suspension(api: Api, engine: Engine, job: Json, wanted: bool) -> None:
-    """Raises BadInput for a job that Kueue holds back or lets run: it alone decides that, and undoes what
-    others do about it.
+    """Raises BadInput for a job that Kueue holds back or lets run: Kueue alone decides that, and undoes the
+    changes of others.
     """
     queue = managers.queue_of(job)
     seen = read_workload(api, job, [])
@@ -90,11 +90,11 @@ def refuse_suspension(api: Api, engine: Engine, job: Json, wanted: bool) -> None
     about = f"{engine.KIND} {name} is admitted by Kueue, {where}"
     if not wanted:
         raise BadInput(
-            f"{about}: it starts when Kueue admits it, and not before; it was not resumed, and why it waits "
-            f"is told by: kubectl -n {namespace} describe workloads {workload or ''}".rstrip()
+            f"{about}: it starts when Kueue admits it, and not before; it was not resumed; to see why it "
+            f"waits: kubectl -n {namespace} describe workloads {workload or ''}".rstrip()
         )
     raise BadInput(
-        f"{about}: Kueue would start it again at once; it was not suspended, and what holds it back is: "
+        f"{about}: Kueue would start it again at once; it was not suspended; to hold it back: "
         f"kubectl -n {namespace} patch workload {workload or 'ITS-WORKLOAD'} --type merge "
         '-p \'{"spec":{"active":false}}\''
     )

@@ -1,4 +1,4 @@
-"""What is looked at to tell what keeps members from starting. Values only."""
+"""Input of the search for obstacles to a start. Values only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ PATIENCE = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is looked at. ``container``: the one that trains; ``pods``: of each member that has one, in rank
-    order; ``events``: of the job and these pods; ``nodes``: None when they are not known; ``specs``: of the
-    pods, with which nodes that are known are compared; ``total``: members in all.
+    """Objects of a run that does not start. ``container``: the name of the container that trains; ``pods``:
+    member -> its pod, in rank order; ``events``: those of the job and these pods; ``nodes``: None when they
+    are not known; ``specs``: those of the pods, which are compared with the nodes; ``total``: the number of
+    all members.
     """
 
     job: Json
@@ -35,7 +36,7 @@ class Scene:
 
 
 def refusal(events: Sequence[EventSeen]) -> str | None:
-    """What the API server said last when the operator made a pod."""
+    """The last refusal of a pod by the API server; None where a later pod was made."""
     refusals = [e for e in events if e.reason in ("FailedCreatePod", "FailedCreate")]
     made = [e for e in events if e.reason in ("SuccessfulCreatePod", "SuccessfulCreate")]
     newest = max(refusals, key=lambda e: e.time or 0.0, default=None)

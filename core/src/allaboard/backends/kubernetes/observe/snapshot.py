@@ -1,12 +1,13 @@
-"""A snapshot: one JSON object of plain Kubernetes objects, each part optional, read as an observation with
-its evidence. What is missing, truncated or of the wrong kind is left out: whatever was written, there is an
-observation. Values in, values out.
+"""Reader of snapshots: a snapshot is a JSON object of plain Kubernetes objects, each part optional, and is
+read as an observation with its evidence. Parts that are missing, truncated or of the wrong kind are left out:
+the reader never raises. Values in, values out.
 
     {"job": {}, "pods": [], "events": [], "nodes": [], "podgroups": [], "workloads": [], "queues": [],
     "pvcs": [], "logs": {"pod": "text"}, "submit_error": {}, "taken": "2026-11-25T01:00:00Z"}
 
-A snapshot of a run of this machine has `observation` in place of objects: its members are processes; of one
-that runs also their `stacks` (`allaboard.diagnosis.stacks`), and for how many seconds all were `silent`.
+A snapshot of a run of this machine has `observation` in place of objects: its members are processes. That of
+a running one also has their `stacks` (`allaboard.diagnosis.stacks`), and `silent`, the seconds for which none
+wrote a line.
 """
 
 from __future__ import annotations
@@ -16,16 +17,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from allaboard.backends.kubernetes.observe.objects import (
-    Json,
-    at,
-    dicts,
-    latest,
-    moment,
-    objects_of,
-    text,
-    texts,
-)
+from allaboard.backends.kubernetes.client.values import Json, at, dicts, moment, text, texts
+from allaboard.backends.kubernetes.observe.objects import latest, objects_of
 from allaboard.backends.kubernetes.observe.observation import of_object
 from allaboard.diagnosis.logs import Log
 from allaboard.engines import Engine, engine_of_object
@@ -43,7 +36,7 @@ MOST_CLOCKS = 100
 
 
 def read_snapshot(snapshot: Mapping[str, Any]) -> Observation:
-    """What a snapshot shows, as if it were seen now at the newest of its times."""
+    """The observation of a snapshot, as of the newest of its times."""
     if isinstance(own := snapshot.get("observation"), Mapping):
         return _of_observation(own, snapshot)
     job = snapshot.get("job")
@@ -75,10 +68,10 @@ def _engine(job: Json | None) -> Engine | None:
 
 
 def _logs(value: Any) -> dict[str, str]:
-    """Name -> text; where containers are told apart, their texts one after the other."""
+    """Name -> text; the texts of several containers are joined."""
     if not isinstance(value, Mapping):
         return {}
-    found: dict[str, str] = {}
+    texts_by_name: dict[str, str] = {}
     for name, log in list(value.items())[:MOST_LOGS]:
         if isinstance(log, list):
             log = "\n".join(line for line in log if isinstance(line, str))
@@ -86,14 +79,14 @@ def _logs(value: Any) -> dict[str, str]:
             log = "\n".join(texts(log).values())
         if isinstance(log, str) and log:
             key = str(name)[:300]
-            found[key] = (
+            texts_by_name[key] = (
                 log if len(log) <= LONGEST_LOG else f"{log[: LONGEST_LOG // 4]}\n{log[-LONGEST_LOG // 2 :]}"
             )
-    return found
+    return texts_by_name
 
 
 def _newest(objects: float | None, logs: Mapping[str, str]) -> float | None:
-    """The newest time in it; of logs only what is within a month of the objects' own."""
+    """The newest time in it; those of logs count only within a month of the objects' own."""
     year = 1970
     if objects is not None:
         year = _dt.datetime.fromtimestamp(objects, _dt.UTC).year
@@ -107,7 +100,7 @@ def _newest(objects: float | None, logs: Mapping[str, str]) -> float | None:
 def _seen(
     job: Json | None, engine: Engine | None, snapshot: Mapping[str, Any], now: float | None
 ) -> Observation:
-    """The job as its engine reads it; less where it cannot."""
+    """The job as its engine reads it; only its name and uid where the engine cannot."""
     name = text(at(job, "metadata", "name"))
     less = Observation(run=name, job=name, uid=text(at(job, "metadata", "uid")) or None)
     if job is None or engine is None:
@@ -129,7 +122,7 @@ def _seen(
 
 
 def _named(value: Any) -> list[Json]:
-    return [thing for thing in dicts(value) if text(at(thing, "metadata", "name"))]
+    return [body for body in dicts(value) if text(at(body, "metadata", "name"))]
 
 
 def _of_observation(own: Mapping[str, Any], snapshot: Mapping[str, Any]) -> Observation:
@@ -145,20 +138,20 @@ _QUEUES = frozenset({"Queue", "LocalQueue", "ClusterQueue"})
 
 
 def sort_objects(value: Json) -> dict[str, Any]:
-    """A snapshot of what kubectl prints: one object, or a List of them."""
-    found: dict[str, Any] = {}
+    """The snapshot of kubectl's output: an object, or a List of them."""
+    parts: dict[str, Any] = {}
     every = dicts(value) if isinstance(value.get("items"), list) else [value]
-    for thing in every:
-        kind = text(thing.get("kind"))
+    for body in every:
+        kind = text(body.get("kind"))
         part = _KINDS.get(kind) or (
             "queues" if kind in _QUEUES else "pvcs" if kind == "PersistentVolumeClaim" else ""
         )
         if part:
-            found.setdefault(part, []).append(thing)
+            parts.setdefault(part, []).append(body)
         elif kind == "Status":
-            found["submit_error"] = thing
-        elif "job" not in found or (
-            engine_of_object(found["job"]) is None and engine_of_object(thing) is not None
+            parts["submit_error"] = body
+        elif "job" not in parts or (
+            engine_of_object(parts["job"]) is None and engine_of_object(body) is not None
         ):
-            found["job"] = thing
-    return found
+            parts["job"] = body
+    return parts

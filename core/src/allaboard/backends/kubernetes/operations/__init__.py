@@ -1,1 +1,1 @@
-"""What each method of the backend does: `runs` for runs of ours, `foreign` for jobs that others made."""
+"""The methods of the backend as functions: `runs` for runs of ours, `foreign` for jobs that others made."""

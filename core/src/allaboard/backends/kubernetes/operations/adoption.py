@@ -1,4 +1,4 @@
-"""What is done to a job that another tool made, when a person asks for just that (``--adopt``).
+"""Changes to a job that another tool made, when a person asks for just that (``--adopt``).
 
 It has no record: who acted and why stands on the object and in an event of it. The object that was looked at
 is meant, by its uid; another one that has its name meanwhile stays as it is. So does a run of ours.
@@ -18,9 +18,9 @@ from allaboard.backends.kubernetes.lifecycle.stop import (
     POLL,
     TRIES,
     delete_job,
+    delete_stopped_job,
+    emit_event,
     end_pod,
-    take_away,
-    tell,
 )
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import is_over
@@ -48,7 +48,7 @@ def stop(api: Api, engine: Engine, name: str, uid: str, by: str, reason: str, ki
     now = api.server_time()
     ended = _has_ended(job)
     if not ended and not _is_ending(job):
-        take_away(api, job, Stop(by, reason, now), _has_ended)
+        delete_stopped_job(api, job, Stop(by, reason, now), _has_ended)
     if ended or kill:
         for pod in foreign.pods_of(api, engine, job, []):
             end_pod(api, pod, kill)
@@ -66,15 +66,15 @@ def suspend(api: Api, engine: Engine, name: str, uid: str, wanted: bool, by: str
         refuse_suspension(api, engine, job, wanted)
         # The version, too: Kueue may have been given it since it was read.
         metadata = {key: job["metadata"][key] for key in ("uid", "resourceVersion")}
-        said = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
-        change = {"metadata": {**metadata, **said}, **engine.suspension(wanted)}
+        marking = {"annotations": {labels.SUSPENDED_BY: by if wanted else None}}
+        change = {"metadata": {**metadata, **marking}, **engine.suspension(wanted)}
         try:
             api.patch(resource_for(engine), name, change)
         except (Conflict, Missing):
             continue
-        tell(api, job, word.title(), f"{word} by {by}", again=True)
+        emit_event(api, job, word.title(), f"{word} by {by}", again=True)
         return
-    raise OwnershipConflict(f"{engine.KIND} {name} changes all the time; it was not {word}, try again")
+    raise OwnershipConflict(f"{engine.KIND} {name} keeps changing; it was not {word}, try again")
 
 
 def delete(api: Api, engine: Engine, name: str, uid: str, by: str) -> None:
@@ -84,11 +84,11 @@ def delete(api: Api, engine: Engine, name: str, uid: str, by: str) -> None:
     pods = foreign.pods_of(api, engine, job, [])
     if _has_ended(job) or _is_ending(job):
         # The event of a live one says that it was stopped.
-        tell(api, job, "Deleted", f"deleted by {by}")
+        emit_event(api, job, "Deleted", f"deleted by {by}")
         delete_job(api, job)
     else:
         # Also if it ends in this very moment: it is to go.
-        take_away(api, job, Stop(by, "allaboard delete", begun), lambda _: False)
+        delete_stopped_job(api, job, Stop(by, "allaboard delete", begun), lambda _: False)
     patience = _grace(pods) + PATIENCE
     while (left := _describe_remains(api, engine, job)) is not None:
         if api.server_time() - begun > patience:
@@ -104,8 +104,8 @@ def _read_meant_job(api: Api, engine: Engine, name: str, uid: str) -> Json:
         raise UnknownRun(f"{engine.KIND} {name} is gone: somebody deleted it meanwhile, or its ttl") from None
     if job["metadata"]["uid"] != uid:
         raise OwnershipConflict(
-            f"{engine.KIND} {name} is another one than was looked at: that one is gone, and one of its name "
-            "was made meanwhile; nothing was done, look again"
+            f"{engine.KIND} {name} is not the object that was looked at: that one was deleted, and another "
+            "was made under its name; nothing was done, look again"
         )
     run = labels.label_of(job, labels.RUN)
     if run is not None and _is_of_run(api, job, run):
@@ -114,7 +114,7 @@ def _read_meant_job(api: Api, engine: Engine, name: str, uid: str) -> Json:
 
 
 def _is_of_run(api: Api, job: Json, run: str) -> bool:
-    """Whether it is an attempt of a run that has a record; labels alone may be copied with the object."""
+    """True if it is an attempt of a run that has a record; labels alone may be copied with the object."""
     stored = records.read_record(api, run)
     attempt, generation = (labels.label_of(job, name) or "" for name in (labels.ATTEMPT, labels.GENERATION))
     if stored is None or not (attempt.isdecimal() and generation.isdecimal()):
@@ -123,7 +123,7 @@ def _is_of_run(api: Api, job: Json, run: str) -> bool:
 
 
 def _describe_remains(api: Api, engine: Engine, job: Json) -> str | None:
-    """What is still there of a job that is being deleted, in a sentence; None: nothing."""
+    """A sentence about the rest of a job that is being deleted; None: nothing is left."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     pods = [pod for pod in foreign.pods_of(api, engine, job, []) if not is_over(pod)]
     if pods:
@@ -150,5 +150,5 @@ def _is_ending(job: Json) -> bool:
 
 
 def _grace(pods: Sequence[Json]) -> float:
-    said = (pod["spec"].get("terminationGracePeriodSeconds") for pod in pods)
-    return max((GRACE if seconds is None else float(seconds) for seconds in said), default=GRACE)
+    graces = (pod["spec"].get("terminationGracePeriodSeconds") for pod in pods)
+    return max((GRACE if seconds is None else float(seconds) for seconds in graces), default=GRACE)

@@ -29,24 +29,25 @@ from allaboard.backends.kubernetes.client.errors import (
 )
 from allaboard.backends.kubernetes.client.protocol import FIELD_MANAGER, Json
 from allaboard.backends.kubernetes.client.resources import LEASES, PRIORITYCLASSES
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, moment, quantity, text, whole
 from allaboard.backends.kubernetes.discovery.components import KUEUE_WORKLOADS, WORKLOAD_PRIORITIES
 from allaboard.backends.kubernetes.discovery.installed import may, served
+from allaboard.backends.kubernetes.discovery.pod_specs import plain_variables
 from allaboard.backends.kubernetes.discovery.rbac import wanted_accesses
 from allaboard.backends.kubernetes.state import leases
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.progress import place_of
 from allaboard.gangs.kueue import BOOST, boost_of, condition_of
-from allaboard.gangs.requests import amount
 from allaboard.render import labels
 from allaboard.runs.boost import Admitted, decide, room_above
-from allaboard.text.units import from_rfc3339, seconds
+from allaboard.text.units import seconds
 from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
 
 LEASE = "allaboard-boost"
-"""Who holds it writes; all others wait."""
+"""The Lease whose holder writes; all others wait."""
 ASK_AGAIN = 600.0
 """Seconds after which it is asked anew what classes there are, and of a Kueue that ignored boosts whether it
 still does.
@@ -59,7 +60,7 @@ _NO_NUMBER = "allaboard asks whether boosts are read"
 _MIG = re.compile(r"/mig-(?:\dc\.)?(\d)g\.")
 
 Saves = Callable[[str], Sequence[float]]
-"""When the checkpoints of a folder were completed, ascending. Raises AllaboardError."""
+"""Folder -> the times at which its checkpoints were completed, ascending. Raises AllaboardError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Change:
     before: int
     boost: int
     unsaved: float
-    why: str
+    reason: str
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -101,13 +102,13 @@ class Change:
             "before": self.before,
             "boost": self.boost,
             "unsaved_gpu_seconds": round(self.unsaved),
-            "why": self.why,
+            "why": self.reason,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look has changed, and what is to be said besides. ``runs``: admitted ones of ours."""
+    """The changes of one look, and notes for people. ``runs``: admitted ones of ours."""
 
     changes: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
@@ -147,21 +148,24 @@ def check(api: Api, namespace: str, lease_namespace: str, writes: bool = True) -
 
 def seen_of(workload: Json) -> Seen | None:
     """A Workload of ours; None: it is another's, or over."""
-    metadata, spec = workload["metadata"], workload.get("spec") or {}
-    run = next(filter(None, map(_run_of, _templates(spec))), None)
+    metadata = workload["metadata"]
+    templates = [mapping(pods.get("template")) for pods in dicts(at(workload, "spec", "podSets"))]
+    run = next(filter(None, map(_run_of, templates)), None)
     if run is None or condition_of(workload, "Finished").get("status") == "True":
         return None
-    environment = dict(pair for template in _templates(spec) for pair in _environment(template))
-    value = (metadata.get("annotations") or {}).get(BOOST)  # whatever it is, it is one that was written
+    environment: dict[str, str] = {}
+    for template in templates:
+        environment |= plain_variables(mapping(template.get("spec")))
+    value = at(metadata, "annotations", BOOST)  # whatever it is, it is one that was written
     writers = dict(_writers(metadata))
     ours = value is None or FIELD_MANAGER in writers or not writers
     return Seen(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        version=str(metadata.get("resourceVersion") or ""),
+        version=text(metadata.get("resourceVersion")),
         run=run,
-        priority=_whole(spec.get("priority")),
+        priority=whole(at(workload, "spec", "priority")) or 0,
         since=_admitted(workload),
         gpus=_gpus(workload),
         uri=environment.get("ALLABOARD_CHECKPOINTS"),
@@ -172,22 +176,10 @@ def seen_of(workload: Json) -> Seen | None:
     )
 
 
-def _templates(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for pods in spec.get("podSets") or ():
-        yield pods.get("template") or {}
-
-
 def _run_of(template: Mapping[str, Any]) -> str | None:
     if labels.label_of(template, labels.MANAGED_BY) != "allaboard":
         return None
     return labels.label_of(template, labels.RUN)
-
-
-def _environment(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for container in (template.get("spec") or {}).get("containers") or ():
-        for entry in container.get("env") or ():
-            if isinstance(entry.get("value"), str):
-                yield str(entry.get("name")), entry["value"]
 
 
 def _admitted(workload: Json) -> float | None:
@@ -196,48 +188,35 @@ def _admitted(workload: Json) -> float | None:
     evicted = condition_of(workload, "Evicted").get("status") == "True"
     if admitted.get("status") != "True" or evicted:
         return None
-    return from_rfc3339(admitted.get("lastTransitionTime"))
+    return moment(admitted.get("lastTransitionTime"))
 
 
 def _gpus(workload: Json) -> float:
     """Those that it is charged, slices as their share of a GPU."""
-    admission = (workload.get("status") or {}).get("admission") or {}
     total = 0.0
-    for pods in admission.get("podSetAssignments") or ():
-        for name, quantity in (pods.get("resourceUsage") or {}).items():
-            slices = _MIG.search(name)
-            if slices is None and not name.endswith(("/gpu", "/gpu.shared")):
-                continue
-            try:
-                total += float(amount(quantity)) * (int(slices[1]) / 7 if slices else 1.0)
-            except ValueError:
-                continue
+    for pods in dicts(at(workload, "status", "admission", "podSetAssignments")):
+        for name, usage in mapping(pods.get("resourceUsage")).items():
+            slices, amount = _MIG.search(name), quantity(usage)
+            if amount is not None and (slices or name.endswith(("/gpu", "/gpu.shared"))):
+                total += float(amount) * (int(slices[1]) / 7 if slices else 1.0)
     return total
 
 
-def _every(text: str | None) -> float | None:
+def _every(stated: str | None) -> float | None:
     """Seconds; None where it is so many steps, or nothing that can be read."""
-    if not text or text.isdigit():
+    if not stated or stated.isdigit():
         return None
     try:
-        return max(1.0, seconds(text))
+        return max(1.0, seconds(stated))
     except (ValueError, AllaboardError):
         return None
 
 
-def _whole(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return 0
-
-
 def _writers(metadata: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """Who owns the annotation, and since when."""
-    for entry in metadata.get("managedFields") or ():
-        fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
-        if f"f:{BOOST}" in fields:
-            yield str(entry.get("manager")), from_rfc3339(entry.get("time"))
+    """The managers that own the annotation, each with the time since when."""
+    for entry in dicts(metadata.get("managedFields")):
+        if f"f:{BOOST}" in mapping(at(entry, "fieldsV1", "f:metadata", "f:annotations")):
+            yield text(entry.get("manager")), moment(entry.get("time"))
 
 
 # Looking, and writing.
@@ -245,9 +224,9 @@ def _writers(metadata: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
 
 @dataclass
 class Booster:
-    """What is known from one look to the next. ``hold``: seconds for which a boost stands; ``interval``:
-    seconds between two listings of one folder; ``stores``: below which folders may be listed; ``writes``:
-    whether anything is written.
+    """The state between two looks. ``hold``: seconds for which a boost stands; ``interval``: seconds between
+    two listings of one folder; ``stores``: below which folders may be listed; ``writes``: False: nothing is
+    written.
     """
 
     hold: float
@@ -277,7 +256,7 @@ class Booster:
         if not ours or not self._is_honoured(api, ours[0], now, notes):
             return Look(notes=tuple(notes))
         self._read_classes(api, now)
-        priorities = {_whole((w.get("spec") or {}).get("priority")) for w in every if not _is_over(w)}
+        priorities = {whole(at(w, "spec", "priority")) or 0 for w in every if not _is_over(w)}
         priorities.update(self._classes)
         changes = []
         for seen in ours:
@@ -312,7 +291,7 @@ class Booster:
         self, api: Api, seen: Seen, priorities: Iterable[int], now: float, notes: list[str]
     ) -> Change | None:
         if (other := self._other(seen)) is not None:
-            self._tell(seen, f"{other} writes its boost, too; it is left to it", notes)
+            self._tell(seen, f"{other} writes its boost, too; nothing is written here", notes)
             return None
         boost = self._boost(seen, now)
         before = boost or 0
@@ -346,7 +325,7 @@ class Booster:
         return change if self._write(api, seen, wanted.boost or None, now) else None
 
     def _write(self, api: Api, seen: Seen, boost: int | None, now: float) -> bool:
-        """Whether the Workload was still there to be changed."""
+        """Write the boost. False: the Workload is gone, or has changed meanwhile."""
         if self.writes:
             value = None if boost is None else str(boost)
             metadata: Json = {"uid": seen.uid, "annotations": {BOOST: value}}
@@ -362,14 +341,14 @@ class Booster:
         return True
 
     def _boost(self, seen: Seen, now: float) -> int | None:
-        """What it has: what was written a moment ago, which the copy may not show yet; in a dry run what
-        would have been.
+        """The boost that it has: the one that was written a moment ago, which the copy may not show yet; in a
+        dry run the one that would have been.
         """
         is_fresh = now - self._changed.get(seen.uid, -LATE) < LATE or not self.writes
         return self._written.get(seen.uid, seen.boost) if is_fresh else seen.boost
 
     def _other(self, seen: Seen) -> str | None:
-        """Who else writes the boost of this Workload, as a word."""
+        """Another writer of the boost of this Workload, by name; None: there is none."""
         if seen.other is not None:
             return seen.other
         if not self.writes or seen.uid not in self._written or seen.boost == self._written[seen.uid]:
@@ -380,7 +359,7 @@ class Booster:
         return "another allaboard"
 
     def _saves_of(self, seen: Seen, now: float) -> tuple[tuple[float, ...], str | None]:
-        """When it saved, as far as is known, and what keeps it from being known."""
+        """The times of its saves, as far as they are known, and the trouble that hides others."""
         known, uri = self._known.get(seen.uid, ()), seen.uri
         if uri is None:
             return known, "it gets no boost: its job names no checkpoints"
@@ -391,19 +370,19 @@ class Booster:
         if listed is not None and now - listed < self.interval:
             return known, None
         try:
-            found = self.saves(uri)
+            saves = self.saves(uri)
         except AllaboardError as error:
             return known, f"its checkpoints cannot be listed: {error}"
         self._listed[seen.uid] = now
         # Those that retention has let go of meanwhile happened all the same.
-        self._known[seen.uid] = tuple(sorted({*known, *found}))[-MOST_SAVES:]
+        self._known[seen.uid] = tuple(sorted({*known, *saves}))[-MOST_SAVES:]
         return self._known[seen.uid], None
 
-    def _tell(self, seen: Seen, words: str, notes: list[str], once: str | None = None) -> None:
+    def _tell(self, seen: Seen, note: str, notes: list[str], once: str | None = None) -> None:
         """Says it of this Workload, unless it was the last thing that was said of it."""
-        if self._told.get(seen.uid) != (once or words):
-            self._told[seen.uid] = once or words
-            notes.append(f"{seen.namespace}/{seen.run}: {words}")
+        if self._told.get(seen.uid) != (once or note):
+            self._told[seen.uid] = once or note
+            notes.append(f"{seen.namespace}/{seen.run}: {note}")
 
     def _forget(self, uids: set[str]) -> None:
         every: tuple[dict[str, Any], ...] = (
@@ -419,7 +398,7 @@ class Booster:
                 del known[uid]
 
     def _is_honoured(self, api: Api, seen: Seen, now: float, notes: list[str]) -> bool:
-        """Whether Kueue reads boosts: with its gate alone it refuses one that is no number. Nothing is
+        """True if Kueue reads boosts: with its gate alone it refuses one that is no number. Nothing is
         written.
         """
         if self._honoured or not self.writes:
@@ -448,17 +427,17 @@ class Booster:
         """The priorities of all classes, of those that may be listed."""
         if self._asked is not None and now - self._asked < ASK_AGAIN:
             return
-        found: list[int] = []
+        classes: list[int] = []
         for kind in (WORKLOAD_PRIORITIES, PRIORITYCLASSES):
             try:
-                found += [_whole(each.get("value")) for each in api.list(kind)[0]]
+                classes += [whole(each.get("value")) or 0 for each in api.list(kind)[0]]
             except (Forbidden, Missing):
                 continue
-        self._asked, self._classes = now, tuple(found)
+        self._asked, self._classes = now, tuple(classes)
 
 
 def _is_within(uri: str, store: str) -> bool:
-    """Whether a place that a job names is below one that the platform names: absolute, plainly written."""
+    """True if a place that a job names is below one that the platform names: absolute, plainly written."""
     place, own = place_of(uri), place_of(store, trusted=True)
     if place is None or own is None or place[0] != own[0] or not (own[0] or own[1].startswith("/")):
         return False
@@ -470,9 +449,9 @@ def _is_over(workload: Json) -> bool:
     return condition_of(workload, "Finished").get("status") == "True"
 
 
-def _kind(why: str) -> str:
+def _kind(reason: str) -> str:
     """A reason without its numbers, by which the same one is not told twice."""
-    return re.sub(r"[0-9]+", "#", why)
+    return re.sub(r"[0-9]+", "#", reason)
 
 
 # One of several.
@@ -491,7 +470,7 @@ def lead(api: Api, holder: str) -> str | None:
         except Exists:
             return "another"
         return None
-    other = (lease.get("spec") or {}).get("holderIdentity")
+    other = at(lease, "spec", "holderIdentity")
     if other != holder and leases.is_held(lease, now):
         return show(str(other), 100, quote=False)
     wanted["metadata"] |= {"resourceVersion": lease["metadata"]["resourceVersion"]}
@@ -506,7 +485,7 @@ def yield_lead(api: Api, holder: str) -> None:
     """Lets the next one write at once."""
     try:
         lease = api.get(LEASES, LEASE)
-        if (lease.get("spec") or {}).get("holderIdentity") == holder:
+        if at(lease, "spec", "holderIdentity") == holder:
             api.delete(LEASES, LEASE, resource_version=lease["metadata"]["resourceVersion"])
     except ApiError:
         return

@@ -12,7 +12,8 @@ from allaboard.backends.base import Selection
 from allaboard.backends.kubernetes.client.errors import Forbidden, Missing
 from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import PODS, resource_for
-from allaboard.backends.kubernetes.lifecycle.stop import stop_told
+from allaboard.backends.kubernetes.client.values import at, dicts
+from allaboard.backends.kubernetes.lifecycle.stop import stop_from_events
 from allaboard.backends.kubernetes.logs.collector import EvidenceCollector, collect
 from allaboard.backends.kubernetes.observe import observation
 from allaboard.backends.kubernetes.observe.containers import ContainerRun, is_over
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 def observe(
     api: Api, engine: Engine, name: str, *, evidence: bool = False, uid: str | None = None, only: bool = False
 ) -> Observation:
-    """What is seen now of the job of this name. ``uid``: of the one that was seen there before; should it be
-    gone, that is seen; ``only``: also where another one has its name now. Raises UnknownRun when none is
-    there, and BadInput where its kind is not served.
+    """The job of this name as it is now. ``uid``: of the job that was seen there before; once it is gone, its
+    end is seen; ``only``: also where another job has its name now. Raises UnknownRun when no job is there,
+    and BadInput where its kind is not served.
     """
     try:
         job = api.get(resource_for(engine), name)
@@ -51,7 +52,7 @@ def observe(
         if error.unserved:
             kinds = resource_for(engine).name
             raise BadInput(
-                f"this cluster serves no {kinds}; `allaboard cluster` shows what it does"
+                f"this cluster serves no {kinds}; `allaboard cluster` shows what it serves"
             ) from None
         return _observe_gone(api, engine, name, uid)
     if only and job["metadata"]["uid"] != uid:
@@ -61,11 +62,12 @@ def observe(
     now = api.server_time()
     seen = observation.of_object(job, now=now, pods=pods)
     if evidence or state_of(seen) in ASKING:
-        about = [thing["metadata"]["uid"] for thing in (job, *(pods if evidence else ()))]
+        about = [each["metadata"]["uid"] for each in (job, *(pods if evidence else ()))]
         events = list_events(api, about, notes)
-        tails = _tails(api, engine, seen, pods) if evidence else {}
+        tails, wrote = _tails(api, engine, seen, pods) if evidence else ({}, {})
         workload = read_place(api, job, notes) if holding_queue(job) is not None else None
         seen = observation.of_object(job, now=now, pods=pods, events=events, workload=workload, tails=tails)
+        seen = replace(seen, looked=now, wrote=wrote) if evidence else seen
     late = overdue([pod for pod in pods if not is_over(pod)], now)
     if late:
         seen = replace(seen, flags=(*seen.flags, NODE_LOST))
@@ -74,8 +76,8 @@ def observe(
 
 
 def find_engine(api: Api, name: str) -> Engine:
-    """Whose job this is, by its name: of the kinds that this cluster serves. Raises UnknownRun where none is
-    there, or it is an attempt of a run of ours.
+    """The engine of the job of this name, among the kinds that this cluster serves. Raises UnknownRun where
+    no such job is there, or it is an attempt of a run of ours.
     """
     for engine in ENGINES.values():
         try:
@@ -91,15 +93,15 @@ def job_objects(api: Api) -> list[Json]:
     """The job objects that others made in this namespace, of every kind that is served, without those that
     another job made.
     """
-    found: list[Json] = []
+    objects: list[Json] = []
     for engine in ENGINES.values():
         try:
             jobs = api.list(resource_for(engine))[0]
         except (Missing, Forbidden):
             continue
         kind = {"apiVersion": engine.API_VERSION, "kind": engine.KIND}
-        found += [{**job, **kind} for job in jobs if not (_is_ours(job) or _is_part(job))]
-    return found
+        objects += [{**job, **kind} for job in jobs if not (_is_ours(job) or _is_part(job))]
+    return objects
 
 
 def list_jobs(api: Api) -> list[Observation]:
@@ -130,10 +132,10 @@ def list_jobs(api: Api) -> list[Observation]:
 
 
 def list_job_events(api: Api, engine: Engine, name: str) -> list[Event]:
-    """What the cluster still knows to have happened to a job and its pods, oldest first."""
+    """The events of a job and its pods that the cluster still knows, oldest first."""
     job = api.get(resource_for(engine), name)
     pods = pods_of(api, engine, job, [])
-    about = list_events(api, [thing["metadata"]["uid"] for thing in (job, *pods)], [])
+    about = list_events(api, [each["metadata"]["uid"] for each in (job, *pods)], [])
     now = api.server_time()
     return [*observation.of_object(job, now=now, pods=pods, events=about).events]
 
@@ -163,8 +165,8 @@ def _is_ours(job: Json) -> bool:
 
 
 def _is_part(job: Json) -> bool:
-    """Whether another job made this one, as a TrainJob makes its JobSet."""
-    owners = (job.get("metadata") or {}).get("ownerReferences") or ()
+    """True if another job made this one, as a TrainJob makes its JobSet."""
+    owners = dicts(at(job, "metadata", "ownerReferences"))
     return any(owner.get("controller") and engine_of_object(owner) is not None for owner in owners)
 
 
@@ -173,16 +175,16 @@ def _observe_gone(api: Api, engine: Engine, name: str, uid: str | None) -> Obser
         raise UnknownRun(f"there is no {engine.KIND} {name!r} here")
     # A ttl may be shorter than the time between two looks. Events outlive their object by an hour or so.
     events = list_events(api, [uid], [])
-    end, stop = end_by_events(events), stop_told(events)
+    end, stop = end_by_events(events), stop_from_events(events)
     seen = Observation(run=name, job=name, uid=uid)
     if end is None and stop is not None:
-        words = f"the job is gone; an event tells why: stopped by {stop.by}: {stop.reason}"
-        return replace(seen, stop=stop, stopped=True, finished=stop.at, notes=(words,))
+        note = f"the job is gone; an event tells why: stopped by {stop.by}: {stop.reason}"
+        return replace(seen, stop=stop, stopped=True, finished=stop.at, notes=(note,))
     if end is None:
-        words = "the job is gone, by its ttl or by somebody's hand, and how it ended was not seen"
-        return replace(seen, deleted=True, notes=(words,))
-    words = "the job is gone; how it ended is told by an event of its operator"
-    return replace(seen, recorded=end.value, notes=(words,))
+        note = "the job is gone: its ttl is over or somebody deleted it; nobody saw how it ended"
+        return replace(seen, deleted=True, notes=(note,))
+    note = "the job is gone; an event of its operator says how it ended"
+    return replace(seen, recorded=end.value, notes=(note,))
 
 
 def pods_of(api: Api, engine: Engine, job: Json, notes: list[str]) -> list[Json]:
@@ -191,19 +193,21 @@ def pods_of(api: Api, engine: Engine, job: Json, notes: list[str]) -> list[Json]
     try:
         pods = api.list(PODS, labels=f"{engine.JOB_LABEL}={metadata['name']}")[0]
     except Forbidden:
-        notes.append("pods may not be read here, and with them how each member is")
+        notes.append("pods may not be read here, so the state of each member is unknown")
         return []
     return [pod for pod in pods if not _is_of_another(pod, engine.KIND, metadata["uid"])]
 
 
 def _is_of_another(pod: Json, kind: str, uid: str) -> bool:
-    owners = pod["metadata"].get("ownerReferences") or ()
+    owners = dicts(pod["metadata"].get("ownerReferences"))
     return any(owner["kind"] == kind and owner["uid"] != uid for owner in owners)
 
 
-def _tails(api: Api, engine: Engine, seen: Observation, pods: Sequence[Json]) -> dict[str, str]:
-    """The ends of what its members wrote, as far as nodes still have them."""
+def _tails(
+    api: Api, engine: Engine, seen: Observation, pods: Sequence[Json]
+) -> tuple[dict[str, str], dict[str, float]]:
+    """The ends of what its members wrote, as far as nodes still have them; and when each wrote last."""
     collector, readable = EvidenceCollector(progress_every=0), container_runs_of(engine, seen.members, pods)
     if readable:
         collect(api, None, collector, readable, asked=True)
-    return collector.tails()
+    return collector.tails(), collector.wrote()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ForeignJobs(Protocol):
-    """What an `OthersJob` needs of the backend of its cluster."""
+    """The part of a cluster's backend that an `OthersJob` needs."""
 
     api: Api
 
@@ -103,7 +103,7 @@ class OthersJob:
         return [self.observe(self.job)]
 
     def saving(self, run: str) -> None:
-        """Where it keeps checkpoints is not known."""
+        """None: the place of its checkpoints is not known."""
 
     def secrets_of(self, run: str) -> tuple[str, ...]:
         """None that can be told apart from the rest of its object."""
@@ -118,9 +118,9 @@ class OthersJob:
         asked for.
         """
         _, *notes = self.observe(self.job).notes
-        what = "; ".join([f"{self.engine.KIND} {self.job!r} was not started by allaboard", *notes])
+        refusal = "; ".join([f"{self.engine.KIND} {self.job!r} was not started by allaboard", *notes])
         raise BadInput(
-            f"{what}; add --adopt to {verb} it all the same, or only look at it: status, follow, logs, "
+            f"{refusal}; add --adopt to {verb} it all the same, or only look at it: status, follow, logs, "
             "events and report take its name"
         )
 
@@ -155,7 +155,7 @@ class OthersJob:
         adoption.delete(self.backend.api, self.engine, self.job, uid, user_at_host())
 
     def _no_run(self, done: str) -> NoReturn:
-        raise BadInput(f"{self.engine.KIND} {self.job!r} is no run of allaboard, and is never {done}")
+        raise BadInput(f"{self.engine.KIND} {self.job!r} is not a run of allaboard, and is never {done}")
 
     def launch(self, plan: Plan, owner: Owner) -> Handle:
         self._no_run("launched")

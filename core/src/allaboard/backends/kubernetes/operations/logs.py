@@ -1,4 +1,4 @@
-"""Which logs of a run can be read."""
+"""Logs of a run that can be read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _current_logs(
     tries, kept = container_runs(layout, objects.pods), history.collector.logs
     if record.outcome is not None and not record.deleted:
         load_archive(api, history, stored, record.attempt)
-        known = [*tries, *(one.one for one in kept.tries())]
+        known = [*tries, *(kept_try.instance for kept_try in kept.tries())]
         all_ran = record.outcome.state == State.SUCCEEDED and not layout.elastic
         container = ENGINES[layout.engine].CONTAINER
         kept.restore(archive.lost_tries(history.memory, layout, known, container, all_ran=all_ran))

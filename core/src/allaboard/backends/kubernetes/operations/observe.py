@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from allaboard.backends.checkpoints import with_checkpoints
+from allaboard.backends.checkpoints import keep_flags, with_checkpoints
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
@@ -47,11 +47,21 @@ from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.diagnosis.stacks import SILENT, Standing, Told, positions
+from allaboard.diagnosis import diagnose
+from allaboard.diagnosis.ends import doubts_of
+from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
 from allaboard.engines import ENGINES, engine_of_kind
 from allaboard.errors import UnknownRun
 from allaboard.follow.run_record import RunRecord, last_good
-from allaboard.follow.stall import Movement, is_overdue, stall_of, stall_of_silence
+from allaboard.follow.stall import (
+    ROUNDS,
+    Movement,
+    is_late_from_the_start,
+    is_overdue,
+    stall_before_progress,
+    stall_of,
+    stall_of_silence,
+)
 from allaboard.render import labels
 from allaboard.runs.layout import Layout
 from allaboard.runs.observation import Observation, Stall, State
@@ -66,11 +76,11 @@ HANG_EVERY = 30.0
 MOST_RECORDS = 1000
 """Records of a job that are looked through for its last good run."""
 LAST_TRIES, LAST_REST = 2, 2.0
-"""How often a busy node is asked again for the last lines of rank 0, and the seconds before each time."""
+"""The times that a busy node is asked again for the last lines of rank 0, and the seconds before each."""
 
 LAST_WORDS, LAST_WORDS_EVERY = 10, 0.2
-"""How often the end of a run is held back for members that are just being deleted, and for how many seconds
-each time.
+"""The times that the end of a run is held back for members that are just being deleted, and the seconds of
+each.
 """
 
 
@@ -89,7 +99,7 @@ def session_of(workspace: Workspace, stored: Stored) -> FollowSession:
 
 
 def observe(api: Api, workspace: Workspace, run: str, evidence: bool = False) -> Observation:
-    """What is seen now. The first look that finds a run at its end writes that down.
+    """The run as it is now. The first look that finds a run at its end records that end.
 
     While the run is followed and nothing of it has changed since the last look, nothing is asked but what no
     row tells: what rank 0 reports, and now and then why the run goes no further.
@@ -178,9 +188,9 @@ def _observe_live(
 def _without_bulk(objects: AttemptObjects) -> AttemptObjects:
     """The same without what nothing reads and which is the larger half of an object."""
 
-    def shortened(thing: Json) -> Json:
-        metadata = {k: v for k, v in thing["metadata"].items() if k != "managedFields"}
-        return {**thing, "metadata": metadata}
+    def shortened(body: Json) -> Json:
+        metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
+        return {**body, "metadata": metadata}
 
     job = None if objects.job is None else shortened(objects.job)
     return replace(objects, job=job, pods=tuple(shortened(pod) for pod in objects.pods))
@@ -218,7 +228,8 @@ def _observe_ended(
         wait_for_last_words(api, session)
         session.add_look(objects)
     if is_first or evidence:
-        asked = evidence or loses_rank_0
+        # A success is judged by its logs.
+        asked = evidence or loses_rank_0 or (is_first and is_success)
         collect_logs(api, history.collector, objects, tries_of(objects), over=True, asked=asked, going=going)
         if is_first and is_success:
             _collect_last_lines(api, history.collector, objects)
@@ -231,15 +242,30 @@ def _observe_ended(
             load_archive(api, history, stored, stored.record.attempt)
         tries = history.collector.logs.tries()
         stays = {pod["metadata"]["uid"] for pod in objects.pods} - going
-        is_lost = not stays.issuperset(kept.one.uid for kept in tries)
+        is_lost = not stays.issuperset(kept.instance.uid for kept in tries)
         if observation.restarts or not is_success or loses_rank_0 or is_lost:
             archive.save(api, stored, tries, history.memory, observation.finished)
+    if is_first and is_success:
+        history.doubt(doubts_of(_with_history(api, workspace, objects, history, notes, evidence=True)))
     if is_first:
         now = stop.record_end(api, objects, state_of(observation), history.to_dict())
         if now is None or now.record.uid != stored.record.uid:
             return None
         objects = replace(objects, stored=now)
-    return _with_history(api, workspace, objects, history, notes, evidence)
+    ended = _with_history(api, workspace, objects, history, notes, evidence)
+    if is_first:
+        _keep_flags(workspace, stored, ended)
+    return ended
+
+
+def _keep_flags(workspace: Workspace, stored: Stored, ended: Observation) -> None:
+    """Keep the flags of a run beside its checkpoints, if they are in a bucket: members' folders are not
+    ours.
+    """
+    saving = Layout.from_dict(stored.layout).saving
+    if saving is not None and "://" in saving.uri:
+        sentences = {diagnosis.code: diagnosis.summary for diagnosis in diagnose(ended)}
+        keep_flags(saving.uri, ended, sentences, workspace.environ)
 
 
 def _with_history(
@@ -257,6 +283,8 @@ def _with_history(
     observation = observation_of(
         objects, memory=history.memory, report=history.report, tails=tails, notes=notes
     )
+    if evidence:
+        observation = replace(observation, looked=objects.now, wrote=history.collector.wrote())
     if history.stall is not None:
         observation = with_stall(observation, history.stall, Layout.from_dict(objects.stored.layout).policy)
     if evidence:
@@ -265,9 +293,9 @@ def _with_history(
 
 
 def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, seen: Observation) -> None:
-    """Whether the run makes no progress although its members run, for the history. Its members are asked when
-    they wrote last, once rank 0 is silent for longer than the run may be, and then now and then; where all of
-    them are silent, where their processes are, too.
+    """Look for a run that makes no progress although its members run, and note it in the history. Its members
+    are asked when they wrote last, once rank 0 is silent for longer than the run may be, and then now and
+    then; where all of them are silent, they are asked for their stacks, too.
     """
     layout, collector = Layout.from_dict(objects.stored.layout), history.collector
     policy, movement = layout.policy, _with_report(collector.movement, seen)
@@ -278,9 +306,11 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
         history.moves()
         return
     asked = silence.to_ask(container_runs(layout, objects.pods))
-    begun = max((one.begun or 0.0 for one in asked), default=0.0)
-    # Before the first line of this start the clocks of phases rule.
-    if movement.since < begun or not is_overdue(policy.hang_after, movement, objects.now):
+    begun = max((container_run.begun or 0.0 for container_run in asked), default=0.0)
+    if movement.since < begun or not movement.has_begun:
+        _look_before_progress(api, history, objects, asked, begun)
+        return
+    if not is_overdue(policy.hang_after, movement, objects.now):
         history.moves()
         return
     if collector.is_behind or objects.now - history.asked < HANG_EVERY:
@@ -292,7 +322,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if newest > movement.since:
         movement = collector.movement = movement.moved(newest)
     # Of a member whose node does not answer nobody knows whether it writes.
-    all_answered = last.keys() >= {one.rank for one in asked}
+    all_answered = last.keys() >= {container_run.rank for container_run in asked}
     overdue = bool(last) and all_answered and is_overdue(policy.hang_after, movement, objects.now)
     if overdue and policy.hang_after is None and not history.knows_last_good:
         history.knows_last_good = True
@@ -302,19 +332,47 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if not overdue:
         history.moves()
         return
-    told: Told | None = None
+    answer: StacksSeen | None = None
     if by_word:
-        told = _what_they_answer(api, history, objects, asked)
+        answer = _answers_by_file(api, history, objects, asked)
     elif history.take_turn(objects.now):
-        told = ask_stacks(api, asked)
-    if told is not None:
-        history.stall = _stall_of(told, last, sure=policy.hang_after is not None)
+        answer = ask_stacks(api, asked)
+    if answer is not None:
+        history.stall = _stall_of(answer, last, sure=policy.hang_after is not None)
 
 
-def _what_they_answer(
+def _look_before_progress(
+    api: Api, history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun], begun: float
+) -> None:
+    """Look again and again at a run whose members have written nothing since all of them run, ``begun``."""
+    policy, collector = Layout.from_dict(objects.stored.layout).policy, history.collector
+    movement = collector.movement.started_again(begun)
+    if not is_late_from_the_start(policy.hang_after, movement, objects.now):
+        history.moves()
+        return
+    if history.stall is not None or collector.is_behind or objects.now - history.asked < HANG_EVERY:
+        return
+    history.asked = objects.now
+    by_word = policy.hang_ask == "file"
+    newest = max(silence.read_last_times(api, tries, answers=by_word).values(), default=objects.now)
+    if newest > begun:
+        collector.movement = collector.movement.moved(newest)
+        history.moves()
+        return
+    answers: StacksSeen | None = None
+    if by_word:
+        answers = _answers_by_file(api, history, objects, tries)
+    elif history.take_turn(objects.now):
+        answers = ask_stacks(api, tries)
+    if answers is not None and answers.looks:
+        history.rounds = (*history.rounds, answers.looks)[-ROUNDS:]
+        history.stall = stall_before_progress(history.rounds, begun)
+
+
+def _answers_by_file(
     api: Api, history: AttemptHistory, objects: AttemptObjects, tries: Sequence[ContainerRun]
-) -> Told | None:
-    """What members answer to a word in a file, over several looks; None: they are not asked now, or still
+) -> StacksSeen | None:
+    """The answers of members to a word in a file, over several looks; None: they are not asked now, or still
     have time.
     """
     if not history.word:
@@ -323,13 +381,13 @@ def _what_they_answer(
         try:
             history.word = by_file.ask(api, objects.stored, objects.now)
         except Forbidden:
-            return Told(why=by_file.FORBIDDEN.format(objects.stored.body["metadata"]["namespace"]))
+            return StacksSeen(reason=by_file.FORBIDDEN.format(objects.stored.body["metadata"]["namespace"]))
         history.word_at = objects.now
-    told, all_answered = by_file.answers(api, history.word, tries)
+    answer, all_answered = by_file.answers(api, history.word, tries)
     if not all_answered and objects.now - history.word_at < by_file.WAIT:
         return None
     history.word = ""
-    return told
+    return answer
 
 
 def _longest_pause_of_last_good(api: Api, own: RunRecord) -> float:
@@ -340,23 +398,23 @@ def _longest_pause_of_last_good(api: Api, own: RunRecord) -> float:
         bodies = api.list(CONFIGMAPS, labels=selector(own.job), at_most=MOST_RECORDS)[0]
     except Forbidden:
         return 0.0
-    stored = {one.record.run: one for one in parse_records(bodies)}
-    good = last_good(own, (one.record for one in stored.values()))
+    stored = {each.record.run: each for each in parse_records(bodies)}
+    good = last_good(own, (each.record for each in stored.values()))
     return 0.0 if good is None else progress.from_dict(stored[good.run].report).progress.longest_pause
 
 
-def _stall_of(told: Told, last: Mapping[int, float], *, sure: bool) -> Stall | None:
+def _stall_of(answer: StacksSeen, last: Mapping[int, float], *, sure: bool) -> Stall | None:
     """By the stacks; by silence alone where there are none."""
-    if not positions(told.looks):
-        return stall_of_silence(last, told.why or NO_ALLABOARD)
-    stall = stall_of(told.looks, max(last.values()), sure=sure)
-    if stall is None or told.why is None:
+    if not positions(answer.looks):
+        return stall_of_silence(last, answer.reason or NO_ALLABOARD)
+    stall = stall_of(answer.looks, max(last.values()), sure=sure)
+    if stall is None or answer.reason is None:
         return stall
-    return replace(stall, text=f"{stall.text}; {told.why}")
+    return replace(stall, text=f"{stall.text}; {answer.reason}")
 
 
 def look_standing(api: Api, workspace: Workspace, run: str, at_least: float = 0.0) -> Standing:
-    """Where the processes of a run are, unless a member has written in the last ``at_least`` seconds."""
+    """The stacks of the processes of a run, unless a member has written in the last ``at_least`` seconds."""
     objects = read_objects(api, find_run(api, workspace, run))
     layout = Layout.from_dict(objects.stored.layout)
     tries = silence.to_ask(container_runs(layout, objects.pods))
@@ -365,7 +423,7 @@ def look_standing(api: Api, workspace: Workspace, run: str, at_least: float = 0.
     silent = max(0.0, objects.now - max(last.values())) if last else None
     # A file is not worth its wait where nothing stands.
     if silent is None or silent < max(at_least, SILENT if by_word else 0.0):
-        return Standing(silent, Told())
+        return Standing(silent, StacksSeen())
     if by_word:
         return Standing(silent, by_file.ask_and_wait(api, objects.stored, tries, workspace.namespace))
     return Standing(silent, ask_stacks(api, tries))
@@ -394,7 +452,7 @@ def _with_checkpoints(workspace: Workspace, stored: Stored, observation: Observa
 
 
 def load_archive(api: Api, history: AttemptHistory, stored: Stored, attempt: int) -> None:
-    """What other processes have read of the logs of an attempt that is over is known here, too."""
+    """Add what other processes have read of the logs of an attempt that is over."""
     if not history.is_shared:
         history.is_shared = True
         tries = archive.load(api, stored, attempt, stored.record.generation)
@@ -426,7 +484,10 @@ def collect_logs(
     """
     if not objects.pods and not over:
         return
-    tries = [replace(one, leaving=True) if one.uid in going else one for one in tries]
+    tries = [
+        replace(container_run, leaving=True) if container_run.uid in going else container_run
+        for container_run in tries
+    ]
     collect(api, None, collector, tries, over=over, asked=asked)
 
 
@@ -444,11 +505,11 @@ def listen(
         return
     fresh = session.to_listen(tries, rank_0=takes_rank_0(objects.stored))
     logs = history.collector.logs
-    session.add_listening(fresh, lambda one, held: listening.start(api, one, logs, held))
+    session.add_listening(fresh, lambda container_run, held: listening.start(api, container_run, logs, held))
 
 
 def _collect_last_lines(api: Api, collector: EvidenceCollector, objects: AttemptObjects) -> None:
-    """What rank 0 achieved stands in its last lines: a node that is busy is asked for them again."""
+    """Read the last lines of rank 0, which hold its results: a node that is busy is asked for them again."""
     for _ in range(LAST_TRIES):
         if not collector.is_behind:
             return
@@ -459,7 +520,7 @@ def _collect_last_lines(api: Api, collector: EvidenceCollector, objects: Attempt
 def observe_job(
     api: Api, workspace: Workspace, kind: str, name: str, evidence: bool = False, uid: str | None = None
 ) -> Observation:
-    """What is seen now of a job that another tool made (`foreign`)."""
+    """A job that another tool made, as it is now (`foreign`)."""
     engine = engine_of_kind(kind)
     try:
         return foreign.observe(api, engine, name, evidence=evidence, uid=uid)
@@ -480,7 +541,7 @@ def _roles(api: Api, stored: Stored, layout: Layout, first: PodCapture) -> dict[
         }
     selector = labels.selector(layout.run, layout.attempt, layout.generation)
     pods = api.list(PODS, labels=selector)[0]
-    return pod_roles(engine, layout.members, [*([first.thing] if first.thing else ()), *pods])
+    return pod_roles(engine, layout.members, [*([first.latest] if first.latest else ()), *pods])
 
 
 def capture(api: Api, workspace: Workspace, session: FollowSession, alarm: PodAlarm) -> None:

@@ -1,4 +1,4 @@
-"""What the backend does to runs of ours, and what it lists of them."""
+"""Changes of the backend to runs of ours, and the lists of them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ from allaboard.backends.kubernetes.operations.observe import (
 from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
+from allaboard.backends.packing import is_to_be_packed, with_archive
+from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.errors import AllaboardError, BadInput
 from allaboard.follow.run_record import keep_seconds
 from allaboard.render import labels
@@ -68,6 +70,11 @@ def launch(
             on_ready(prepared)
         return prepared
 
+    if is_to_be_pinned(plan):
+        stored = records.read_record(api, plan.run)
+        plan = with_commit(plan, None if stored is None else stored.record, workspace.environ)
+    if is_to_be_packed(plan):
+        plan = with_archive(plan, workspace.site, workspace.environ)
     choose = workspace.choose_data(plan)
     try:
         handle = launching.launch(api, plan, owner, prepare, lease, choose)
@@ -146,14 +153,14 @@ def _attempt_of(pod: Json) -> tuple[str, ...]:
 
 
 def list_events(api: Api, workspace: Workspace, run: str) -> list[Event]:
-    """What the cluster still knows to have happened, and how earlier attempts ended, oldest first."""
+    """The events that the cluster still knows, and the ends of earlier attempts, oldest first."""
     stored = find_run(api, workspace, run)
     objects, _ = read_explanations(api, read_objects(api, stored), everything=True)
     return in_order([*_attempt_ends(stored), *observation_of(objects).events])
 
 
 def _attempt_ends(stored: Stored) -> Iterator[Event]:
-    """How earlier attempts ended, as events: their objects may be gone."""
+    """The ends of earlier attempts as events: their objects may be gone."""
     record = stored.record
     for ended in record.history:
         if ended.attempt == record.attempt and ended.generation == record.generation:
@@ -163,7 +170,7 @@ def _attempt_ends(stored: Stored) -> Iterator[Event]:
 
 
 def saving_uri(api: Api, workspace: Workspace, run: str) -> str | None:
-    """Where the run keeps its checkpoints: its own folder. None when its job says nothing of checkpoints."""
+    """The run's own folder of checkpoints. None when its job asks for no checkpoints."""
     stored = find_run(api, workspace, run)
     saving = Layout.from_dict(stored.layout).saving
     return None if saving is None else saving.uri
@@ -244,8 +251,8 @@ def prune(api: Api, workspace: Workspace, every: Iterable[Stored] | None = None)
     old = [s for s in every if records.is_overdue(s, now, keep)]
     for stored in old[: records.PRUNE_AT_ONCE]:
         try:
-            for thing in stored.objects:
-                stop.remove_all(api, thing, stored.record.run)
+            for reference in stored.objects:
+                stop.remove_all(api, reference, stored.record.run)
             records.forget(api, stored)
         except (Forbidden, Missing):
             break  # a client that may not delete leaves it to others

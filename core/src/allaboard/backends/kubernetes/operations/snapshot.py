@@ -41,7 +41,7 @@ def take_job(api: Api, engine: Engine, name: str) -> dict[str, Any]:
     job = api.get(resource_for(engine), name)
     notes: list[str] = []
     pods = foreign.pods_of(api, engine, job, notes)
-    events = list_events(api, [thing["metadata"]["uid"] for thing in (job, *pods)], notes)
+    events = list_events(api, [each["metadata"]["uid"] for each in (job, *pods)], notes)
     held = read_workload(api, job, notes) if holding_queue(job) is not None else None
     now = api.server_time()
     kind = {"apiVersion": engine.API_VERSION, "kind": engine.KIND}
@@ -87,16 +87,16 @@ def _nodes(api: Api, pods: Sequence[Json]) -> list[Json]:
 def _readable(api: Api, resource: Resource) -> list[Json]:
     """All of a kind; none where they may not be read, or are not served."""
     try:
-        found = api.list(resource)[0]
+        items = api.list(resource)[0]
     except ApiError:
         return []
-    return [{**one, "kind": resource.kind} for one in found]
+    return [{**item, "kind": resource.kind} for item in items]
 
 
 def _without_bulk(part: Any) -> Any:
     """Without what no rule reads, and which is the larger half of an object."""
     if isinstance(part, list):
-        return [_without_bulk(one) for one in part]
+        return [_without_bulk(item) for item in part]
     if not isinstance(part, dict) or "metadata" not in part:
         return part
     metadata = {k: v for k, v in part["metadata"].items() if k != "managedFields"}

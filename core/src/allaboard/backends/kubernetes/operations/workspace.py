@@ -1,4 +1,4 @@
-"""What the operations of one backend work with, for all its runs."""
+"""The values that the operations of one backend share, for all its runs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Workspace:
         return prepare_attempt(plan, generation, attempt, self.site, facts, self.environ)
 
     def choose_data(self, plan: Plan) -> ChooseData:
-        """What decides on which version of its data set this plan's run trains. What only the members can
-        see is unknown.
+        """The function that chooses the version of the data set on which this plan's run trains. A data set
+        that only the members can see is unknown.
         """
         uri = self._data_uri(plan)
         if uri is None:
@@ -81,7 +81,7 @@ class Workspace:
         return None
 
     def _ask(self, api: Api, plan: Plan) -> ClusterFacts:
-        """What this cluster is and can do, as far as the job needs it; nothing is asked twice."""
+        """The facts of this cluster, as far as the job needs them; nothing is asked twice."""
         if self._facts.kinds is None:
             self._facts = installed.complete_facts(api, self._facts)
         engines = possible_engines(plan.job, self._facts)

@@ -1,6 +1,6 @@
-"""What would keep a job from starting, asked for while it is being sent: the checks of `preflight` that take
-one request each. They run side by side with the launch, which waits for them no longer than `PATIENCE`; what
-has no answer by then is not said, and shows within seconds in `status`.
+"""Obstacles that keep a job from starting, looked for while it is being sent: the checks of `preflight` that
+take one request each. They run beside the launch, which waits for them no longer than `PATIENCE`. A question
+without an answer by then is dropped; its trouble shows within seconds in `status`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from allaboard.backends.kubernetes.client.resources import (
 )
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
+from allaboard.backends.kubernetes.discovery.pod_specs import PodSpec
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
 from allaboard.backends.kubernetes.preflight import checks
 from allaboard.backends.kubernetes.preflight.checks import Facts
 from allaboard.backends.kubernetes.preflight.lookup import Lookup
 from allaboard.errors import AllaboardError
-from allaboard.gangs.requests import requested
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -80,7 +80,7 @@ class Asking:
                 return
 
     def notes(self) -> tuple[str, ...]:
-        """What will not work, each in a sentence with what to do."""
+        """The obstacles, each as a sentence with what to do."""
         end = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -92,7 +92,8 @@ class Asking:
         def each(resource: Resource, names: Any) -> dict[str, Lookup]:
             asked = {name: answers.get((resource.plural, name)) for name in names}
             return {
-                name: one if isinstance(one, Lookup) else Lookup(known=False) for name, one in asked.items()
+                name: answer if isinstance(answer, Lookup) else Lookup(known=False)
+                for name, answer in asked.items()
             }
 
         pods = capacity.pods_of(ready.manifests)
@@ -138,16 +139,15 @@ def _questions(ready: PreparedAttempt, api: Api) -> dict[tuple[str, str], Callab
         for name in sorted(names)
     }
     lists = [RESOURCEQUOTAS, LIMITRANGES]
-    volumes = [volume for group in pods for volume in group.spec.get("volumes") or ()]
-    lists += [STORAGECLASSES] if ready.claims or any("ephemeral" in v for v in volumes) else []
-    lists += [NODES] if any(_is_particular(group.spec) for group in pods) else []
+    lists += [STORAGECLASSES] if ready.claims or any(group.pod.ephemeral for group in pods) else []
+    lists += [NODES] if any(_is_particular(group.pod) for group in pods) else []
     return questions | {(resource.plural, ""): partial(_list, api, resource) for resource in lists}
 
 
-def _is_particular(spec: Mapping[str, Any]) -> bool:
-    """Whether not every node will do. The little that the operator's own container asks for is not meant."""
-    asks = requested({"containers": spec.get("containers")})
-    return bool(asks) or bool(spec.get("nodeSelector") or spec.get("affinity"))
+def _is_particular(pod: PodSpec) -> bool:
+    """True if some nodes will not do. The little that the operator's own container asks for is not meant."""
+    asks = any(container.requests for container in pod.containers)
+    return asks or bool(pod.node_selector) or pod.has_affinity
 
 
 def _get(api: Api, resource: Resource, name: str) -> Lookup:

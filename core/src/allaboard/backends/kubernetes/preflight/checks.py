@@ -1,5 +1,5 @@
-"""What would stop a job on its cluster, one small function each: facts in, checks out. `CHECKS` is the
-list; adding one is adding a function to it.
+"""Checks of a job against its cluster, one small function each: facts in, checks out. `CHECKS` is the list;
+adding one is adding a function to it.
 
 A check that holds is ``ok``; one that does not is an error when the job would not run to its end because of
 it, else a warning. None: not permitted, or inconclusive.
@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 from allaboard.backends.check import ERROR, WARNING, Check
 from allaboard.backends.kubernetes.client.errors import ApiError, Exists
 from allaboard.backends.kubernetes.client.resources import Resource
+from allaboard.backends.kubernetes.client.values import at
 from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery import pod_security as podsecurity
 from allaboard.backends.kubernetes.discovery.capacity import Pods, show
 from allaboard.backends.kubernetes.discovery.components import BY_GANG, guide_for, part_of
 from allaboard.backends.kubernetes.discovery.installed import Survey
+from allaboard.backends.kubernetes.discovery.kueue_objects import cluster_queue, flavor
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import problem_of
-from allaboard.backends.kubernetes.observe.objects import at, dicts, object_seen, texts
+from allaboard.backends.kubernetes.observe.objects import object_seen
 from allaboard.backends.kubernetes.preflight import (
     budgets,
     device_classes,
@@ -40,9 +42,10 @@ from allaboard.errors import Problem
 from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import MULTIKUEUE
-from allaboard.gangs.requests import amount, requested
+from allaboard.gangs.requests import amount
 from allaboard.gangs.topology import label_of
 from allaboard.job.gpus import nearest_device
+from allaboard.render import labels
 from allaboard.text.names import nearest, one_of
 from allaboard.text.units import counted
 
@@ -60,7 +63,7 @@ class Facts:
     ``budgets`` (of disruptions): None when they may not be read. ``admission_checks``: those of the
     ClusterQueue; ``worker_clusters``: their MultiKueueConfigs; ``pods_tried``: None when pods may not be
     created, not even dry. ``own_claims``: those that are made with the job; ``storage_classes``: None when
-    they may not be read, or need not.
+    they may not be read, or need not. ``unhelped``: what members lack of the helper.
     """
 
     survey: Survey
@@ -90,6 +93,7 @@ class Facts:
     budgets: Sequence[Json] | None = None
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
+    unhelped: Sequence[str] = ()
 
     @property
     def job(self) -> Json:
@@ -118,8 +122,8 @@ def _unknown(id: str, summary: str) -> Check:
     return Check(id, None, summary, severity=WARNING)
 
 
-def _quote(thing: str, where: str, text: str) -> Evidence:
-    return Evidence(thing, where, text)
+def _quote(subject: str, where: str, text: str) -> Evidence:
+    return Evidence(subject, where, text)
 
 
 # --- the cluster --------------------------------------------------------------------------------------------
@@ -151,12 +155,12 @@ def kinds(facts: Facts) -> Iterator[Check]:
             continue
         missing.append(resource)
         served = sorted(k for k in facts.survey.kinds if k.endswith(f"/{resource.kind}"))
-        said = _quote(
+        evidence = _quote(
             "/apis", "kinds", f"served are {', '.join(served)}" if served else f"no {resource.kind} is served"
         )
         fix = _how_to_install(facts, resource)
         yield Check(
-            "kinds", False, f"{resource.api_version} {resource.kind} is not served here", (said,), fix
+            "kinds", False, f"{resource.api_version} {resource.kind} is not served here", (evidence,), fix
         )
     if not missing:
         names = [f"{r.api_version} {r.kind}" for r in facts.resources if r.group]
@@ -191,14 +195,14 @@ def operator(facts: Facts) -> Iterator[Check]:
     component = facts.survey.part(part.id)
     if not component.installed:
         return
-    said = tuple(_quote(part.id, "signs of life", sign) for sign in component.signs)
+    evidence = tuple(_quote(part.id, "signs of life", sign) for sign in component.signs)
     if component.alive is None:
         yield _unknown("operator", f"whether {part.title} is alive cannot be told")
     elif component.alive:
-        yield Check("operator", True, f"{part.title} is alive: {component.signs[0]}", said)
+        yield Check("operator", True, f"{part.title} is alive: {component.signs[0]}", evidence)
     else:
         fix = f"ask who runs the cluster to {component.cure}"
-        yield Check("operator", False, f"{part.title} does not answer", said, fix)
+        yield Check("operator", False, f"{part.title} does not answer", evidence, fix)
 
 
 def gang(facts: Facts) -> Iterator[Check]:
@@ -207,13 +211,13 @@ def gang(facts: Facts) -> Iterator[Check]:
     if plan.total < 2:
         return
     if plan.elsewhere:
-        words = (
-            f"whether its {plan.total} members start together is for the runtime to say that the job names"
-        )
-        yield _unknown("gang", words)
+        summary = f"the runtime that the job names decides if its {plan.total} members start together"
+        yield _unknown("gang", summary)
         return
     if plan.how == "none":
-        words = f"nothing starts its {plan.total} members together: some may hold GPUs and wait for the rest"
+        summary = (
+            f"nothing starts its {plan.total} members together: some may hold GPUs and wait for the rest"
+        )
         there = {g: facts.survey.part(part.id) for g, part in BY_GANG.items() if g in GANGS}
         known = [g for g, component in there.items() if component.installed and component.alive is not False]
         away = [c for c in there.values() if c.cure is not None]
@@ -224,7 +228,7 @@ def gang(facts: Facts) -> Iterator[Check]:
             if away
             else "install a gang scheduler: `allaboard cluster` tells how"
         )
-        yield Check("gang", False, words, fix=fix, severity=WARNING)
+        yield Check("gang", False, summary, fix=fix, severity=WARNING)
         return
     if plan.how == "natively":
         yield _is_well("gang", f"the operator makes the gang, by {plan.gang}")
@@ -235,22 +239,20 @@ def gang(facts: Facts) -> Iterator[Check]:
         return
     used = facts.survey.schedulers.get(plan.gang)
     if used is not None and plan.scheduler is not None and used != plan.scheduler:
-        said = _quote("pods", "spec.schedulerName", used)
-        fix = "say which one it is in the connection, or in pod: {spec: {schedulerName: ...}}"
-        words = f"members would ask for the scheduler {plan.scheduler}; the one that was seen here is {used}"
-        yield Check("gang", False, words, (said,), fix, WARNING)
+        evidence = _quote("pods", "spec.schedulerName", used)
+        fix = "name the right one in the connection, or in pod: {spec: {schedulerName: ...}}"
+        summary = f"members would ask for the scheduler {plan.scheduler}, and {used} was seen here"
+        yield Check("gang", False, summary, (evidence,), fix, WARNING)
     elif component.alive:
-        said_ = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
-        yield Check("gang", True, f"{component.part.title} is at work: {component.signs[0]}", said_)
+        signs = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
+        yield Check("gang", True, f"{component.part.title} is at work: {component.signs[0]}", signs)
     elif component.cure is not None:
-        said_ = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
+        signs = tuple(_quote(component.part.id, "signs of life", sign) for sign in component.signs)
         fix = f"ask who runs the cluster to {component.cure}; or name another with gang.scheduler"
-        yield Check("gang", False, f"{component.part.title} is installed and does not answer", said_, fix)
+        yield Check("gang", False, f"{component.part.title} is installed and does not answer", signs, fix)
     else:
         who = f" under the name {plan.scheduler}" if plan.scheduler else ""
-        yield _unknown(
-            "gang", f"{component.part.title} is installed; whether it acts{who} shows with its first gang"
-        )
+        yield _unknown("gang", f"{component.part.title} is installed; its first gang shows if it acts{who}")
 
 
 # --- who asks -----------------------------------------------------------------------------------------------
@@ -265,26 +267,26 @@ def rbac(facts: Facts) -> Iterator[Check]:
     denied = [access for access, allowed in facts.allowed.items() if not allowed]
     who = facts.user or "this user"
     if denied:
-        said = tuple(_quote(who, f"namespace {facts.where}", f"may not {access}") for access in denied)
+        evidence = tuple(_quote(who, f"namespace {facts.where}", f"may not {access}") for access in denied)
         some = ", ".join(map(str, denied[:4])) + (f" and {len(denied) - 4} more" if len(denied) > 4 else "")
         roles = dict.fromkeys(_ROLES.get(access.resource, "submitter") for access in denied)
         give = (f"allaboard cluster --rbac {role} -n {facts.where} | kubectl apply -f -" for role in roles)
         fix = f"{'; '.join(give)}; and bind its Role to {who}"
-        yield Check("rbac", False, f"{who} may not {some}", said, fix)
+        yield Check("rbac", False, f"{who} may not {some}", evidence, fix)
     elif facts.allowed:
-        yield _is_well("rbac", f"{who} may do all of the {len(facts.allowed)} things that will be done")
+        yield _is_well("rbac", f"{who} may do all of the {len(facts.allowed)} things that the job needs")
 
 
 def blind_spots(facts: Facts) -> Iterator[Check]:
-    """What these checks may not see."""
+    """The rights that these checks lack."""
     denied = [access for access, allowed in facts.helpful.items() if not allowed]
     if denied:
         unseen = list(dict.fromkeys(access.resource for access in denied))
-        said = tuple(
+        evidence = tuple(
             _quote(facts.user or "this user", f"namespace {facts.where}", f"may not {a}") for a in denied
         )
         fix = f"for more: allaboard cluster --rbac submitter -n {facts.where} (Role allaboard-preflight)"
-        yield Check("blind_spots", None, f"{', '.join(unseen)} may not be looked at", said, fix, WARNING)
+        yield Check("blind_spots", None, f"{', '.join(unseen)} may not be looked at", evidence, fix, WARNING)
 
 
 # --- what admission says to the pods ------------------------------------------------------------------------
@@ -316,20 +318,22 @@ def pod_security(facts: Facts) -> Iterator[Check]:
     if not wrong:
         yield _is_well("pod_security", f"pods keep the Pod Security level of the namespace ({level})")
         return
-    said = tuple(_quote(f"namespace/{facts.where}", f"Pod Security {level}", text) for text in wrong)
+    evidence = tuple(_quote(f"namespace/{facts.where}", f"Pod Security {level}", text) for text in wrong)
     fix = _how_to_secure(wrong, facts.engine)
-    words = f"the namespace enforces the Pod Security level {level}, and no member would ever be created"
-    yield Check("pod_security", False, words, said, fix)
+    summary = f"the namespace enforces the Pod Security level {level}, and no member would ever be created"
+    yield Check("pod_security", False, summary, evidence, fix)
 
 
 def _how_to_secure(violations: Collection[str], engine: Engine) -> str:
-    """What helps against violations of a Pod Security level: of what the job says first, then of what its
-    operator adds.
+    """The remedy for violations of a Pod Security level: first for those of the job's own fields, then for
+    those of its operator.
     """
-    guilty = [next((one for one in engine.ADDED if one.name in text), None) for text in violations]
-    added = next((one for one in guilty if one is not None), None)
+    guilty = [
+        next((container for container in engine.ADDED if container.name in text), None) for text in violations
+    ]
+    added = next((container for container in guilty if container is not None), None)
     if None in guilty or added is None:
-        mine = [text for text, one in zip(violations, guilty, strict=True) if one is None]
+        mine = [text for text, container in zip(violations, guilty, strict=True) if container is None]
         others = [text for text in mine if not any(word in text for word, _ in _OF_NODES)]
         fixes = [fix for word, fix in _OF_NODES if any(word in text for text in mine)]
         return "; ".join([*fixes, *([_SECURE] if others else [])])
@@ -343,12 +347,12 @@ def scc(facts: Facts) -> Iterator[Check]:
     refused = [
         t
         for t in facts.pods_tried or ()
-        if (found := _meaning(str(t.error or ""))) is not None and found.code == "openshift_scc_denied"
+        if (verdict := _meaning(str(t.error or ""))) is not None and verdict.code == "openshift_scc_denied"
     ]
     if refused:
-        said = tuple(_quote(t.what, "dry run", str(t.error)) for t in refused)
+        evidence = tuple(_quote(t.subject, "dry run", str(t.error)) for t in refused)
         fix = "drop runAsUser, fsGroup and hostPath from pod, or bind an SCC to its service account"
-        yield Check("scc", False, "no SecurityContextConstraint of OpenShift fits the members", said, fix)
+        yield Check("scc", False, "no SecurityContextConstraint of OpenShift fits the members", evidence, fix)
     elif facts.pods_tried is None:
         yield from openshift.without_dry_run(facts.pods, facts.namespace)
     else:
@@ -362,30 +366,24 @@ def quota(facts: Facts) -> Iterator[Check]:
         return
     needed = gang_total(facts.pods, facts.resources[-1])
     wrong = False
-    for one in namespace_objects.quotas(facts.quotas):
-        if not _applies(one):
+    for item in namespace_objects.quotas(facts.quotas):
+        if not _applies(item):
             continue
-        for check in _quota(one, needed, facts):
+        for check in _quota(item, needed, facts):
             wrong = True
             yield check
     if not wrong:
-        many = (
-            f"{len(facts.quotas)} quota{'s' if len(facts.quotas) > 1 else ''}" if facts.quotas else "no quota"
-        )
-        yield _is_well(
-            "quota",
-            f"{many} of the namespace in the way of the gang"
-            if not facts.quotas
-            else f"{many} hold the gang",
-        )
+        many = counted(len(facts.quotas), "quota")
+        fits = f"the gang fits {many} of the namespace" if facts.quotas else "the namespace has no quota"
+        yield _is_well("quota", fits)
 
 
 def gang_total(pods: Sequence[Pods], job: Resource) -> dict[str, Decimal]:
-    """What all members count for, by the names of quotas."""
+    """The total that all members count for, by the names of quotas."""
     total: dict[str, Decimal] = {"pods": Decimal(0), f"count/{job.name}": Decimal(1)}
     for group in pods:
-        for which in ("requests", "limits"):
-            for name, value in requested(group.spec, which).items():
+        for which, amounts in (("requests", group.pod.requests), ("limits", group.pod.limits)):
+            for name, value in amounts.items():
                 key = f"{which}.{name}"
                 total[key] = total.get(key, Decimal(0)) + value * group.replicas
         total["pods"] += group.replicas
@@ -396,18 +394,18 @@ def gang_total(pods: Sequence[Pods], job: Resource) -> dict[str, Decimal]:
     return total
 
 
-def _applies(one: Quota) -> bool:
-    """Whether a quota counts the pods of a job: they have no deadline of their own, and mostly ask for
+def _applies(item: Quota) -> bool:
+    """True if a quota counts the pods of a job: they have no deadline of their own, and mostly ask for
     something.
     """
-    return not one.selects and one.scopes <= {"NotTerminating", "NotBestEffort"}
+    return not item.selects and item.scopes <= {"NotTerminating", "NotBestEffort"}
 
 
-def _quota(one: Quota, needed: Mapping[str, Decimal], facts: Facts) -> Iterator[Check]:
-    name = one.name
-    for resource, hard in one.hard.items():
-        used, need = one.used.get(resource, Decimal(0)), needed.get(resource)
-        said = _quote(
+def _quota(item: Quota, needed: Mapping[str, Decimal], facts: Facts) -> Iterator[Check]:
+    name = item.name
+    for resource, hard in item.hard.items():
+        used, need = item.used.get(resource, Decimal(0)), needed.get(resource)
+        evidence = _quote(
             f"resourcequota/{name}",
             resource,
             f"used {show(resource, used)} of {show(resource, hard)}"
@@ -415,33 +413,41 @@ def _quota(one: Quota, needed: Mapping[str, Decimal], facts: Facts) -> Iterator[
         )
         if need is None:
             if _must_be_said(resource, facts):
-                words = (
+                summary = (
                     f"quota {name} counts {resource}, and the members do not state it: they would be refused"
                 )
                 yield Check(
-                    "quota", False, words, (said,), f"state resources: {{{_field(resource)}: ...}} in the job"
+                    "quota",
+                    False,
+                    summary,
+                    (evidence,),
+                    f"state resources: {{{_field(resource)}: ...}} in the job",
                 )
         elif need > hard:
             most = show(resource, hard)
-            words = f"the gang asks for {show(resource, need)} {resource}; quota {name} allows {most} in all"
-            yield Check("quota", False, words, (said,), "make the gang smaller, or have the quota raised")
+            summary = (
+                f"the gang asks for {show(resource, need)} {resource}; quota {name} allows {most} in all"
+            )
+            yield Check(
+                "quota", False, summary, (evidence,), "make the gang smaller, or have the quota raised"
+            )
         elif used + need > hard:
-            words = (
+            summary = (
                 f"the gang asks for {show(resource, need)} {resource}, and {show(resource, hard - used)} of "
                 f"quota {name} are left: it waits half-started until others end"
             )
             yield Check(
                 "quota",
                 False,
-                words,
-                (said,),
+                summary,
+                (evidence,),
                 "wait until others have ended, or make the gang smaller",
                 WARNING,
             )
 
 
 def _must_be_said(resource: str, facts: Facts) -> bool:
-    """Whether pods are refused that do not state this: quotas insist for cpu and memory, where no default
+    """True if pods are refused that do not state this: quotas insist for cpu and memory, where no default
     helps.
     """
     bare = resource.removeprefix("requests.").removeprefix("limits.")
@@ -449,9 +455,9 @@ def _must_be_said(resource: str, facts: Facts) -> bool:
         return False
     of_limits = resource.startswith("limits.")
     return not any(
-        bare in (one.default if of_limits else one.default_request or one.default)
-        for one in namespace_objects.limits(facts.limits or ())
-        if one.type == "Container"
+        bare in (item.default if of_limits else item.default_request or item.default)
+        for item in namespace_objects.limits(facts.limits or ())
+        if item.type == "Container"
     )
 
 
@@ -468,26 +474,26 @@ def limit_range(facts: Facts) -> Iterator[Check]:
     for item in namespace_objects.limits(facts.limits):
         for text in _beyond(item, facts.pods):
             wrong = True
-            said = _quote(f"limitrange/{item.range}", item.type, text)
-            yield Check("limit_range", False, text, (said,), "change resources of the job to what is allowed")
+            evidence = _quote(f"limitrange/{item.range}", item.type, text)
+            yield Check(
+                "limit_range", False, text, (evidence,), "change resources of the job to what is allowed"
+            )
         for text in _imposed(item, facts.pods):
             wrong = True
-            said = _quote(f"limitrange/{item.range}", "default", text)
+            evidence = _quote(f"limitrange/{item.range}", "default", text)
             fix = "state resources: {memory: ...} in the job"
-            yield Check("limit_range", False, text, (said,), fix, WARNING)
+            yield Check("limit_range", False, text, (evidence,), fix, WARNING)
     if not wrong:
         yield _is_well("limit_range", "members are within the LimitRanges of the namespace")
 
 
 def _beyond(item: Limit, pods: Sequence[Pods]) -> Iterator[str]:
     for group in pods:
-        whole = {which: requested(group.spec, which) for which in ("requests", "limits")}
-        things = [("Pod", f"a pod of {group.role}", whole["requests"], whole["limits"])]
-        for container in group.spec["containers"]:
-            alone = {"containers": [container]}
-            who = f"container {container['name']} of {group.role}"
-            things.append(("Container", who, requested(alone), requested(alone, "limits")))
-        for kind, who, requests, limits in things:
+        bounded = [("Pod", f"a pod of {group.role}", group.pod.requests, group.pod.limits)]
+        for container in group.pod.containers:
+            who = f"container {container.name} of {group.role}"
+            bounded.append(("Container", who, container.requests, container.limits))
+        for kind, who, requests, limits in bounded:
             if kind != item.type:
                 continue
             for name, most in item.max.items():
@@ -497,7 +503,7 @@ def _beyond(item: Limit, pods: Sequence[Pods]) -> Iterator[str]:
             for name, least in item.min.items():
                 stated = requests.get(name)
                 if stated is not None and stated < amount(least):
-                    yield f"{who} asks for {show(name, stated)} {name}; at least {least} is asked for"
+                    yield f"{who} asks for {show(name, stated)} {name}; at least {least} is required"
             for name, ratio in item.ratio.items():
                 if name in limits and requests.get(name) and limits[name] / requests[name] > amount(ratio):
                     yield f"{who}: the limit of {name} is more than {ratio} times its request"
@@ -508,9 +514,9 @@ def _imposed(item: Limit, pods: Sequence[Pods]) -> Iterator[str]:
     most = item.default.get("memory")
     if item.type == "Container" and most:
         for group in pods:
-            for container in group.spec["containers"]:
-                if "memory" not in requested({"containers": [container]}, "limits"):
-                    who = f"container {container['name']} of {group.role}"
+            for container in group.pod.containers:
+                if "memory" not in container.limits:
+                    who = f"container {container.name} of {group.role}"
                     yield f"{who} states no memory and would be killed at {most}"
 
 
@@ -532,22 +538,24 @@ def queue(facts: Facts) -> Iterator[Check]:
         seen = object_seen(lookup.body)
         active, state = seen.condition("Active"), seen.facts.get("status.state")
         if active is not None and active.status == "False":
-            said = _quote(f"queue/{name}", "conditions.Active", active.message or active.reason)
-            yield Check("queue", False, f"queue {name} admits nothing now", (said,), "ask who runs the queue")
+            evidence = _quote(f"queue/{name}", "conditions.Active", active.message or active.reason)
+            yield Check(
+                "queue", False, f"queue {name} admits nothing now", (evidence,), "ask who runs the queue"
+            )
         elif state not in (None, "Open"):
-            said = _quote(f"queue/{name}", "status.state", str(state))
-            yield Check("queue", False, f"queue {name} is not open", (said,), "ask who runs the queue")
+            evidence = _quote(f"queue/{name}", "status.state", str(state))
+            yield Check("queue", False, f"queue {name} is not open", (evidence,), "ask who runs the queue")
         elif facts.gang.local_queue and (kueue := facts.survey.part("kueue")).cure is not None:
-            said_ = tuple(_quote("kueue", "signs of life", sign) for sign in kueue.signs)
-            words = f"queue {name} is there, and Kueue, which would admit its jobs, does not answer"
-            yield Check("queue", False, words, said_, f"ask who runs the cluster to {kueue.cure}")
+            signs = tuple(_quote("kueue", "signs of life", sign) for sign in kueue.signs)
+            summary = f"queue {name} is there, and Kueue, which would admit its jobs, does not answer"
+            yield Check("queue", False, summary, signs, f"ask who runs the cluster to {kueue.cure}")
         else:
             yield _is_well("queue", f"queue {name} is there and admits")
             yield from _admission(facts)
 
 
 def _admission(facts: Facts) -> Iterator[Check]:
-    """Whether the queue can ever admit a job of this size and kind, and whether it has room now."""
+    """Check that the queue can ever admit a job of this size and kind, and that it has room now."""
     if facts.cluster_queue is None:
         return
     if facts.cluster_queue.body is None:
@@ -556,44 +564,48 @@ def _admission(facts: Facts) -> Iterator[Check]:
         )
         return
     name = facts.cluster_queue.body["metadata"]["name"]
-    flavors = {n: lookup.body for n, lookup in facts.flavors.items() if lookup.body is not None}
-    found = judge(facts.cluster_queue.body, flavors, facts.pods)
+    flavors = {n: flavor(lookup.body) for n, lookup in facts.flavors.items() if lookup.body is not None}
+    admission = judge(cluster_queue(facts.cluster_queue.body), flavors, facts.pods)
     where = f"clusterqueue/{name}"
-    if found.never:
-        said = tuple(_quote(where, "spec.resourceGroups", why) for why in found.never)
+    if admission.never:
+        evidence = tuple(_quote(where, "spec.resourceGroups", reason) for reason in admission.never)
         fix = "ask for less, select other nodes, or name another queue in gang.queue"
-        yield Check("queue_quota", False, f"ClusterQueue {name} can never admit it", said, fix)
-    elif found.not_covered:
-        names = ", ".join(found.not_covered)
-        said = (_quote(where, "spec.resourceGroups", f"covers no {names}"),)
+        yield Check("queue_quota", False, f"ClusterQueue {name} can never admit it", evidence, fix)
+    elif admission.not_covered:
+        names = ", ".join(admission.not_covered)
+        evidence = (_quote(where, "spec.resourceGroups", f"covers no {names}"),)
         fix = "ask who runs the queue to cover it, or to exclude it in Kueue's configuration"
-        words = f"ClusterQueue {name} has no quota of {names}, and Kueue admits no job that asks for it"
-        yield Check("queue_quota", False, words, said, fix, WARNING)
-    elif found.waits:
-        yield _is_well("queue_quota", f"ClusterQueue {name} can admit it, later: {'; '.join(found.waits)}")
+        summary = f"ClusterQueue {name} has no quota of {names}, and Kueue admits no job that asks for it"
+        yield Check("queue_quota", False, summary, evidence, fix, WARNING)
+    elif admission.waits:
+        yield _is_well(
+            "queue_quota", f"ClusterQueue {name} can admit it, later: {'; '.join(admission.waits)}"
+        )
     else:
         yield _is_well("queue_quota", f"ClusterQueue {name} has room for it now")
 
 
 def sends_away(check: Json) -> bool:
-    """Whether an AdmissionCheck is MultiKueue's."""
+    """True if an AdmissionCheck is MultiKueue's."""
     return bool(at(check, "spec", "controllerName") == MULTIKUEUE)
 
 
 def admission_checks(facts: Facts) -> Iterator[Check]:
-    """Who else has a say before Kueue admits a job, and whether it then runs on another cluster."""
+    """The other controllers that Kueue asks before it admits a job, and the cluster on which it then runs."""
     for name, lookup in facts.admission_checks.items():
         body = lookup.body
         if body is None:
-            words = f"admission check {name} is asked, too; what it does may not be looked at"
-            missing = Check("admission_check", False, f"admission check {name} is not there, and is asked")
-            yield _unknown("admission_check", words) if not lookup.known else missing
+            summary = f"admission check {name} is asked, too; it may not be looked at"
+            missing = Check(
+                "admission_check", False, f"the queue asks admission check {name}, which does not exist"
+            )
+            yield _unknown("admission_check", summary) if not lookup.known else missing
             continue
         active = object_seen(body).condition("Active")
         if active is not None and active.status == "False":
-            said = _quote(f"admissioncheck/{name}", "conditions.Active", active.message)
-            words = f"admission check {name} does not work, and nothing is admitted without it"
-            yield Check("admission_check", False, words, (said,), "ask who runs the queue", WARNING)
+            evidence = _quote(f"admissioncheck/{name}", "conditions.Active", active.message)
+            summary = f"admission check {name} does not work, and nothing is admitted without it"
+            yield Check("admission_check", False, summary, (evidence,), "ask who runs the queue", WARNING)
         if sends_away(body):
             yield from _sent_away(facts, name, body)
         else:
@@ -601,21 +613,28 @@ def admission_checks(facts: Facts) -> Iterator[Check]:
 
 
 def _sent_away(facts: Facts, check: str, body: Json) -> Iterator[Check]:
-    """What MultiKueue does with a job: it makes the job object anew on another cluster, and nothing else."""
+    """The effect of MultiKueue: it makes the job object anew on another cluster, and nothing else."""
     config = at(body, "spec", "parameters", "name")
-    found = facts.worker_clusters.get(str(config), HIDDEN).body
-    named = at(found, "spec", "clusters")
+    worker_set = facts.worker_clusters.get(str(config), HIDDEN).body
+    named = at(worker_set, "spec", "clusters")
     clusters = [str(name) for name in named] if isinstance(named, list) else []
     where = f"one of the clusters {', '.join(clusters)}" if len(clusters) > 1 else "another cluster"
     where = f"cluster {clusters[0]}" if len(clusters) == 1 else where
-    words = f"Kueue runs it on {where} (MultiKueue, admission check {check}); its members, their logs and"
-    yield _is_well("multikueue", f"{words} what they report are there; namespace {facts.where} must be, too")
-    others = [f"{one['kind']} {one['metadata']['name']}" for one in facts.manifests[:-1]]
+    summary = f"Kueue runs it on {where} (MultiKueue, admission check {check}), with its members, their logs"
+    yield _is_well(
+        "multikueue", f"{summary} and their reports; namespace {facts.where} must exist there, too"
+    )
+    helper = labels.helper_name(facts.job["metadata"]["name"])  # without it members start all the same
+    others = [
+        f"{manifest['kind']} {manifest['metadata']['name']}"
+        for manifest in facts.manifests[:-1]
+        if manifest["metadata"]["name"] != helper
+    ]
     if others:
-        said = (_quote(f"admissioncheck/{check}", "spec.controllerName", MULTIKUEUE),)
-        words = f"MultiKueue sends the {facts.job['kind']} alone, without {', '.join(others)}"
-        fix = "see that they are there, too, and code in the image; or take a queue of this cluster"
-        yield Check("multikueue", False, words, said, fix, WARNING)
+        evidence = (_quote(f"admissioncheck/{check}", "spec.controllerName", MULTIKUEUE),)
+        summary = f"MultiKueue sends the {facts.job['kind']} alone, without {', '.join(others)}"
+        fix = "create them there, and put code into the image; or name a queue of this cluster"
+        yield Check("multikueue", False, summary, evidence, fix, WARNING)
 
 
 def topology(facts: Facts) -> Iterator[Check]:
@@ -661,10 +680,10 @@ def volumes(facts: Facts) -> Iterator[Check]:
         total = counted(sum(p.replicas for p in facts.pods), "member")
         made = [name for name in wanted if name in own and facts.claims[name].body is None]
         there = [name for name in wanted if name not in made]
-        said = [_join_names("claim", there)] if there else []
-        said += [_join_names("claim", made, "will be made")] if made else []
+        phrases = [_join_names("claim", there)] if there else []
+        phrases += [_join_names("claim", made, "will be made")] if made else []
         yield _is_well(
-            "volumes", f"{' there, '.join(said)}{' and fit' if made else ' there and fit'} {total}"
+            "volumes", f"{' there, '.join(phrases)}{' and fit' if made else ' there and fit'} {total}"
         )
 
 
@@ -682,21 +701,25 @@ def _claim(
         return
     claim = namespace_objects.claim(body)
     modes = claim.modes
-    thing = f"persistentvolumeclaim/{name}"
-    said = _quote(thing, "accessModes", ", ".join(modes))
+    subject = f"persistentvolumeclaim/{name}"
+    evidence = _quote(subject, "accessModes", ", ".join(modes))
     if claim.deleted:
-        words = f"claim {name} is being deleted"
-        since = _quote(thing, "deletionTimestamp", claim.deleted)
-        yield Check("volumes", False, words, (since,), "wait until it is gone and create it anew")
+        summary = f"claim {name} is being deleted"
+        since = _quote(subject, "deletionTimestamp", claim.deleted)
+        yield Check("volumes", False, summary, (since,), "wait until it is gone and create it anew")
     if claim.phase == "Lost":
-        words = f"claim {name} has lost its volume"
-        yield Check("volumes", False, words, (_quote(thing, "phase", "Lost"),), "create it anew")
+        summary = f"claim {name} has lost its volume"
+        yield Check("volumes", False, summary, (_quote(subject, "phase", "Lost"),), "create it anew")
     elif claim.phase != "Bound":
-        yield from _unbound(f"claim {name}", thing, claim, sought.body is not None, facts)
+        yield from _unbound(f"claim {name}", subject, claim, sought.body is not None, facts)
     if writes and {*modes} == {"ReadOnlyMany"}:
         fix = "say read_only: true for it in storage, or use another claim"
         yield Check(
-            "volumes", False, f"claim {name} can only be read, and the job mounts it to write", (said,), fix
+            "volumes",
+            False,
+            f"claim {name} can only be read, and the job mounts it to write",
+            (evidence,),
+            fix,
         )
     shared = {*modes} & {"ReadWriteMany", "ReadOnlyMany"}
     if members > 1 and modes and not shared:
@@ -705,13 +728,13 @@ def _claim(
         if not once and nodes is not None and len(nodes) == 1:
             return
         how = "in one pod" if once else "on one node"
-        words = f"claim {name} can be mounted {how} at a time, and {members} members mount it"
+        summary = f"claim {name} can be mounted {how} at a time, and {members} members mount it"
         severity = ERROR if once or nodes is not None else WARNING
         fix = "use a claim of ReadWriteMany, or one that only one group mounts"
         if own is not None:
             fix = "say access: many in its claim, with a storage_class that can, or mount ephemeral volumes"
             fix += f" (delete claim {name} first)" if sought.body is not None else ""
-        yield Check("volumes", False, words, (said,), fix, severity)
+        yield Check("volumes", False, summary, (evidence,), fix, severity)
 
 
 _ONE_NODE = {
@@ -730,61 +753,60 @@ documentation of each.
 """
 
 
-def _unbound(what: str, thing: str, claim: Claim, there: bool, facts: Facts) -> Iterator[Check]:
+def _unbound(holder: str, subject: str, claim: Claim, there: bool, facts: Facts) -> Iterator[Check]:
     """Of a claim without a volume: whether anything will provide one. ``there``: it waits already."""
     if claim.volume or facts.storage_classes is None:
         if there:
-            yield _waiting(what, thing, "it has none yet")
+            yield _waiting(holder, subject, "it has none yet")
         return
     classes = namespace_objects.storage_classes(facts.storage_classes)
-    default = [one.name for one in classes.values() if one.is_default]
+    default = [each.name for each in classes.values() if each.is_default]
     name = claim.storage_class
     if name is None and not default:
         fix = f"say storage_class: {one_of(classes)}" if classes else "ask who runs the cluster for storage"
-        words = f"{what} names no storage class, and the cluster has no default one"
+        summary = f"{holder} names no storage class, and the cluster has no default one"
         # One that is there may still get a volume that somebody makes by hand.
-        yield Check("volumes", False, words, fix=fix, severity=WARNING if there else ERROR)
+        yield Check("volumes", False, summary, fix=fix, severity=WARNING if there else ERROR)
         return
     if name == "":
-        yield _waiting(what, thing, "it has no class, so somebody has to make one for it")
+        yield _waiting(holder, subject, "it has no class, so somebody has to make a volume for it")
         return
-    found = classes.get(default[0] if name is None else name)
-    if found is None:
+    storage_class = classes.get(default[0] if name is None else name)
+    if storage_class is None:
         near = nearest(str(name), classes)
         fix = (
             f"did you mean {near}?" if near else f"name one of {one_of(classes)}" if classes else "create it"
         )
-        words = f"{what} names the storage class {name}, which does not exist"
-        yield Check("volumes", False, words, (_quote(thing, "storageClassName", str(name)),), fix)
+        summary = f"{holder} names the storage class {name}, which does not exist"
+        yield Check("volumes", False, summary, (_quote(subject, "storageClassName", str(name)),), fix)
         return
-    who = found.provisioner
+    who = storage_class.provisioner
     if claim.modes == ("ReadWriteMany",) and who in _ONE_NODE:
-        said = _quote(f"storageclass/{found.name}", "provisioner", who)
-        words = (
-            f"{what} is to be mounted by many nodes, and its class provides {_ONE_NODE[who]}, which one may"
+        evidence = _quote(f"storageclass/{storage_class.name}", "provisioner", who)
+        summary = (
+            f"{holder} is to be mounted by many nodes, and its class provides {_ONE_NODE[who]}, for one "
+            "node alone"
         )
         fix = (
             "name a storage_class of a shared file system (NFS, CephFS, FSx, Filestore), or say access: once"
         )
-        yield Check("volumes", False, words, (said,), fix, WARNING)
-    if there and not found.waits:
-        yield _waiting(what, thing, "it has none yet")
+        yield Check("volumes", False, summary, (evidence,), fix, WARNING)
+    if there and not storage_class.waits:
+        yield _waiting(holder, subject, "it has none yet")
 
 
-def _waiting(what: str, thing: str, why: str) -> Check:
-    name = thing.partition("/")[2]
+def _waiting(holder: str, subject: str, reason: str) -> Check:
+    name = subject.partition("/")[2]
     fix = f"kubectl describe persistentvolumeclaim {name} says what it waits for"
-    said = _quote(thing, "phase", "Pending")
-    return Check("volumes", False, f"{what} waits for a volume: {why}", (said,), fix, WARNING)
+    evidence = _quote(subject, "phase", "Pending")
+    return Check("volumes", False, f"{holder} waits for a volume: {reason}", (evidence,), fix, WARNING)
 
 
 def _ephemeral(group: Pods, facts: Facts) -> Iterator[Check]:
-    for volume in dicts(group.spec.get("volumes")):
-        template = at(volume, "ephemeral", "volumeClaimTemplate")
+    for name, template in group.pod.ephemeral:
         if template and facts.storage_classes is not None:
-            what = f"the ephemeral volume {volume['name']} of {group.role}"
-            claim = namespace_objects.claim(template)
-            yield from _unbound(what, f"volume/{volume['name']}", claim, False, facts)
+            holder = f"the ephemeral volume {name} of {group.role}"
+            yield from _unbound(holder, f"volume/{name}", namespace_objects.claim(template), False, facts)
 
 
 def secrets(facts: Facts) -> Iterator[Check]:
@@ -795,31 +817,31 @@ def secrets(facts: Facts) -> Iterator[Check]:
         ("service account", facts.accounts, "service_account"),
         ("priority class", facts.priorities, "priority_class"),
     )
-    for what, wanted, id in sorts:
+    for sort, wanted, id in sorts:
         missing = [n for n, s in wanted.items() if s.known and s.body is None]
         hidden = [n for n, s in wanted.items() if not s.known]
         if missing:
-            where = "" if what == "priority class" else f" in {facts.where}"
-            near = nearest(missing[0], facts.survey.priorities or ()) if what == "priority class" else None
+            where = "" if sort == "priority class" else f" in {facts.where}"
+            near = nearest(missing[0], facts.survey.priorities or ()) if sort == "priority class" else None
             correct = f"say gang.priority: {near}" if near else "correct the name in the job"
             fix = f"create {'it' if len(missing) == 1 else 'them'}{where}, or {correct}"
-            yield Check(id, False, f"{_join_names(what, missing)} not there{where}", fix=fix)
+            yield Check(id, False, f"{_join_names(sort, missing)} not there{where}", fix=fix)
         if hidden:
-            yield _unknown(id, f"{_join_names(what, hidden, 'may not be looked at')}")
+            yield _unknown(id, f"{_join_names(sort, hidden, 'may not be looked at')}")
         if wanted and not missing and not hidden:
-            yield _is_well(id, f"{_join_names(what, wanted)} there")
+            yield _is_well(id, f"{_join_names(sort, wanted)} there")
     if facts.gang.queue_priority is not None:
-        words = f"{facts.gang.queue_priority} is a WorkloadPriorityClass"
-        yield _is_well("priority_class", f"{words}: it orders queue {facts.gang.local_queue}")
+        summary = f"{facts.gang.queue_priority} is a WorkloadPriorityClass"
+        yield _is_well("priority_class", f"{summary}: it orders queue {facts.gang.local_queue}")
 
 
-def _join_names(what: str, names: Iterable[str], verb: str = "") -> str:
+def _join_names(noun: str, names: Iterable[str], verb: str = "") -> str:
     all_names = [*names]
     many = len(all_names) > 1
     plural = (
-        (f"{what[:-1]}ies" if what.endswith("y") else f"{what}es" if what.endswith("ss") else f"{what}s")
+        (f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ss") else f"{noun}s")
         if many
-        else what
+        else noun
     )
     return f"{plural} {', '.join(all_names)} {verb or ('are' if many else 'is')}"
 
@@ -846,11 +868,11 @@ def nodes(facts: Facts) -> Iterator[Check]:
         total = sum(group.replicas for group in facts.pods)
         fits = capacity.room(facts.pods, known_nodes)
         if fits < total:
-            words = f"{fits} of {counted(total, 'member')} have a place at once, even on empty nodes"
+            summary = f"{fits} of {counted(total, 'member')} have a place at once, even on empty nodes"
             yield Check(
                 "nodes",
                 False,
-                words,
+                summary,
                 fix="make the gang smaller, or ask for less per member",
                 severity=severity,
             )
@@ -860,7 +882,7 @@ def nodes(facts: Facts) -> Iterator[Check]:
 
 
 def gpu_labels(facts: Facts) -> Iterator[Check]:
-    """What the nodes say of slices that change and of GPUs that are shared."""
+    """Node labels about slices that change and GPUs that are shared."""
     known_nodes = facts.survey.nodes or ()
     yield from gpu_nodes.recarving(facts.pods, known_nodes)
     yield from gpu_nodes.sharing(facts.pods, known_nodes)
@@ -872,23 +894,23 @@ def devices(facts: Facts) -> Iterator[Check]:
 
 
 def disruptions(facts: Facts) -> Iterator[Check]:
-    """What keeps members where they are when a node is emptied."""
+    """Disruption budgets that keep members where they are when a node is emptied."""
     yield from budgets.judge(facts.pods, facts.budgets)
 
 
 def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
     every = facts.survey.nodes or ()
     for group in facts.pods:
-        for name, value in requested(group.spec).items():
+        for name, value in group.pod.requests.items():
             if "/" in name and value > 0 and not any(amount(n.allocatable.get(name, 0)) for n in every):
-                if (why := gpu_nodes.slice_not_offered(name, group.role, every, severity)) is not None:
-                    yield why
+                if (check := gpu_nodes.slice_not_offered(name, group.role, every, severity)) is not None:
+                    yield check
                     return
                 offered = sorted(
                     {r for n in every for r, v in n.allocatable.items() if "/" in r and amount(v) > 0}
                 )
                 near = nearest_device(name, offered)
-                said = _quote(
+                evidence = _quote(
                     "nodes", "status.allocatable", f"offered are {', '.join(offered) or 'no devices'}"
                 )
                 fix = (
@@ -900,35 +922,35 @@ def _nodes(facts: Facts, severity: str) -> Iterator[Check]:
                     "nodes",
                     False,
                     f"no node offers {name}, which {group.role} asks for",
-                    (said,),
+                    (evidence,),
                     fix,
                     severity,
                 )
                 return
-        reasons = {node.name: capacity.why_not(group.spec, node) for node in every}
+        reasons = {node.name: capacity.misfit(group.pod, node) for node in every}
         open_ = [node for node in every if reasons[node.name] is None]
         if not open_:
-            said_ = tuple(_quote(f"node/{name}", "", f"{reason}") for name, reason in [*reasons.items()][:8])
+            quotes = tuple(_quote(f"node/{name}", "", f"{reason}") for name, reason in [*reasons.items()][:8])
             fix = (
                 _label_fix(group, facts)
                 or "tolerate the taint or correct the selector in pod, or ask who runs the nodes"
             )
-            yield Check("nodes", False, f"no node takes the members of {group.role}", said_, fix, severity)
+            yield Check("nodes", False, f"no node takes the members of {group.role}", quotes, fix, severity)
             return
-        lacks = {node.name: capacity.lacking(group.spec, node) for node in open_}
+        lacks = {node.name: capacity.lacking(group.pod, node) for node in open_}
         if all(lacks.values()):
             best = min(open_, key=lambda node: len(lacks[node.name]))
-            said_ = tuple(
+            quotes = tuple(
                 _quote(f"node/{n}", "status.allocatable", "; ".join(texts))
                 for n, texts in [*lacks.items()][:8]
             )
-            words = f"a member of {group.role} is larger than every node: {lacks[best.name][0]}"
-            yield Check("nodes", False, words, said_, "ask for less per member", severity)
+            summary = f"a member of {group.role} is larger than every node: {lacks[best.name][0]}"
+            yield Check("nodes", False, summary, quotes, "ask for less per member", severity)
             return
 
 
 def _label_fix(group: Pods, facts: Facts) -> str | None:
-    for label, wanted in texts(group.spec.get("nodeSelector")).items():
+    for label, wanted in group.pod.node_selector.items():
         values = sorted({n.labels[label] for n in facts.survey.nodes or () if label in n.labels})
         if wanted not in values:
             return (
@@ -951,9 +973,9 @@ def names(facts: Facts) -> Iterator[Check]:
         default=name,
     )
     if len(longest) > LONGEST_NAME:
-        words = f"{longest} has {len(longest)} characters; a Service may have {LONGEST_NAME}"
+        summary = f"{longest} has {len(longest)} characters; a Service may have {LONGEST_NAME}"
         yield Check(
-            "names", False, words, fix=f"give the job a name that is {len(longest) - LONGEST_NAME} shorter"
+            "names", False, summary, fix=f"give the job a name that is {len(longest) - LONGEST_NAME} shorter"
         )
     else:
         yield _is_well(
@@ -961,54 +983,60 @@ def names(facts: Facts) -> Iterator[Check]:
         )
 
 
+def helper(facts: Facts) -> Iterator[Check]:
+    """The helper stands around the command of each member, or what is lost."""
+    for sentence in facts.unhelped:
+        yield Check("helper", False, sentence, (), "or say inject: off", WARNING)
+
+
 def dry_run(facts: Facts) -> Iterator[Check]:
     """The API server takes every object; and the pods, where one may try."""
     every = [*facts.tried, *(facts.pods_tried or ())]
     refused = [t for t in every if t.error is not None and not isinstance(t.error, Exists)]
     said_already: set[str] = set()
-    limited = {name for group in facts.pods for name in requested(group.spec, "limits")}
-    for one in refused:
-        causes = one.error.causes if isinstance(one.error, ApiError) else ()
+    limited = {name for group in facts.pods for name in group.pod.limits}
+    for result in refused:
+        causes = result.error.causes if isinstance(result.error, ApiError) else ()
         if causes and all(cause.message == "unknown field" for cause in causes):
             # The job and its pods have the same ones, each by a path of its own.
-            is_pod = one in (facts.pods_tried or ())
+            is_pod = result in (facts.pods_tried or ())
             problems = [problem_of(cause, facts.engine, is_pod) for cause in causes]
             fresh = [problem for problem in problems if problem.path not in said_already]
             said_already |= {problem.path for problem in fresh}
-            yield from (_misspelt(one.what, problem) for problem in fresh)
+            yield from (_misspelt(result.subject, problem) for problem in fresh)
             continue
-        said = tuple(_quote(one.what, cause.field, cause.message) for cause in causes) or (
-            _quote(one.what, "dry run", str(one.error)),
+        quotes = tuple(_quote(result.subject, cause.field, cause.message) for cause in causes) or (
+            _quote(result.subject, "dry run", str(result.error)),
         )
-        message = str(one.error)
-        found = _meaning(message, limits=limited)
+        message = str(result.error)
+        verdict = _meaning(message, limits=limited)
         yield Check(
             "dry_run",
             False,
-            f"{one.what} would be refused: {message}",
-            said,
+            f"{result.subject} would be refused: {message}",
+            quotes,
             _what_to_do(message),
-            code=found.code if found is not None else None,
-            retryable=found.passes if found is not None else None,
+            code=verdict.code if verdict is not None else None,
+            retryable=verdict.passes if verdict is not None else None,
         )
     if every and not refused:
         more = (
             ""
             if facts.pods_tried is not None
-            else "; its pods could not be tried, that takes the right to create pods"
+            else "; its pods could not be tried, which takes the right to create pods"
         )
         yield _is_well(
             "dry_run",
-            f"the API server takes {one_of([t.what for t in every]).replace(' or ', ' and ')}{more}",
+            f"the API server takes {one_of([t.subject for t in every]).replace(' or ', ' and ')}{more}",
         )
 
 
-def _misspelt(what: str, problem: Problem) -> Check:
-    said = _quote(what, problem.path, problem.message)
+def _misspelt(subject: str, problem: Problem) -> Check:
+    evidence = _quote(subject, problem.path, problem.message)
     hint = (
         f"did you mean {problem.suggestion!r}?" if problem.suggestion else "take it out, or correct its name"
     )
-    return Check("dry_run", False, f"{problem.path}: there is no such field here", (said,), hint)
+    return Check("dry_run", False, f"{problem.path}: there is no such field here", (evidence,), hint)
 
 
 _WRONG_TYPE = re.compile(r"cannot unmarshal (\w+) into Go struct field \w+\.(\S+) of type (\S+)")
@@ -1023,13 +1051,13 @@ def _meaning(message: str, limits: Collection[str] = ()) -> Verdict | None:
 
 def _what_to_do(message: str) -> str:
     """By the cause that the refusal tells."""
-    found = _meaning(message)
-    if found is not None and found.code == "rbac_forbidden":
-        role = next((r for what, r in _ROLES.items() if f'resource "{what}"' in message), "submitter")
+    verdict = _meaning(message)
+    if verdict is not None and verdict.code == "rbac_forbidden":
+        role = next((r for resource, r in _ROLES.items() if f'resource "{resource}"' in message), "submitter")
         return f"have the right granted: allaboard cluster --rbac {role}"
     if (wrong := _WRONG_TYPE.search(message)) is not None:
         return f"{wrong[2]} is a {wrong[3].rpartition('.')[2]}, not a {wrong[1]}: correct it in pod"
-    return found.fix if found is not None else "correct what it names in the job"
+    return verdict.fix if verdict is not None else "correct what it names in the job"
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
@@ -1053,11 +1081,12 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     scc,
     names,
     dry_run,
+    helper,
     blind_spots,
 )
 
 
 def examine(facts: Facts) -> list[Check]:
     """Every check, what stops the job first."""
-    checks = [check for one in CHECKS for check in one(facts)]
+    checks = [check for ask in CHECKS for check in ask(facts)]
     return sorted(checks, key=lambda check: (not check.stops, check.ok is not False, check.ok is not None))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from allaboard.backends.check import WARNING, Check
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, text
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.preflight.lookup import HIDDEN, Json, Lookup
 from allaboard.diagnosis import Evidence
@@ -24,13 +24,16 @@ _DRIVER = re.compile(r"device\.driver\s*==\s*['\"]([^'\"]{1,253})['\"]")
 
 def claimed(manifests: Sequence[Json]) -> dict[str, tuple[str, int]]:
     """Template of claims among the objects of a job -> its class, and how many devices a claim has."""
-    found = {}
-    for one in manifests:
-        if one["kind"] == TEMPLATE:
-            (request,) = one["spec"]["spec"]["devices"]["requests"]
+    templates = {}
+    for manifest in manifests:
+        if manifest["kind"] == TEMPLATE:
+            (request,) = manifest["spec"]["spec"]["devices"]["requests"]
             exactly = request["exactly"]
-            found[str(one["metadata"]["name"])] = (str(exactly["deviceClassName"]), int(exactly["count"]))
-    return found
+            templates[str(manifest["metadata"]["name"])] = (
+                str(exactly["deviceClassName"]),
+                int(exactly["count"]),
+            )
+    return templates
 
 
 def classes(manifests: Sequence[Json]) -> set[str]:
@@ -51,23 +54,16 @@ def judge(
     for name in sorted({of_class for of_class, _ in wanted.values()}):
         lookup = known.get(name, HIDDEN)
         if not lookup.known:
-            words = f"device class {name} may not be looked at (get deviceclasses.resource.k8s.io)"
-            yield Check("device_class", None, words, severity=WARNING)
+            summary = f"device class {name} may not be looked at (get deviceclasses.resource.k8s.io)"
+            yield Check("device_class", None, summary, severity=WARNING)
             continue
         if lookup.body is None:
             fix = "name another in resources.device_class, or have the DRA driver installed that brings it"
             yield Check("device_class", False, f"device class {name} does not exist", fix=fix)
             continue
         most = {template: count for template, (of_class, count) in wanted.items() if of_class == name}
-        members = {group.role: (most.get(_template(group.spec) or "", 0), group.replicas) for group in pods}
+        members = {group.role: (most.get(group.pod.claim_template, 0), group.replicas) for group in pods}
         yield from _enough(name, lookup.body, {r: m for r, m in members.items() if m[0]}, slices)
-
-
-def _template(spec: Json) -> str | None:
-    claims = spec.get("resourceClaims") or ()
-    return next(
-        (c.get("resourceClaimTemplateName") for c in claims if c.get("resourceClaimTemplateName")), None
-    )
 
 
 def _enough(
@@ -76,46 +72,46 @@ def _enough(
     """``members``: role -> (devices of each, how many)."""
     drivers = sorted({*_DRIVER.findall(_expressions(of_class))})
     if slices is None:
-        words = f"device class {name} is there; what nodes have may not be read (list resourceslices)"
-        yield Check("device_class", None, words, severity=WARNING)
+        summary = f"device class {name} is there; what nodes have may not be read (list resourceslices)"
+        yield Check("device_class", None, summary, severity=WARNING)
         return
     if not drivers:
-        words = f"device class {name} is there; which devices are of it cannot be told from its selectors"
-        yield Check("device_class", None, words, severity=WARNING)
+        summary = f"device class {name} is there; its selectors do not tell which devices are of it"
+        yield Check("device_class", None, summary, severity=WARNING)
         return
     there = _devices(slices, drivers)
-    said = tuple(Evidence(f"node/{node}", "devices", str(n)) for node, n in [*there.items()][:8])
+    evidence = tuple(Evidence(f"node/{node}", "devices", str(n)) for node, n in [*there.items()][:8])
     driver, every = one_of(drivers), sum(there.values())
     most = max(there.values(), default=0)
     total = sum(each * count for each, count in members.values())
     largest = max((each for each, _ in members.values()), default=0)
     fix = "ask for fewer in resources.gpu, or ask who runs the nodes"
     if not there:
-        words = f"device class {name} is there, and no node offers devices of {driver}"
+        summary = f"device class {name} is there, and no node offers devices of {driver}"
         fix = "ask who runs the cluster to start its DRA driver on the nodes"
-        yield Check("device_class", False, words, said, fix, WARNING)
+        yield Check("device_class", False, summary, evidence, fix, WARNING)
     elif largest > most:
-        words = f"a member claims {largest} devices of class {name}; a node has {most} at most"
-        yield Check("device_class", False, words, said, fix, WARNING)
+        summary = f"a member claims {largest} devices of class {name}; a node has {most} at most"
+        yield Check("device_class", False, summary, evidence, fix, WARNING)
     elif total > every:
-        words = f"its members claim {total} devices of class {name}; the nodes have {every} at most"
-        yield Check("device_class", False, words, said, fix, WARNING)
+        summary = f"its members claim {total} devices of class {name}; the nodes have {every} at most"
+        yield Check("device_class", False, summary, evidence, fix, WARNING)
     else:
-        words = f"device class {name} is there, and nodes have {counted(every, 'device')} of {driver}"
-        yield Check("device_class", True, f"{words} for the {total} that members claim", said)
+        summary = f"device class {name} is there, and nodes have {counted(every, 'device')} of {driver}"
+        yield Check("device_class", True, f"{summary} for the {total} that members claim", evidence)
 
 
 def _expressions(of_class: Json) -> str:
-    selectors = (of_class.get("spec") or {}).get("selectors") or ()
-    return "\n".join(str((one.get("cel") or {}).get("expression", "")) for one in selectors)
+    selectors = dicts(at(of_class, "spec", "selectors"))
+    return "\n".join(text(at(selector, "cel", "expression")) for selector in selectors)
 
 
 def _devices(slices: Sequence[Json], drivers: Sequence[str]) -> dict[str, int]:
     """Node -> its devices of these drivers; those of no one node stand under an empty name."""
-    found: dict[str, int] = {}
-    for one in slices:
-        spec: Mapping[str, Any] = one.get("spec") or {}
+    counts: dict[str, int] = {}
+    for part in slices:
+        spec = mapping(part.get("spec"))
         if spec.get("driver") in drivers:
-            node = str(spec.get("nodeName") or "")
-            found[node] = found.get(node, 0) + len(spec.get("devices") or ())
-    return found
+            node = text(spec.get("nodeName"))
+            counts[node] = counts.get(node, 0) + len(dicts(spec.get("devices")))
+    return counts

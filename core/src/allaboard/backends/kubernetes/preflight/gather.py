@@ -30,6 +30,7 @@ from allaboard.backends.kubernetes.client.resources import (
     Resource,
     resource_of,
 )
+from allaboard.backends.kubernetes.client.values import at, dicts, text
 from allaboard.backends.kubernetes.discovery import capacity, rbac
 from allaboard.backends.kubernetes.discovery.components import (
     ADMISSION_CHECKS,
@@ -41,6 +42,7 @@ from allaboard.backends.kubernetes.discovery.components import (
     VOLCANO_QUEUES,
 )
 from allaboard.backends.kubernetes.discovery.installed import May, Survey, may
+from allaboard.backends.kubernetes.discovery.kueue_objects import ClusterQueue, cluster_queue, local_queue
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
@@ -81,7 +83,8 @@ def gather(api: Api, ready: PreparedAttempt, survey: Survey) -> Facts:
     there = namespace.body is not None or not namespace.known
     queue = _queue(api, ready, permitted)
     above = _cluster_queue(api, queue, ready, permitted)
-    asked = _look_up_each(api, ADMISSION_CHECKS, _admission_checks(above), permitted)
+    kueue = ClusterQueue() if above is None or above.body is None else cluster_queue(above.body)
+    asked = _look_up_each(api, ADMISSION_CHECKS, kueue.checks, permitted)
     return Facts(
         survey=survey,
         manifests=ready.manifests,
@@ -109,8 +112,9 @@ def gather(api: Api, ready: PreparedAttempt, survey: Survey) -> Facts:
         device_classes=_look_up_each(api, DEVICE_CLASSES, claimed, permitted),
         slices=_list_permitted(api, SLICES, permitted) if claimed else None,
         budgets=_list_permitted(api, BUDGETS, permitted),
-        flavors=_look_up_each(api, FLAVORS, _flavors(above), permitted),
+        flavors=_look_up_each(api, FLAVORS, {f for g in kueue.groups for f in g.flavors}, permitted),
         tried=_dry_run_objects(api, ready, claims, resources, survey) if there else (),
+        unhelped=ready.unhelped,
         pods_tried=_dry_run_pods(api, ready, pods, permitted) if there else None,
     )
 
@@ -122,7 +126,7 @@ def _who(api: Api) -> str | None:
         answer = api.create(WHO_AM_I, body)
     except ApiError:  # Kubernetes before 1.28
         return None
-    return ((answer.get("status") or {}).get("userInfo") or {}).get("username")
+    return text(at(answer, "status", "userInfo", "username")) or None
 
 
 def _allowed_accesses(api: Api, wanted: Iterable[Access], namespace: str) -> dict[Access, bool]:
@@ -171,37 +175,21 @@ def _cluster_queue(api: Api, queue: Lookup | None, ready: PreparedAttempt, permi
     """The ClusterQueue of a LocalQueue that is there; None: it is none of Kueue's."""
     if queue is None or queue.body is None or not ready.gang.local_queue:
         return None
-    name = str((queue.body.get("spec") or {}).get("clusterQueue") or "")
+    name = local_queue(queue.body).parent
     return _sought(api, CLUSTERQUEUES, name, permitted) if name else None
 
 
-def _flavors(queue: Lookup | None) -> set[str]:
-    """The names of the flavors of a ClusterQueue."""
-    spec = (queue.body.get("spec") or {}) if queue is not None and queue.body is not None else {}
-    groups = spec.get("resourceGroups") or ()
-    return {str(flavor.get("name")) for group in groups for flavor in group.get("flavors") or ()}
-
-
 def _asks_for_volumes(pods: Iterable[capacity.Pods], claims: Mapping[str, Lookup]) -> bool:
-    """Whether a volume has still to be provided for one of these pods."""
-    bodies = (one.body for one in claims.values() if one.known)
-    unbound = any(((body or {}).get("status") or {}).get("phase") != "Bound" for body in bodies)
-    volumes = (volume for group in pods for volume in group.spec.get("volumes") or ())
-    return unbound or any("ephemeral" in volume for volume in volumes)
-
-
-def _admission_checks(queue: Lookup | None) -> set[str]:
-    """The names of the checks of a ClusterQueue: of every flavor, or of some."""
-    spec = (queue.body.get("spec") or {}) if queue is not None and queue.body is not None else {}
-    strategy = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
-    return {*map(str, spec.get("admissionChecks") or ()), *(str(rule.get("name")) for rule in strategy)}
+    """True if a volume has still to be provided for one of these pods."""
+    bodies = (lookup.body for lookup in claims.values() if lookup.known)
+    unbound = any(at(body, "status", "phase") != "Bound" for body in bodies)
+    return unbound or any(group.pod.ephemeral for group in pods)
 
 
 def _configs(checks: Mapping[str, Lookup]) -> set[str]:
     """The names of the MultiKueueConfigs of admission checks."""
     bodies = (check.body for check in checks.values() if check.body is not None and sends_away(check.body))
-    parameters = ((body.get("spec") or {}).get("parameters") or {} for body in bodies)
-    return {str(each["name"]) for each in parameters if each.get("name")}
+    return {*filter(None, (text(at(body, "spec", "parameters", "name")) for body in bodies))}
 
 
 def _dry_run_objects(
@@ -219,10 +207,10 @@ def _dry_run_objects(
             results.append(DryRunResult(f"claim {name}", _dry(api, PVCS, claim)))
     for manifest, resource in zip(manifests, resources, strict=True):
         if not resource.group or f"{resource.api_version}/{resource.kind}" in survey.kinds:
-            what = f"{resource.kind} {manifest['metadata']['name']}"
+            subject = f"{resource.kind} {manifest['metadata']['name']}"
             error = _dry(api, resource, manifest)
             missed = isinstance(error, ApiError) and lacks_extra(error.message, manifests[:-1])
-            results.append(DryRunResult(what, None if missed else error))
+            results.append(DryRunResult(subject, None if missed else error))
     return results
 
 
@@ -238,7 +226,7 @@ def _dry_run_pods(
     for group in pods:
         spec = {k: v for k, v in group.spec.items() if k != "schedulingGroup"}
         # What the operator adds has an image of its own choice, which does not matter here.
-        inits = [{"image": "init", **container} for container in spec.get("initContainers") or ()]
+        inits = [{"image": "init", **container} for container in dicts(spec.get("initContainers"))]
         body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -1,4 +1,4 @@
-"""What nodes say of their GPUs in labels, and what that means for a job. Values in, values out.
+"""Labels in which nodes describe their GPUs, and their meaning for a job. Values in, values out.
 
 NVIDIA's gpu-feature-discovery writes ``gpu.product``, ``mig.strategy`` and ``gpu.sharing-strategy``, its
 mig-manager ``mig.config.state``. Of nodes without them nothing is known.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from allaboard.backends.check import WARNING, Check
-from allaboard.backends.kubernetes.discovery.capacity import Pods, why_not
+from allaboard.backends.kubernetes.discovery.capacity import Pods, misfit
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.diagnosis import Evidence
-from allaboard.gangs.requests import amount, requested
+from allaboard.gangs.requests import amount
 from allaboard.job import gpus
 from allaboard.text.names import one_of
 
@@ -29,8 +29,8 @@ _SHOWN = 8
 
 
 def slice_not_offered(resource: str, role: str, nodes: Sequence[Node], severity: str) -> Check | None:
-    """Why no node offers the slices of a GPU that members of ``role`` ask for. None: another resource, or the
-    nodes do not tell. ``severity``: of what fails because of the nodes that are there.
+    """The reason for which no node offers the slices of a GPU that members of ``role`` ask for. None: another
+    resource, or the nodes do not tell. ``severity``: of what fails because of the nodes that are there.
     """
     profile = gpus.profile_of(resource)
     with_gpus = [node for node in nodes if _has_gpus(node)]
@@ -38,27 +38,27 @@ def slice_not_offered(resource: str, role: str, nodes: Sequence[Node], severity:
         return None
     cards = {node.name: gpus.card_of(node.labels.get(gpus.PRODUCT, "")) for node in with_gpus}
     here = {card.name: card for card in cards.values() if card is not None}
-    what = f"no node offers {resource}, which {role} asks for"
+    lack = f"no node offers {resource}, which {role} asks for"
     if None not in cards.values() and not any(gpus.fits(profile, card) for card in here.values()):
-        said = tuple(
+        evidence = tuple(
             Evidence("nodes", gpus.PRODUCT, f"{card.name} has {', '.join(card.profiles)}")
             for card in here.values()
         )
         have = one_of(gpus.cards_with(profile))
         fix = f"say a profile that the cards here have in resources.mig; {profile} is of {have}"
-        return Check("nodes", False, f"{what}: no card here has this profile", said, fix, severity)
+        return Check("nodes", False, f"{lack}: no card here has this profile", evidence, fix, severity)
     able = [node for node in with_gpus if (card := cards[node.name]) is None or gpus.fits(profile, card)]
     if changing := [*_recarved(able)]:
-        words = f"{what}, while nodes are being carved into slices"
-        return Check("nodes", False, words, _quoted(changing, STATE), _WAIT, WARNING)
+        summary = f"{lack}, while nodes are being carved into slices"
+        return Check("nodes", False, summary, _quoted(changing, STATE), _WAIT, WARNING)
     if all(node.labels.get(STRATEGY) == "single" for node in able):
-        words = f"{what}: the MIG strategy of the nodes is single, which calls every slice nvidia.com/gpu"
-        return Check("nodes", False, words, _quoted(able, STRATEGY), _of_single(profile, able), severity)
+        summary = f"{lack}: the MIG strategy of the nodes is single, which calls every slice nvidia.com/gpu"
+        return Check("nodes", False, summary, _quoted(able, STRATEGY), _of_single(profile, able), severity)
     return None
 
 
 def _of_single(profile: str, nodes: Sequence[Node]) -> str:
-    """What to ask for where slices are called GPUs."""
+    """The resources to ask for where slices are called GPUs."""
     products = sorted({node.labels.get(gpus.PRODUCT, "") for node in nodes})
     ending = "-MIG-" + profile.replace("+", ".")
     sliced = [product for product in products if product.endswith(ending)]
@@ -78,13 +78,13 @@ _WAIT = "wait until the state is success; where it is failed, ask who runs the n
 
 def recarving(pods: Sequence[Pods], nodes: Sequence[Node]) -> Iterator[Check]:
     """Nodes that are being carved into slices offer none meanwhile, and those that are there may change."""
-    asked = [name for group in pods for name in requested(group.spec) if gpus.profile_of(name) is not None]
+    asked = [name for group in pods for name in group.pod.requests if gpus.profile_of(name) is not None]
     changing = [*_recarved(nodes)]
     # Of nodes that offer nothing yet `nodes` says it.
     if changing and any(amount(node.allocatable.get(name, 0)) > 0 for name in asked for node in nodes):
         names = ", ".join(node.name for node in changing[:_SHOWN])
-        words = f"slices of GPUs may change: of {names} the MIG configuration is not in place"
-        yield Check("mig", False, words, _quoted(changing, STATE), _WAIT, WARNING)
+        summary = f"slices of GPUs may change: of {names} the MIG configuration is not in place"
+        yield Check("mig", False, summary, _quoted(changing, STATE), _WAIT, WARNING)
 
 
 def _recarved(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -92,26 +92,26 @@ def _recarved(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def sharing(pods: Sequence[Pods], nodes: Sequence[Node]) -> Iterator[Check]:
-    """What keeps members and other pods apart on shared GPUs, where members may run on such."""
+    """The separation of members and other pods on shared GPUs, where members may run on such."""
     for strategy, meaning in _MEANS.items():
         shared = [
             node
             for node in nodes
             if node.labels.get(SHARING) == strategy
-            and any(_asks_for_gpus(group) and why_not(group.spec, node) is None for group in pods)
+            and any(_asks_for_gpus(group) and misfit(group.pod, node) is None for group in pods)
         ]
         if not shared:
             continue
-        said, words = _quoted(shared, SHARING), f"members may run on GPUs under {strategy}: {meaning}"
+        evidence, summary = _quoted(shared, SHARING), f"members may run on GPUs under {strategy}: {meaning}"
         if strategy == "mps":
-            yield Check("gpu_sharing", True, words, said)
+            yield Check("gpu_sharing", True, summary, evidence)
         else:
             fix = "leave shared out of resources for a GPU of its own, or ask for a slice of one (mig)"
-            yield Check("gpu_sharing", False, words, said, fix, WARNING)
+            yield Check("gpu_sharing", False, summary, evidence, fix, WARNING)
 
 
 def _asks_for_gpus(group: Pods) -> bool:
-    return any(name.startswith("nvidia.com/") and value > 0 for name, value in requested(group.spec).items())
+    return any(name.startswith("nvidia.com/") and value > 0 for name, value in group.pod.requests.items())
 
 
 def _quoted(nodes: Sequence[Node], label: str) -> tuple[Evidence, ...]:

@@ -1,4 +1,4 @@
-"""What is looked up for the checks. Values only."""
+"""Results of the look-ups for the checks. Values only."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ HIDDEN = Lookup(known=False)
 class DryRunResult:
     """A dry run of the creation of an object, and what the API server said to it."""
 
-    what: str
+    subject: str
     error: AllaboardError | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from allaboard.backends.kubernetes.observe.objects import dicts, mapping, text, texts
+from allaboard.backends.kubernetes.client.values import dicts, mapping, text, texts
 from allaboard.gangs.requests import amount
 
 Json = Mapping[str, Any]
@@ -67,15 +67,15 @@ class StorageClass:
 
 
 def quotas(objects: Iterable[Json]) -> list[Quota]:
-    return [_quota(thing) for thing in objects]
+    return [_quota(body) for body in objects]
 
 
-def _quota(thing: Json) -> Quota:
-    spec, status = mapping(thing.get("spec")), mapping(thing.get("status"))
+def _quota(body: Json) -> Quota:
+    spec, status = mapping(body.get("spec")), mapping(body.get("status"))
     hard = texts(status.get("hard")) or texts(spec.get("hard"))
     scopes = spec.get("scopes")
     return Quota(
-        _name(thing),
+        _name(body),
         {name: amount(value) for name, value in hard.items()},
         {name: amount(value) for name, value in texts(status.get("used")).items()},
         frozenset(map(str, scopes)) if isinstance(scopes, list) else frozenset(),
@@ -85,15 +85,15 @@ def _quota(thing: Json) -> Quota:
 
 def limits(objects: Iterable[Json]) -> Iterator[Limit]:
     """All items of these LimitRanges."""
-    for thing in objects:
-        for item in dicts(mapping(thing.get("spec")).get("limits")):
+    for body in objects:
+        for item in dicts(mapping(body.get("spec")).get("limits")):
             parts = ("max", "min", "maxLimitRequestRatio", "default", "defaultRequest")
-            yield Limit(_name(thing), text(item.get("type")), *(texts(item.get(part)) for part in parts))
+            yield Limit(_name(body), text(item.get("type")), *(texts(item.get(part)) for part in parts))
 
 
-def claim(thing: Json) -> Claim:
+def claim(body: Json) -> Claim:
     """A claim, or the template of one."""
-    metadata, spec, status = map(mapping, (thing.get("metadata"), thing.get("spec"), thing.get("status")))
+    metadata, spec, status = map(mapping, (body.get("metadata"), body.get("spec"), body.get("status")))
     modes = status.get("accessModes") or spec.get("accessModes")
     named = spec.get("storageClassName")
     return Claim(
@@ -108,19 +108,19 @@ def claim(thing: Json) -> Claim:
 
 def storage_classes(objects: Iterable[Json]) -> dict[str, StorageClass]:
     """Name -> class."""
-    found = (_storage_class(thing) for thing in objects)
-    return {one.name: one for one in found}
+    classes = (_storage_class(body) for body in objects)
+    return {storage_class.name: storage_class for storage_class in classes}
 
 
-def _storage_class(thing: Json) -> StorageClass:
-    annotations = texts(mapping(thing.get("metadata")).get("annotations"))
+def _storage_class(body: Json) -> StorageClass:
+    annotations = texts(mapping(body.get("metadata")).get("annotations"))
     return StorageClass(
-        _name(thing),
-        text(thing.get("provisioner")),
-        thing.get("volumeBindingMode") == "WaitForFirstConsumer",
+        _name(body),
+        text(body.get("provisioner")),
+        body.get("volumeBindingMode") == "WaitForFirstConsumer",
         annotations.get(_DEFAULT) == "true",
     )
 
 
-def _name(thing: Json) -> str:
-    return text(mapping(thing.get("metadata")).get("name"))
+def _name(body: Json) -> str:
+    return text(mapping(body.get("metadata")).get("name"))

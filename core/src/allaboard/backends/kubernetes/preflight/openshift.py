@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from allaboard.backends.check import WARNING, Check
+from allaboard.backends.kubernetes.client.values import at, dicts, mapping, scalars, texts
 from allaboard.backends.kubernetes.discovery.capacity import Pods
 from allaboard.backends.kubernetes.preflight.lookup import Json, Lookup
 from allaboard.diagnosis import Evidence
@@ -28,35 +29,39 @@ _SECCOMP = ("RuntimeDefault",)
 
 
 def without_dry_run(pods: Sequence[Pods], namespace: Lookup) -> Iterator[Check]:
-    """What the rules say where no pod may be tried. Another constraint may be bound to the service account:
-    what breaks them is a warning.
+    """The verdict of the rules where no pod may be tried. Another constraint may be bound to the service
+    account, so a violation is a warning.
     """
-    metadata = (namespace.body or {}).get("metadata") or {}
+    annotations = texts(at(namespace.body, "metadata", "annotations"))
     wrong = [
         Evidence(f"a pod of {group.role}", "SCC restricted-v2", text)
         for group in pods
-        for text in violations(group.spec, metadata.get("annotations") or {})
+        for text in violations(group.spec, annotations)
     ]
     if wrong:
-        words = "members break OpenShift's constraint restricted-v2, the only one that every account may use"
-        fix = "take out of the job and its pod what is named, or bind another SCC to its service account"
-        yield Check("scc", False, words, tuple(wrong), fix, WARNING)
+        summary = (
+            "members break OpenShift's constraint restricted-v2, the only one that every account may use"
+        )
+        fix = "remove the named fields from the job and its pod, or bind another SCC to its service account"
+        yield Check("scc", False, summary, tuple(wrong), fix, WARNING)
     else:
-        words = "members keep OpenShift's constraint restricted-v2; no pod could be tried (create pods)"
-        yield Check("scc", True, words)
+        summary = "members keep OpenShift's constraint restricted-v2; no pod could be tried (create pods)"
+        yield Check("scc", True, summary)
 
 
 def violations(spec: Json, annotations: Mapping[str, str]) -> list[str]:
-    """What restricted-v2 refuses a pod of this spec for. ``annotations``: those of its namespace."""
+    """The violations for which restricted-v2 refuses a pod of this spec. ``annotations``: those of its
+    namespace.
+    """
     return list(dict.fromkeys([*_of_pod(spec, annotations), *_of_containers(spec, annotations)]))
 
 
 def _of_pod(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
-    context = spec.get("securityContext") or {}
+    context = mapping(spec.get("securityContext"))
     for field in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(field):
             yield f"{field}: true"
-    for volume in spec.get("volumes") or ():
+    for volume in dicts(spec.get("volumes")):
         for kind in sorted({*volume} - {"name"} - _VOLUMES):
             yield f"volume {volume.get('name')}: {kind}"
     if (group := context.get("fsGroup")) is not None and not _within(group, annotations.get(GROUPS)):
@@ -68,16 +73,16 @@ def _of_pod(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
 
 def _of_containers(spec: Json, annotations: Mapping[str, str]) -> Iterator[str]:
     for field in ("initContainers", "containers"):
-        for one in spec.get(field) or ():
-            where, context = f"container {one.get('name')}", one.get("securityContext") or {}
+        for container in dicts(spec.get(field)):
+            where, context = f"container {container.get('name')}", mapping(container.get("securityContext"))
             if context.get("privileged"):
                 yield f"{where}: privileged"
             if context.get("allowPrivilegeEscalation"):
                 yield f"{where}: allowPrivilegeEscalation: true"
-            added = {*((context.get("capabilities") or {}).get("add") or ())} - {"NET_BIND_SERVICE"}
+            added = {*scalars(at(context, "capabilities", "add"))} - {"NET_BIND_SERVICE"}
             if added:
                 yield f"{where}: capabilities.add {', '.join(sorted(added))}"
-            if any(port.get("hostPort") for port in one.get("ports") or ()):
+            if any(port.get("hostPort") for port in dicts(container.get("ports"))):
                 yield f"{where}: hostPort"
             yield from _user(where, context, annotations)
 
@@ -86,14 +91,14 @@ def _user(where: str, context: Json, annotations: Mapping[str, str]) -> Iterator
     user: Any = context.get("runAsUser")
     if user is not None and not _within(user, annotations.get(USERS)):
         yield f"{where}: runAsUser {user} is not in the range of the namespace"
-    profile = (context.get("seccompProfile") or {}).get("type")
+    profile = at(context, "seccompProfile", "type")
     if profile not in (None, *_SECCOMP):
         yield f"{where}: seccompProfile {profile}"
 
 
 def _within(number: Any, ranges: str | None) -> bool:
-    """Whether a user or group is in one of the ranges ``1000680000/10000`` (first and size) or ``1-9``. No
-    known range holds none.
+    """True if a user or group is in one of the ranges ``1000680000/10000`` (first and size) or ``1-9``.
+    Without a known range it is in none.
     """
     if isinstance(number, bool) or not isinstance(number, int):
         return False

@@ -1,4 +1,4 @@
-"""Asks the processes of a run where they are: one exec in the container of each member that runs."""
+"""Reads the stacks of a run's processes: one exec in the container of each running member."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Executed
 from allaboard.backends.kubernetes.logs.capture import run_within
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
-from allaboard.diagnosis.stacks import ProcessLook, Told, main_thread, pending_collective
+from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, main_thread, pending_collective
 from allaboard.errors import AllaboardError
 from allaboard.text.printable import visible
 from allaboard.text.untrusted import Limits, parse_json
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
 
 SECONDS = 20.0
-"""For all members together; one is asked twice, with a second in between."""
+"""For all members together; each is asked twice, with a second in between."""
 PRINTED = Limits(size=4 << 20, depth=5, values=100_000, digits=20)
-"""What is read of the script's output."""
+"""Limits of the script's output."""
 _PIDS = 22
-"""Bits of a pid, which counts in its pod alone: members' are made different by what stands above."""
+"""Bits of a pid, which is unique in its pod alone: the bits above are the member's number."""
 _READS = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])).decode())"
 NO_ALLABOARD = (
-    "none of their processes tells its stacks; those of a Python that has allaboard do: "
-    "pip install --no-deps allaboard in the image"
+    "none of their processes shows its stacks; a Python does that begins with the helper of members, which "
+    "needs a command in the job and no inject: off, or that has allaboard"
 )
 FORBIDDEN = (
-    "their stacks may not be asked for, which takes get and create on pods/exec: "
-    "allaboard cluster --rbac stacks -n {} | kubectl apply -f -; where exec is not allowed, "
-    "policy.hang.ask: file in the job has members answer in their logs"
+    "their stacks may not be read, which needs get and create on pods/exec: "
+    "allaboard cluster --rbac stacks -n {} | kubectl apply -f -; where exec is not allowed, set "
+    "policy.hang.ask: file in the job, and members answer in their logs"
 )
 
 
@@ -46,79 +46,85 @@ def _script() -> bytes:
 
 
 def command(rounds: int = 0) -> list[str]:
-    """What runs in the container. The script comes by stdin: what a command says stands in audit logs.
-    ``rounds``: how often it looks, a moment apart; 0: once, as `read` has it.
+    """The command in the container. The script comes by stdin, because audit logs keep commands.
+    ``rounds``: the number of looks, a moment apart; 0: one, as `read` expects it.
     """
     often = [str(rounds)] if rounds else []
     return ["python3", "-I", "-S", "-c", _READS, str(len(_script())), *often]
 
 
-def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> Told:
-    """Where the processes of these containers are. Raises nothing; returns within `SECONDS`."""
-    answers: dict[int, Told] = {}
+def ask_stacks(api: Api, tries: Sequence[ContainerRun]) -> StacksSeen:
+    """The stacks of the processes of these containers. Raises nothing; returns within `SECONDS`."""
+    answers: dict[int, StacksSeen] = {}
 
-    def ask(number: int, one: ContainerRun) -> None:
+    def ask(number: int, instance: ContainerRun) -> None:
         try:
             ended = api.execute(
-                one.pod, command(), container=one.container, given=_script(), most=PRINTED.size
+                instance.pod, command(), container=instance.container, given=_script(), most=PRINTED.size
             )
         except AllaboardError as error:
-            answers[number] = Told(why=_refusal(error, api.namespace))
+            answers[number] = StacksSeen(reason=_refusal(error, api.namespace))
         else:
-            answers[number] = read(ended, number, one)
+            answers[number] = read(ended, number, instance)
 
-    run_within(SECONDS, [partial(ask, number, one) for number, one in enumerate(tries)])
+    run_within(SECONDS, [partial(ask, number, instance) for number, instance in enumerate(tries)])
     return _together(dict(answers), len(tries))
 
 
 def look_often(api: Api, tries: Sequence[ContainerRun], rounds: int) -> list[tuple[ProcessLook, ...]]:
-    """So many looks at the processes of these containers, a moment apart, if all of them answer. Raises
-    nothing; returns within `SECONDS`.
+    """``rounds`` looks at the processes of these containers, a moment apart; none unless all of them answer.
+    Raises nothing; returns within `SECONDS`.
     """
     answers: dict[int, list[tuple[ProcessLook, ...]]] = {}
 
-    def ask(number: int, one: ContainerRun) -> None:
+    def ask(number: int, instance: ContainerRun) -> None:
         with suppress(AllaboardError):
             ended = api.execute(
-                one.pod, command(rounds), container=one.container, given=_script(), most=PRINTED.size
+                instance.pod,
+                command(rounds),
+                container=instance.container,
+                given=_script(),
+                most=PRINTED.size,
             )
-            answers[number] = read_rounds(ended, number, one)
+            answers[number] = read_rounds(ended, number, instance)
 
-    run_within(SECONDS, [partial(ask, number, one) for number, one in enumerate(tries)])
+    run_within(SECONDS, [partial(ask, number, instance) for number, instance in enumerate(tries)])
     if len(answers) < len(tries):
         return []
     return [tuple(chain(*same)) for same in zip(*answers.values(), strict=False)]
 
 
-def read_rounds(ended: Executed, number: int, one: ContainerRun) -> list[tuple[ProcessLook, ...]]:
-    """What the script printed of many looks; nothing where it is not understood."""
+def read_rounds(ended: Executed, number: int, instance: ContainerRun) -> list[tuple[ProcessLook, ...]]:
+    """The looks in the script's output; none where it is malformed."""
     try:
         rounds = parse_json(ended.out, PRINTED, spelling=False, any_text=True)["rounds"]
-        looks = [[look_of(entry, number, one.member) for entry in each] for each in rounds]
+        looks = [[look_of(entry, number, instance.member) for entry in each] for each in rounds]
     except (ValueError, TypeError, KeyError):
         return []
-    return [with_rank(each, one.rank) for each in looks]
+    return [with_rank(each, instance.rank) for each in looks]
 
 
-def read(ended: Executed, number: int, one: ContainerRun) -> Told:
-    """What the script printed, which a container may have made say anything. ``number``: of the member."""
-    where = f"container {one.container} of pod {one.pod}"
+def read(ended: Executed, number: int, instance: ContainerRun) -> StacksSeen:
+    """The script's output, which a hostile container may have written. ``number``: of the member."""
+    where = f"container {instance.container} of pod {instance.pod}"
     if ended.code != 0:
         lines = ended.err.decode("utf-8", "replace").strip().splitlines()
-        said = ended.trouble or (lines[-1] if lines else f"exit code {ended.code}")
-        if "not found" in said or "no such file" in said.lower():
-            return Told(why=f"{where} has no python3, which would ask its processes for their stacks")
-        return Told(why=f"{where} did not tell its stacks: {visible(said, most=200)}")
+        message = ended.trouble or (lines[-1] if lines else f"exit code {ended.code}")
+        if "not found" in message or "no such file" in message.lower():
+            return StacksSeen(reason=f"{where} has no python3, which reads the stacks of its processes")
+        return StacksSeen(reason=f"{where} did not give its stacks: {visible(message, most=200)}")
     try:
-        looks = parse_json(ended.out, PRINTED, spelling=False, any_text=True)["looks"]
-        found = [look_of(entry, number, one.member) for entry in looks]
+        entries = parse_json(ended.out, PRINTED, spelling=False, any_text=True)["looks"]
+        looks = [look_of(entry, number, instance.member) for entry in entries]
     except (ValueError, TypeError, KeyError):
-        return Told(why=f"{where} did not tell its stacks in words that are understood")
-    return Told(with_rank(found, one.rank), None if found else NO_ALLABOARD)
+        return StacksSeen(reason=f"{where} did not give its stacks: malformed answer")
+    return StacksSeen(with_rank(looks, instance.rank), None if looks else NO_ALLABOARD)
 
 
 def look_of(entry: Any, number: int, member: str) -> ProcessLook:
-    """What the script tells of one process. ``number``: of the member. Raises ValueError for what is none."""
+    """The look at one process, from the script's output. ``number``: of the member. Raises ValueError for a
+    malformed one.
+    """
     try:
         rank = entry["rank"]
         return ProcessLook(
@@ -132,7 +138,7 @@ def look_of(entry: Any, number: int, member: str) -> ProcessLook:
             pending_collective(str(entry["collectives"])),
         )
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise ValueError("no look at a process") from error
+        raise ValueError("malformed look at a process") from error
 
 
 def _unique(pid: Any, number: int) -> int:
@@ -140,7 +146,7 @@ def _unique(pid: Any, number: int) -> int:
 
 
 def with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...]:
-    """Where no process knows its rank, as in a JAXJob, it is that of the member."""
+    """The looks with the rank of the member where no process knows its own, as in a JAXJob."""
     looks = tuple(looks)
     if any(look.rank is not None for look in looks):
         return looks
@@ -150,12 +156,12 @@ def with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...
 def _refusal(error: AllaboardError, namespace: str) -> str:
     if isinstance(error, Forbidden):
         return FORBIDDEN.format(namespace)
-    return f"their stacks cannot be asked for: {error}"
+    return f"their stacks cannot be read: {error}"
 
 
-def _together(answers: dict[int, Told], asked: int) -> Told:
-    looks = tuple(look for _, told in sorted(answers.items()) for look in told.looks)
-    whys = [told.why for _, told in sorted(answers.items()) if told.why is not None]
+def _together(answers: dict[int, StacksSeen], asked: int) -> StacksSeen:
+    looks = tuple(look for _, answer in sorted(answers.items()) for look in answer.looks)
+    reasons = [answer.reason for _, answer in sorted(answers.items()) if answer.reason is not None]
     if len(answers) < asked:
-        whys.append(f"{asked - len(answers)} of {asked} members did not tell their stacks in time")
-    return Told(looks, whys[0] if whys else None)
+        reasons.append(f"{asked - len(answers)} of {asked} members did not give their stacks in time")
+    return StacksSeen(looks, reasons[0] if reasons else None)

@@ -1,16 +1,16 @@
-"""Runs in the container of a member, by its own python3: where the Python processes of a run are.
+"""Runs in the container of a member, by its own python3, and reads the stacks of a run's Python processes.
 
 By exec it is sent as text, and prints one JSON object of bounded size, ``{"looks": [...]}``; with a number as
-its second argument it looks as often, and prints ``{"rounds": [[...], ...]}``. Where exec is
-not allowed (``policy.hang.ask: file``) `allaboard.inside.startup` starts it beside the first Python of the
-container, with its pid and the path of a file: it looks into that file now and then, and when there is a
-new word in it, it writes one report line for each process into the log of the container, and one with their
-number. `asking` and `by_file` read what it writes.
+its second argument it looks as often, and prints ``{"rounds": [[...], ...]}``. Where exec is not allowed
+(``policy.hang.ask: file``) `allaboard.inside.startup` starts it beside the first Python of the container,
+with its pid and the path of a file: it looks into that file now and then, and when there is a new word in it,
+it writes one report line for each process into the log of the container, and one with their number. `asking`
+and `by_file` read its output.
 
 A process answers if it began with `allaboard.inside.startup`: a signal makes it write its stacks into an
-anonymous file, which is read through ``/proc``. One that does not catch that signal is never sent it, because
-it would end: its stacks are read by py-spy, where the image has that. All are asked twice: how much they have
-computed in between tells who waits.
+anonymous file, which is read through ``/proc``. A process that does not catch that signal is never sent it,
+because it would end: its stacks are read by py-spy, where the image has that. All are asked twice: a process
+that has computed nothing in between waits.
 
 It stands alone, and works with Python 3.6.
 """
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
-"""All as `allaboard.inside.startup` has them."""
+"""The values of `allaboard.inside.startup`."""
+ENDPOINT = "memfd:allaboard-token"
+"""A file of the process that answers posts (`allaboard.inside.helper.endpoint`), which is no script's."""
 RUN = "ALLABOARD_RUN"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 BETWEEN, PATIENCE, SETTLED = 1.0, 1.5, 0.05
@@ -47,7 +49,7 @@ MOST_FRAMES_TEXT, APART = 4000, 0.2
 EVERY = 2.0
 """Seconds between two looks into the file."""
 MOST_WORD, MOST_LINE = 40, 3900
-"""Characters of the word; bytes of a line, which a pipe takes as a whole, whoever writes besides."""
+"""Characters of the word; bytes of a line, which a pipe takes as a whole beside other writers."""
 
 
 def main(rounds: int) -> None:
@@ -55,8 +57,8 @@ def main(rounds: int) -> None:
 
 
 def _often(rounds: int) -> "list[list[dict[str, object]]]":
-    """Looks a moment apart, of those that answer, each with its main thread's innermost frames alone."""
-    found: list[list[dict[str, object]]] = []
+    """Looks a moment apart at processes that answer, each with the innermost frames of its main thread."""
+    series: list[list[dict[str, object]]] = []
     pids, printed = _processes(os.environ.get(RUN, "")), 0
     for _ in range(rounds):
         begun = time.monotonic()
@@ -68,27 +70,27 @@ def _often(rounds: int) -> "list[list[dict[str, object]]]":
         printed += len(json.dumps(looks))
         if not seen or printed > MOST_PRINTED:
             break
-        found.append(looks)
+        series.append(looks)
         pids = list(seen)
         time.sleep(max(0.0, APART - (time.monotonic() - begun)))
-    return found
+    return series
 
 
 def _main_thread(text: object) -> str:
-    """It is the last that faulthandler writes."""
+    """The stack of the main thread, which faulthandler writes last."""
     text = str(text)
     return text[max(text.rfind("Thread 0x"), text.rfind("Current thread 0x"), 0) :]
 
 
 def listen(starter: int, path: str) -> None:
-    """Answer what the file asks, for as long as the first process of the run in this container lives."""
+    """Answer the file's words for as long as the first process of the run in this container lives."""
     first, ended = _first_process(starter)
     if not _is_alone():
         return
     log = _log_of(first, starter)
     if log is None:
         return
-    # Whoever waits for the end of what the starter writes must not wait for this process.
+    # A reader of the starter's output must not wait for this process.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
@@ -102,7 +104,7 @@ def listen(starter: int, path: str) -> None:
 
 
 def answer_lines(word: str, looks: "list[dict[str, object]]") -> "Iterator[bytes]":
-    """What is written into the log: each line whole, and short enough that it stays so."""
+    """Lines for the log, each short enough to stay whole."""
     head = f'[allaboard] {{"v":1,"kind":"stacks","asked":"{word}",'
     for look in looks:
         yield f'{head}"look":"{_packed(look, MOST_LINE - len(head) - 12)}"}}\n'.encode()
@@ -110,7 +112,7 @@ def answer_lines(word: str, looks: "list[dict[str, object]]") -> "Iterator[bytes
 
 
 def _packed(look: "dict[str, object]", most: int) -> str:
-    """A look as text of so many characters at most: its main thread, and of that the innermost frames."""
+    """A look as text of ``most`` characters: its main thread, and of that the innermost frames."""
     lines = _main_thread(look["text"]).splitlines()
     collectives = look["collectives"]
     while True:
@@ -134,8 +136,8 @@ def _word(path: str) -> str:
 
 
 def _first_process(starter: int) -> "tuple[int, Callable[[float], bool]]":
-    """The uppermost process of the run in this container, from which its log comes, and what waits for its
-    end.
+    """The uppermost process of the run in this container, which writes its log, and a function that waits for
+    its end: seconds -> True when it has ended.
     """
     run, pid = os.environ.get(RUN, ""), starter
     while True:
@@ -159,7 +161,7 @@ def _first_process(starter: int) -> "tuple[int, Callable[[float], bool]]":
 
 
 def _is_alone() -> bool:
-    """Whether no other process listens for this member. The lock is a name that goes with this process."""
+    """True when no other process listens for this member. The lock is a name that goes with this process."""
     name = f"allaboard-asked-{os.environ.get(RUN, '')}-{os.environ.get('ALLABOARD_MEMBER', '')}"
     lock = socket.socket(socket.AF_UNIX)
     try:
@@ -171,7 +173,7 @@ def _is_alone() -> bool:
 
 
 def _log_of(first: int, starter: int) -> "int | None":
-    """Where the first process of the container writes, which is its log."""
+    """A descriptor of the container's log, to which its first process writes; None: it cannot be opened."""
     try:
         if first == starter:
             return os.dup(1)
@@ -211,7 +213,7 @@ def _look(pid: int, before: "dict[str, object]", now: "dict[str, object]") -> "d
 
 
 def _processes(run: str) -> "list[int]":
-    """Those of the run in this container: others of its pod, where they are seen, belong to nobody here."""
+    """The processes of the run in this container; other processes of the pod are left out."""
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     mine = [pid for pid in pids if pid != os.getpid() and run and _environment(pid).get(RUN) == run]
     return mine[:MOST_PROCESSES]
@@ -220,15 +222,15 @@ def _processes(run: str) -> "list[int]":
 def _environment(pid: int) -> "dict[str, str]":
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            words = file.read(1 << 20).decode("utf-8", "replace").split("\0")
+            variables = file.read(1 << 20).decode("utf-8", "replace").split("\0")
     except OSError:
         return {}
-    return dict(word.split("=", 1) for word in words if "=" in word)
+    return dict(variable.split("=", 1) for variable in variables if "=" in variable)
 
 
 def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object]]":
-    """Ask everybody at once; pid -> what it told and what the kernel tells of it. ``spies``: with those that
-    do not answer, if they can be read.
+    """Ask all processes at once; pid -> its answer and its kernel fields. ``spies``: also read those that do
+    not answer by py-spy.
     """
     asked, states = {}, {}
     for pid in pids:
@@ -254,22 +256,22 @@ def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object
             if size > before and size == sizes[pid]:
                 waiting.discard(pid)
             sizes[pid] = size
-    found = {}
+    answers = {}
     for pid, (path, before) in asked.items():
         try:
-            found[pid] = dict(_now(pid, _answer(path, before)), state=states[pid])
+            answers[pid] = dict(_now(pid, _answer(path, before)), state=states[pid])
         except (OSError, IndexError, ValueError):
             pass
     for pid, text in _spied([pid for pid in pids if pid not in asked]) if spies else ():
         try:
-            found[pid] = _now(pid, text)
+            answers[pid] = _now(pid, text)
         except (OSError, IndexError, ValueError):
             pass
-    return found
+    return answers
 
 
 def _spied(pids: "list[int]") -> "Iterator[tuple[int, str]]":
-    """The stacks of these processes, those of Python, by py-spy, as faulthandler would write them."""
+    """The stacks of the Python processes among these, read by py-spy, in the form of faulthandler."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     program = next((p for f in folders for p in [f + "/py-spy"] if os.access(p, os.X_OK)), "")
     if not program:
@@ -278,11 +280,13 @@ def _spied(pids: "list[int]") -> "Iterator[tuple[int, str]]":
 
     for pid in pids[:MOST_SPIED]:
         try:
-            if not os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
+            if not os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python") or _open_file(
+                pid, ENDPOINT
+            ):
                 continue
-            words = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+            command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
             printed = subprocess.run(
-                words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE
             )
             [frames] = [t["frames"] for t in json.loads(printed.stdout.decode()) if t["os_thread_id"] == pid]
             lines = ['  File "{filename}", line {line} in {name}'.format(**frame) for frame in frames]
@@ -299,7 +303,7 @@ def _answer(path: str, before: int) -> str:
 
 
 def _now(pid: int, text: str) -> "dict[str, object]":
-    """The stacks of a process, with what the kernel tells of it."""
+    """The stacks of a process, with its kernel fields."""
     fields = _stat(pid)
     return {
         "text": text,
@@ -311,7 +315,7 @@ def _now(pid: int, text: str) -> "dict[str, object]":
 
 
 def _stat(pid: int) -> "list[bytes]":
-    """What the kernel tells of a process, from its state on."""
+    """The kernel's fields of a process (/proc/PID/stat), from its state on."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The name, in parentheses, may hold anything.
         return file.read(4096).rpartition(b")")[2].split()
@@ -325,7 +329,7 @@ def _parent(pid: int) -> int:
 
 
 def _began(pid: int) -> bytes:
-    """When a process began, by which it is told from a later one of its number; nothing of one that ended."""
+    """Start time of a process, which sets it apart from a later one of its pid; empty when it has ended."""
     try:
         fields = _stat(pid)
         return b"" if fields[0] in (b"Z", b"X") else fields[19]
@@ -346,8 +350,8 @@ def _open_file(pid: int, name: str) -> str:
 
 
 def _send(pid: int) -> bool:
-    """Send the signal to a process that catches it. By a descriptor of the process, where there are such: its
-    number may be another's in the moment between.
+    """Send the signal to a process that catches it; False: it does not. The signal goes by a descriptor of
+    the process, where the system has them: its pid may be another's a moment later.
     """
     try:
         handle = os.pidfd_open(pid)
@@ -374,24 +378,24 @@ def _catches(pid: int) -> bool:
 
 
 def _collectives(pid: int) -> "tuple[str, str]":
-    """(descriptor of the pipe through which a process is asked, its last answer); a forked child has the file
-    of its parent, and nobody who answers.
+    """(descriptor of the pipe through which a process is asked, its last answer); empty for a forked child,
+    which has the file of its parent and does not answer.
     """
     try:
         path = _open_file(pid, COLLECTIVES)
         if path:
             with open(path, "rb") as file:
-                head, _, told = file.read(MOST_TEXT).decode("utf-8", "replace").partition("\n")
+                head, _, answer = file.read(MOST_TEXT).decode("utf-8", "replace").partition("\n")
             who, _, pipe = head.partition(" ")
             if who == str(pid) and pipe.isdigit():
-                return pipe, told
+                return pipe, answer
     except OSError:
         pass
     return "", ""
 
 
 def _ask_collectives(pid: int) -> None:
-    """The answer is read at the next look."""
+    """Ask a process for its collectives; the next look reads the answer."""
     pipe = _collectives(pid)[0]
     path = f"/proc/{pid}/fd/{pipe}"
     if not pipe or not os.readlink(path).startswith("pipe:"):
@@ -406,5 +410,5 @@ def _ask_collectives(pid: int) -> None:
 if __name__ == "__main__":
     if sys.argv[0] != "-c":
         listen(int(sys.argv[1]), sys.argv[2])
-    else:  # the first argument tells how many bytes of it come by stdin
+    else:  # the first argument is the size of the script on stdin
         main(int(sys.argv[2]) if len(sys.argv) > 2 else 0)

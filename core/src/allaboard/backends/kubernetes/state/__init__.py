@@ -1,1 +1,1 @@
-"""What allaboard writes down on a cluster: run records (`records`) and who follows which run (`leases`)."""
+"""State of allaboard on a cluster: run records (`records`) and the Leases of followers (`leases`)."""

@@ -1,10 +1,10 @@
-"""How it is seen that a follower lives: one Lease for each process and namespace, renewed for as long as the
-process does, however many runs it follows. The record of a run names the Lease of the process that follows it
+"""Leases of followers: one for each process and namespace, renewed for as long as the process lives, however
+many runs it follows. The record of a run names the Lease of the process that follows it
 (core/docs/contract.md, Owners).
 
-A process that ends releases its Lease; one that is killed cannot, and its Lease runs out. Who lists, launches
-or follows next removes those that ran out long ago. A process that may
-not keep Leases follows all the same; it cannot be seen to live, and its runs are never taken for orphans.
+A process that ends releases its Lease; a killed process cannot, and its Lease runs out. The next process that
+lists, launches or follows removes Leases that ran out long ago. A process that may not keep Leases follows
+all the same; nobody can see that it lives, and its runs are never taken for orphans.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SECONDS = 60
-"""How long a Lease holds without being renewed; it is renewed three times as often."""
+"""Seconds for which a Lease holds without being renewed; it is renewed three times as often."""
 EVERY = SECONDS / 3
 KEPT = 3600.0
-"""Seconds for which a Lease that has run out is kept: from it is known since when its runs have no follower,
-and so whether theirs may still come back (`lifecycle.orphans.SAFE`).
+"""Seconds for which a Lease that has run out is kept: it shows since when its runs have no follower, and so
+whether their follower may still come back (`lifecycle.orphans.SAFE`).
 """
 AT_ONCE = 50
 PATIENCE = Patience(budget=5.0)
@@ -62,7 +62,7 @@ def lease_body(holder: str, now: float) -> Json:
 
 
 def seen_at(lease: Json) -> float:
-    """When its holder was last seen, epoch seconds."""
+    """The time at which its holder was last seen, epoch seconds."""
     spec = lease.get("spec") or {}
     return from_rfc3339(spec.get("renewTime") or spec.get("acquireTime")) or 0.0
 
@@ -84,7 +84,7 @@ def take_lease(api: Api, holder: str) -> str:
 
 
 def renew_lease(api: Api, holder: str) -> None:
-    """The holder is seen to live, now."""
+    """Renew the Lease: its holder lives now."""
     now = api.server_time()
     change = {"spec": {"renewTime": _micro(now), "leaseDurationSeconds": SECONDS}}
     try:
@@ -114,27 +114,27 @@ def remove_dead(api: Api) -> None:
 
 
 def release_lease(api: Api, holder: str) -> None:
-    """Delete the Lease: what the holder followed has no follower from now on."""
+    """Delete the Lease: the holder's runs have no follower from now on."""
     api.delete(LEASES, labels.lease_name(holder))
 
 
 def holder_of_this_process(person: str) -> str:
-    """``user@host:pid`` and something by which it differs from a process that had the same number before."""
+    """``user@host:pid`` and a random suffix, because an earlier process may have had the same pid."""
     return f"{person}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 class Keeper(Protocol):
-    """Who keeps the Lease of this process in one namespace."""
+    """Keeper of the Lease of this process in one namespace."""
 
     def hold(self) -> str:
         """The name of the Lease, which holds from now to the end of the process; empty: there is none."""
 
     def let_go(self) -> None:
-        """This process follows nothing here any more."""
+        """Release the Lease: this process follows nothing here any more."""
 
 
 class AsyncKeeper(Protocol):
-    """The same, awaited."""
+    """A keeper for an event loop."""
 
     async def hold(self) -> str: ...
 
@@ -182,10 +182,10 @@ class ThreadKeeper:
 
 
 class TaskKeeper:
-    """Renews from a task of the running loop: a process whose loop stands still follows nothing. What it asks
-    is asked in a thread of its own, so that it waits for no operation. It holds the Lease to the end of the
-    process and does not release it there: the runs that a triggerer has left are taken up by another one,
-    and until then it must be known since when nobody follows them.
+    """Renews from a task of the running loop: a process whose loop stands still follows nothing. Its requests
+    have a thread of their own, so that they wait for no operation. It holds the Lease to the end of the
+    process and does not release it there: another triggerer takes up the runs that this one has left, and
+    until then the Lease shows since when nobody follows them.
     """
 
     def __init__(self, api: Api, holder: str) -> None:
@@ -228,7 +228,7 @@ class TaskKeeper:
         try:
             return await self._thread.run(EVERY, partial(do, self.api, *given))
         except TimeoutError:
-            raise BackendUnreachable(f"API server {self.api.server} keeps no Lease just now") from None
+            raise BackendUnreachable(f"API server {self.api.server} did not renew a Lease in time") from None
 
 
 def keeper_of(api: Api, person: str) -> ThreadKeeper:
@@ -241,7 +241,7 @@ def keeper_of(api: Api, person: str) -> ThreadKeeper:
 
 
 def async_keeper_of(api: Api, person: str) -> TaskKeeper:
-    """The same for the running loop."""
+    """The keeper of the running loop for this cluster, user and namespace."""
     key = (api.identity, api.namespace)
     return PROCESS.get_in_loop(
         TaskKeeper, key, lambda: TaskKeeper(api.twin(PATIENCE), holder_of_this_process(person))
@@ -249,7 +249,7 @@ def async_keeper_of(api: Api, person: str) -> TaskKeeper:
 
 
 def _micro(epoch: float) -> str:
-    """As MicroTime is written: six digits of a second."""
+    """The text of a MicroTime: six digits of a second."""
     text = rfc3339(epoch)
     assert text is not None
     return text.removesuffix("Z") + "000Z"

@@ -1,14 +1,14 @@
 """The run record on a cluster: a ConfigMap that is created first, outlives the job, and has no owner.
 
-It is changed by compare-and-swap alone: the resourceVersion that was read goes back with what is written, and
-a late writer reads again. ``data.record`` is the record of `allaboard.follow.run_record`; ``data.objects``
-names what the attempt that it means is made of, the job last (so that a release which names objects otherwise
-still finds them); ``data.gang`` the object that holds its members together; ``data.layout`` how it is laid
-out; and ``data.memory`` and ``data.report``, once it has ended, what was last seen of its members and what
-its rank 0 had reported. What a newer release put beside them is kept.
+It is changed by compare-and-swap alone: a write carries the resourceVersion that was read, and a late writer
+reads again. ``data.record`` is the record of `allaboard.follow.run_record`; ``data.objects`` names the
+objects of its attempt, the job last (so that a release which names objects otherwise still finds them);
+``data.gang`` the object that holds its members together; ``data.layout`` is its layout; and ``data.memory``
+and ``data.report``, once it has ended, are the last look at its members and the reports of its rank 0. Keys
+of a newer release are kept.
 
-The labels are for finding: the job's name; that it is a record; and, once it has ended, the day, so that
-the API server itself can pick those that are past their age.
+The labels are for selection: the job's name; that it is a record; and, once it has ended, the day, so that
+the API server itself can pick the records that are past their age.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ RECORD = labels.PREFIX + "record"
 ENDED = labels.PREFIX + "ended"
 """Label: the day (UTC) on which it was known to have ended."""
 LEASE = labels.PREFIX + "lease"
-"""Annotation: the Lease of the process that follows the run for its owner; empty: none need follow."""
+"""Annotation: the Lease of the process that follows the run for its owner; empty: no process need follow."""
 FOLLOWED = labels.PREFIX + "followed"
-"""Annotation: when its owner last laid a hand on it, epoch seconds of the server."""
+"""Annotation: the time at which its owner last acted on it, epoch seconds of the server."""
 
 US = "allaboard"
 TRIES = 20
-"""Swaps in a row that may be lost to others before it counts as trouble."""
+"""Swaps in a row that may be lost to other writers before an error is raised."""
 PRUNE_AT_ONCE = 20
 
 
@@ -73,13 +73,13 @@ class Stored:
 
     @property
     def created(self) -> str | None:
-        """When the record was made, as the API server writes it."""
+        """The time at which the record was made, as the API server writes it."""
         stamp = self.body.get("metadata", {}).get("creationTimestamp")
         return None if stamp is None else str(stamp)
 
 
 def manifest(stored: Stored) -> Json:
-    """The ConfigMap that holds this. Everything in ``body`` that is not ours stays."""
+    """The ConfigMap of a record. Everything in ``body`` that is not ours stays."""
     record, body = stored.record, stored.body
     metadata = body.get("metadata", {})
     own_labels = {
@@ -95,7 +95,7 @@ def manifest(stored: Stored) -> Json:
     annotations = {**metadata.get("annotations", {}), LEASE: stored.lease}
     if stored.followed is not None:
         annotations[FOLLOWED] = f"{stored.followed:.0f}"
-    said: Json = {
+    own_metadata: Json = {
         "name": stored.name,
         "labels": own_labels,
         "annotations": annotations,
@@ -110,7 +110,7 @@ def manifest(stored: Stored) -> Json:
         "memory": _text(stored.memory),
         "report": _text(stored.report),
     }
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": said, "data": data}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": own_metadata, "data": data}
 
 
 def parse(body: Json) -> Stored:
@@ -118,12 +118,12 @@ def parse(body: Json) -> Stored:
     metadata = body.get("metadata", {})
     data = body.get("data") or {}
     try:
-        written = _said(data["record"])
+        written = _read_json(data["record"])
         record = RunRecord.from_dict(written)
         if not record.created and metadata.get("creationTimestamp"):
             record = replace(record, created=from_rfc3339(metadata["creationTimestamp"]) or 0.0)
-        objects, layout = tuple(_said(data["objects"])), _said(data["layout"])
-        rest = {name: _said(data[name]) for name in ("gang", "memory", "report") if name in data}
+        objects, layout = tuple(_read_json(data["objects"])), _read_json(data["layout"])
+        rest = {name: _read_json(data[name]) for name in ("gang", "memory", "report") if name in data}
         _check(layout, objects)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(_corrupt(metadata, data, error)) from error
@@ -139,21 +139,21 @@ def parse(body: Json) -> Stored:
     )
 
 
-def _said(text: Any) -> Any:
+def _read_json(text: Any) -> Any:
     return parse_json(text, RECORDS, nonfinite=True, spelling=False, any_text=True)
 
 
 def _check(layout: Any, objects: Any) -> None:
-    """That they can be read when they are needed. Raises LookupError or TypeError."""
+    """Check that they can be read when they are needed. Raises LookupError or TypeError."""
     Layout.from_dict(layout)
-    for thing in objects[-1:] or [{}]:
-        thing["apiVersion"], thing["kind"], thing["name"]
+    for body in objects[-1:] or [{}]:
+        body["apiVersion"], body["kind"], body["name"]
 
 
 def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
     where = f"ConfigMap {metadata.get('name')} in namespace {metadata.get('namespace')}"
     try:
-        version = _said(data["record"])["version"]
+        version = _read_json(data["record"])["version"]
     except (KeyError, TypeError, ValueError):
         version = None
     if isinstance(version, int) and version > VERSION:
@@ -162,8 +162,8 @@ def _corrupt(metadata: Json, data: Mapping[str, Any], error: Exception) -> str:
             "read; use the release that wrote it, or a newer one"
         )
     return (
-        f"{where} holds no run record that can be read ({type(error).__name__}: {error}); if nothing of that "
-        f"run is needed, delete it: kubectl delete configmap {metadata.get('name')}"
+        f"{where} holds no run record that can be read ({type(error).__name__}: {error}); if you do not need "
+        f"that run any more, delete it: kubectl delete configmap {metadata.get('name')}"
     )
 
 
@@ -179,13 +179,13 @@ def read_record(api: Api, run: str) -> Stored | None:
 
 
 def create(api: Api, stored: Stored) -> Stored:
-    """Raises Exists when the run has a record."""
+    """Create the record. Raises Exists when the run has a record."""
     return parse(api.create(CONFIGMAPS, manifest(stored)))
 
 
 def swap(api: Api, stored: Stored, **changes: Any) -> Stored:
-    """Write the record with these fields, if it is still the one that was read. Raises errors.Conflict or
-    Missing.
+    """Write the record with these fields, if nobody has changed it since it was read. Raises errors.Conflict
+    or Missing.
     """
     changed = replace(stored, **changes)
     return parse(api.replace(CONFIGMAPS, manifest(changed)))
@@ -195,7 +195,8 @@ def change(
     api: Api, run: str, how: Callable[[Stored], Stored | None], known: Stored | None = None
 ) -> Stored | None:
     """Apply ``how`` to the record until no other writer comes between; None from it changes nothing. Returns
-    the record as it then stands; None when there is none. ``known``: as it was read a moment ago.
+    the record as it stands then; None when there is no record. ``known``: the record as it was read a moment
+    ago.
     """
     for _ in range(TRIES):
         stored = known or read_record(api, run)
@@ -215,7 +216,7 @@ def change(
 
 
 def forget(api: Api, stored: Stored) -> bool:
-    """Delete the record, if it is still the one that was read. Whether it is gone."""
+    """Delete the record, if nobody has changed it since it was read; False: somebody has."""
     metadata = stored.body["metadata"]
     try:
         api.delete(
@@ -226,7 +227,7 @@ def forget(api: Api, stored: Stored) -> bool:
     return True
 
 
-# Finding.
+# Selectors.
 
 
 def selector(job: str | None = None, run: str | None = None) -> str:
@@ -238,8 +239,8 @@ def selector(job: str | None = None, run: str | None = None) -> str:
 
 
 def overdue(now: float, keep: float) -> str:
-    """The label selector of records that ended more than ``keep`` seconds ago, by the day. Beyond a year of
-    them all that have ended are listed, and most of them kept.
+    """The label selector of records that ended more than ``keep`` seconds ago, by the day. When ``keep`` is
+    longer than a year, it selects all ended records, and `is_overdue` decides.
     """
     today = datetime.fromtimestamp(now, UTC)
     days = range(-1, math.ceil(keep / 86400) + 1)

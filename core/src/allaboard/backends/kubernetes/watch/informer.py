@@ -1,6 +1,6 @@
-"""One list and watch for each (cluster, credential, namespace, kind) of a process, shared by all who follow
-runs there; and one for the pods of those runs. What a feed does is decided in `reflector`; here it is carried
-out, by a thread or a task, from the first follower to the last.
+"""One list and watch for each (cluster, credential, namespace, kind) of a process, shared by all followers of
+runs there; and one for the pods of those runs. `reflector` decides the steps of a feed; a thread or a task
+carries them out here, from the first follower to the last.
 
     with hub_of(api).changes(run, resource_of(job)) as changes:
         changes.wait(300)
@@ -40,14 +40,14 @@ from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.render import labels
 
 READY_SECONDS = 10.0
-"""How long a new follower waits for the first list; otherwise it polls."""
+"""Seconds for which a new follower waits for the first list; then it polls."""
 PATIENCE = Patience(budget=10.0)
 """A feed waits between its own requests, so each request gives up soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a feed watches."""
+    """Target of a feed."""
 
     namespace: str
     resource: Resource
@@ -57,12 +57,12 @@ class Watched:
 
 @lru_cache(maxsize=64)
 def _watches_of_run(resource: Resource, namespace: str) -> tuple[Watched, ...]:
-    """A run of ours: its job object and its pods, by label."""
+    """The targets of a run of allaboard: its job object and its pods, by label."""
     return tuple(Watched(namespace, kind, labels.selector(), None) for kind in (resource, PODS))
 
 
 def _watches_of_object(name: str, resource: Resource, namespace: str) -> tuple[Watched, ...]:
-    """One object of anybody."""
+    """The target of any object, by its name."""
     return (Watched(namespace, resource, None, f"metadata.name={name}"),)
 
 
@@ -96,8 +96,9 @@ class Changes:
             self.on_alarm(alarm)
 
     def wait(self, seconds: float, spaced: bool = True) -> bool:
-        """True when something may have changed: a row did, or no row tells at present and it is time to poll.
-        False after ``seconds``. ``spaced``: of many wakes some are held back, as every look costs requests.
+        """True when something may have changed: a row did, or no watch works at present and it is time to
+        poll. False after ``seconds``. ``spaced``: of many wakes some are held back, as every look costs
+        requests.
         """
         now = time.monotonic()
         deadline = now + seconds
@@ -112,25 +113,25 @@ class Changes:
         now = time.monotonic()
         self._due, pause = space_wakes(self._due, now)
         time.sleep(max(0.0, min(pause, deadline - now)))
-        # What came while it was held back is seen by the same look.
+        # The same look sees the changes of the wait.
         self._gate.acquire(blocking=False)
         return True
 
     @property
     def quiet(self) -> bool:
-        """Whether what was seen when `settle` was last called still stands: rows tell, and none has since."""
+        """True when nothing has changed since the last `settle`: the watches work, and no row has come."""
         return self._number == self._settled and _hear(self._feeds)
 
     def settle(self) -> bool:
-        """`quiet`, asked before a look: what is told from this moment on is told after it."""
+        """`quiet`, read before a look: rows from this moment on count as later than the look."""
         number, blind, quiet = self._number, _blind(self._feeds), self.quiet
-        # While rows do not tell, what happens after this look stays unknown.
+        # While a watch does not work, changes after this look stay unknown.
         self._settled = -1 if blind else number
         return quiet
 
     @property
     def trouble(self) -> AllaboardError | None:
-        """Why rows do not tell, when they do not."""
+        """The error of a watch that does not work; None: all work."""
         return next((feed.trouble for feed in self._feeds if feed.trouble), None)
 
 
@@ -141,7 +142,7 @@ class Copy:
         self._thread, self._feed, self._changes = thread, feed, changes
 
     def objects(self) -> list[Json]:
-        """As they were last told. Read them, and write to none."""
+        """The objects as the watch last sent them, for reading only."""
         with self._thread.lock:
             return [*self._feed.objects.values()]
 
@@ -151,13 +152,13 @@ class Copy:
 
     @property
     def trouble(self) -> AllaboardError | None:
-        """Why the copy is not up to date, when it is not."""
+        """The error for which the copy is not up to date; None: it is."""
         return self._changes.trouble
 
 
 class Hub:
-    """For one cluster as one user; `hub_of` gives it. May be used by several threads. A namespace that is not
-    named is the client's.
+    """Feeds of one cluster as one user; `hub_of` gives it. May be used by several threads. The default
+    namespace is the client's.
     """
 
     def __init__(self, api: Api) -> None:
@@ -167,7 +168,7 @@ class Hub:
 
     @contextmanager
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> Iterator[Changes]:
-        """Wakes for a run of ours: its job, and its pods."""
+        """Wakes for a run of allaboard: its job, and its pods."""
         with self._follow(run, _watches_of_run(resource, self._in(namespace))) as follower:
             yield follower
 
@@ -179,8 +180,8 @@ class Hub:
 
     @contextmanager
     def copy(self, resource: Resource, namespace: str | None = None) -> Iterator[Copy]:
-        """All objects of a kind in a namespace, ``""``: in all of them. Not shared: one process has one who
-        looks at them all.
+        """All objects of a kind in a namespace, ``""``: in all namespaces. The copy is not shared: a process
+        has a single reader of it.
         """
         feed = ObjectFeed(random.random)
         thread = _Thread(self._api, Watched(self._in(namespace), resource, None, None), feed)
@@ -195,7 +196,7 @@ class Hub:
 
     @property
     def open(self) -> int:
-        """How many feeds there are."""
+        """The number of feeds."""
         return len(self._feeds)
 
     def _in(self, namespace: str | None) -> str:
@@ -204,7 +205,7 @@ class Hub:
     @contextmanager
     def _follow(self, run: str, watched: tuple[Watched, ...]) -> Iterator[Changes]:
         with self._lock:
-            feeds = tuple(self._feeds.setdefault(one, _Thread(self._api, one)) for one in watched)
+            feeds = tuple(self._feeds.setdefault(target, _Thread(self._api, target)) for target in watched)
             follower = Changes(run, tuple(feed.feed for feed in feeds))
             for feed in feeds:
                 feed.join(follower)
@@ -218,18 +219,18 @@ class Hub:
 
     def _leave(self, follower: Changes, watched: tuple[Watched, ...]) -> None:
         with self._lock:
-            for one in watched:
-                feed = self._feeds[one]
+            for target in watched:
+                feed = self._feeds[target]
                 if not feed.leave(follower):
                     feed.close()
-                    del self._feeds[one]
+                    del self._feeds[target]
             if not self._feeds:
                 self._api.close()
 
 
 class _Thread:
-    """A feed and the thread that serves it, which runs from the first `join` on. ``feed``: one of whole
-    objects; else it is of their rows.
+    """A feed and the thread that serves it, which runs from the first `join` on. ``feed``: a feed of whole
+    objects; None: a new feed of their rows.
     """
 
     def __init__(self, api: Api, watched: Watched, feed: ObjectFeed | None = None) -> None:
@@ -250,7 +251,7 @@ class _Thread:
             self._thread.start()
 
     def leave(self, follower: Changes) -> bool:
-        """Whether followers are left."""
+        """Remove a follower; True: others are left."""
         with self.lock:
             self.feed.leave(follower)
             return self.feed.followed
@@ -286,21 +287,21 @@ class _Thread:
                     self.ready.set()
 
     def _list(self) -> None:
-        one = self._watched
+        target = self._watched
         rows, version = self._api.list(
-            one.resource, one.namespace, labels=one.labels, fields=one.fields, table=self._table
+            target.resource, target.namespace, labels=target.labels, fields=target.fields, table=self._table
         )
         with self.lock:
             self.feed.add_list(rows, version)
         self.ready.set()
 
     def _watch(self, step: Watch) -> None:
-        one = self._watched
+        target = self._watched
         stream = self._api.watch(
-            one.resource,
-            one.namespace,
-            labels=one.labels,
-            fields=one.fields,
+            target.resource,
+            target.namespace,
+            labels=target.labels,
+            fields=target.fields,
             resource_version=step.version,
             table=self._table,
         )
@@ -310,9 +311,9 @@ class _Thread:
                     return
                 self._stream = stream
                 self.feed.mark_opened(time.monotonic())
-            for kind, thing in stream:
+            for kind, body in stream:
                 with self.lock:
-                    self.feed.add_event(kind, thing)
+                    self.feed.add_event(kind, body)
             with self.lock:
                 self._stream = None
 
@@ -410,7 +411,7 @@ def _time_is_up(waiter: asyncio.Future[None]) -> None:
 
 
 class AsyncHub:
-    """For one cluster as one user, in one event loop; `async_hub_of` gives it."""
+    """Feeds of one cluster as one user, in one event loop; `async_hub_of` gives it."""
 
     def __init__(self, api: AsyncApi) -> None:
         self.loop = asyncio.get_running_loop()
@@ -418,7 +419,7 @@ class AsyncHub:
         self._feeds: dict[Watched, _Task] = {}
 
     def changes(self, run: str, resource: Resource, namespace: str | None = None) -> AsyncChanges:
-        """``async with hub.changes(...) as changes``: wakes for a run of ours: its job, and its pods."""
+        """``async with hub.changes(...) as changes``: wakes for a run of allaboard: its job, and its pods."""
         return AsyncChanges(self, run, _watches_of_run(resource, self._in(namespace)))
 
     def changes_of(self, resource: Resource, name: str, namespace: str | None = None) -> AsyncChanges:
@@ -433,28 +434,28 @@ class AsyncHub:
         return self._api.namespace if namespace is None else namespace
 
     def blind(self, watched: tuple[Watched, ...]) -> bool:
-        """Whether a change might not be told by a row."""
+        """True when a change may not bring a row."""
         feeds = self._feeds_of(watched)
         return feeds is None or _blind(feeds)
 
     def hears(self, watched: tuple[Watched, ...]) -> bool:
-        """Whether rows tell of every change."""
+        """True when every change brings a row."""
         feeds = self._feeds_of(watched)
         return feeds is not None and _hear(feeds)
 
     def _feeds_of(self, watched: tuple[Watched, ...]) -> tuple[Feed, ...] | None:
-        """None when one of them is not there."""
-        tasks = [self._feeds.get(one) for one in watched]
+        """The feeds of these targets; None when any is missing."""
+        tasks = [self._feeds.get(target) for target in watched]
         return None if None in tasks else tuple(task.feed for task in tasks if task is not None)
 
     def trouble(self, watched: tuple[Watched, ...]) -> AllaboardError | None:
-        """Why rows do not tell, when they do not."""
-        tasks = (self._feeds.get(one) for one in watched)
+        """The error of a watch that does not work; None: all work."""
+        tasks = (self._feeds.get(target) for target in watched)
         return next((task.feed.trouble for task in tasks if task and task.feed.trouble), None)
 
     async def join(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> None:
-        """Of `AsyncChanges`: returns when it would be told of a change, or after a while."""
-        tasks = [self._feeds.setdefault(one, _Task(self._api, one)) for one in watched]
+        """Add a follower; returns when a change would wake it, or after `READY_SECONDS`."""
+        tasks = [self._feeds.setdefault(target, _Task(self._api, target)) for target in watched]
         for task in tasks:
             task.join(follower)
         try:
@@ -466,10 +467,10 @@ class AsyncHub:
 
     async def leave(self, follower: AsyncChanges, watched: tuple[Watched, ...]) -> None:
         closed = []
-        for one in watched:
-            task = self._feeds.get(one)
+        for target in watched:
+            task = self._feeds.get(target)
             if task is not None and not task.leave(follower):
-                del self._feeds[one]
+                del self._feeds[target]
                 closed.append(task)
         for task in closed:
             await task.close()
@@ -531,10 +532,10 @@ class _Task:
             if self.feed.trouble is not None:
                 self.ready.set()
             if not self.feed.live and (self._blind is None or self._blind.done()):
-                self._blind = asyncio.get_running_loop().create_task(self._lead_the_blind())
+                self._blind = asyncio.get_running_loop().create_task(self._poll_fallback())
 
-    async def _lead_the_blind(self) -> None:
-        """While no row tells, the followers poll, one after the other."""
+    async def _poll_fallback(self) -> None:
+        """Wake the followers one after the other to poll, while no watch works."""
         while _blind((self.feed,)) and (everyone := self.feed.followers()):
             for follower in everyone:
                 await asyncio.sleep(self.feed.poll() / len(everyone))
@@ -543,59 +544,59 @@ class _Task:
                 follower.wake()
 
     async def _list(self) -> None:
-        one = self._watched
+        target = self._watched
         rows, version = await self._api.list(
-            one.resource, one.namespace, labels=one.labels, fields=one.fields, table=True
+            target.resource, target.namespace, labels=target.labels, fields=target.fields, table=True
         )
         self.feed.add_list(rows, version)
         self.ready.set()
 
     async def _watch(self, step: Watch) -> None:
-        one = self._watched
+        target = self._watched
         events = self._api.watch(
-            one.resource,
-            one.namespace,
-            labels=one.labels,
-            fields=one.fields,
+            target.resource,
+            target.namespace,
+            labels=target.labels,
+            fields=target.fields,
             resource_version=step.version,
             table=True,
             on_open=lambda: self.feed.mark_opened(self._clock()),
         )
         async with aclosing(events):
-            async for kind, thing in events:
-                self.feed.add_event(kind, thing)
+            async for kind, body in events:
+                self.feed.add_event(kind, body)
 
 
 # --- one for all --------------------------------------------------------------------------------------------
 
 
 def hub_of(api: Api) -> Hub:
-    """The hub of this process for all who are this user on this cluster, in this namespace."""
+    """The hub of this process for this user, cluster and namespace."""
     # Threads do not survive a fork; a child begins anew.
     key = (os.getpid(), api.identity, api.namespace)
     return PROCESS.get(Hub, key, lambda: Hub(api.twin(PATIENCE)))
 
 
 def async_hub_of(api: Api) -> AsyncHub:
-    """The same for the running loop."""
+    """The hub of the running loop for this user, cluster and namespace."""
     key = (api.identity, api.namespace)
     return PROCESS.get_in_loop(AsyncHub, key, lambda: AsyncHub(api.in_loop(PATIENCE)))
 
 
 def _blind(feeds: tuple[Feed, ...]) -> bool:
-    """Whether a change might not be told by a row."""
+    """True when a change may not bring a row."""
     return not all(feed.live for feed in feeds)
 
 
 def _hear(feeds: tuple[Feed, ...]) -> bool:
-    """Whether rows tell of every change."""
+    """True when every change brings a row."""
     return all(feed.hears for feed in feeds)
 
 
 def _poll(feeds: tuple[Feed, ...]) -> float:
-    """Seconds until it is asked whether one is blind."""
+    """Seconds until the next check for a blind feed."""
     return min(feed.poll() for feed in feeds)
 
 
 def _unforeseen(bug: Exception) -> AllaboardError:
-    return BackendUnreachable(f"the watch failed on something unforeseen ({type(bug).__name__}: {bug})")
+    return BackendUnreachable(f"the watch failed on an unexpected error ({type(bug).__name__}: {bug})")

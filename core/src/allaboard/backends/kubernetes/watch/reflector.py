@@ -1,17 +1,17 @@
-"""What one list and watch knows, and what it does next. Pure: time and chance are handed in; `informer`
-carries it out.
+"""State of one list and watch, and its next step. Pure: time and chance are handed in; `informer` carries
+the steps out.
 
 A feed watches printed rows, not objects (core/docs/contract.md, Watching): 207 bytes per change instead of
-6,400. A row is a wake-up, never a state, so all that is kept of one is whether its cells, but for the ages,
-are what they were: two numbers. A follower of a run is woken when a row of it comes, goes or changes, and
-then reads the objects.
+6,400. A row is a wake-up, never a state, so a feed keeps two numbers of it, which show that its cells, except
+the ages, have changed. A follower of a run is woken when a row of it comes, goes or changes, and then reads
+the objects.
 
 - A row is of the run that its name begins with, up to a dash: ``digits-1f0c9a77-2`` and its pods
-  ``digits-1f0c9a77-worker-0`` are of ``digits-1f0c9a77``. Where that wakes one too many, nothing is lost.
+  ``digits-1f0c9a77-worker-0`` are of ``digits-1f0c9a77``. A follower that is woken needlessly loses nothing.
 - The server ends a watch in time, or it is cut: resumed from the last version that was seen. Too old (410):
-  all is listed anew, and what differs from before wakes. So what happened in the gap is noticed, with one
-  exception: an object that was deleted and made again in it, looking the same. That is found by the look that
-  a follower takes now and then anyway.
+  all is listed anew, and rows that differ from before wake. So changes in the gap are noticed, except an
+  object that was deleted and made again in it with the same row; the look that a follower takes now and then
+  shows it.
 - Watching is forbidden, or brings nothing (a proxy that holds streams back): lists now and then.
 - Listing is forbidden, or the server does not answer: the feed is not `live`, and followers poll,
   more seldom when the server does not answer.
@@ -29,14 +29,14 @@ from allaboard.backends.kubernetes.client.protocol import Json, version_of
 from allaboard.errors import AllaboardError, BackendUnreachable
 
 POLL = 12.0
-"""Seconds, give or take a fourth, between looks where no watch tells when to look."""
+"""Seconds, give or take a fourth, between looks where no watch works."""
 UNANSWERED = 5
-"""How many times more seldom one looks at a server that does not answer."""
+"""Factor by which looks are rarer while the server does not answer."""
 AGAIN = 600.0
 """Seconds after which a watch that was forbidden, or brought nothing, is tried again."""
 FRUITLESS = 9
-"""Watches that end in trouble at once, one after the other, a silent one counting as `SILENT`: while lists
-are answered, so many say that watches do not come through.
+"""Failed watches in a row after which the feed polls by lists; a silent watch counts as `SILENT`. Lists
+are answered then, and watches do not come through.
 """
 SILENT = 3
 FIRST_REST, LONGEST_REST = 0.5, 30.0
@@ -63,9 +63,9 @@ Step = List | Watch | Rest
 
 
 class PodAlarm(NamedTuple):
-    """A pod whose row indicates failure; or, where it has not ``failed``, one that is done or, where it
-    ``goes``, is being deleted. ``version`` is that of its row ("": not known): a watch from there on tells
-    what became of the pod, even when it is gone.
+    """A pod whose row indicates failure; or, where it has not ``failed``, a pod that is done or, where it
+    ``goes``, is being deleted. ``version`` is that of its row ("": not known): a watch from there on shows
+    the end of the pod, even when it is gone.
     """
 
     pod: str
@@ -75,7 +75,7 @@ class PodAlarm(NamedTuple):
 
 
 class Follower(Protocol):
-    """What waits for a run. ``alarm`` is called at once about a pod whose log may be gone a moment later."""
+    """A follower of a run. ``alarm`` is called at once for a pod whose log may be gone a moment later."""
 
     run: str
 
@@ -105,13 +105,13 @@ class Feed:
         self._opened: float | None = None
         self._hears = False
 
-    # --- who follows
+    # --- followers
 
     def join(self, follower: Follower) -> None:
         self._followers[follower.run] = (*self._followers.get(follower.run, ()), follower)
 
     def leave(self, follower: Follower) -> None:
-        others = tuple(one for one in self._followers.get(follower.run, ()) if one is not follower)
+        others = tuple(other for other in self._followers.get(follower.run, ()) if other is not follower)
         if others:
             self._followers[follower.run] = others
         else:
@@ -127,15 +127,15 @@ class Feed:
 
     @property
     def live(self) -> bool:
-        """Whether a change would be noticed soon without looking."""
+        """True when a change is noticed soon without a look."""
         return self._listed and self._failures <= 1
 
     @property
     def hears(self) -> bool:
-        """Whether all that was not told has not happened: the watch is open, or lists take its place."""
+        """True when every change has brought a row: the watch is open, or lists take its place."""
         return self._hears
 
-    # --- what is next
+    # --- the next step
 
     def next_step(self, now: float) -> Step:
         if self._rest:
@@ -157,10 +157,10 @@ class Feed:
         often = UNANSWERED if isinstance(self.trouble, BackendUnreachable) else 1
         return POLL * often * (0.75 + self._chance() / 2)
 
-    # --- what came
+    # --- input
 
     def add_list(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
-        """A whole list. Followers whose rows have changed are woken; the first list wakes none."""
+        """Take a whole list. Followers whose rows have changed are woken; the first list wakes none."""
         before, self._known = self._known, {}
         present: set[str] = set()
         changed: set[str] = set()
@@ -173,7 +173,7 @@ class Feed:
             if self._listed and (signature is None or before.get(key) != signature):
                 changed.update(runs)
         if self._listed and self._expected:
-            # One without a row may have come and gone since the last: nothing else would tell.
+            # A run without a row may have come and gone since the last list: nothing else shows that.
             changed.update(self._followers.keys() - present)
         for run in changed | (self._present - present):
             self._wake(run)
@@ -181,14 +181,14 @@ class Feed:
         self._version, self._listed = version, True
         self._well()
 
-    def add_event(self, kind: str, thing: Json) -> None:
-        """An event of the watch, with the row of one object."""
-        self._version = version_of(thing) or self._version
+    def add_event(self, kind: str, body: Json) -> None:
+        """Take an event of the watch, with the row of one object."""
+        self._version = version_of(body) or self._version
         self._progress = True
         self._well()
         if kind == "BOOKMARK":  # its row is an empty object's
             return
-        for row in thing["rows"]:
+        for row in body["rows"]:
             name = _name(row)
             key, signature = hash(name), _row_signature(row)
             if kind == "DELETED":
@@ -208,12 +208,12 @@ class Feed:
                     self._wake(run)
 
     def mark_opened(self, now: float) -> None:
-        """The server took the watch."""
+        """Note that the server took the watch."""
         self._opened = now
         self._well()
 
     def mark_ended(self, error: AllaboardError | None, now: float) -> None:
-        """The watch or the list ended; None: the server ended the watch in time."""
+        """Note that the watch or the list ended; ``error`` None: the server ended the watch in time."""
         watching, progress = self._version is not None, self._progress
         # Not since it was asked for: a client may have tried for long to get through.
         lived = watching and self._opened is not None and now - self._opened >= SHORT
@@ -260,31 +260,31 @@ class Feed:
 
 
 class ObjectFeed(Feed):
-    """A feed that keeps a copy of the objects themselves, for one who looks at all of a kind. Its followers
-    are woken by every change.
+    """A feed that keeps a copy of the objects themselves, for a reader of all objects of a kind. Every change
+    wakes its followers.
     """
 
     def __init__(self, chance: Callable[[], float]) -> None:
         super().__init__(chance, expected=False)
         self.objects: dict[tuple[str, str], Json] = {}
-        """By namespace and name."""
+        """(namespace, name) -> object."""
 
     def add_list(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
-        self.objects = {_place(one): dict(one) for one in rows}
+        self.objects = {_place(body): dict(body) for body in rows}
         self._version, self._listed = version, True
         self._well()
         self._wake_all()
 
-    def add_event(self, kind: str, thing: Json) -> None:
-        self._version = version_of(thing) or self._version
+    def add_event(self, kind: str, body: Json) -> None:
+        self._version = version_of(body) or self._version
         self._progress = True
         self._well()
         if kind == "BOOKMARK":
             return
         if kind == "DELETED":
-            self.objects.pop(_place(thing), None)
+            self.objects.pop(_place(body), None)
         else:
-            self.objects[_place(thing)] = thing
+            self.objects[_place(body)] = body
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -292,8 +292,8 @@ class ObjectFeed(Feed):
             follower.wake()
 
 
-def _place(thing: Mapping[str, Any]) -> tuple[str, str]:
-    return str(thing["metadata"].get("namespace") or ""), str(thing["metadata"]["name"])
+def _place(body: Mapping[str, Any]) -> tuple[str, str]:
+    return str(body["metadata"].get("namespace") or ""), str(body["metadata"]["name"])
 
 
 def _runs(name: str) -> Iterable[str]:
@@ -327,7 +327,7 @@ _AILING_IN = (
 
 
 def _indicates_failure(row: Mapping[str, Any]) -> bool:
-    """Whether a pod's row tells of a failure (the printed Status: pkg/printers/internalversion)."""
+    """True when a pod's row shows a failure (the printed Status: pkg/printers/internalversion)."""
     status = str(row.get("Status", ""))
     return status in _AILING or status.startswith(_AILING_IN)
 
@@ -336,7 +336,7 @@ _AGES = ("Name", "Age", "AGE", "Created At", "Duration")
 
 
 def _row_signature(row: Mapping[str, Any]) -> str | int | None:
-    """What can be seen of an object in its row, but for how old things are; None when that is nothing."""
+    """The cells of a row as one value, without ages; None when it has no others."""
     cells = [str(cell).partition(" (")[0] for column, cell in row.items() if column not in _AGES]
     if not cells:
         return None
@@ -349,8 +349,8 @@ EVERY = 1.0
 
 
 def space_wakes(due: float, now: float) -> tuple[float, float]:
-    """How often a run may be woken: `BURST` times at once, then every `EVERY` seconds. ``due``: what the last
-    call returned, 0 at first. Returns the next ``due``, and for how many seconds this wake is held back.
+    """Space the wakes of a run: `BURST` at once, then one every `EVERY` seconds. ``due``: the first result of
+    the last call, 0 at first. Returns the next ``due``, and the seconds for which this wake is held back.
     """
     due = max(due, now) + EVERY
     return due, max(0.0, due - now - BURST * EVERY)

@@ -36,6 +36,8 @@ from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collect
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
 """All as `allaboard.inside.startup` has them."""
+ENDPOINT = "memfd:allaboard-token"
+"""A file of the process that answers posts (`allaboard.inside.helper.endpoint`): it is none of a script."""
 MOST = 1 << 18
 """Bytes of one answer that are read; faulthandler writes up to 100 frames of up to 100 threads."""
 BETWEEN = 1.0
@@ -51,7 +53,8 @@ class ProcessStacks:
     """One process that was asked. ``parent``: the pid of its parent; ``text``: its stacks as faulthandler
     writes them, or None where it did not answer; ``state``: of its main thread, the kernel's letter (R runs,
     S sleeps, D waits for a disk or a network file system, T is stopped); ``cpu``: seconds that it has
-    computed so far; ``at``: when, by a clock that only goes on.
+    computed so far; ``at``: when, by a clock that only goes on; ``switches``: times that its main thread has
+    gone to sleep.
     """
 
     who: Identity
@@ -60,6 +63,7 @@ class ProcessStacks:
     state: str
     cpu: float
     at: float
+    switches: int = 0
 
 
 @dataclass(slots=True)
@@ -128,6 +132,7 @@ def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
         now.state,
         (now.cpu - before.cpu) / max(now.at - before.at, 0.01),
         pending_collective(_collectives(now.who.pid)[1]),
+        max(0, now.switches - before.switches) / max(now.at - before.at, 0.01),
     )
 
 
@@ -153,7 +158,8 @@ class _Round:
         those = [*members] if sys.platform.startswith("linux") else []
         asked = [_ask_one(who, path) for who in those if (path := _answers_in(who.pid)) is not None]
         self.asked = [each for each in asked if each is not None]
-        self.waiting = self.asked
+        # A process that is stopped by a signal does not answer before it goes on.
+        self.waiting = [each for each in self.asked if not _is_stopped(each.who.pid)]
         answering = {each.who for each in self.asked}
         self.spied = [*_spies(who for who in those if who not in answering)]
 
@@ -192,7 +198,8 @@ def _py_spy() -> str | None:
 
 def _is_python(pid: int) -> bool:
     try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+        is_python = os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+        return is_python and open_file(pid, ENDPOINT) is None
     except OSError:
         return False
 
@@ -305,10 +312,18 @@ def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
     if process is None or process.identity != who:
         return None
     try:
-        state = _status(pid).get("State", "?")[:1]
+        status = _status(pid)
     except OSError:
         return None
-    return ProcessStacks(who, process.parent, text, state, _cpu_seconds(pid), time.monotonic())
+    state, slept = status.get("State", "?")[:1], status.get("voluntary_ctxt_switches", "")
+    switches = int(slept) if slept.isdigit() else 0
+    return ProcessStacks(who, process.parent, text, state, _cpu_seconds(pid), time.monotonic(), switches)
+
+
+def _is_stopped(pid: int) -> bool:
+    with suppress(OSError):
+        return _status(pid).get("State", "?")[:1] in ("T", "t")
+    return False
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -99,6 +99,11 @@ class AttemptFolder:
         return self.path / "code"
 
     @property
+    def setup(self) -> Path:
+        """Folder in which each member has what it fetches and installs before its command."""
+        return self.path / "setup"
+
+    @property
     def client(self) -> Path:
         return self.path / "client"
 

@@ -17,18 +17,20 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from allaboard.backends.checkpoints import keep_flags
 from allaboard.backends.local.host.clock import Clock
 from allaboard.backends.local.host.control_group import make_group
 from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.backends.local.host.machine import Capacity, boot_id, capacity, cpus, oom_kills
 from allaboard.backends.local.host.processes import Identity, detach, set_subreaper, why_no_process
+from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.backends.local.pool import sleeper
 from allaboard.backends.local.pool.pool import Grant, Need, Pool, Request, Ticket
 from allaboard.backends.local.pool.waiting import start_of
@@ -50,21 +52,37 @@ from allaboard.backends.local.supervisor.environment import (
     member_command,
     member_environment,
     member_files,
+    with_checkpoint,
 )
 from allaboard.backends.local.supervisor.hang import HangWatch
-from allaboard.backends.local.supervisor.probes import LogWatch, probe_port, resolve_checkpoint_link
+from allaboard.backends.local.supervisor.probes import (
+    LogWatch,
+    excerpt,
+    first_lines,
+    probe_port,
+    resolve_checkpoint_link,
+)
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
-from allaboard.backends.local.supervisor.secrets import secret_variables
+from allaboard.backends.local.supervisor.secrets import secret_value, secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
+from allaboard.diagnosis.ends import doubts_of, waits
+from allaboard.diagnosis.stacks import positions, where_it_is
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
+from allaboard.follow.stall import is_sign
 from allaboard.runs.layout import Group, Layout, Member
-from allaboard.runs.observation import Event, Observation, Progress, Slow, Stall, State, Stop
-from allaboard.runs.status import CLOCK_IDLE, idle_clock, state_of
+from allaboard.runs.observation import Doubt, Event, Observation, Progress, Slow, Stall, State, Stop
+from allaboard.runs.setup import TOKEN, TOKEN_KEY
+from allaboard.runs.status import CLOCK_IDLE, DOUBTFUL, idle_clock, state_of
+from allaboard.text.redaction import hide_known
+from allaboard.text.reportline import Report
 from allaboard.text.units import show_seconds
+
+if TYPE_CHECKING:
+    from allaboard.backends.local.supervisor.adoption import Adoption
 
 _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
@@ -82,6 +100,10 @@ _POOL_RETRY, _LONGEST_POOL_RETRY = 5.0, 300.0
 _AT_ONCE = 16
 """Members that are being started at a time: between two of them a stop gets through."""
 _LAST_WORD_PATIENCE = 120.0
+_SETTLING = 0.2
+"""Seconds between two looks at members that have not ended with the others."""
+_JUDGED, _MOST_JUDGED = 1 << 20, 64
+"""Bytes of the log of a member, and members, by which a success is judged."""
 
 
 class Supervisor:
@@ -107,6 +129,7 @@ class Supervisor:
         self.members = {m.name: m for m in self.layout.members}
         self.order = [m.name for m in self.layout.members]
         self.secrets: dict[str, str] = {}
+        self.token: str | None = None
         self.identities: dict[str, Identity] = {}
         self.oom_kills = oom_kills()
         self.to_start: dict[str, op.Spawn] = {}
@@ -128,7 +151,17 @@ class Supervisor:
             if watched
             else None
         )
+        self.first_signs: int | bool | None = None
+        """True: a member has written a sign of progress; else the bytes in which none was seen."""
         self.slowness = SlowWatch(plan["mark"]) if watched else None
+        self.adoption = _adoption(self.layout, plan)
+        self.handed: str | None = None
+        self.doubts: tuple[Doubt, ...] = ()
+        self.settling: TwoLooks | None = None
+        """The looks at the members that have not ended with the others."""
+        self.judged = 0
+        self.kept: tuple[str, tuple[str, ...]] | None = None
+        """The state and the flags that stand beside the checkpoints."""
         self.heard = False
         self.can_hear = True
         self.written_events = 0
@@ -259,6 +292,8 @@ class Supervisor:
         """Read the secrets once: restarted members get the same values. The job fails without them."""
         try:
             self.secrets = secret_variables(self.plan["secrets"])
+            code = self.plan.get("code_secret")
+            self.token = secret_value(code, TOKEN_KEY) if code else None
         except BadInput as error:
             self._carry_out(self.operator.on_refused("SecretsUnusable", " ".join(str(error).split()), now))
             return False
@@ -293,6 +328,8 @@ class Supervisor:
         limited time.
         """
         marks = self.operator.marks
+        if self.operator.settle_until is not None:
+            return True
         return marks.scheduled is not None and marks.stepped is None and now - marks.scheduled < _CLOSE_WATCH
 
     def _end(self) -> None:
@@ -306,6 +343,8 @@ class Supervisor:
             with suppress(SiteError):
                 remove(left)
         self._write_state(force=True, over=True)
+        if self.own is not None:
+            self._keep_flags_at(self.own, self.clock.now())
 
     # What the operator wants.
 
@@ -447,13 +486,18 @@ class Supervisor:
         )
         try:
             files = self._write_files()
-        except OSError as error:
-            text = f"its {error.filename} cannot be written: {error.strerror}"
+            layout = self._layout_to_start(member, number)
+        except (OSError, AllaboardError) as error:
+            text = str(error)
+            if isinstance(error, OSError):
+                text = f"its {error.filename} cannot be written: {error.strerror}"
             self.starting.discard(member.name)
             self._carry_out(self.operator.on_start_failed(member.name, text, self.clock.now()))
             return
+        group = layout.group(member.group)
+        assert group is not None
         environment = member_environment(
-            self.layout,
+            layout,
             member,
             caller=os.environ,
             place=loopback_place(self.layout, self.ports),
@@ -462,14 +506,41 @@ class Supervisor:
             secrets=self.secrets,
             files=files,
         )
+        if self.token:
+            environment[TOKEN] = self.token
+        declared = declared_names(self.layout, member, self.secrets)
         self.keeper.spawn(
             member.name,
-            member_command(group, environment, declared_names(self.layout, member, self.secrets)),
+            member_command(layout, group, environment, declared, str(self.folder.setup / member.name)),
             environment,
             self.plan["folder"],
             str(log),
             self.grant.fds(index),
+            reports=member.rank == 0 and self.layout.inject,
         )
+
+    def _layout_to_start(self, member: Member, number: int) -> Layout:
+        """The layout with the newest whole checkpoint in it. Members that start together get the same one;
+        while others train nothing of theirs is moved. Raises StorageError.
+        """
+        if self.adoption is None:
+            return self.layout
+        others_live = bool(self.identities) or self.starting - {member.name}
+        if not (others_live and number == 0):
+            handed = self.adoption.hand_over(move_aside=not others_live)
+            self.handed = handed.files
+            now = self.clock.now()
+            for text in handed.moved:
+                self.operator.events.append(Event(now, "Warning", "TornCheckpoint", self.layout.run, text))
+            if handed.files is not None:
+                text = f"goes on from {handed.files} (step {handed.step})"
+                self.operator.events.append(Event(now, "Normal", "Resumes", self.layout.run, text))
+        return with_checkpoint(self.layout, self.handed)
+
+    def _take_adopted(self, reports: Iterable[Report], now: float) -> None:
+        for report in reports:
+            self.dirty = True
+            self.progress = add_report(self.progress, report, now, self.own)
 
     def _gpus(self, grant: Grant, index: int, group: Group) -> tuple[str, ...]:
         """The GPUs of a member, and of those that only wait for it to start their ranks."""
@@ -523,6 +594,8 @@ class Supervisor:
         self.identities.pop(member, None)
         # Read its last lines first: they may hold the result, and a restart begins another log.
         self._read_log(member, at, last=True)
+        if self.adoption is not None and not self.identities and not self.starting:
+            self._take_adopted(self.adoption.finish(), at)
         self._carry_out(self.operator.on_exited(member, code, at, self._why_killed(code)))
 
     def _why_killed(self, code: int) -> str | None:
@@ -617,9 +690,12 @@ class Supervisor:
     def _probe_members(self, now: float) -> None:
         for name in self.watches:
             self._read_log(name, now)
+        if self.adoption is not None and self.watches:
+            self._take_adopted(self.adoption.look(time.monotonic()), now)
         self._probe_rendezvous(now)
         self._probe_movement(now)
         self._probe_speed(now)
+        self._probe_waiting(now)
         if not self.operator.ended and self.layout.policy.clocks:
             message = idle_clock(self.operator.phases(now), self.layout.policy.clocks)
             if message is not None:
@@ -629,7 +705,7 @@ class Supervisor:
         """Look for a hang: members run but do not progress. Act on it as policy.hang says."""
         if self.hang is None or self.operator.ended:
             return
-        written = sum(watch.offset for watch in self.watches.values())
+        written = self._written()
         news = self.hang.look(written, self.operator.is_training, time.monotonic(), now)
         if news is None:
             return
@@ -639,6 +715,16 @@ class Supervisor:
         else:
             text = f"the run makes progress again, after {show_seconds(news)} without a sign of progress"
             self.operator.events.append(Event(now, "Normal", "MovesAgain", self.layout.run, text))
+
+    def _written(self) -> int:
+        """Bytes in all logs; 0 as long as they hold no sign of progress since the members started."""
+        written = sum(watch.offset for watch in self.watches.values())
+        if not self.operator.is_training:
+            self.first_signs = None
+        elif self.first_signs is not True and written != self.first_signs:
+            seen = any(map(is_sign, (line for w in self.watches.values() for line in first_lines(w.path))))
+            self.first_signs = True if seen else written
+        return written if self.first_signs is True else 0
 
     def _probe_speed(self, now: float) -> None:
         """Look for a rank that holds up the others."""
@@ -653,6 +739,55 @@ class Supervisor:
         kind, reason = ("Warning", "slow_rank") if warning else ("Normal", "KeepsUp")
         text = news.text if isinstance(news, Slow) else news
         self.operator.events.append(Event(now, kind, reason, self.layout.run, text))
+
+    def _probe_waiting(self, now: float) -> None:
+        """Look for members that wait for others which have ended, before they are ended, too."""
+        if self.operator.settle_until is None:
+            return
+        if self.settling is None:
+            self.settling = TwoLooks(self.plan["mark"], _SETTLING)
+        looks = self.settling.step()
+        if looks is None:
+            return
+        self.settling = TwoLooks(self.plan["mark"], _SETTLING)
+        waiting = [place for place in positions(looks) if place.operation is not None]
+        for place in waiting[:1] if not self.doubts else ():
+            where = where_it_is(place, looks)
+            self._doubt((waits(place.rank, where, place.look.member),), now)
+
+    def _judge_success(self, now: float, over: bool) -> None:
+        """Doubt a success whose logs contradict it: when the run has ended, and once more when all of its
+        members have.
+        """
+        turn = 2 if over else 1
+        if self.doubts or self.judged >= turn:
+            return
+        seen = self._observation(now)
+        if state_of(seen) is not State.SUCCEEDED:
+            return
+        self.judged = turn
+        secrets = tuple(self.secrets.values())
+        first = sorted((m for m in seen.members if m.log), key=lambda member: member.rank)[:_MOST_JUDGED]
+        tails = {m.name: hide_known(excerpt(Path(m.log or ""), _JUDGED), secrets) for m in first}
+        self._doubt(doubts_of(replace(seen, tails=tails)), now)
+
+    def _keep_flags(self, now: float) -> None:
+        """Keep the flags beside the checkpoints, if they are on a disk: before the state, for which readers
+        wait.
+        """
+        if self.own is not None and _folder_of(self.own):
+            self._keep_flags_at(self.own, now)
+
+    def _keep_flags_at(self, uri: str, now: float) -> None:
+        seen = self._observation(now)
+        kept = (state_of(seen).value, seen.flags)
+        if state_of(seen).is_final and kept != self.kept:
+            self.kept = kept if keep_flags(uri, seen, self.flags, os.environ) else None
+
+    def _doubt(self, doubts: tuple[Doubt, ...], now: float) -> None:
+        if doubts:
+            self.doubts = doubts
+            self._flag(DOUBTFUL, "; ".join(doubt.text for doubt in doubts), now)
 
     def _read_log(self, name: str, now: float, *, last: bool = False) -> None:
         watch = self.watches.get(name)
@@ -719,6 +854,7 @@ class Supervisor:
             waiting=operator.waiting,
             stall=self._stall(),
             slow=self._slow(),
+            doubts=self.doubts,
             phases=operator.phases(now),
             progress=self._progress_with_pauses(),
             flags=(*self.flags, *self._passing_flags()),
@@ -755,6 +891,8 @@ class Supervisor:
             return
         if self.operator.ended:
             self._probe_rendezvous(now)
+            self._judge_success(now, over)
+            self._keep_flags(now)
         try:
             self._write_state_file(self._observation(now), now, over)
         except OSError as error:
@@ -839,6 +977,15 @@ def _abandoned(kind: str, patience: float) -> str:
         f"nobody followed this run for {show_seconds(patience)}, neither a task nor a triggerer; "
         "the next try of its task resumes it"
     )
+
+
+def _adoption(layout: Layout, plan: Mapping[str, Any]) -> Adoption | None:
+    """Of a job whose checkpoints other libraries write, too; imported for those, before the first member."""
+    if layout.saving is None or layout.saving.format is None:
+        return None
+    from allaboard.backends.local.supervisor.adoption import Adoption
+
+    return Adoption(layout, layout.saving, float(plan.get("since", plan["created"])))
 
 
 def _folder_of(uri: str | None) -> str | None:

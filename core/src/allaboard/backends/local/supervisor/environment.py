@@ -23,7 +23,10 @@ CUDA_VISIBLE_DEVICES
     by the device plugin -> the member's slots, or empty: what is not asked for is not there; for a launcher
     those of all members, because mpirun starts the ranks from it
 PYTHONPATH
-    absent -> a folder of ours before the job's own: each Python of a member can be asked for its stacks
+    the helper's folder in a pod -> a folder of ours before the job's own: each Python of a member can be
+    asked for its stacks
+KUBEFLOW_TRAINER_SERVER_URL, KUBEFLOW_TRAINER_SERVER_TOKEN
+    those of the helper in every pod -> of the first member alone (`reaper`), whose reports are the run's
 /etc/mpi/hostfile
     a file of the launcher -> one of the run, in which all slots are localhost's: mpirun starts every rank
     there, and the workers, which wait, hold the slots that the ranks use
@@ -46,11 +49,15 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import allaboard
 from allaboard.engines import ENGINES
 from allaboard.engines.base import Address, Place
+from allaboard.runs.launchers import filled
 from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
+from allaboard.runs.resume_template import fill_command, fill_environment
+from allaboard.runs.setup import prepared
 from allaboard.text.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
@@ -111,6 +118,8 @@ def member_environment(
         **_local_overrides(layout, member, injected, gpus),
         **own,
     }
+    if not layout.inject:
+        return environment
     before = environment.get("PYTHONPATH")
     return {**environment, "PYTHONPATH": f"{STARTUP}{os.pathsep}{before}" if before else STARTUP}
 
@@ -139,10 +148,29 @@ def declared_names(layout: Layout, member: Member, secrets: Collection[str]) -> 
     return frozenset((*secrets, *own, *injected, *(group.environment if group is not None else ())))
 
 
-def member_command(group: Group, environment: Mapping[str, str], declared: Collection[str]) -> list[str]:
-    """The command of a member with its arguments, as it is started here. ``environment``: the member's."""
+def member_command(
+    layout: Layout, group: Group, environment: Mapping[str, str], declared: Collection[str], own: str = ""
+) -> list[str]:
+    """The command of a member with its arguments, as it is started here. ``environment``: the member's;
+    ``own``: its folder for what it fetches and installs before.
+    """
     known = {name: environment[name] for name in declared if name in environment}
-    return local_command([expand(word, known) for word in (*group.command, *group.args)])
+    command, args = filled(layout, group)
+    started = local_command([expand(word, known) for word in (*command, *args)])
+    return local_command(prepared(layout.setup, own, started))
+
+
+def with_checkpoint(layout: Layout, checkpoint: str | None) -> Layout:
+    """The layout with the path of a checkpoint in the place of ``{checkpoint}``; None: there is none."""
+    path = None if checkpoint is None else checkpoint.replace("$", "$$")  # no reference to a variable
+    groups = []
+    for group in layout.groups:
+        filled, first = fill_command((*group.command, *group.args), path), len(group.command)
+        environment = fill_environment(group.environment, path)
+        # What follows a command are arguments: together they are the words of the member.
+        command, args = (filled, ()) if first else ((), filled)
+        groups.append(replace(group, command=(*command,), args=(*args,), environment=environment))
+    return replace(layout, groups=tuple(groups))
 
 
 def unknown_references(group: Group, declared: Collection[str]) -> list[str]:

@@ -14,12 +14,24 @@ from pathlib import Path
 
 from allaboard.backends.local.host.stacks import TwoLooks
 from allaboard.diagnosis.stacks import ProcessLook
-from allaboard.follow.stall import Movement, is_overdue, stall_of
+from allaboard.follow.stall import (
+    ROUNDS,
+    Movement,
+    is_late_from_the_start,
+    is_overdue,
+    patience,
+    stall_before_progress,
+    stall_of,
+)
 from allaboard.runs.observation import Stall
 
 AGAIN, LONGEST = 30.0, 3600.0
 """Seconds until the stacks of a run that stands are looked at again, doubling each time up to the longest:
 every look makes its processes write, into their own memory.
+"""
+_AT_FIRST, _OFTEN = 2.0, 120.0
+"""Seconds between two looks at a run that has shown no progress yet, and for how long it is looked at so
+often.
 """
 _UNWATCHED = 20.0
 """Seconds between two looks after which the supervisor itself stood still."""
@@ -47,6 +59,8 @@ class HangWatch:
     pause: float = AGAIN
     looks: TwoLooks | None = None
     has_asked: bool = False
+    rounds: tuple[tuple[ProcessLook, ...], ...] = ()
+    """The last looks at a run that has shown no progress yet."""
 
     def look(self, written: int, trains: bool, now: float, wall: float) -> Stall | float | None:
         """A stall that is new, or the seconds after which a run that stood moves again; None: no news.
@@ -64,6 +78,8 @@ class HangWatch:
         if moved:
             return self._move(movement, now, wall)
         self.movement = movement
+        if is_late_from_the_start(self.after, movement, now):
+            return self._look_before_progress(movement, now, wall)
         if not is_overdue(self.after, movement, now) or now < self.due:
             return None
         if self.after is None and not self.has_asked:
@@ -76,6 +92,22 @@ class HangWatch:
             self.looks = TwoLooks(self.mark)
         processes = self.looks.step()
         return None if processes is None else self._judge(processes, now)
+
+    def _look_before_progress(self, movement: Movement, now: float, wall: float) -> Stall | None:
+        """Look again and again at a run that has shown no progress since its members run."""
+        if now < self.due or self.stall is not None:
+            return None
+        if self.looks is None:
+            self.looks = TwoLooks(self.mark)
+        processes = self.looks.step()
+        if processes is None:
+            return None
+        late = now - movement.since - patience(self.after, movement)
+        self.pause = _AT_FIRST if late < _OFTEN else min(LONGEST, 2 * self.pause)
+        self.looks, self.due = None, now + self.pause
+        self.rounds = (*self.rounds, processes)[-ROUNDS:]
+        self.stall = stall_before_progress(self.rounds, wall - (now - movement.since))
+        return self.stall
 
     def _judge(self, processes: tuple[ProcessLook, ...], now: float) -> Stall | None:
         self.looks, self.due = None, now + self.pause
@@ -95,6 +127,7 @@ class HangWatch:
 
     def _forget(self, movement: Movement) -> None:
         self.movement, self.stall, self.looks, self.due, self.pause = movement, None, None, 0.0, AGAIN
+        self.rounds = ()
 
 
 def newest_file(folder: str) -> float:

@@ -150,6 +150,18 @@ def excerpt(path: Path, most: int = 256 << 20) -> str:
     return collected.text()
 
 
+def first_lines(path: Path) -> list[str]:
+    """The lines at the beginning of a log; none if it cannot be read. More than so many hold a sign of
+    progress.
+    """
+    try:
+        with open_plain(path) as file:
+            return file.read(_BEGINNING).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+_BEGINNING = 1 << 16
 PIECE = 1 << 20
 """Bytes of a log that are read at a time."""
 

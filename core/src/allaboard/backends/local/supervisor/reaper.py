@@ -24,7 +24,7 @@ latest until the gang ends.
 Messages are JSON with a length in front; file descriptors (slot locks) travel beside them.
 """
 
-# ruff: noqa: PTH110, PTH118  (nothing but os after the fork)
+# ruff: noqa: PTH110, PTH118, PTH120  (nothing but os after the fork)
 
 from __future__ import annotations
 
@@ -41,12 +41,29 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 from typing import Any, NoReturn
 
+import allaboard
 from allaboard.backends.local.host import processes
 from allaboard.backends.local.host.clock import Clock, steady
 from allaboard.backends.local.host.control_group import join_group, remove_group
 from allaboard.backends.local.host.processes import Identity
+
+
+def _endpoint() -> ModuleType:
+    """The helper's module, which imports nothing of allaboard."""
+    path = os.path.join(os.path.dirname(allaboard.__file__), "inside", "helper", "endpoint.py")
+    spec = spec_from_file_location("_allaboard_endpoint", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ENDPOINT = _endpoint()
+"""Loaded before anything forks."""
 
 _CLOSING_LIMIT = 5.0
 """Seconds after which a member that cannot be killed whole is reported with its survivors."""
@@ -272,12 +289,15 @@ class Keeper:
         cwd: str,
         log: str,
         fds: Iterable[int] = (),
+        *,
+        reports: bool = False,
     ) -> None:
         """Start a member; answered by Started or SpawnFailed.
 
         It gets a session of its own, stdin from /dev/null, stdout and stderr appended to the file ``log``,
         ``fds`` open (slot locks) and no other, default signal dispositions, and exactly ``env`` plus
-        ALLABOARD_MARK and ALLABOARD_MEMBER. A bare command is looked up in the PATH of ``env``; one with a
+        ALLABOARD_MARK and ALLABOARD_MEMBER, and with ``reports`` those of an endpoint for Kubeflow's progress
+        protocol (`allaboard.inside.helper`). A bare command is looked up in the PATH of ``env``; one with a
         slash is relative to ``cwd``.
         """
         if not argv:
@@ -292,6 +312,7 @@ class Keeper:
             "env": dict(env),
             "cwd": cwd,
             "log": log,
+            "reports": reports,
         }
         self._wire.send(request, list(fds))
 
@@ -500,6 +521,7 @@ class _KeeperLoop:
                         fds,
                         childs_end,
                         self.group,
+                        message["reports"],
                     )
             except OSError:
                 os.close(report)
@@ -658,6 +680,7 @@ def _exec_member(
     fds: Iterable[int],
     report: int,
     group: str | None,
+    reports: bool,
 ) -> NoReturn:
     """In the forked child: exec the member's program, or report the error. Never returns."""
     stage = "setup"
@@ -685,7 +708,7 @@ def _exec_member(
         stage = "cwd"
         os.chdir(cwd)
         stage = "exec"
-        _exec(argv, env)
+        _exec(argv, _with_endpoint(env) if reports else env)
     except Exception as error:  # every error must reach the supervisor
         number = error.errno or 0 if isinstance(error, OSError) else 0
         failure = {
@@ -696,6 +719,19 @@ def _exec_member(
         os.write(report, json.dumps(failure).encode())
     finally:
         os._exit(127)
+
+
+def _with_endpoint(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with the variables of an endpoint, which a child of this process is; without them where
+    there can be none.
+    """
+    if env.get("ALLABOARD_STARTUP") == "off":
+        return env
+    try:
+        added = ENDPOINT.start({os.fsencode(name): os.fsencode(value) for name, value in env.items()})
+    except OSError:
+        return env
+    return {**env, **{os.fsdecode(name): os.fsdecode(value) for name, value in added.items()}}
 
 
 def _default_signals() -> None:

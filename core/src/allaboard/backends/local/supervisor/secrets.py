@@ -60,6 +60,16 @@ def secret_variables(secrets: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return _values(every)
 
 
+def secret_value(secret: Mapping[str, Any], key: str) -> str | None:
+    """The value of one key of a secret; None where there is no such key. Raises BadInput."""
+    values, troubles = _read_secret({**secret, "env": True})
+    if troubles:
+        name = secret["name"]
+        problems = [Problem("code.secret", f"{name!r} {trouble}") for trouble in troubles]
+        raise BadInput("this job's secrets cannot be used:", problems)
+    return values.get(key)
+
+
 def secret_texts(secrets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The values of secrets, those of mounted ones included, for who hides them; what cannot be read, or is
     no text, is left out.

@@ -1,6 +1,6 @@
-"""Who may do what: the Roles that a cluster gives to those who submit, to those who look, and to `boost`, as
-the YAML of this folder; the kinds of jobs in it are those of the engines. What preflight asks the API server
-for is read out of the same text.
+"""The Roles that a cluster gives to those who submit, to those who look, and to `boost`, as the YAML of this
+folder; the kinds of jobs in it are those of the engines. Preflight asks the API server for the same rights,
+read out of the same text.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Access:
     sub: str = ""
 
     def __str__(self) -> str:
-        what = f"{self.resource}/{self.sub}" if self.sub else self.resource
-        return f"{self.verb} {f'{what}.{self.group}' if self.group else what}"
+        target = f"{self.resource}/{self.sub}" if self.sub else self.resource
+        return f"{self.verb} {f'{target}.{self.group}' if self.group else target}"
 
 
 _OF_JOBS = re.compile(r"^  - apiGroups: \[\$group\]\n(?:    .*\n)+", re.MULTILINE)
@@ -88,19 +88,21 @@ def objects(role: str) -> list[dict[str, Any]]:
 
 
 def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
-    """What the Roles of this file allow; ``name``: one of them alone, else all but `PREFLIGHT`."""
+    """The rights that the Roles of this file allow; ``name``: those of one Role alone, else of all but
+    `PREFLIGHT`.
+    """
     accesses = []
-    for one in objects(role):
-        if one["kind"] in ("Role", "ClusterRole") and (
-            one["metadata"]["name"] == name if name else not _optional(one)
+    for document in objects(role):
+        if document["kind"] in ("Role", "ClusterRole") and (
+            document["metadata"]["name"] == name if name else not _optional(document)
         ):
-            accesses += [access for rule in one["rules"] for access in _of(rule)]
+            accesses += [access for rule in document["rules"] for access in _of(rule)]
     return accesses
 
 
 def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Access]:
-    """What a submitter needs whose objects are of these kinds (group, plural): the kinds of other engines
-    and gangs are left out, and so are claims.
+    """The rights that a submitter needs whose objects are of these kinds (group, plural): the kinds of other
+    engines and gangs are left out, and so are claims.
     """
     of_jobs = {*kinds}
     if name:
@@ -116,7 +118,7 @@ def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Ac
 
 
 def _is_of_jobs(access: Access) -> bool:
-    """Whether it is about a kind of jobs, about what holds a gang together, or about a queue of Kueue."""
+    """True if it is about a kind of jobs, about what holds a gang together, or about a queue of Kueue."""
     if access.group.endswith("kueue.x-k8s.io"):
         return True
     every = (kind for gang in GANGS.values() for kind in (*gang.KINDS, *gang.COMPOSITE))

@@ -1,0 +1,140 @@
+"""Checkpoints of other libraries: adopted as members write them, and handed to members that start.
+
+Their bytes are read by a process of its own, of a low priority, while the supervisor goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from allaboard.backends.local.host.isolated import isolated_command
+from allaboard.checkpoints import checkpoint_at, step_of
+from allaboard.checkpoints.foreign.adopting import Places
+from allaboard.checkpoints.foreign.handing import Handed, hand_over
+from allaboard.checkpoints.listing import RUN_FOLDER
+from allaboard.errors import AllaboardError
+from allaboard.runs.layout import Layout, Saving
+from allaboard.storage import open_store
+from allaboard.text.reportline import Report
+
+_EVERY, _EVERY_IN_A_BUCKET = 3.0, 60.0
+_LONGEST = 600.0
+"""Seconds that the end of a run's members waits for the sums of its last checkpoints."""
+_LEVELS, _MOST_NAMES = 3, 2000
+_MOST_OUTPUT = 2**24
+
+
+class Adoption:
+    """``since``: when this generation of the run began, epoch seconds."""
+
+    def __init__(self, layout: Layout, saving: Saving, since: float) -> None:
+        self.saving, self.since = saving, since
+        self.manifest: dict[str, Any] = {
+            "run": layout.run,
+            "attempt": layout.attempt,
+            "generation": layout.generation,
+            "world_size": layout.total,
+        }
+        self._places = Places(open_store(saving.uri), True, since)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._seen: object = None
+        self._due = 0.0
+
+    def look(self, moment: float) -> list[Report]:
+        """The checkpoints adopted since the last look; starts adopting where something has changed.
+        ``moment``: of the monotonic clock. Raises nothing.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            return self._results(self._process)
+        if self._process is None and moment >= self._due:
+            seen = self._look_of_places()
+            self._due = moment + (_EVERY if seen is not None else _EVERY_IN_A_BUCKET)
+            if seen is None or seen != self._seen:
+                self._seen = seen
+                self._start()
+        return []
+
+    def finish(self) -> list[Report]:
+        """The checkpoints adopted until now, of all that is there. Blocks, within a bound; raises nothing."""
+        deadline = time.monotonic() + _LONGEST
+        reports = self._wait(deadline)
+        self._start()
+        return reports + self._wait(deadline)
+
+    def hand_over(self, *, move_aside: bool) -> Handed:
+        """The newest whole checkpoint of this run; without one that which the job says to start from. Raises
+        StorageError.
+        """
+        handed = hand_over(self._places, move_aside=move_aside)
+        start = self.saving.start_from
+        if handed.files is not None or start is None or "://" in start:
+            return handed
+        with suppress(AllaboardError):  # the script says what it needs
+            item = checkpoint_at(start)[1]
+            return Handed(item.files, item.step, handed.moved)
+        return handed
+
+    def _start(self) -> None:
+        given = {"own": self.saving.uri, "job": True, "since": self.since, "manifest": self.manifest}
+        with suppress(OSError):  # the next look tries again
+            self._process = subprocess.Popen(
+                isolated_command("allaboard.checkpoints.foreign", json.dumps(given)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def _wait(self, deadline: float) -> list[Report]:
+        process = self._process
+        if process is None:
+            return []
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        return self._results(process)
+
+    def _results(self, process: subprocess.Popen[bytes]) -> list[Report]:
+        self._process = None
+        assert process.stdout is not None
+        with process.stdout as output:
+            text = output.read(_MOST_OUTPUT)
+        try:
+            added = json.loads(text)["added"] if process.returncode == 0 else []
+        except (ValueError, KeyError):
+            return []
+        return [Report("checkpoint", body) for body in added]
+
+    def _look_of_places(self) -> object:
+        """Names and times, which change when a checkpoint is written. None: the place is no disk."""
+        own = self._places.own.local_path()
+        if own is None:
+            return None
+        return [*islice(chain(_times(own, _LEVELS), _times(own.parent, _LEVELS)), _MOST_NAMES)]
+
+
+def _times(folder: Path, levels: int) -> Iterator[tuple[str, int, int]]:
+    """(path, time, size) of what is in a folder, and in those in it; without what we write ourselves."""
+    try:
+        with os.scandir(folder) as listing:
+            items = sorted(listing, key=lambda item: item.name)[:_MOST_NAMES]
+    except OSError:
+        return
+    for item in items:
+        if step_of(item.name) is not None or RUN_FOLDER.fullmatch(item.name):
+            continue
+        with suppress(OSError):
+            status = item.stat(follow_symlinks=False)
+            yield item.path, status.st_mtime_ns, status.st_size
+            if levels > 1 and item.is_dir(follow_symlinks=False):
+                yield from _times(Path(item.path), levels - 1)

@@ -1,0 +1,105 @@
+"""Hands the newest whole checkpoint of a run over to what starts next, and moves torn ones aside first.
+
+A library that looks for itself takes the highest number, torn or not (`get_last_checkpoint` of Hugging Face),
+or what a file names (``latest`` of DeepSpeed). Nothing is removed: ``checkpoint-600`` becomes
+``checkpoint-600.torn``. On a disk alone, and only what the run wrote itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from allaboard.checkpoints.foreign import deepspeed, trainer
+from allaboard.checkpoints.foreign.adopting import Places
+from allaboard.checkpoints.foreign.finding import ASIDE, newest, written
+from allaboard.checkpoints.foreign.unit import Judgement, Verdict
+from allaboard.storage.base import Store, join
+from allaboard.storage.disk import translate_os_errors
+from allaboard.text.untrusted import show
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """``files``: the checkpoint to go on from, a folder or a file; None: there is none. ``step``: its step,
+    as far as it tells one. ``moved``: a sentence for each torn one that was moved aside.
+    """
+
+    files: str | None = None
+    step: int | None = None
+    moved: tuple[str, ...] = ()
+
+
+def hand_over(places: Places, *, move_aside: bool) -> Handed:
+    """The newest whole checkpoint. ``move_aside``: nobody writes, so what is torn stays torn. Raises
+    StorageError.
+    """
+    judged = [item for _, item in places.judged()]
+    moved = tuple(_move_torn(places, judged)) if move_aside else ()
+    whole = newest(judged)
+    if whole is None:
+        return Handed(moved=moved)
+    return Handed(join(whole.unit.store.uri, whole.unit.name), whole.facts.step, moved)
+
+
+def _move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:
+    for item in judged:
+        torn = item.unit.store.local_path(item.unit.name) if item.unit.name else None
+        if item.verdict is Verdict.TORN and torn is not None and written(item.unit) >= places.since:
+            yield _move(torn, item.reason)
+            if item.format == deepspeed.FORMAT:
+                _rewrite_latest(torn, judged)
+    for folder in _empty_folders(places):
+        yield _move(folder, "it is empty")
+
+
+def _move(path: Path, reason: str) -> str:
+    aside = path.with_name(f"{path.name}{ASIDE}")
+    tries = 1
+    while aside.exists():
+        tries += 1
+        aside = path.with_name(f"{path.name}{ASIDE}-{tries}")
+    with translate_os_errors(path, "moving"):
+        path.rename(aside)
+    return f"{show(str(path), 500, quote=False)} is torn ({reason}), and was moved to {show(aside.name)}"
+
+
+def _rewrite_latest(torn: Path, judged: list[Judgement]) -> None:
+    """``latest`` of a folder of DeepSpeed, which named what was moved, names the newest whole one, or goes
+    aside.
+    """
+    latest = torn.with_name(deepspeed.LATEST)
+    with translate_os_errors(latest, "writing"), suppress(FileNotFoundError):
+        if latest.read_bytes()[:256].decode(errors="replace").strip() != torn.name:
+            return
+        beside = (
+            item
+            for item in judged
+            if item.format == deepspeed.FORMAT
+            and item.unit.store.local_path(item.unit.name) == torn.with_name(item.unit.base)
+        )
+        whole = newest(beside)
+        if whole is None:
+            latest.rename(latest.with_name(f"{deepspeed.LATEST}{ASIDE}"))
+        else:
+            latest.write_text(whole.unit.base)
+
+
+def _empty_folders(places: Places) -> Iterator[Path]:
+    """Folders that a killed process made for a checkpoint before the first file; a listing of objects has
+    none of them.
+    """
+    for store in _stores(places):
+        root = store.local_path()
+        if root is None or not root.is_dir():
+            continue
+        for path in sorted(root.iterdir()):
+            is_meant = trainer.FOLDER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+            if is_meant and not any(path.iterdir()) and path.stat().st_mtime >= places.since:
+                yield path
+
+
+def _stores(places: Places) -> tuple[Store, ...]:
+    return (places.own, places.own.above()) if places.job else (places.own,)

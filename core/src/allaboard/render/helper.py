@@ -1,0 +1,108 @@
+"""The helper in a pod template: how it is mounted and started, and where it cannot be. Values in, values
+out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from allaboard.job import helper
+from allaboard.text.units import counted
+
+if TYPE_CHECKING:
+    from allaboard.runs.layout import Layout
+
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOST = (
+    "stacks of a hang are told by images with allaboard alone, and nothing answers Kubeflow's progress "
+    "protocol"
+)
+_BY_SSHD = (
+    "sshd starts the ranks, without the variables of the launcher; nothing answers Kubeflow's progress "
+    "protocol there, and stacks of a hang are told by images with allaboard, where mpirun says "
+    "-x ALLABOARD_RUN"
+)
+_OF_NODE = (
+    "in the network of the node the loopback is the node's, so that nothing answers Kubeflow's progress "
+    "protocol"
+)
+
+
+def volume(name: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """The volume. ``name``: of the ConfigMap; ``files``: its key -> path. A pod starts without it, too: who
+    sends a job to another cluster sends the job object alone.
+    """
+    items = [{"key": key, "path": path} for key, path in files.items()]
+    return {"name": helper.VOLUME, "configMap": {"name": name, "items": items, "optional": True}}
+
+
+def with_helper(template: dict[str, Any], trains: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The template with the helper around the command of the container that trains, whoever gave it; the
+    template itself where there is none. ``source``: the volume.
+    """
+    spec, main = template["spec"], _main(template, trains)
+    mounts, volumes = main.get("volumeMounts") or [], spec.get("volumes") or []
+    if (
+        why_not(main)
+        or helper.FOLDER in _values(mounts, "mountPath")
+        or helper.VOLUME in _values(volumes, "name")
+    ):
+        return template
+    mount = {"name": helper.VOLUME, "mountPath": helper.FOLDER, "readOnly": True}
+    command = main["command"]
+    changed = {**main, "command": [*helper.start_words(command), *command], "volumeMounts": [*mounts, mount]}
+    if spec.get("hostNetwork"):
+        changed["env"] = [*(main.get("env") or ()), {"name": helper.ENDPOINT, "value": "off"}]
+    containers = [changed if container is main else container for container in spec["containers"]]
+    return {**template, "spec": {**spec, "containers": containers, "volumes": [*volumes, dict(source)]}}
+
+
+def is_helped(template: Mapping[str, Any]) -> bool:
+    """True if the helper is in this template."""
+    return helper.VOLUME in _values(template["spec"].get("volumes"), "name")
+
+
+def why_not(container: Mapping[str, Any]) -> str | None:
+    """Reason for which no helper stands around the command of a container; None: one can."""
+    command = container.get("command") or ()
+    if not command:
+        return "no command is given, and only the image knows what its entrypoint starts; say command"
+    prefix = helper.start_words(command)
+    if not prefix:
+        return f"{command[0]} is started by the operator's rules"
+    names = [str(name) for name in _values(container.get("env"), "name")]
+    odd = [name for name in names if not _SHELL_NAME.fullmatch(name)]
+    if odd and prefix[1] == "-c" and prefix[0] != command[0]:
+        return f"a shell, which would start it, drops the {counted(len(odd), 'variable')} {', '.join(odd)}"
+    return None
+
+
+def gaps(layout: Layout, templates: Mapping[str, Mapping[str, Any]], trains: str) -> tuple[str, ...]:
+    """Sentences about parts of the helper that members lack, and the reason. ``templates``: role -> pod
+    template.
+    """
+    roles: dict[str, list[str]] = {}
+    for role, template in templates.items():
+        if (gap := _gap(layout, role, template, trains)) is not None:
+            roles.setdefault(gap, []).append(role)
+    return tuple(f"{', '.join(same)}: {gap}" for gap, same in roles.items())
+
+
+def _gap(layout: Layout, role: str, template: Mapping[str, Any], trains: str) -> str | None:
+    main = _main(template, trains)
+    if layout.framework == "mpi" and role == "worker" and not main.get("command"):
+        return _BY_SSHD
+    if not is_helped(template):
+        return f"{why_not(main) or 'something else is mounted in its place'}; {_LOST}"
+    return _OF_NODE if template["spec"].get("hostNetwork") else None
+
+
+def _main(template: Mapping[str, Any], trains: str) -> Mapping[str, Any]:
+    containers = template["spec"]["containers"]
+    return next((container for container in containers if container.get("name") == trains), {})
+
+
+def _values(items: Any, name: str) -> list[Any]:
+    return [item.get(name) for item in items or () if isinstance(item, Mapping)]

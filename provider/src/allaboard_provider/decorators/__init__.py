@@ -1,0 +1,1 @@
+"""The TaskFlow decorators: `@task.training`."""

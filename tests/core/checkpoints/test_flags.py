@@ -1,0 +1,57 @@
+"""The flags of a run beside its checkpoints, which anybody may have written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from allaboard.checkpoints.flags import FLAGS, RunFlags, decode_flags, read_flags
+from allaboard.storage import open_store
+
+
+def test_flags_are_read_as_they_were_written(tmp_path: Path) -> None:
+    flags = RunFlags(
+        "r-1", "succeeded", {"nan_loss": "step 3: loss", "slow_rank": ""}, 2, 1, "2026-11-27T08:00:00Z"
+    )
+    (tmp_path / FLAGS).write_bytes(flags.encode())
+    assert read_flags(open_store(tmp_path)) == flags
+    assert flags.serious == {"nan_loss": "step 3: loss"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"flags": []}',
+        '{"flags": null}',
+        "\0",
+        "[" * 10_000,
+        '{"flags": {"a": 1}',
+        "x" * (1 << 22),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_file_of_flags_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / FLAGS).write_text(text)
+    assert read_flags(open_store(tmp_path)) is None
+
+
+def test_text_of_others_is_bounded_and_visible() -> None:
+    body = {
+        "run": 3,
+        "state": "succeeded",
+        "attempt": True,
+        "flags": {"a": "\x1b[31m" + "x" * 9999, "b c": "", "d": 7},
+    }
+    read = decode_flags(json.dumps(body).encode())
+    assert read is not None and [*read.flags] == ["a", "d"] and read.run == "" and read.attempt == 1
+    assert "\x1b" not in read.flags["a"] and len(read.flags["a"]) <= 500 and read.flags["d"] == ""
+
+
+def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
+    assert read_flags(open_store(tmp_path)) is None
+    assert read_flags(open_store(tmp_path / "absent")) is None
