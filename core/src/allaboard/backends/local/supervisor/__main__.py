@@ -65,6 +65,7 @@ from allaboard.backends.local.supervisor.probes import (
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_value, secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
+from allaboard.checkpoints import flags as _flags_of_runs  # noqa: F401  (before the first member starts)
 from allaboard.diagnosis.ends import doubts_of, waits
 from allaboard.diagnosis.stacks import positions, where_it_is
 from allaboard.engines import ENGINES
@@ -782,7 +783,9 @@ class Supervisor:
         seen = self._observation(now)
         kept = (state_of(seen).value, seen.flags)
         if state_of(seen).is_final and kept != self.kept:
-            self.kept = kept if keep_flags(uri, seen, self.flags, os.environ) else None
+            self.kept = kept
+            with suppress(Exception):  # no run is lost for its flags: what opens a bucket is imported late
+                keep_flags(uri, seen, self.flags, os.environ)
 
     def _doubt(self, doubts: tuple[Doubt, ...], now: float) -> None:
         if doubts:
