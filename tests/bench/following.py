@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from allaboard.backends.base import Plan
+from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
@@ -37,11 +37,16 @@ from tests.cluster.plane import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = "bench"
+DETACHED = Owner("bench", "deferred", "detached")
 
 
 def launch(
-    plane: ControlPlane, namespace: str, count: int, members: Sequence[str] = ("master-0",)
-) -> list[str]:
+    plane: ControlPlane,
+    namespace: str,
+    count: int,
+    members: Sequence[str] = ("master-0",),
+    owner: Owner = DETACHED,
+) -> list[Handle]:
     """Runs of which these members are running."""
     access = Access(str(plane.kubeconfig), namespace=namespace, environ={})
     with access.api(Patience(budget=120)) as api:
@@ -50,14 +55,14 @@ def launch(
         )
         backend = KubernetesBackend(api, environ={})
 
-        def start(n: int) -> str:
+        def start(n: int) -> Handle:
             plan = Plan(
                 require_valid(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
             )
-            handle = backend.launch(plan, Owner("bench", "deferred", "detached"))
+            handle = backend.launch(plan, owner)
             for member in members:
                 say_running(api, handle.run, member)
-            return handle.run
+            return handle
 
         with ThreadPoolExecutor(16) as pool:
             return [*pool.map(start, range(count))]
