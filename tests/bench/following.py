@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from allaboard.backends.base import Plan
+from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.loader import Access
@@ -37,11 +37,16 @@ from tests.cluster.plane import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = "bench"
+DETACHED = Owner("bench", "deferred", "detached")
 
 
 def launch(
-    plane: ControlPlane, namespace: str, count: int, members: Sequence[str] = ("master-0",)
-) -> list[str]:
+    plane: ControlPlane,
+    namespace: str,
+    count: int,
+    members: Sequence[str] = ("master-0",),
+    owner: Owner = DETACHED,
+) -> list[Handle]:
     """Runs of which these members are running."""
     access = Access(str(plane.kubeconfig), namespace=namespace, environ={})
     with access.api(Patience(budget=120)) as api:
@@ -50,14 +55,14 @@ def launch(
         )
         backend = KubernetesBackend(api, environ={})
 
-        def start(n: int) -> str:
+        def start(n: int) -> Handle:
             plan = Plan(
                 require_valid(a_job(image="lab/train:1", gang={"scheduler": "none"})), f"{namespace}-{n}"
             )
-            handle = backend.launch(plan, Owner("bench", "deferred", "detached"))
+            handle = backend.launch(plan, owner)
             for member in members:
                 say_running(api, handle.run, member)
-            return handle.run
+            return handle
 
         with ThreadPoolExecutor(16) as pool:
             return [*pool.map(start, range(count))]
@@ -87,7 +92,7 @@ def labels_of(run: str) -> dict[str, str]:
 
 @contextmanager
 def kubelet(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """A node whose kubelet knows one answer: a report line of now."""
+    """A node whose kubelet knows one answer: the report line of this minute."""
     told = folder / "kubelet.port"
     command = [sys.executable, "-m", "tests.bench.following", str(plane.pki), str(told)]
     process = subprocess.Popen(command, cwd=ROOT)
@@ -111,7 +116,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        now = time.time()
+        # One line a minute: members of a run that has ended write no more between two looks at its end.
+        now = time.time() // 60 * 60
         line = encode("progress", step=int(now), total=4_000_000_000, loss=0.5)
         body = f"{rfc3339(now)} {line}\n".encode()
         self.send_response(200)

@@ -125,7 +125,7 @@ def whole(plane: ControlPlane, folder: Path, way: str) -> Measured:
     with Access(str(plane.kubeconfig), environ={}).api(Patience(budget=120)) as api:
         api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": way}})
     members = ("master-0", "worker-0") if way == "listening" else ("master-0",)
-    runs = following.launch(plane, way, JOBS, members)
+    runs = [handle.run for handle in following.launch(plane, way, JOBS, members)]
     write(plane, way, [(name, "Running", 0.0) for name in runs])
     (folder / "names").write_text("\n".join(runs))
     print(f"  {WHOLE[way]} ...", file=sys.stderr, flush=True)
@@ -318,7 +318,12 @@ def status(state: str) -> dict[str, Any]:
 
 def server_cpu(plane: ControlPlane) -> float:
     """CPU seconds of the API server so far."""
-    fields = Path(f"/proc/{plane.pid('kube-apiserver')}/stat").read_text().rpartition(")")[2].split()
+    return process_cpu(plane.pid("kube-apiserver"))
+
+
+def process_cpu(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

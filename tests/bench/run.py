@@ -24,6 +24,7 @@ BENCHES = {
     "dag_parse": "parsing a DAG with a TrainingJob in it",
     "checkpoints": "B3: saving and loading a state",
     "monitoring": "B1: following 1,000 jobs on an API server",
+    "triggerer": "B1: 1,000 deferred tasks in a real triggerer of Airflow",
     "submission": "B2: submitting jobs to an API server",
     "doctor": "the doctor over 1,000 pods and 10 MB of logs",
     "printed": "progress from what scripts print",

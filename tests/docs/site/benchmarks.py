@@ -23,9 +23,9 @@ median of the ratios round by round.
 MISSING = """\
 ## What is not here
 
-Saving and loading checkpoints, following 1,000 jobs and submitting them are measured by `make bench`, too,
-and take their time; figures of a quiet machine are not kept here yet. Nothing has been measured with real
-GPUs on a cluster.
+Saving and loading checkpoints, following 1,000 jobs, also as deferred tasks of a real triggerer, and
+submitting them are measured by `make bench`, too, and take their time; figures of a quiet machine are not
+kept here yet. Nothing has been measured with real GPUs on a cluster.
 """
 
 
