@@ -118,7 +118,7 @@ def test_the_version(ab: Terminal) -> None:
 def test_the_verbs_of_the_contract_are_there() -> None:
     wanted = "run check status follow logs events stop suspend resume delete list"
     wanted += " checkpoints shards evaluate promote schema render preflight cluster explain report engines"
-    wanted += " convert lint queues doctor snapshot boost demo"
+    wanted += " convert lint queues doctor snapshot boost demo progress"
     assert set(VERBS) == set(wanted.split())
 
 

@@ -31,12 +31,13 @@ def run(words, what, **more):
         process = subprocess.Popen(words, **pipes, **more)
     except OSError as error:
         fail(what + ": " + words[0] + " cannot be started here: " + str(error.strerror))
-    last = ""
+    last = []
     for line in process.stdout:
         text = line.decode("utf-8", "replace")
         sys.stderr.write(text)
-        last = text.strip() or last
-    return process.wait(), last[:300]
+        # uv breaks a sentence into lines.
+        last = (last + text.split())[-40:]
+    return process.wait(), " ".join(last)[-300:]
 def ready(folder):
     if os.path.exists(os.path.join(folder, ".allaboard")):
         return True
