@@ -67,7 +67,14 @@ PAGES = (
         "allaboard.inside",
         "Help for a training script: save and resume, read shards, report progress and metrics. "
         "[An example to run](../../tutorials/ml-engineer.md).",
-        (Section("In a training script", "allaboard.inside"),),
+        (
+            Section("In a training script", "allaboard.inside"),
+            Section(
+                "Callbacks of libraries",
+                "allaboard.inside",
+                ("TrainerCallback", "LightningCallback", "AccelerateTracker"),
+            ),
+        ),
         with_values=True,
     ),
     Page(

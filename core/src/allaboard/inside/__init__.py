@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from allaboard.inside.resumed_checkpoint import open_checkpoint
 
     AccelerateTracker: Any
+    """Tracker of Accelerate: ``Accelerator(log_with=[AccelerateTracker(save=...)])`` reports what is logged,
+    and calls ``save`` once the process is asked to end. Raises ImportError without accelerate.
+    """
     LightningCallback: Any
+    """Callback of a Lightning ``Trainer``: reports steps and metrics, and saves once the process is asked to
+    end. Raises ImportError without lightning.
+    """
     TrainerCallback: Any
+    """Callback of a ``transformers.Trainer``: reports steps and metrics, and saves once the process is asked
+    to end. Raises ImportError without transformers.
+    """
 
 #: Without the callbacks, which need their libraries.
 __all__ = ["Checkpointer", "ShardReader", "context", "open_checkpoint", "report", "result"]
