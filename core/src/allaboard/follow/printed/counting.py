@@ -62,7 +62,7 @@ class _Bar:
         """The step of a dictionary. A bar is drawn ten times a second at most: of fast steps the last one
         that was drawn may be an earlier one, and the epoch tells. None: nothing does.
         """
-        if epoch == self.before:  # the same once more, by another callback
+        if epoch == self.before and drawn <= self.step:  # the same once more, by another callback
             return self.step if self.step >= 0 else drawn
         self.digits, self.before = max(self.digits, len(repr(epoch).partition(".")[2])), epoch
         if self.is_sure and self.pace is not None and self.pace * 10**-self.digits <= 1:
@@ -76,13 +76,15 @@ class _Bar:
 @dataclass(slots=True)
 class Counting:
     """The counters of one stream. ``step``: the last one that was reported; ``trained``: names of the metrics
-    of the training; ``has_steps``: its lines count steps; ``columns``: names in the head of a table.
+    of the training; ``has_steps``: its lines count steps; ``columns``: names in the head of a table;
+    ``is_aside``: the next line tells once more of an earlier step.
     """
 
     step: int | None = None
     has_steps: bool = False
     trained: set[str] = field(default_factory=set)
     columns: tuple[str, ...] = ()
+    is_aside: bool = False
     epochs: _Epochs = field(default_factory=_Epochs)
     bar: _Bar = field(default_factory=_Bar)
 
@@ -110,6 +112,9 @@ class Counting:
         if printed.part is Part.EPOCH and printed.step is None:
             self.note(printed)
             return None
+        if printed.part is Part.ASIDE or self.is_aside:
+            self.is_aside = printed.part is Part.ASIDE
+            return None
         if format.by_bar:
             return self._beside_a_bar(format, printed)
         if printed.part is Part.EPOCH:
@@ -119,7 +124,8 @@ class Counting:
         if not self._is_training(printed):
             return None
         if printed.columns:
-            named = zip(self.columns, printed.columns, strict=False)
+            is_row = len(self.columns) == len(printed.columns)
+            named = zip(self.columns, printed.columns, strict=True) if is_row else ()
             printed = replace(printed, metrics={**dict(named), **printed.metrics})
         step, total = self._count(format, printed)
         if len(self.trained) < _MOST_NAMES:
@@ -205,15 +211,17 @@ class Counting:
 
     def _count_anew(self, printed: Printed, step: int, total: int | None) -> tuple[int | None, int | None]:
         """(step, total) of a line that does not say whether its steps begin anew in each epoch: they do once
-        they were seen to.
+        they were seen to. Until the first epoch is over, the total may be that of an epoch.
         """
         epochs, epoch = self.epochs, printed.epoch
         if epoch is None:
             return step, total
         if epochs.now is not None and epoch > epochs.now and step < epochs.last:
             epochs.base += total or epochs.last
+        is_first = epoch in (0, 1) and epochs.first in (None, epoch)
+        epochs.first = int(epoch) if is_first else epochs.first
         epochs.now, epochs.last = epoch, step
-        return (epochs.base + step, None) if epochs.base else (step, total)
+        return (epochs.base + step, None) if epochs.base or is_first else (step, total)
 
     def _validation(self, format: Format, printed: Printed) -> Report | None:
         step = printed.step if printed.step is not None and not printed.per_epoch else self.step
