@@ -104,7 +104,9 @@ class Counting:
             self.columns = printed.columns
         elif printed.part is Part.EPOCH and printed.step is None:
             self.epochs.now, self.epochs.of, self.epochs.is_over = printed.epoch, printed.epochs, False
-        elif printed.part is Part.BAR:
+        elif printed.part is Part.BAR and printed.step is None:
+            self.bar = _Bar(total=printed.total)
+        elif printed.part is Part.BAR and self.bar.total in (None, printed.total):
             self.bar.last = printed
 
     def report(self, format: Format, printed: Printed) -> Report | None:
@@ -117,9 +119,13 @@ class Counting:
             return None
         if format.by_bar:
             return self._beside_a_bar(format, printed)
+        if printed.part is Part.BAR:
+            self.note(printed)
+            return self._drawn(format)
         if printed.part is Part.EPOCH:
             return self._epoch(format, printed)
         if printed.part is Part.VALIDATION:
+            self._drawn(format)
             return self._validation(format, printed)
         if not self._is_training(printed):
             return None
@@ -237,12 +243,24 @@ class Counting:
 
     # A Trainer's bar.
 
+    def _drawn(self, format: Format) -> Report | None:
+        """The step of the last bar, where a line told how many steps there are and it has as many."""
+        last = self.bar.last
+        if last is None or last.step is None or last.total != self.bar.total or last.step == self.step:
+            return None
+        self.has_steps = True
+        return self.made(format.name, last.step, last.total, replace(last, metrics={}))
+
     def _beside_a_bar(self, format: Format, printed: Printed) -> Report | None:
         """The bar tells the step, dictionaries the metrics. Bars of an evaluation have another total."""
         bar, last = self.bar, self.bar.last
         if printed.part is Part.BAR:
+            if printed.step is None:  # another training begins
+                self.note(printed)
+                self.step = None
+                return None
             bar.last = printed
-            if printed.step is None or printed.total != bar.total:
+            if printed.total != bar.total:
                 return None
             bar.draw(printed.step)
             if self.step is not None and (printed.step == self.step or 0 < printed.step < self.step):
