@@ -1,8 +1,9 @@
 """Logs as libraries write them, each with what is to be read of it; and logs that tell no progress.
 
-``logs/known.txt``, ``real.txt``, ``aside.txt``, ``wild.txt`` and ``more.txt`` hold trainings: those of
-``real`` were written by the libraries for this, those of ``aside`` (libraries), ``wild`` (loops of people's
-own) and ``more`` were put aside until the formats were written. ``logs/others.txt`` holds everything else.
+``logs/known.txt``, ``real.txt``, ``aside.txt``, ``wild.txt``, ``more.txt`` and ``unseen.txt`` hold trainings:
+those of ``real`` were written by the libraries for this, those of ``aside`` (libraries), ``wild`` (loops of
+people's own), ``more`` and ``unseen`` were put aside until the formats were written. All else is in
+``logs/others.txt``.
 
 A log begins with ``# name | format``. Its lines follow a ``|``; ``␍`` is a carriage return, ``␛`` an escape.
 ``= line step/total {metrics}`` is what that line tells at its end, ``~ line`` may tell something, and any
@@ -86,7 +87,9 @@ def logs(file: str) -> Iterator[Log]:
 
 
 TRAININGS = [
-    log for file in ("known.txt", "real.txt", "aside.txt", "wild.txt", "more.txt") for log in logs(file)
+    log
+    for file in ("known.txt", "real.txt", "aside.txt", "wild.txt", "more.txt", "unseen.txt")
+    for log in logs(file)
 ]
 OTHERS = [*logs("others.txt")]
 
@@ -94,6 +97,15 @@ OTHERS = [*logs("others.txt")]
 @pytest.mark.parametrize("log", TRAININGS, ids=lambda log: log.name)
 def test_each_line_of_a_training_tells_what_it_says(log: Log) -> None:
     assert log.wrong() == []
+
+
+@pytest.mark.parametrize("log", TRAININGS, ids=lambda log: log.name)
+def test_a_whole_log_at_once_tells_as_much(log: Log) -> None:
+    by_line = [report for reports in log.read().values() for report in reports]
+    reader = ProgressReader()
+    lines = reader.candidates("".join(f"{line}\n" for line in log.lines).encode())
+    at_once = [report for _, line in lines for report in reader.read(line.decode())]
+    assert {tuple(r.fields.items()) for r in at_once} >= {tuple(r.fields.items()) for r in by_line}
 
 
 @pytest.mark.parametrize("log", OTHERS, ids=lambda log: log.name)

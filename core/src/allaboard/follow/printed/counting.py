@@ -62,7 +62,7 @@ class _Bar:
         """The step of a dictionary. A bar is drawn ten times a second at most: of fast steps the last one
         that was drawn may be an earlier one, and the epoch tells. None: nothing does.
         """
-        if epoch == self.before:  # the same once more, by another callback
+        if epoch == self.before and drawn <= self.step:  # the same once more, by another callback
             return self.step if self.step >= 0 else drawn
         self.digits, self.before = max(self.digits, len(repr(epoch).partition(".")[2])), epoch
         if self.is_sure and self.pace is not None and self.pace * 10**-self.digits <= 1:
@@ -76,13 +76,15 @@ class _Bar:
 @dataclass(slots=True)
 class Counting:
     """The counters of one stream. ``step``: the last one that was reported; ``trained``: names of the metrics
-    of the training; ``has_steps``: its lines count steps; ``columns``: names in the head of a table.
+    of the training; ``has_steps``: its lines count steps; ``columns``: names in the head of a table;
+    ``is_aside``: the next line tells once more of an earlier step.
     """
 
     step: int | None = None
     has_steps: bool = False
     trained: set[str] = field(default_factory=set)
     columns: tuple[str, ...] = ()
+    is_aside: bool = False
     epochs: _Epochs = field(default_factory=_Epochs)
     bar: _Bar = field(default_factory=_Bar)
 
@@ -102,7 +104,9 @@ class Counting:
             self.columns = printed.columns
         elif printed.part is Part.EPOCH and printed.step is None:
             self.epochs.now, self.epochs.of, self.epochs.is_over = printed.epoch, printed.epochs, False
-        elif printed.part is Part.BAR:
+        elif printed.part is Part.BAR and printed.step is None:
+            self.bar = _Bar(total=printed.total)
+        elif printed.part is Part.BAR and self.bar.total in (None, printed.total):
             self.bar.last = printed
 
     def report(self, format: Format, printed: Printed) -> Report | None:
@@ -110,16 +114,24 @@ class Counting:
         if printed.part is Part.EPOCH and printed.step is None:
             self.note(printed)
             return None
+        if printed.part is Part.ASIDE or self.is_aside:
+            self.is_aside = printed.part is Part.ASIDE
+            return None
         if format.by_bar:
             return self._beside_a_bar(format, printed)
+        if printed.part is Part.BAR:
+            self.note(printed)
+            return self._drawn(format)
         if printed.part is Part.EPOCH:
             return self._epoch(format, printed)
         if printed.part is Part.VALIDATION:
+            self._drawn(format)
             return self._validation(format, printed)
         if not self._is_training(printed):
             return None
         if printed.columns:
-            named = zip(self.columns, printed.columns, strict=False)
+            is_row = len(self.columns) == len(printed.columns)
+            named = zip(self.columns, printed.columns, strict=True) if is_row else ()
             printed = replace(printed, metrics={**dict(named), **printed.metrics})
         step, total = self._count(format, printed)
         if len(self.trained) < _MOST_NAMES:
@@ -205,15 +217,17 @@ class Counting:
 
     def _count_anew(self, printed: Printed, step: int, total: int | None) -> tuple[int | None, int | None]:
         """(step, total) of a line that does not say whether its steps begin anew in each epoch: they do once
-        they were seen to.
+        they were seen to. Until the first epoch is over, the total may be that of an epoch.
         """
         epochs, epoch = self.epochs, printed.epoch
         if epoch is None:
             return step, total
         if epochs.now is not None and epoch > epochs.now and step < epochs.last:
             epochs.base += total or epochs.last
+        is_first = epoch in (0, 1) and epochs.first in (None, epoch)
+        epochs.first = int(epoch) if is_first else epochs.first
         epochs.now, epochs.last = epoch, step
-        return (epochs.base + step, None) if epochs.base else (step, total)
+        return (epochs.base + step, None) if epochs.base or is_first else (step, total)
 
     def _validation(self, format: Format, printed: Printed) -> Report | None:
         step = printed.step if printed.step is not None and not printed.per_epoch else self.step
@@ -229,12 +243,24 @@ class Counting:
 
     # A Trainer's bar.
 
+    def _drawn(self, format: Format) -> Report | None:
+        """The step of the last bar, where a line told how many steps there are and it has as many."""
+        last = self.bar.last
+        if last is None or last.step is None or last.total != self.bar.total or last.step == self.step:
+            return None
+        self.has_steps = True
+        return self.made(format.name, last.step, last.total, replace(last, metrics={}))
+
     def _beside_a_bar(self, format: Format, printed: Printed) -> Report | None:
         """The bar tells the step, dictionaries the metrics. Bars of an evaluation have another total."""
         bar, last = self.bar, self.bar.last
         if printed.part is Part.BAR:
+            if printed.step is None:  # another training begins
+                self.note(printed)
+                self.step = None
+                return None
             bar.last = printed
-            if printed.step is None or printed.total != bar.total:
+            if printed.total != bar.total:
                 return None
             bar.draw(printed.step)
             if self.step is not None and (printed.step == self.step or 0 < printed.step < self.step):

@@ -41,12 +41,15 @@ LOSSES = ("loss", "nll", "ppl", "perplexity", "reward", "entropy")
 
 
 class Part(Enum):
-    """Subject of a line: training, validation, the beginning of an epoch, a bar beside loss lines."""
+    """Subject of a line: training, validation, the beginning of an epoch, a bar beside loss lines; or what
+    announces that the next line tells once more of an earlier step.
+    """
 
     TRAINING = "training"
     VALIDATION = "validation"
     EPOCH = "epoch"
     BAR = "bar"
+    ASIDE = "aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,10 @@ class Format:
 def pairs(style: re.Pattern[str], text: str) -> Iterator[tuple[str, float | None]]:
     """Named numbers in a text, as they stand there."""
     for match in islice(style.finditer(text), MOST_METRICS):
-        yield " ".join(match["name"].split()), number_of(match["value"], match["unit"] or "")
+        name = match["name"]
+        if name.count("(") > name.count(")"):  # the number stands in brackets: "step 10 (loss: 1.5)"
+            name = name.rpartition("(")[2]
+        yield " ".join(name.split()), number_of(match["value"], match["unit"] or "")
 
 
 def pattern(head: str, flags: int = 0) -> re.Pattern[str]:

@@ -11,11 +11,12 @@ import re
 
 LONGEST = 240
 """Characters of a prefix."""
-_COUNTER = r"(?:epochs?|steps?|iter(?:ation)?s?|batch|global[_ ]step|num_updates|updates?|round)"
+_COUNTER = r"(?:epochs?|steps?|iter(?:ation)?s?|batch|global[_ ]step|num_updates|updates?|round|episodes?)"
 _PART = re.compile(
     rf"""
     \s+
-  | [\[(<](?!\s*(?i:{_COUNTER})\b\s*[:=\#]?\s*\d)(?!\s*\d+\s*[/,]\s+\d)[^\[\](){{}}<>]{{0,80}}[\])>]:?
+  | [\[(<](?!\s*(?i:{_COUNTER})\b\s*[:=\#]?\s*\d)(?!\s*\d+\s*[/,]\s+\d|\d+/\d+\]\s?\[\s*\d+/)
+    [^\[\](){{}}<>]{{0,80}}[\])>]:?
   | \d{{1,4}}[-/.:]\d[\d:.,/+-]*(?:T[\d:.,+-]+)?(?:Z|\b)
   | \d+(?=\s+[\w./-]+\.(?:py|cc|cpp):\d)
   | (?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b
@@ -27,6 +28,7 @@ _PART = re.compile(
   | (?!(?i:{_COUNTER}|loss)\b)[A-Za-z_][\w.]{{0,80}}:\d{{1,6}}(?=\s)
   | [\w./-]+\.(?:py|cc|cpp)(?::\d+)?(?::\w+)?\]?
   | (?!(?i:{_COUNTER}|loss)\b)(?!\w*(?:Error|Exception|Warning)\b)
+    (?![\w.-]{{1,60}}:\s{{1,3}}\d+\.\d+(?:[\s,|;]|$))
     [A-Za-z_][\w.-]{{0,60}}(?::[A-Za-z_]\w{{0,40}}:\d{{1,6}})?
     (?=\s{{0,3}}[|:>\]-](?:\s|$)|:[A-Za-z_\[]|\s(?i:info|debug|warning)\b)
   | (?:=>|->|>>>?|[|:>\]-])(?=\s|$|:|\[|\w)

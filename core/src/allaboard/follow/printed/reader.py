@@ -24,6 +24,7 @@ from allaboard.follow.printed.families import (
     large,
     others,
     own,
+    tables,
     vision,
 )
 from allaboard.follow.printed.form import Format
@@ -43,14 +44,15 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _GLUED = re.compile(r"[^|]{0,200}%\|[^|]{0,400}\|[^\[]{0,80}\[[^\]]{0,400}\](?=[A-Za-z{\[])")
 LIBRARIES: tuple[Format, ...] = (
     *huggingface.FORMATS, *bars.FORMATS, *large.FORMATS, *vision.FORMATS, *keras.FORMATS, *boosting.FORMATS,
-    *others.FORMATS, *own.FORMATS,
+    *others.FORMATS, *own.FORMATS, *tables.FORMATS,
 )  # fmt: skip
 PLAIN: tuple[Format, ...] = (*json_lines.PLAIN, *own.PLAIN, *bars.PLAIN)
 FORMATS = (*LIBRARIES, *PLAIN)
 _ROOTS = (
     "loss", "epoch", "step", "iter", "%|", "it/s", "s/it", "━", "]\t", "\tlearn: ", "\ttest: ", "acc@1",
     "prec@1", "nll", "ppl", "perplexity", "reward", "entropy", "num_updates", "v_num", "gpu_mem", "  all ",
-    "[train]", "[eval]", "train: ", "test: ", "test (", "logging_writer.py", "[lightgbm]", "'s ",
+    "[train]", "[eval]", "train: ", "test: ", "test (", "logging_writer.py", "[lightgbm]", "'s ", " : up. ",
+    "validation accuracy",
 )  # fmt: skip
 """Small letters of which each needle of a format holds some: what a line is asked for at first."""
 _NEEDLES = tuple(root.encode() for root in _ROOTS)
@@ -85,11 +87,16 @@ class ProgressReader:
         """
         if self.explicit:
             return lines_with(data, (_PREFIX,))
-        if self._expression is not None:
-            lines = lines_with(data, ())
+        if self._expression is not None or (self._is_open and tables.has_head(data)):
+            lines = lines_with(data, ())  # rows of a table have no letters
         else:
             lines = lines_with(data, (_PREFIX, *self._needles()))
         return lines if most is None or not self.name else thin_out(lines, most, _PREFIX)
+
+    @property
+    def _is_open(self) -> bool:
+        """True as long as a library's format may be recognised."""
+        return self._format is None or self._format.plain
 
     def _needles(self) -> Sequence[bytes]:
         if self._format is None or self._format.plain:

@@ -126,23 +126,28 @@ def _named(bar: Bar) -> bool:
     return bool(_OF_TRAINING.intersection(names)) and _BESIDE.issuperset(names)
 
 
+def _described(description: str) -> dict[str, float | None]:
+    """The numbers that a description names, where there is a loss among them."""
+    metrics = {n: v for n, v in pairs(SPACE, description) if LOSS.search(n) and n.islower()}
+    listed = {n: v for n, v in pairs(COLON, description) if not _OF_TRAINING & {*n.lower().split(), "ep"}}
+    return metrics | listed if any(LOSS.search(n) for n in listed) else metrics
+
+
 def _bar(text: str) -> Printed | None:
     bar = bar_of(text)
     if bar is None:
         return None
     metrics = dict(_metrics(bar))
+    metrics = _described(bar.description) | metrics
     losses = any(LOSS.search(name) for name in metrics)
     if not _named(bar) and (not losses or _OTHERS.search(bar.description)):
         return None
     epoch = _EPOCH.search(bar.description)
-    inside = {
-        name: value for name, value in pairs(SPACE, bar.description) if LOSS.search(name) and name.islower()
-    }
     printed = Printed(
         Part.TRAINING,
         bar.step,
         bar.total,
-        metrics={**inside, **metrics},
+        metrics=metrics,
         per_second=bar.per_second,
         per_epoch=True,
     )

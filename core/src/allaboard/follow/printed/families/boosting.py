@@ -24,6 +24,14 @@ _CATBOOST = re.compile(
 _NAMED = re.compile(rf"(?P<name>[^\t:]+):\s?(?P<value>{NUMBER})(?P<unit>)")
 
 
+_BEST = re.compile(r"\bbest iteration(?: is)?:\s*$", re.IGNORECASE)
+
+
+def _best(text: str) -> Printed | None:
+    """The end of a training that stopped early: the round that follows was told before."""
+    return _BEST.search(text) and Printed(Part.ASIDE, sure=False)
+
+
 def _xgboost(text: str) -> Printed | None:
     match = _XGBOOST.search(text)
     if match is None:
@@ -48,7 +56,7 @@ def _catboost(text: str) -> Printed | None:
 
 
 FORMATS = (
-    Format("LightGBM", ("'s ", "[lightgbm]"), (_lightgbm, _LIGHTGBM_COMMAND.read)),
-    Format("XGBoost", ("]\t",), (_xgboost,)),
+    Format("LightGBM", ("'s ", "[lightgbm]", "best iteration"), (_lightgbm, _LIGHTGBM_COMMAND.read, _best)),
+    Format("XGBoost", ("]\t", "best iteration"), (_xgboost, _best)),
     Format("CatBoost", (":\tlearn: ", ":\ttest: "), (_catboost,)),
 )

@@ -45,9 +45,23 @@ _DIFFUSERS = Pattern(
     COLON,
 )
 
+_TOTAL = Pattern(
+    pattern(r"\bTotal optimization steps\s*=\s*(?P<total>[\d,]{1,20})\s*$"), Part.BAR, metrics=None,
+    requires=None, sure=False,
+)  # fmt: skip
+"""The steps of the training, by which its bar is told from others."""
+
 FORMATS = (
-    Format("Hugging Face's Trainer", ("'epoch':", "%|"), (_dictionary, _bar), by_bar=True),
     Format(
-        "Accelerate's examples", ("epoch ", "steps:"), (_ACCELERATE.read, _DIFFUSERS.read), counts_epochs=True
+        "Hugging Face's Trainer",
+        ("'epoch':", "%|", "total optimization steps"),
+        (_dictionary, _bar, _TOTAL.read),
+        by_bar=True,
+    ),
+    Format(
+        "Accelerate's examples",
+        ("epoch ", "steps:", "%|"),
+        (_ACCELERATE.read, _DIFFUSERS.read, _bar),
+        counts_epochs=True,
     ),
 )

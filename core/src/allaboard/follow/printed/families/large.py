@@ -9,7 +9,10 @@ from dataclasses import replace
 from allaboard.follow.printed.form import QUOTED, SPACE, Format, Part, Pattern, Printed, pairs, pattern
 
 _ITERATION = Pattern(
-    pattern(r"\biteration\s+<STEP>/\s*<TOTAL> \|(?=.*(?:elapsed time per iteration|consumed samples))"),
+    pattern(
+        r"(?:\bsamples/sec: [\d.]{1,20} \| )?\biteration\s+<STEP>/\s*<TOTAL> \|"
+        r"(?=.*(?:elapsed time per iteration|consumed samples))"
+    ),
     requires=None,
     speed={"elapsed time per iteration (ms)": 1e-3, "elapsed time per iteration (s)": 1.0},
 )
