@@ -77,4 +77,4 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-PLAIN = (Format("JSON lines", LOSSES, (_json,), plain=True, counts_epochs=True),)
+PLAIN = (Format("a logger of JSON lines", LOSSES, (_json,), plain=True, counts_epochs=True),)

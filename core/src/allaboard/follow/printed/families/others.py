@@ -126,7 +126,7 @@ FORMATS = (
     Format("BasicSR", ("[epoch:",), (_BASICSR.read,)),
     Format("SpeechBrain", ("train loss: ",), (_SPEECHBRAIN.read,), counts_epochs=True),
     Format("WeNet", ("train batch ",), (_WENET.read,)),
-    Format("pix2pix and CycleGAN", ("(epoch: ",), (_PIX2PIX.read,)),
+    Format("pix2pix", ("(epoch: ",), (_PIX2PIX.read,)),
     Format("clu's logging writer", ("logging_writer.py",), (_CLU.read,)),
     Format("TensorFlow's Estimator", ("loss = ",), tuple(p.read for p in _TF_ESTIMATOR)),
 )

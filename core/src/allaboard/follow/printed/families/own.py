@@ -209,7 +209,7 @@ FORMATS = (
     ),
     Format("llm.c", ("| loss",), (_known(r"\bstep\s+\d+/\d+ \| (?:train )?loss "),)),
     Format("torchtune", ("| loss:",), (_known(r"\bStep \d+ \| loss:\S+ lr:"),)),
-    Format("PyTorch's examples", ("train epoch: ",), (_known(r"\bTrain Epoch: \d+ \[\s*\d+/\d+ \("),)),
+    Format("PyTorch's MNIST example", ("train epoch: ",), (_known(r"\bTrain Epoch: \d+ \[\s*\d+/\d+ \("),)),
     Format(
         "PyTorch's DCGAN",
         ("loss_d: ",),

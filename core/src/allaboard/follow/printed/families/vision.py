@@ -111,6 +111,6 @@ FORMATS = (
     Format("Detectron2", ("iter: ",), (_DETECTRON.read,)),
     Format("Ultralytics", ("%|", "━", "  all ", "gpu_mem"), (_yolo_head, _yolo, _yolo_validation)),
     Format("timm", ("train: ", "test: ", "test ("), tuple(p.read for p in _TIMM)),
-    Format("torchvision's references", ("epoch: [", "acc@1"), tuple(p.read for p in _TORCHVISION)),
+    Format("torchvision's reference script", ("epoch: [", "acc@1"), tuple(p.read for p in _TORCHVISION)),
     Format("PyTorch's ImageNet example", ("epoch: [", "acc@1", "prec@1"), tuple(p.read for p in _IMAGENET)),
 )
