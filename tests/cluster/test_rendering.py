@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -243,9 +244,25 @@ def pods_of(found: Rendered) -> Iterator[Object]:
         yield sample_pod(found.job, template, role)
 
 
+PATIENCE = 20.0
+"""Seconds in which a webhook must have seen what the API server has."""
+
+
 @pytest.fixture
 def accepted(cluster: Cluster) -> Callable[[Object], Object]:
-    return cluster.api.dry_run
+    """Stores an object for a moment. Trainer's webhook knows a runtime a little after the API server does."""
+
+    def take(obj: Object) -> Object:
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return cluster.api.dry_run(obj)
+            except ApiError as error:
+                if "must be created before the TrainJob" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.1)
+
+    return take
 
 
 @pytest.mark.needs("training-operator", "coscheduling")
