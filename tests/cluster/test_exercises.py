@@ -98,8 +98,11 @@ def test_a_command_that_exits_1_is_retried_and_every_try_can_be_read_afterwards(
     restarts = sum(m["restarts"] for m in failing)
     assert body["restarts"] == restarts and 2 <= restarts <= 2 + len(failing), body["members"]
     assert "this cannot work" in said.err
-    events = ab("events", run, "--json").json["events"]
-    assert any(e["reason"] == "PyTorchJobFailed" for e in events)
+    # The operator writes its events a little later than the status.
+    until(
+        "the event of the failure",
+        lambda: any(e["reason"] == "PyTorchJobFailed" for e in ab("events", run, "--json").json["events"]),
+    )
     # Another process, when no pod is left: every try is there, and none is made up.
     until("its pods to be gone", lambda: not plane.api.list("v1", "Pod", namespace), 60)
     for one in failing:
