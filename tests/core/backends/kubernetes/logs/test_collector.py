@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -401,3 +402,17 @@ def test_each_try_has_a_format_of_its_own(node: Node) -> None:
     collects(node, collector, over=True)
     progress = collector.report.progress
     assert (progress.step, progress.format, progress.metrics["loss"]) == (4, "MaxText", 1.0)
+
+
+def test_a_log_that_is_read_after_the_last_words_of_its_status_loses_no_steps(node: Node) -> None:
+    collector = EvidenceCollector(progress_every=60)
+    progress, result = encode("progress", step=3, total=3), encode("result", metrics={"accuracy": 0.9})
+    pod = node.pod("master-0", 0)
+    pod.ends(0)
+    (ended,) = [instance for instance in found(node) if not instance.previous]
+    collector._note_last_words([replace(ended, message=f"{progress}\n{result}")])
+    collector.add_last_words()
+    assert collector.report is not None and collector.report.progress.step == 3
+    collector._add_lines("try", [(NOON + n, encode("progress", step=n, total=3)) for n in (1, 2, 3)])
+    assert (collector.report.progress.step, collector.report.progress.lost_steps) == (3, 0)
+    assert collector.report.progress.result == {"accuracy": 0.9}, "the log had none: that of the status stays"

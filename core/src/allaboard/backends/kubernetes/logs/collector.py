@@ -105,9 +105,9 @@ class EvidenceCollector:
     """
 
     __slots__ = (
-        "_asked", "_behind", "_cache", "_excerpts", "_last_words", "_logs", "_open_lines", "_peers_at",
-        "_positions", "_progress_at", "_readers", "_reading", "chance", "movement", "own", "progress_every",
-        "report",
+        "_asked", "_before_last_words", "_behind", "_cache", "_excerpts", "_last_words", "_logs",
+        "_open_lines", "_peers_at", "_positions", "_progress_at", "_readers", "_reading", "chance",
+        "movement", "own", "progress_every", "report",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +130,8 @@ class EvidenceCollector:
         # Lines before the ends of the first tries that failed; "" while they are read.
         self._excerpts: dict[str, str] = {}
         self._last_words: ContainerRun | None = None
+        # The report without the last words: its log may be read after them all the same.
+        self._before_last_words: ProgressState | None = None
         self._peers_at: float | None = None
         self._progress_at = 0.0
         self._reading = False
@@ -338,8 +340,13 @@ class EvidenceCollector:
         for at, _ in lines:
             if at > self.movement.since:
                 self.movement = self.movement.moved(at)
+        before, self._before_last_words = self._before_last_words, None
         if self.report is not None:
-            self.report = apply_reports(self.report, lines, lines[-1][0], self.own, self._reader(id))
+            self.report = apply_reports(
+                before or self.report, lines, lines[-1][0], self.own, self._reader(id)
+            )
+        if before is not None:
+            self.add_last_words()
 
     def _goes_on(self, id: str, at: int, text: str, now: float) -> tuple[float, str] | None:
         """The new part of a line without an end, as far as it is redrawn (``\\r``), with its time: that of
@@ -383,6 +390,7 @@ class EvidenceCollector:
         if instance is not None and self.report is not None and self.report.progress.result is None:
             at = instance.finished or 0.0
             lines = [(at, text) for text in instance.message.splitlines()]
+            self._before_last_words = self.report
             self.report = apply_reports(self.report, lines, at, self.own, ProgressReader(OFF))
 
     def finish(self, read_pass: ReadPass) -> None:
