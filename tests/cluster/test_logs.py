@@ -414,18 +414,23 @@ def test_a_log_of_any_size_is_read_once_and_in_little_memory(gang: Gang, api: Ap
 
 @pytest.mark.needs("training-operator")
 def test_a_job_of_others_is_watched_by_its_name_and_never_changed(gang: Gang, api: Api) -> None:
-    container = {"name": "pytorch", "image": "alpine", "command": ["sh", "-c", "echo trains; sleep 2"]}
-    spec = {
-        "containers": [container],
-        "nodeSelector": {OWN: gang.mark},
-        "tolerations": [{"key": OWN, "operator": "Exists"}],
-    }
-    replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
+
+    def replica(script: str) -> dict[str, Any]:
+        container = {"name": "pytorch", "image": "alpine", "command": ["sh", "-c", script]}
+        spec = {
+            "containers": [container],
+            "nodeSelector": {OWN: gang.mark},
+            "tolerations": [{"key": OWN, "operator": "Exists"}],
+        }
+        return {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
+
+    # What still runs when the master has ended is deleted.
+    replicas = {"Master": replica("echo trains; sleep 6"), "Worker": replica("echo trains")}
     body = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": "nightly"},
-        "spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}},
+        "spec": {"pytorchReplicaSpecs": replicas},
     }
     made = api.create(PYTORCHJOBS, body)
     backend = KubernetesBackend(api)
