@@ -168,7 +168,7 @@ class EvidenceCollector:
         times: dict[str, float] = {}
         for kept in self._logs.tries() if self._logs is not None else ():
             if kept.lines and not kept.from_status:
-                at = kept.lines[-1].at / 1e9
+                at = kept.lines[-1].at / SECOND
                 times[kept.instance.member] = max(at, times.get(kept.instance.member, at))
         return times
 

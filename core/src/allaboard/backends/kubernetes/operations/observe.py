@@ -316,8 +316,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if collector.is_behind or objects.now - history.asked < HANG_EVERY:
         return
     history.asked = objects.now
-    by_word = policy.hang_ask == "file"
-    last = silence.read_last_times(api, asked, answers=by_word)
+    last = silence.read_last_times(api, asked, answers=policy.hang_ask == "file")
     newest = max(last.values(), default=objects.now)
     if newest > movement.since:
         movement = collector.movement = movement.moved(newest)
@@ -332,11 +331,7 @@ def look_for_hang(api: Api, history: AttemptHistory, objects: AttemptObjects, se
     if not overdue:
         history.moves()
         return
-    answer: StacksSeen | None = None
-    if by_word:
-        answer = _answers_by_file(api, history, objects, asked)
-    elif history.take_turn(objects.now):
-        answer = ask_stacks(api, asked)
+    answer = _read_stacks(api, history, objects, asked, uses_file=policy.hang_ask == "file")
     if answer is not None:
         history.stall = _stall_of(answer, last, sure=policy.hang_after is not None)
 
@@ -353,20 +348,30 @@ def _look_before_progress(
     if history.stall is not None or collector.is_behind or objects.now - history.asked < HANG_EVERY:
         return
     history.asked = objects.now
-    by_word = policy.hang_ask == "file"
-    newest = max(silence.read_last_times(api, tries, answers=by_word).values(), default=objects.now)
+    asks_by_file = policy.hang_ask == "file"
+    newest = max(silence.read_last_times(api, tries, answers=asks_by_file).values(), default=objects.now)
     if newest > begun:
         collector.movement = collector.movement.moved(newest)
         history.moves()
         return
-    answers: StacksSeen | None = None
-    if by_word:
-        answers = _answers_by_file(api, history, objects, tries)
-    elif history.take_turn(objects.now):
-        answers = ask_stacks(api, tries)
+    answers = _read_stacks(api, history, objects, tries, uses_file=asks_by_file)
     if answers is not None and answers.looks:
         history.rounds = (*history.rounds, answers.looks)[-ROUNDS:]
         history.stall = stall_before_progress(history.rounds, begun)
+
+
+def _read_stacks(
+    api: Api,
+    history: AttemptHistory,
+    objects: AttemptObjects,
+    tries: Sequence[ContainerRun],
+    *,
+    uses_file: bool,
+) -> StacksSeen | None:
+    """Stacks of these containers; None: they are not asked now, or still have time to answer."""
+    if uses_file:
+        return _answers_by_file(api, history, objects, tries)
+    return ask_stacks(api, tries) if history.take_turn(objects.now) else None
 
 
 def _answers_by_file(
