@@ -38,6 +38,7 @@ def main() -> None:
 
     for batch in reader:
         if (gate / "finish").exists():
+            print("stopped early: the test has ended this training", flush=True)
             break
         step += 1
         read |= {sample["txt"].decode() for sample in batch}
