@@ -20,6 +20,14 @@ def test_flags_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert flags.serious == {"nan_loss": "step 3: loss"}
 
 
+@pytest.mark.parametrize("code", ["rendezvous_never_happened", "gang_unschedulable", "clock_training_idle"])
+def test_where_a_run_was_says_nothing_of_its_model(code: str) -> None:
+    assert not RunFlags("r-1", "succeeded", {code: "no process ever listened at 127.0.0.1:2000"}).serious
+    assert RunFlags("r-1", "succeeded", {"success_doubtful": "", code: ""}).serious == {
+        "success_doubtful": ""
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -21,17 +21,13 @@ from typing import Any
 from allaboard.errors import AllaboardError
 from allaboard.storage.base import Store, read_small
 from allaboard.text.printable import visible
+from allaboard.text.reportline import OF_OBSERVERS
 from allaboard.text.untrusted import Unreadable, parse_json
 
 FLAGS = "flags.json"
 VERSION = 1
 MOST = 100
-HARMLESS = frozenset(
-    {
-        "checkpoint_elsewhere", "clock_training_idle", "home_unusable", "report_too_large", "slow_rank",
-        "too_many_metrics",
-    }
-)  # fmt: skip
+HARMLESS = frozenset({"checkpoint_elsewhere", "report_too_large", "slow_rank", "too_many_metrics"})
 """Flags that say nothing about a model."""
 _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _LONGEST = 500
@@ -51,8 +47,14 @@ class RunFlags:
 
     @property
     def serious(self) -> Mapping[str, str]:
-        """The flags that a gate refuses."""
-        return {code: text for code, text in self.flags.items() if code not in HARMLESS}
+        """The flags that a gate refuses. Those that only an observer raises tell of the place of the run:
+        members that do not meet, a node that is lost. A run that succeeds all the same has its model.
+        """
+        return {
+            code: text
+            for code, text in self.flags.items()
+            if code not in HARMLESS and not OF_OBSERVERS.match(code)
+        }
 
     def encode(self) -> bytes:
         """The bytes of the file."""

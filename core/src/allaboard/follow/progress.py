@@ -19,7 +19,7 @@ from typing import Any
 
 from allaboard.follow.run_record import RunRecord
 from allaboard.runs.observation import Progress, State
-from allaboard.text.reportline import MOST_STEPS, Report, whole
+from allaboard.text.reportline import MOST_STEPS, OF_OBSERVERS, Report, whole
 from allaboard.text.units import from_rfc3339
 from allaboard.text.untrusted import show
 
@@ -33,8 +33,6 @@ _PACE_AFTER = 2.0
 """Seconds from which a speed is told that was counted by the times of lines."""
 _ALWAYS = frozenset({"nan_loss", "checkpoint_elsewhere", "too_many_metrics"})
 """Flags that are kept however many a script raises."""
-_OURS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_happened|home_|clock_")
-"""Flags that only an observer outside can raise; those of a script are ignored."""
 
 
 def add_report(progress: Progress, report: Report, now: float, own: str | None = None) -> Progress:
@@ -113,7 +111,7 @@ def flags_of(report: Report, before: Progress = Progress(), own: str | None = No
     """The flags that a line raises: code -> text. ``before``, ``own``: as for `add_report`."""
     flags: dict[str, str] = {}
     code = report.fields.get("code")
-    if report.kind == "flag" and isinstance(code, str) and not _OURS.match(code):
+    if report.kind == "flag" and isinstance(code, str) and not OF_OBSERVERS.match(code):
         flags[code] = _shorten(str(report.fields.get("text") or ""))
     bad = [name for name in report.nonfinite if "loss" in name.lower()]
     if bad:

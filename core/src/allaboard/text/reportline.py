@@ -34,6 +34,8 @@ STACKS = "stacks"
 LONGEST = 1 << 16
 """Characters of a report, its prefix left out; what is longer is output."""
 MOST_STEPS = 10**15
+OF_OBSERVERS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_happened|home_|clock_")
+"""Flags that only an observer outside can raise; those of a script are ignored."""
 _LIMITS = Limits(size=LONGEST, depth=32, values=20_000, digits=100)
 _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
