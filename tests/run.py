@@ -1,10 +1,10 @@
 """The tests that need no cluster, in both environments, with a closing line each: what `make test` runs.
 
-    python tests/run.py [--all | --airflow | --cluster] [pytest arguments]
+    python tests/run.py [--all | --rest | --cluster] [pytest arguments]
 
-Without the thorough ones; with --all every test that needs no cluster (`make test-all`), with --airflow those
-of them in Airflow's environment, with --cluster those that need one (`make cluster-test`). Those of endurance
-only where ``-m`` names them.
+Without the thorough ones; with --all every test that needs no cluster (`make test-all`), with --rest those
+that `make test` leaves out, with --cluster those that need a cluster (`make cluster-test`). Those of
+endurance only where ``-m`` names them.
 
 Exit code 0 when every test of both passed; 1 otherwise, which takes in: no tests were found, pytest itself
 broke, the time limit was reached, or a test left a process behind. What is left behind is named and killed:
@@ -47,6 +47,8 @@ class Suite:
     bin: Path
     without: tuple[str, ...] = ()
     """Marks whose tests are left out, unless the caller chooses by marks."""
+    only: tuple[str, ...] = ()
+    """Marks that its tests have, unless the caller chooses by marks."""
 
     @property
     def report(self) -> Path:
@@ -110,8 +112,8 @@ def chosen(arguments: list[str]) -> tuple[tuple[Suite, ...], list[str]]:
     match arguments:
         case ["--all", *left]:
             return SUITES, left
-        case ["--airflow", *left]:
-            return SUITES[:1], left
+        case ["--rest", *left]:
+            return tuple(replace(suite, only=("thorough",)) for suite in SUITES), left
         case ["--cluster", *left]:
             return (CLUSTER,), left
     return tuple(replace(suite, without=(*suite.without, "thorough")) for suite in SUITES), arguments
@@ -123,7 +125,8 @@ def run(suite: Suite, arguments: list[str], deadline: float) -> tuple[str, bool]
     suite.report.unlink(missing_ok=True)
     suite.closing.unlink(missing_ok=True)
     report = f"--junitxml={suite.report}"
-    marks = ["-m", " and ".join(f"not {mark}" for mark in suite.without)] if suite.without else []
+    wanted = [*suite.only, *(f"not {mark}" for mark in suite.without)]
+    marks = ["-m", " and ".join(wanted)] if wanted else []
     command = [str(suite.bin / "python"), "-m", "pytest", *suite.arguments, *marks, report, *arguments]
     environ = {**os.environ, "PATH": f"{suite.bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     # Else each worker compiles all tests, each time.

@@ -114,6 +114,7 @@ def test_the_whole_chain_in_pods_with_a_bucket_as_its_store(pods: Pods, job: dic
     assert history(open_store(f"{pods.store}/champions")).champion is not None
 
 
+@pytest.mark.thorough
 def test_a_pod_that_failed_is_tried_again_on_another_machine_and_resumes(
     pods: Pods, job: dict[str, Any], here: Here
 ) -> None:

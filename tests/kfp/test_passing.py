@@ -210,6 +210,7 @@ def test_every_type_arrives_as_its_author_wrote_it_under_kfp_local(
     assert sorted(seen(capfd.readouterr().out), key=str) == sorted(SEEN, key=str)
 
 
+@pytest.mark.thorough
 def test_loops_over_typed_and_untyped_items_under_kfp_local(
     here: Here, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,11 +51,11 @@ def blocks(document: Path) -> list[Block]:
 
 
 LONG = ("core/docs/how-to/gate.md", "core/docs/how-to/python.md")
-"""Pages whose blocks train once more what README's block trains."""
+"""Pages whose blocks train the net of the examples."""
 
 
 def marked(block: Block) -> Any:
-    long = str(block.document.relative_to(ROOT)) in LONG
+    long = str(block.document.relative_to(ROOT)) in LONG or "dags_examples/digits/job.yaml" in block.code
     return pytest.param(block, marks=pytest.mark.thorough if long else ())
 
 

@@ -20,6 +20,7 @@ LOCK = ROOT / "tests" / "requirements-airflow.lock"
 EXTRAS = ("torch", "s3")
 
 
+@pytest.mark.thorough
 def test_the_extras_that_the_readme_names_are_there() -> None:
     about = tomllib.loads((CORE.folder / "pyproject.toml").read_text())["project"]
     assert set(EXTRAS) <= set(about["optional-dependencies"])

@@ -69,9 +69,10 @@ def test_the_tests_that_need_a_cluster_are_a_suite_of_their_own(runner: Path) ->
     assert not (runner / "reports" / "one.closing").exists()
 
 
-def test_the_thorough_ones_run_with_all_alone(runner: Path) -> None:
-    tests = "import pytest\n@pytest.mark.thorough\ndef test_long(): pass\ndef test_short(): pass\n"
-    for arguments, passed in ((), 1), (("--all",), 2):
+def test_the_thorough_ones_run_with_all_and_with_the_rest(runner: Path) -> None:
+    tests = "import pytest\n@pytest.mark.thorough\n@pytest.mark.parametrize('n', range(3))\n"
+    tests += "def test_long(n): pass\ndef test_short(): pass\n"
+    for arguments, passed in ((), 1), (("--all",), 4), (("--rest",), 3):
         code, output = run(runner, tests, *arguments)
         assert code == 0
         assert output.splitlines()[-1].startswith(f"one: {passed} passed in ")

@@ -127,6 +127,7 @@ def circles(imports: dict[str, set[str]]) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_no_module_of_the_core_imports_itself_by_a_detour() -> None:
     """Lazy imports and those for type checkers included."""
     known = {*modules(CORE)}

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.meta.source import DISTS, ROOT, tracked
 
 LARGEST = 1_000_000
@@ -52,6 +54,7 @@ def test_files_of_tests_say_what_they_test() -> None:
     assert strays == []
 
 
+@pytest.mark.thorough
 def test_every_test_of_the_cluster_can_be_collected() -> None:
     """They run by themselves, and later."""
     command = [sys.executable, "-m", "pytest", "tests/cluster", "--e2e", "--collect-only", "-q"]

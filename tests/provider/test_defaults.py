@@ -22,24 +22,19 @@ print({task.deferrable for task in tasks})
 """
 
 
-def thorough(*words: object) -> object:
-    return pytest.param(*words, marks=pytest.mark.thorough)
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("environ", "file", "expected"),
     [
         ({}, "", True),
         ({"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "false"}, "", False),
-        thorough({"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "true"}, "", True),
+        ({"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "true"}, "", True),
         # Airflow writes this into the file that it generates: nobody has said it.
         ({}, "[operators]\ndefault_deferrable = false\n", True),
-        thorough({}, "[allaboard]\ndeferrable = false\n", False),
-        thorough(
-            {"AIRFLOW__ALLABOARD__DEFERRABLE": "true"}, "[operators]\ndefault_deferrable = false\n", True
-        ),
+        ({}, "[allaboard]\ndeferrable = false\n", False),
+        ({"AIRFLOW__ALLABOARD__DEFERRABLE": "true"}, "[operators]\ndefault_deferrable = false\n", True),
         ({"AIRFLOW__ALLABOARD__DEFERRABLE": "false"}, "[operators]\ndefault_deferrable = true\n", False),
-        thorough({"AIRFLOW__ALLABOARD__DEFERRABLE": ""}, "[operators]\ndefault_deferrable = false\n", True),
+        ({"AIRFLOW__ALLABOARD__DEFERRABLE": ""}, "[operators]\ndefault_deferrable = false\n", True),
     ],
 )
 def test_a_task_that_does_not_say_waits_as_the_installation_has_it(

@@ -19,7 +19,12 @@ from allaboard.runs.status import state_of
 from dags_examples.own_airflow import ApiError, is_alive, send
 from tests.provider.live import Live, Run, until
 
-pytestmark = [pytest.mark.airflow_live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.airflow_live,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+]
 
 PASSED_OVER = "it is not the one that is waited for"
 
@@ -61,7 +66,6 @@ def test_a_deferred_training_succeeds_and_leaves_its_status_and_its_output(live:
     run.wait_gone()
 
 
-@pytest.mark.thorough
 def test_a_synchronous_training_is_no_different(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -73,7 +77,6 @@ def test_a_synchronous_training_is_no_different(live: Live) -> None:
     assert run.record().handed_over
 
 
-@pytest.mark.thorough
 def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) -> None:
     """By another executor than the default one, in the pod that KubernetesExecutor would make for it."""
     run = live.start("in_a_pod")
@@ -87,7 +90,6 @@ def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) 
     assert run.record().attempt == 1 and len(run.starts()) == 2
 
 
-@pytest.mark.thorough
 def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     run = live.start("mapped")
     for n in ("0", "1"):
@@ -101,7 +103,6 @@ def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     assert run.xcom(map_index=0)["state"] == "succeeded"
 
 
-@pytest.mark.thorough
 def test_a_decorated_function_trains_with_the_results_of_other_tasks(live: Live) -> None:
     run = live.start("decorated")
     run.wait_task("success", map_index=0)
@@ -111,7 +112,6 @@ def test_a_decorated_function_trains_with_the_results_of_other_tasks(live: Live)
     assert metrics[1]["sum"] == 7
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("dag", ["from_file", "from_text"])
 def test_a_hostile_conf_stays_one_word_of_a_job_that_is_a_file_or_a_text(live: Live, dag: str) -> None:
     note = 'a", "command": ["touch", "owned"], "x": "{{ 7 * 7 }}'
@@ -128,7 +128,7 @@ def test_a_hostile_conf_stays_one_word_of_a_job_that_is_a_file_or_a_text(live: L
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_a_deferred_task_stops_the_training(live: Live, state: str) -> None:
     run = live.start("held")
     run.wait_watched()
@@ -153,7 +153,6 @@ def test_clearing_a_deferred_task_stops_the_training_and_a_new_attempt_resumes(l
     assert run.record().attempt == 2 and attempts(run) == {1, 2}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_a_task_that_no_triggerer_watches_yet_stops_the_training(live: Live, state: str) -> None:
     with live.frozen_triggerer():
@@ -165,7 +164,6 @@ def test_marking_a_task_that_no_triggerer_watches_yet_stops_the_training(live: L
     run.wait_training("stopped")
 
 
-@pytest.mark.thorough
 def test_clearing_a_task_that_no_triggerer_watches_yet_resumes(live: Live) -> None:
     with live.frozen_triggerer():
         run = live.start("held")
@@ -179,7 +177,6 @@ def test_clearing_a_task_that_no_triggerer_watches_yet_resumes(live: Live) -> No
     run.wait_task("success")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_the_dag_run_stops_the_training(live: Live, state: str) -> None:
     run = live.start("held")
@@ -192,7 +189,6 @@ def test_marking_the_dag_run_stops_the_training(live: Live, state: str) -> None:
     assert run.task()["state"] == state
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live: Live, state: str) -> None:
     with live.frozen_triggerer():
@@ -204,7 +200,6 @@ def test_marking_the_dag_run_stops_a_training_that_no_triggerer_watches_yet(live
     run.wait_training("stopped")
 
 
-@pytest.mark.thorough
 def test_marking_the_dag_run_of_a_synchronous_task_stops_the_training(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -213,7 +208,6 @@ def test_marking_the_dag_run_of_a_synchronous_task_stops_the_training(live: Live
     run.wait_training("stopped")
 
 
-@pytest.mark.thorough
 def test_pausing_the_dag_or_deleting_its_run_leaves_the_training_alone(live: Live) -> None:
     run = live.start("held")
     run.wait_watched()
@@ -228,7 +222,6 @@ def test_pausing_the_dag_or_deleting_its_run_leaves_the_training_alone(live: Liv
     run.wait_task("success")
 
 
-@pytest.mark.thorough
 def test_marking_a_synchronous_task_failed_stops_the_training(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -238,7 +231,6 @@ def test_marking_a_synchronous_task_failed_stops_the_training(live: Live) -> Non
     assert run.task()["state"] == "failed"
 
 
-@pytest.mark.thorough
 def test_clearing_a_synchronous_task_stops_the_training_and_a_new_attempt_resumes(live: Live) -> None:
     run = live.start("held_sync")
     run.wait_started()
@@ -256,7 +248,6 @@ def test_clearing_a_synchronous_task_stops_the_training_and_a_new_attempt_resume
 # -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("dag", ["timed", "timed_sync"])
 def test_execution_timeout_stops_the_training_in_both_modes(live: Live, dag: str) -> None:
     run = live.start(dag)
@@ -269,7 +260,6 @@ def test_execution_timeout_stops_the_training_in_both_modes(live: Live, dag: str
     assert "AirflowTaskTimeout" in run.log() or "execution_timeout" in run.log()
 
 
-@pytest.mark.thorough
 def test_dagrun_timeout_stops_the_training(live: Live) -> None:
     run = live.start("limited")
     run.wait_started()
@@ -278,7 +268,6 @@ def test_dagrun_timeout_stops_the_training(live: Live) -> None:
     assert run.task()["state"] in ("skipped", "failed")
 
 
-@pytest.mark.thorough
 def test_a_deferral_that_nobody_looks_after_ends_by_airflows_own_timer(live: Live) -> None:
     run = live.start("forgotten")
     run.wait_started()
@@ -292,7 +281,6 @@ def test_a_deferral_that_nobody_looks_after_ends_by_airflows_own_timer(live: Liv
 # ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("dag", ["retried", "retried_sync"])
 def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     run = live.start(dag)
@@ -307,7 +295,6 @@ def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     assert run.record().attempt == 2 and run.xcom()["attempt"] == 2
 
 
-@pytest.mark.thorough
 def test_a_policy_retries_what_may_pass_and_never_a_bug(live: Live) -> None:
     run = live.start("judged")
     first = run.wait_started()
@@ -330,7 +317,6 @@ def test_a_policy_retries_what_may_pass_and_never_a_bug(live: Live) -> None:
 # --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 def test_a_worker_killed_between_launch_and_deferral_is_replaced_by_one_that_adopts(live: Live) -> None:
     run = live.start("dies_after_launch")
     run.wait_started()
@@ -342,7 +328,6 @@ def test_a_worker_killed_between_launch_and_deferral_is_replaced_by_one_that_ado
     assert run.record().uid == uid and len(run.starts()) == 2, "it was started again"
 
 
-@pytest.mark.thorough
 def test_a_worker_killed_with_the_result_in_hand_is_replaced_by_one_that_hands_it_over(live: Live) -> None:
     run = live.start("dies_with_the_result")
     run.wait_started()
@@ -354,7 +339,6 @@ def test_a_worker_killed_with_the_result_in_hand_is_replaced_by_one_that_hands_i
     assert run.record().handed_over
 
 
-@pytest.mark.thorough
 def test_a_synchronous_task_killed_is_replaced_by_one_that_adopts(live: Live) -> None:
     run = live.start("retried_sync")
     run.wait_started()
@@ -373,7 +357,6 @@ def test_a_synchronous_task_killed_is_replaced_by_one_that_adopts(live: Live) ->
 # ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 def test_a_sensor_passes_over_what_ended_before_its_dag_run_and_takes_what_ends_during_it(live: Live) -> None:
     """Deferred or not. The same words with ``since=None`` mean the newest end, whenever it was."""
 

@@ -157,6 +157,7 @@ def test_a_run_that_saves_nothing(ab: Terminal) -> None:
     assert said.code == 2 and "has no checkpoints" in said.err
 
 
+@pytest.mark.thorough
 def test_in_a_bucket(ab: Terminal, moto: S3Server, tmp_path: Path) -> None:
     ab.environ.update(moto.environ)
     store = f"s3://{moto.make_bucket()}/team"

@@ -90,6 +90,7 @@ def test_an_end_that_says_why_is_a_success(ab: Terminal, script: str) -> None:
     assert ab("doctor", "digits", "--json").json["diagnoses"][0]["code"] == "healthy"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_rank_0_is_gone_and_another_waits_for_it(ab: Terminal) -> None:
     """A collective of gloo ends with an error once its peer is gone; whoever waits or fails is named."""

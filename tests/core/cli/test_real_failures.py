@@ -125,12 +125,8 @@ def first_cause(ab: Terminal, script: str) -> dict[str, Any]:
     return found
 
 
-SHORT = "an exception on one rank"
-
-
-@pytest.mark.parametrize(
-    "case", [SHORT, *(pytest.param(case, marks=pytest.mark.thorough) for case in BREAKS if case != SHORT)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", BREAKS)
 def test_the_first_cause_of_a_broken_gang_is_told(ab: Terminal, case: str) -> None:
     broken = BREAKS[case]
     found = first_cause(ab, broken.script)

@@ -28,6 +28,7 @@ def test_a_hostile_job_ends_in_a_job_or_in_a_sentence(root: Path, first: int) ->
     torture(root, "jobs", first, 500)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [0, 10, 20])
 def test_a_hostile_command_line_ends_with_a_documented_exit_code(root: Path, first: int) -> None:
     torture(root, "commands", first, 10)

@@ -876,6 +876,7 @@ def test_an_error_of_rank_0_while_it_looks_is_everybodys(run: Store, tmp_path: P
     assert all("BadInput: checkpoints.start_from" in rank.err for rank in ranks)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_real_error_of_a_rank_keeps_its_traceback(run: Store) -> None:
     pytest.importorskip("torch")

@@ -413,6 +413,7 @@ def test_a_damaged_shard_of_a_bucket_is_named(remote: str, tmp_path: Path, data:
 # --- with kills
 
 
+@pytest.mark.thorough
 def test_ranks_killed_again_and_again_train_on_every_sample_once(tmp_path: Path) -> None:
     """Real processes, 4 -> 2 -> 3 -> 8 ranks, each group killed with -9 in the middle of a step.
 

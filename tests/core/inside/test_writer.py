@@ -151,9 +151,9 @@ def test_one_that_resumes_and_does_no_step_takes_nothing_over(run: Store) -> Non
     assert max(lineage.histories(run)) >= 5
 
 
-@pytest.mark.parametrize(
-    ("times", "seed"), [(1, 32), pytest.param(5, 33, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])]
-)
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("times", "seed"), [(5, 33)])
 def test_at_random_moments_nothing_is_mixed_and_nothing_is_resumed_wrongly(
     run: Store, times: int, seed: int
 ) -> None:

@@ -259,6 +259,7 @@ def test_a_secret_that_is_known_goes_before_a_line_is_cut() -> None:
     assert secret[:4] not in found and "2,002 characters in all" in found
 
 
+@pytest.mark.thorough
 def test_whatever_a_run_writes_its_page_stays_small() -> None:
     """Everything that a script or a cluster can make many or long, at once."""
     names = [f"metric_{n}_{'x' * 80}" for n in range(300)]

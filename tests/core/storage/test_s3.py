@@ -299,6 +299,7 @@ def test_a_server_that_never_answers_is_given_up(
 # --- servers that die
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["moto", "rclone"])
 def test_a_server_killed_in_the_middle_of_an_upload_leaves_nothing_torn(kind: str, big: Path) -> None:
     with s3_server(kind) as server:

@@ -114,6 +114,7 @@ def test_each_name_and_each_member_says_its_contract() -> None:
     assert silent == []
 
 
+@pytest.mark.thorough
 def test_the_pages_are_made_without_importing_what_they_tell() -> None:
     code = """
 import sys

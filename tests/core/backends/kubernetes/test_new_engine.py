@@ -10,7 +10,13 @@ import pytest
 from tests.core.backends.kubernetes.toy_stories import STORIES
 
 
-@pytest.mark.parametrize("story", [story.__name__ for story in STORIES])
+@pytest.mark.parametrize(
+    "story",
+    [
+        STORIES[0].__name__,
+        *(pytest.param(story.__name__, marks=pytest.mark.thorough) for story in STORIES[1:]),
+    ],
+)
 def test_a_new_engine_is_one_file(story: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.core.backends.kubernetes.toy_stories", story],

@@ -136,6 +136,7 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.mark.thorough
 def test_a_training_resumes_from_a_bucket(backend: LocalBackend, folder: Path, s3: S3Server) -> None:
     backend.environ |= s3.environ
     fields = {"checkpoints": {"uri": f"s3://{s3.make_bucket()}/ml"}, "key": "same"}

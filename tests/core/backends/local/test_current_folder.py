@@ -38,7 +38,7 @@ class Shell(Terminal):
         return file.read_text() if file.exists() else ""
 
 
-@pytest.fixture(params=["own", "of another user"])
+@pytest.fixture(params=["own", pytest.param("of another user", marks=pytest.mark.thorough)])
 def shell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
     """In a hostile folder. That of another user is only a folder of root's where the test is not root."""
     if request.param != "own" and os.geteuid() != 0:
@@ -87,6 +87,7 @@ def test_the_members_own_python_is_started_as_its_author_has_it(shell: Shell) ->
     assert said.code == 0 and shell("logs", "digits").out == "of the folder\n", shell.ran
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_torchrun_is_the_script_that_does_not_look_in_the_current_folder(shell: Shell) -> None:
     done = subprocess.run(

@@ -92,6 +92,7 @@ def end(backend: LocalBackend, folder: Path, run: str, how: str = "finish") -> N
     (folder / how).unlink()
 
 
+@pytest.mark.thorough
 def test_a_retry_goes_on_with_its_version_though_the_place_has_a_newer_one(
     backend: LocalBackend, folder: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_run_holds_its_version(backend: LocalBackend, folder: Path) -> None:
     end(backend, folder, first.run)
 
 
+@pytest.mark.thorough
 def test_a_version_that_was_removed_is_a_new_generation_of_the_newest(
     backend: LocalBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,25 +21,24 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "processes", "world"),
     [
         pytest.param(["torchrun", "--rdzv-backend=c10d", "train.py"], None, 2, id="filled"),
-        pytest.param(["torchrun", "train.py"], 2, 4, id="variables", marks=pytest.mark.thorough),
+        pytest.param(["torchrun", "train.py"], 2, 4, id="variables"),
         pytest.param(
             ["torchrun", "--nnodes", "2", "--nproc_per_node", "1", "--node_rank", "$(RANK)", "train.py"],
             None,
             2,
             id="options",
-            marks=pytest.mark.thorough,
         ),
         pytest.param(
             ["sh", "-c", "exec python -m torch.distributed.run train.py"],
             None,
             2,
             id="shell",
-            marks=pytest.mark.thorough,
         ),
     ],
 )

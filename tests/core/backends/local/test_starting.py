@@ -145,6 +145,7 @@ def test_a_stop_gets_through_while_many_members_start(
     assert all(m.exit_code is None for m in seen.members if m.started is None)
 
 
+@pytest.mark.thorough
 def test_a_suspend_gets_through_while_many_members_start_and_all_run_when_it_is_resumed(
     backend: LocalBackend, folder: Path
 ) -> None:

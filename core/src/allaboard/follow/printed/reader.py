@@ -15,18 +15,6 @@ from typing import Any
 from allaboard.follow.printed import expression
 from allaboard.follow.printed.candidates import lines_with, thin_out
 from allaboard.follow.printed.counting import Counting
-from allaboard.follow.printed.families import (
-    bars,
-    boosting,
-    huggingface,
-    json_lines,
-    keras,
-    large,
-    others,
-    own,
-    tables,
-    vision,
-)
 from allaboard.follow.printed.form import Format
 from allaboard.follow.printed.prefixes import rank_in
 from allaboard.text.expressions import SECONDS, compiled
@@ -42,12 +30,6 @@ _MOST_SHAPES = 4096
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 
 _GLUED = re.compile(r"[^|]{0,200}%\|[^|]{0,400}\|[^\[]{0,80}\[[^\]]{0,400}\](?=[A-Za-z{\[])")
-LIBRARIES: tuple[Format, ...] = (
-    *huggingface.FORMATS, *bars.FORMATS, *large.FORMATS, *vision.FORMATS, *keras.FORMATS, *boosting.FORMATS,
-    *others.FORMATS, *own.FORMATS, *tables.FORMATS,
-)  # fmt: skip
-PLAIN: tuple[Format, ...] = (*json_lines.PLAIN, *own.PLAIN, *bars.PLAIN)
-FORMATS = (*LIBRARIES, *PLAIN)
 _ROOTS = (
     "loss", "epoch", "step", "iter", "%|", "it/s", "s/it", "━", "]\t", "\tlearn: ", "\ttest: ", "acc@1",
     "prec@1", "nll", "ppl", "perplexity", "reward", "entropy", "num_updates", "v_num", "gpu_mem", "  all ",
@@ -87,7 +69,7 @@ class ProgressReader:
         """
         if self.explicit:
             return lines_with(data, (_PREFIX,))
-        if self._expression is not None or (self._is_open and tables.has_head(data)):
+        if self._expression is not None or (self._is_open and _families().tables.has_head(data)):
             lines = lines_with(data, ())  # rows of a table have no letters
         else:
             lines = lines_with(data, (_PREFIX, *self._needles()))
@@ -135,7 +117,7 @@ class ProgressReader:
             return self._counting.report(chosen, printed) if printed is not None else None
         if not any(root in low for root in _ROOTS):
             return None
-        for format in LIBRARIES if chosen is not None else FORMATS:
+        for format in _families().LIBRARIES if chosen is not None else _families().FORMATS:
             printed = format.read(text, low)
             if printed is None or not _counts(format, text):
                 continue
@@ -154,7 +136,9 @@ class ProgressReader:
             if len(self._known) < _MOST_SHAPES:
                 self._known.add(shape)
             return self._counting.report(chosen, printed)
-        if len(self._shapes) < _MOST_SHAPES and not any(format.read(text, low) for format in FORMATS):
+        if len(self._shapes) < _MOST_SHAPES and not any(
+            format.read(text, low) for format in _families().FORMATS
+        ):
             self._shapes.add(shape)
         return None
 
@@ -179,6 +163,13 @@ class ProgressReader:
             return None
         self.name = OWN
         return self._counting.made(OWN, printed.step, printed.total, printed)
+
+
+def _families() -> Any:
+    """The formats that are known. They are some hundred expressions: who reads no line compiles none."""
+    from allaboard.follow.printed import families
+
+    return families
 
 
 def _pieces(line: str) -> Iterator[str]:

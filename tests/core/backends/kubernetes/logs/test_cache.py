@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
+import pytest
+
 from allaboard.backends.kubernetes.logs.cache import AttemptLogs, LogCache
 from allaboard.backends.kubernetes.logs.parsing import SECOND, Stamped
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
@@ -67,6 +69,7 @@ def test_all_runs_together_have_one_bound_and_the_oldest_goes() -> None:
     assert texts(runs[0]) != [] and texts(runs[9]) != [] and texts(runs[1]) == []
 
 
+@pytest.mark.thorough
 def test_who_is_gone_takes_no_room() -> None:
     cache = LogCache()
     kept = AttemptLogs(cache=cache)

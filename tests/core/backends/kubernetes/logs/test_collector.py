@@ -355,6 +355,7 @@ def bar(n: int, total: int) -> str:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["\n", "\r"])
 def test_ten_minutes_of_a_bar_are_seen_within_a_minute(node: Node, end: str) -> None:
     """20 states a second, as lines or as one line that is redrawn and never ends."""

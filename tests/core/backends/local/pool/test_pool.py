@@ -457,6 +457,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 def test_killed_at_any_instant_nothing_stays_taken(pool: Pool) -> None:
     dice = random.Random(3)
     for _ in range(25):
@@ -526,6 +527,7 @@ def contend(path: str, folder: Path, users: list[int], rounds: int, victims: int
     assert len(order) >= len(spared) * rounds
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(200)
 def test_thirty_processes_contend_for_three_gpus_and_some_are_killed(path: str, tmp_path: Path) -> None:
     folder = tmp_path / "witness"

@@ -217,10 +217,10 @@ def test_a_pool_that_cannot_be_used_is_waited_for(
     assert state_of(ended(backend, run, 60)) is State.SUCCEEDED
 
 
-@pytest.mark.parametrize(
-    "count",
-    [8, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(1500)])],
-)
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("count", [100])
 def test_many_small_ones_behind_a_large_one_all_get_their_turn(
     count: int, backend: LocalBackend, folder: Path
 ) -> None:

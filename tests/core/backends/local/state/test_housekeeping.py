@@ -220,13 +220,13 @@ OFTEN = KEEP.replace("print(", "end = time.time() + 6\nwhile time.time() < end: 
 )
 
 
-@pytest.mark.parametrize("seconds", [2, pytest.param(6, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_a_launch_under_the_key_of_a_run_that_is_just_removed_is_a_run_of_its_own(
-    backend: LocalBackend, folder: Path, seconds: float
+    backend: LocalBackend, folder: Path
 ) -> None:
     plan = a_plan(folder, "print('done')", workers=1)
     with keepers(backend, 2, 31 * DAY, OFTEN) as said:
-        end = time.time() + seconds
+        end = time.time() + 6
         launched = 0
         while time.time() < end or launched <= 3:
             handle = backend.launch(plan, ME)
@@ -279,6 +279,7 @@ print("ended by itself", flush=True)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("age", [2 * 3600.0, 31 * DAY])
 def test_killed_at_any_call_it_leaves_whole_runs_and_the_next_one_ends_the_work(
     backend: LocalBackend, folder: Path, age: float
