@@ -129,6 +129,7 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_storage(job),
         *_mounts(job),
         *_checkpoints(job),
+        *_metrics(job),
         *_secrets(job),
         *_gang(job),
         *_hang(job),
@@ -271,6 +272,13 @@ def _checkpoints(job: Mapping[str, Any]) -> Iterator[Problem]:
         )
     if "best" in spec and "metric" not in spec["best"]:
         yield Problem("checkpoints.best.metric", "is missing; name the metric that decides")
+
+
+def _metrics(job: Mapping[str, Any]) -> Iterator[Problem]:
+    if "from" not in job.get("metrics", {"from": ""}):
+        yield Problem(
+            "metrics.from", "is missing; give the folder of the files, like runs, or s3://bucket/prefix"
+        )
 
 
 def _secrets(job: Mapping[str, Any]) -> Iterator[Problem]:

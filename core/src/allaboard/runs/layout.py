@@ -126,7 +126,8 @@ class Layout:
     """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
     ``trainers``: how many of the members, the first ones, train; None: all. ``name_max``: characters that
     the name of its objects may have. ``progress``: how its script prints progress, as the job says it.
-    ``inject``: members have the helper. ``setup``: of `allaboard.runs.setup`.
+    ``inject``: members have the helper. ``setup``: of `allaboard.runs.setup`. ``metrics``: the place of the
+    files in which the script keeps its metrics.
     """
 
     job: str
@@ -148,6 +149,7 @@ class Layout:
     progress: str | None = None
     inject: bool = True
     setup: Mapping[str, Any] = field(default_factory=dict)
+    metrics: str | None = None
 
     @property
     def name(self) -> str:
@@ -255,6 +257,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         name_max=engine.name_max({g.role: g.replicas for g in groups}, job.get("engine_spec") or {}),
         progress=job.get("progress"),
         inject=job.get("inject") != "off",
+        metrics=(job.get("metrics") or {}).get("from"),
     )
 
 
