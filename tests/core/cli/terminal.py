@@ -30,7 +30,7 @@ LONG = 120.0
 STATUS = {
     "run", "name", "key", "state", "attempt", "restarts", "started", "finished", "phases", "members",
     "conditions", "checkpoints", "metrics", "progress", "flags", "diagnoses",
-    "progress_format",
+    "progress_format", "metrics_from",
 }  # fmt: skip
 """The fields of `status --json` (core/docs/contract.md, Status object)."""
 

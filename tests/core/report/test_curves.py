@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from allaboard.report.curves import at, gone, straighten, thin_out, trend
+from allaboard.report.curves import at, gone, straighten, trend
+from allaboard.runs.points import thin_out
 
 
 def test_thinning_keeps_both_ends_and_every_extreme() -> None:

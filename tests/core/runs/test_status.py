@@ -67,6 +67,7 @@ def test_the_summary_has_every_key_of_the_contract_and_null_for_the_unknown() ->
         "flags",
         "diagnoses",
         "progress_format",
+        "metrics_from",
     ]
     assert (
         found["started"] is None

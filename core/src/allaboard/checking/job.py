@@ -15,6 +15,7 @@ from allaboard.errors import BadInput, Problem
 from allaboard.job.fields import MEMBERS_MAX, Reader
 from allaboard.job.identity import canonical
 from allaboard.job.training_job import SOURCES, Fields, TrainingJob, copied, member_count
+from allaboard.runs.trackers import is_secret
 from allaboard.text import units
 from allaboard.text.names import nearest, one_of
 from allaboard.text.untrusted import find_flaws, show, size_flaw
@@ -129,6 +130,8 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_storage(job),
         *_mounts(job),
         *_checkpoints(job),
+        *_metrics(job),
+        *_trackers(job),
         *_secrets(job),
         *_gang(job),
         *_hang(job),
@@ -271,6 +274,33 @@ def _checkpoints(job: Mapping[str, Any]) -> Iterator[Problem]:
         )
     if "best" in spec and "metric" not in spec["best"]:
         yield Problem("checkpoints.best.metric", "is missing; name the metric that decides")
+
+
+def _metrics(job: Mapping[str, Any]) -> Iterator[Problem]:
+    if "from" not in job.get("metrics", {"from": ""}):
+        yield Problem(
+            "metrics.from", "is missing; give the folder of the files, like runs, or s3://bucket/prefix"
+        )
+
+
+def _trackers(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """Keys of trackers in plain text, which manifests and records would hold."""
+    written = [("environment", job.get("environment") or {})]
+    groups = (job.get("groups") or {}).items()
+    written += [
+        (f"groups.{show(role, quote=False)}.environment", group.get("environment") or {})
+        for role, group in groups
+        if isinstance(group, Mapping)
+    ]
+    for at, variables in written:
+        for name, value in variables.items():
+            if is_secret(name, value):
+                yield Problem(
+                    f"{at}.{name}",
+                    "is a secret, which the manifest and the record of the run would show; put it into a "
+                    "Secret and name that, like secrets: [{name: tracker, env: true}]; on one machine the "
+                    "variable of whoever launches is enough",
+                )
 
 
 def _secrets(job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from allaboard.follow.run_record import RunRecord
-from allaboard.runs.observation import Progress, State
+from allaboard.runs.observation import Measured, Progress, State
 from allaboard.text.reportline import MOST_STEPS, OF_OBSERVERS, Report, whole
 from allaboard.text.units import from_rfc3339
 from allaboard.text.untrusted import show
@@ -93,6 +93,18 @@ def _paced(progress: Progress, step: int, now: float, anew: bool) -> Progress:
     return replace(
         progress, metrics=_with_metrics(progress.metrics, _read_numbers({_SPEED: steps / seconds}))
     )
+
+
+def with_measured(progress: Progress, measured: Measured) -> Progress:
+    """The progress with what files say of steps and metrics that its script has not reported or printed."""
+    fresh = {name: value for name, value in measured.last.items() if name not in progress.metrics}
+    metrics = _with_metrics(progress.metrics, _read_numbers(fresh))
+    files = {name: file for name, file in measured.files.items() if name in fresh and name in metrics}
+    if progress.step is not None or measured.step is None:
+        return replace(progress, metrics=metrics, files=files)
+    files = {"step": measured.step_file, **files}
+    total = progress.total or measured.total
+    return replace(progress, step=measured.step, total=total, metrics=metrics, files=files)
 
 
 def thrown_away(progress: Progress, record: RunRecord) -> Progress:

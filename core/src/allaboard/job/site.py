@@ -161,6 +161,11 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
         }
     if "shards" in (job.get("data") or {}):
         changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"])}
+    if "from" in (job.get("metrics") or {}):
+        written = job.get("metrics")["from"]
+        # Members whose code is fetched start in a folder that is made for each of them.
+        stays = isinstance(job.get("code"), Mapping) and is_relative(written)
+        changes["metrics"] = {"from": written if stays else uri(written)}
     if is_packed(job):
         changes["code"] = {**job.get("code"), "store": uri(job.get("code").get("store", PACKED))}
     for name in ("command", "args"):
@@ -171,6 +176,11 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
     if groups := job.get("groups"):
         changes["groups"] = {role: _place_group(spec, site) for role, spec in groups.items()}
     return job.with_(**changes)
+
+
+def is_relative(place: str) -> bool:
+    """True for a path below the folder in which members start."""
+    return "://" not in place and not place.startswith(("/", "~", "file:"))
 
 
 def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
@@ -219,6 +229,8 @@ def place_on_cluster(job: TrainingJob, site: Site) -> TrainingJob:
         }
     if "shards" in (job.get("data") or {}):
         changes["data"] = {**job.get("data"), "shards": uri(job.get("data")["shards"], "data.shards")}
+    if "from" in (job.get("metrics") or {}):
+        changes["metrics"] = {"from": uri(job.get("metrics")["from"], "metrics.from")}
     if is_packed(job):
         changes["code"] = {
             **job.get("code"),

@@ -342,6 +342,22 @@ class Data(TypedDict, total=False):
     ]
 
 
+Metrics = TypedDict(
+    "Metrics",
+    {
+        "from": Annotated[
+            str,
+            "place",
+            "the file, or the folder of the files: below the folder in which members start, s3:// or "
+            "store://; on a cluster a uri, because nobody else sees a member's disk",
+            "runs",
+        ]
+    },
+    total=False,
+)
+"""Files in which the script keeps its metrics: event files of TensorBoard, tables, states of Trainer."""
+
+
 class Spot(TypedDict, total=False):
     """Members on capacity that may be taken away."""
 
@@ -458,6 +474,12 @@ class Fields(TypedDict, total=False):
         "group named step, and total, epoch or any other number; off: only what it reports itself",
         r"step (?P<step>\d+) of (?P<total>\d+), loss (?P<loss>\S+)",
         "what known libraries print",
+    ]
+    metrics: Annotated[
+        Metrics,
+        "group",
+        "files with the script's metrics: TensorBoard's event files, metrics.csv, trainer_state.json; read "
+        "where a status or a page is asked for",
     ]
     code: Annotated[
         list[str] | Code, "code", "small files shipped with the job, or a git repository", ["train.py"]

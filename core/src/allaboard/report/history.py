@@ -9,11 +9,12 @@ checkpoints are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.follow.printed import ProgressReader
-from allaboard.report.curves import thin_out
+from allaboard.runs.observation import Measured
+from allaboard.runs.points import thin_out
 from allaboard.text.reportline import Report
 
 Points = list[tuple[int, float]]
@@ -45,7 +46,8 @@ class History:
     ``nonfinite``: step and name of values that were not finite. ``clock``: when a step was reported, in epoch
     seconds, as far as known; ``breaks``: steps of the clock after which the run began again; ``gaps``: steps
     after which lines are lost. ``tracked``: the page of the run, by the tracker that the script uses.
-    ``format``: whose format the progress was read from, "" for reports of the script's own.
+    ``format``: whose format the progress was read from, "" for reports of the script's own; ``files``: the
+    file of each curve that was read from one.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -60,6 +62,20 @@ class History:
     tracked: dict[str, str] = field(default_factory=dict)
     last_step: int = 0
     format: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+
+    def with_files(self, measured: Measured | None) -> History:
+        """The same with the curves of files, whose names the script has neither reported nor printed."""
+        if measured is None:
+            return self
+        more = {name: [*points] for name, points in measured.curves.items() if name not in self.curves}
+        bad = [(step, name) for step, name in measured.nonfinite if name not in self.curves]
+        return replace(
+            self,
+            curves={**self.curves, **more},
+            nonfinite=[*self.nonfinite, *bad][:MOST_SAVED],
+            files={name: measured.files[name] for name in more},
+        )
 
     def add(self, report: Report, time: float | None = None) -> None:
         """Take in one more report. ``time``: of its line, in epoch seconds."""

@@ -15,10 +15,11 @@ from typing import Any
 
 from allaboard.report import phrases
 from allaboard.report.chart import Axis, Line, Mark, chart, number, steps_axis, ticks, time_axis
-from allaboard.report.curves import at, thin_out
+from allaboard.report.curves import at
 from allaboard.report.html import NONE, definitions, escape, head, page, prose, section, table
 from allaboard.report.page_data import is_loss
 from allaboard.report.tracking import is_plain_url
+from allaboard.runs.points import thin_out
 from allaboard.text.units import counted, rfc3339, show_bytes, show_seconds
 
 Data = Mapping[str, Any]
@@ -411,6 +412,9 @@ def _curve_notes(data: Data, timed: bool) -> str:
         notes.append(
             "When each step was reported is not known here, or not closely enough for curves over time."
         )
+    if files := [*dict.fromkeys(data.get("curve_files", {}).values())]:
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        notes.append(f"Curves that the output does not tell are from {', '.join(files[:3])}{more}.")
     if data["curves_left_out_count"]:
         count, named = data["curves_left_out_count"], data["curves_left_out"]
         rest = f" and {count - len(named)} others" if count > len(named) else ""

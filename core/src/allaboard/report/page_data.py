@@ -19,9 +19,10 @@ from allaboard.follow.loop import Outcome
 from allaboard.job.training_job import TrainingJob
 from allaboard.report import phrases
 from allaboard.report.commands import Place
-from allaboard.report.curves import Points, at, gone, spread, straighten, thin_out, trend
+from allaboard.report.curves import Points, at, gone, spread, straighten, trend
 from allaboard.report.history import History
 from allaboard.runs.observation import PHASES, Event, MemberSeen, Observation, State
+from allaboard.runs.points import thin_out
 from allaboard.runs.status import flags_of, state_of
 from allaboard.text.redaction import redact_job, redact_text, secret_values
 from allaboard.text.units import counted, rfc3339
@@ -125,7 +126,8 @@ def page_data(
     run is, for the commands that are told. ``job``: told if known. ``window``: begin and end of the pipeline
     step that followed the run. ``since``: what differs from the last good run of its job.
     """
-    seen, state, history = outcome.seen, outcome.state, read.history
+    seen, state = outcome.seen, outcome.state
+    history = read.history.with_files(seen.measured)
     first = [seen.created, seen.started, *(t.began for t in read.tries[:1])]
     zero = next((moment for moment in first if moment is not None), now)
     headline, rest = _headline(outcome, now)
@@ -292,7 +294,7 @@ def _diagnosis(fields: dict[str, Any], run: str, place: Place) -> dict[str, Any]
 def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
     """The curves: losses first. ``clock``: [step, seconds] between which straight lines tell the time of
     every step; ``breaks``: steps after which the run began again; ``curve_gaps``: steps after which lines
-    are lost.
+    are lost; ``curve_files``: the file of each curve that was read from one.
     """
     curves = [("progress", name, points) for name, points in history.curves.items() if points]
     curves += [("checkpoint", name, points) for name, points in history.measured.items() if points]
@@ -316,6 +318,7 @@ def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
         "clock": _clock(history, zero, bounds.clock),
         "breaks": history.breaks[-bounds.marks :],
         "curve_gaps": history.gaps[-bounds.marks :],
+        "curve_files": {name: history.files[name] for _, name, _ in kept if name in history.files},
     }
 
 

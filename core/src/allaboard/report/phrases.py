@@ -177,6 +177,15 @@ def format_phrase(seen: Observation) -> str:
     return f"as {seen.progress.format} prints it" if seen.progress.format else ""
 
 
+def files_phrase(seen: Observation) -> str:
+    """``loss, val_loss from runs/metrics.csv``; empty where nothing was read from a file."""
+    files = seen.progress.files
+    by_file = {
+        file: [name for name in files if files[name] == file] for file in dict.fromkeys(files.values())
+    }
+    return "; ".join(f"{', '.join(names)} from {file}" for file, names in by_file.items())
+
+
 def evidence_source(evidence: Evidence) -> str:
     """The source of a piece of evidence: ``worker-0 wrote``, ``worker-0's exit code``."""
     kind, _, name = evidence.object.partition("/")

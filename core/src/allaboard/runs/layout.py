@@ -7,12 +7,13 @@ local backend's supervisor and is what engines render. The layout's JSON carries
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from allaboard.job.training_job import UNLIMITED, TrainingJob, member_count
 from allaboard.runs.setup import setup_of
+from allaboard.runs.trackers import for_others
 from allaboard.text import units
 from allaboard.text.names import OBJECT_NAME_MAX, attempt_name, checkpoint_folder
 
@@ -50,7 +51,8 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class Group:
     """Equal members of one role. ``command`` is empty where the image's entrypoint runs, or the operator has
-    them wait; ``restart``: None where it is the policy's (`Layout.restart_of`).
+    them wait; ``restart``: None where it is the policy's (`Layout.restart_of`). ``of_rank_0``: variables of a
+    tracker that the first member alone gets, where the place can tell members of a group apart.
     """
 
     role: str
@@ -60,6 +62,7 @@ class Group:
     environment: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     restart: str | None = None
+    of_rank_0: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ class Layout:
     """A job, laid out for one attempt of one run. ``engine_spec``: what the job says to its engine alone.
     ``trainers``: how many of the members, the first ones, train; None: all. ``name_max``: characters that
     the name of its objects may have. ``progress``: how its script prints progress, as the job says it.
-    ``inject``: members have the helper. ``setup``: of `allaboard.runs.setup`.
+    ``inject``: members have the helper. ``setup``: of `allaboard.runs.setup`. ``metrics``: the place of the
+    files in which the script keeps its metrics.
     """
 
     job: str
@@ -148,6 +152,7 @@ class Layout:
     progress: str | None = None
     inject: bool = True
     setup: Mapping[str, Any] = field(default_factory=dict)
+    metrics: str | None = None
 
     @property
     def name(self) -> str:
@@ -185,6 +190,7 @@ class Layout:
                     **g,
                     "command": tuple(g["command"]),
                     "args": tuple(g.get("args", ())),
+                    "of_rank_0": tuple(g.get("of_rank_0", ())),
                     "needs": Needs(**g["needs"]),
                 }
             )
@@ -201,8 +207,7 @@ class Layout:
 
     def with_environment(self, values: Mapping[str, str]) -> Layout:
         """The same members with these variables, too; their own go first."""
-        groups = (replace(g, environment={**values, **g.environment}) for g in self.groups)
-        return replace(self, groups=tuple(groups)) if values else self
+        return replace(self, groups=_with_environment(self.groups, values)) if values else self
 
     def with_data(self, uri: str | None) -> Layout:
         """The same members with this data; None: with what the job names."""
@@ -255,6 +260,7 @@ def lay_out(job: TrainingJob, engine: Shape, run: str, attempt: int = 1, generat
         name_max=engine.name_max({g.role: g.replicas for g in groups}, job.get("engine_spec") or {}),
         progress=job.get("progress"),
         inject=job.get("inject") != "off",
+        metrics=(job.get("metrics") or {}).get("from"),
     )
 
 
@@ -264,7 +270,8 @@ def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
     specs: dict[str, Mapping[str, Any]] = {
         role: s if isinstance(s, Mapping) else {"replicas": s} for role, s in written.items()
     }
-    return tuple(
+    roles = [role for role in engine.roles(framework) if role in specs]
+    groups = tuple(
         Group(
             role=role,
             replicas=specs[role].get("replicas", 1),
@@ -272,11 +279,35 @@ def _groups(job: TrainingJob, engine: Shape) -> tuple[Group, ...]:
             args=() if role in idle and _waits(specs[role]) else _args(job, specs[role]),
             restart=specs[role].get("restart"),
             needs=_needs({**job.get("resources", {}), **specs[role].get("resources", {})}),
-            environment={**job.get("environment", {}), **specs[role].get("environment", {})},
+            environment=specs[role].get("environment", {}),
         )
-        for role in engine.roles(framework)
-        if role in specs
+        for role in roles
     )
+    return _with_environment(groups, job.get("environment", {}))
+
+
+def _with_environment(groups: tuple[Group, ...], values: Mapping[str, str]) -> tuple[Group, ...]:
+    """The groups with these variables, too; their own go first. Those with which a tracker begins a run are
+    for the first member: its group has them, and no other.
+    """
+    if not values or not groups:
+        return groups
+    texts, first = [*_texts(groups, values)], next((g for g in groups if g.replicas), groups[0])
+    made = []
+    for group in groups:
+        less, is_first = for_others(values, group.environment, texts), group is first
+        whole = {**(values if is_first else less), **group.environment}
+        differ = [n for n in values if less.get(n) != values[n] and n not in group.environment]
+        alone = differ if is_first else []
+        made.append(replace(group, environment=whole, of_rank_0=(*group.of_rank_0, *alone)))
+    return tuple(made)
+
+
+def _texts(groups: tuple[Group, ...], values: Mapping[str, str]) -> Iterator[str]:
+    """Words in which a variable may be named."""
+    for group in groups:
+        yield from (*group.command, *group.args, *group.environment.values())
+    yield from values.values()
 
 
 def _waits(fields: Mapping[str, Any]) -> bool:

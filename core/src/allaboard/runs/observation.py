@@ -124,7 +124,7 @@ class Progress:
     it holds; ``longest_pause``: seconds, the longest time between two signs of progress. ``format``: whose
     format the progress was read from, None where the script reports it itself; ``pace_from``: the step and
     time from which its speed is counted then, where it prints none; ``expression``: the field ``progress`` of
-    its job.
+    its job; ``files``: ``step`` or the name of a metric that was read from a file -> that file.
     """
 
     step: int | None = None
@@ -141,6 +141,27 @@ class Progress:
     format: str | None = None
     pace_from: tuple[float, ...] = ()
     expression: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Metrics that a run has written into files. ``curves``: steps and values by name; ``last``: the newest
+    value of each name, None for one that is not finite; ``files``: the file that it stands in; ``step``: the
+    last one, ``step_file`` where it stands, and ``total`` where that file says how many there are;
+    ``formats``: whose files they are; ``nonfinite``: steps and names; ``gaps``: sentences about what is not
+    read.
+    """
+
+    curves: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    last: Mapping[str, float | None] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    step: int | None = None
+    total: int | None = None
+    step_file: str = ""
+    formats: tuple[str, ...] = ()
+    nonfinite: tuple[tuple[int, str], ...] = ()
+    gaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +491,8 @@ class Observation:
     :param looked: when the run was looked at; only where evidence was asked for.
     :param wrote: when each member wrote its last line, by its name and the clock of its node; only where
         evidence was asked for.
+    :param measured: what files of the run say, where its job names some and evidence was asked for. It is
+        never written down.
     :param handed_over: whether the result of a run that succeeded was taken.
     :param objects: the objects behind the observation; None where nobody looked. It is never written down.
     """
@@ -513,6 +536,7 @@ class Observation:
     wrote: Mapping[str, float] = field(default_factory=dict)
     handed_over: bool = False
     objects: Objects | None = field(default=None, compare=False, repr=False)
+    measured: Measured | None = field(default=None, compare=False, repr=False)
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, None where the job object has none."""
@@ -533,9 +557,9 @@ class Observation:
         return self.stall.text
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; without ``objects``."""
-        data = asdict(replace(self, objects=None))
-        del data["objects"]
+        """Plain values, ready for JSON; without ``objects`` and ``measured``."""
+        data = asdict(replace(self, objects=None, measured=None))
+        del data["objects"], data["measured"]
         return data
 
     @classmethod
@@ -544,4 +568,4 @@ class Observation:
         ValueError, for what is no observation, AttributeError for what is no mapping.
         """
         progress = data.get("progress") or {}
-        return read_value(cls, {**data, "objects": None, "progress": progress})
+        return read_value(cls, {**data, "objects": None, "measured": None, "progress": progress})

@@ -148,6 +148,9 @@ def summary(seen: Observation, diagnoses: tuple[Any, ...] = ()) -> dict[str, Any
         "flags": flags_of(seen, diagnoses),
         "diagnoses": [d.to_dict() for d in diagnoses],
         "progress_format": progress.format,
+        "metrics_from": {
+            name: file for name, file in progress.files.items() if name == "step" or progress.result is None
+        },
     }
 
 

@@ -86,6 +86,7 @@ from allaboard.backends.local.supervisor.environment import (
 )
 from allaboard.backends.local.supervisor.probes import excerpt, tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts, secret_value
+from allaboard.backends.metric_files.reading import with_metrics
 from allaboard.backends.packing import is_to_be_packed, with_archive
 from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.checking.files import shipped_code, sizes_of_code
@@ -97,7 +98,7 @@ from allaboard.follow import run_record
 from allaboard.follow.loop import FollowPolicy
 from allaboard.follow.progress import thrown_away
 from allaboard.follow.run_record import Data, RunRecord
-from allaboard.job.site import STORE, Site, home, in_pod, place_job, resolve_uri, site_of
+from allaboard.job.site import STORE, Site, home, in_pod, is_relative, place_job, resolve_uri, site_of
 from allaboard.job.training_job import TrainingJob
 from allaboard.render.labels import claim_name
 from allaboard.runs.layout import Layout, Needs, lay_out, saving_of
@@ -767,7 +768,18 @@ class LocalBackend:
         times = {member.name: _written_at(member) for member in seen.members}
         wrote = {name: at for name, at in times.items() if at is not None}
         events = tuple(read_events(attempt))
-        return replace(seen, events=events, tails=tails, progress=progress, looked=time.time(), wrote=wrote)
+        seen = replace(seen, events=events, tails=tails, progress=progress, looked=time.time(), wrote=wrote)
+        return self._with_metrics(attempt, record, seen)
+
+    def _with_metrics(self, attempt: AttemptFolder, record: RunRecord, seen: Observation) -> Observation:
+        layout = _read_layout(attempt)
+        if layout is None or layout.metrics is None:
+            return seen
+        place = layout.metrics
+        if is_relative(place):  # the first member's own folder, into which its code was fetched
+            folder = attempt.setup / layout.members[0].name
+            place = str(next(folder.glob("code-*/"), folder) / place)
+        return with_metrics(seen, place, record.generation_began, self.environ)
 
     def _with_checkpoints(self, attempt: AttemptFolder, progress: Progress) -> Progress:
         layout = _read_layout(attempt)

@@ -15,6 +15,7 @@ from allaboard.report.phrases import (
     conditions_in_order,
     duration_phrase,
     evidence_source,
+    files_phrase,
     format_phrase,
     member_row,
     members_phrase,
@@ -121,6 +122,8 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
         yield _row("progress", bar + progress_phrase(seen))
         if progress.format:
             yield _row("read", format_phrase(seen))
+        if progress.files:
+            yield _row("read", files_phrase(seen))
     if progress.lost_steps:
         yield _row("lost", f"{counted(progress.lost_steps, 'step')} done again after restarts")
     if progress.result is not None:

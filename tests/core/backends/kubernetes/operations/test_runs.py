@@ -5,6 +5,7 @@ deleting, finding, telling; blocking and async.
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -465,6 +466,26 @@ def test_reports_of_rank_0_are_seen_and_outlive_its_pod(cluster: FakeCluster) ->
     cluster.delete(PYTORCHJOBS, handle.run, "default")
     cluster.tick(3)
     assert cluster.backend().observe(handle.run).progress.step == 41
+
+
+def test_metrics_of_files_are_read_from_a_uri_and_a_folder_of_members_is_a_note(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    table = tmp_path / "version_0" / "metrics.csv"
+    for place, note in ((tmp_path.as_uri(), False), ("runs/", True)):
+        backend, plan = cluster.backend(), a_plan()
+        job = plan.job.with_(metrics={"from": place})
+        handle = backend.launch(replace(plan, job=job, key=place), ME)
+        table.parent.mkdir(exist_ok=True)
+        table.write_text("epoch,step,loss,val_loss\n0,9,0.5,\n0,9,,0.75\n")
+        os.utime(table, (cluster.now, cluster.now))
+        running(cluster, backend, handle.run)
+        assert backend.observe(handle.run).measured is None, "files are read only where evidence is asked for"
+        seen = backend.observe(handle.run, evidence=True)
+        assert any("which nobody else sees" in text for text in seen.notes) == note
+        told = summary(seen)
+        assert told["metrics"] == ({} if note else {"loss": 0.5, "val_loss": 0.75})
+        assert told["progress"]["step"] == (None if note else 9)
 
 
 TRAINER = (

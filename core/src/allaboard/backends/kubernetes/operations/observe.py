@@ -47,6 +47,7 @@ from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
+from allaboard.backends.metric_files.reading import with_metrics
 from allaboard.diagnosis import diagnose
 from allaboard.diagnosis.ends import doubts_of
 from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
@@ -67,6 +68,7 @@ from allaboard.runs.layout import Layout
 from allaboard.runs.observation import Observation, Stall, State
 from allaboard.runs.status import state_of
 from allaboard.text.redaction import hide_known
+from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -288,7 +290,8 @@ def _with_history(
     if history.stall is not None:
         observation = with_stall(observation, history.stall, Layout.from_dict(objects.stored.layout).policy)
     if evidence:
-        return _with_checkpoints(workspace, objects.stored, observation)
+        observation = _with_checkpoints(workspace, objects.stored, observation)
+        return _with_metrics(workspace, objects.stored, observation)
     return observation
 
 
@@ -454,6 +457,20 @@ def _with_checkpoints(workspace: Workspace, stored: Stored, observation: Observa
         return observation
     progress = with_checkpoints(observation.progress, saving, workspace.environ)
     return replace(observation, progress=progress)
+
+
+def _with_metrics(workspace: Workspace, stored: Stored, observation: Observation) -> Observation:
+    """The metrics of files, if they are in a bucket: members' folders are not ours."""
+    place = Layout.from_dict(stored.layout).metrics
+    if place is None:
+        return observation
+    if "://" in place:
+        return with_metrics(observation, place, stored.record.generation_began, workspace.environ)
+    note = (
+        f"metrics.from is {show(place, quote=False)}, a folder of the members, which nobody else sees; "
+        "have the script write to a bucket, and name that: s3://bucket/prefix"
+    )
+    return replace(observation, notes=(*observation.notes, note))
 
 
 def load_archive(api: Api, history: AttemptHistory, stored: Stored, attempt: int) -> None:

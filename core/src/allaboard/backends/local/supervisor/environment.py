@@ -27,6 +27,8 @@ PYTHONPATH
     asked for its stacks
 KUBEFLOW_TRAINER_SERVER_URL, KUBEFLOW_TRAINER_SERVER_TOKEN
     those of the helper in every pod -> of the first member alone (`reaper`), whose reports are the run's
+MLFLOW_TRACKING_URI, WANDB_PROJECT and what else begins a run of a tracker
+    those of the job in the group of the first member -> also the caller's, in the first member alone
 /etc/mpi/hostfile
     a file of the launcher -> one of the run, in which all slots are localhost's: mpirun starts every rank
     there, and the workers, which wait, hold the slots that the ranks use
@@ -58,6 +60,7 @@ from allaboard.runs.launchers import filled
 from allaboard.runs.layout import Group, Layout, Member, allaboard_environment
 from allaboard.runs.resume_template import fill_command, fill_environment
 from allaboard.runs.setup import prepared
+from allaboard.runs.trackers import for_others
 from allaboard.text.names import nearest
 
 STARTUP = os.path.join(os.path.dirname(allaboard.__file__), "inside", "startup")
@@ -100,6 +103,11 @@ def member_environment(
     """
     group = layout.group(member.group)
     assert group is not None
+    if member.rank != 0:  # one run of a tracker for the gang
+        own = {name: value for name, value in group.environment.items() if name not in group.of_rank_0}
+        switch = for_others(dict.fromkeys(group.of_rank_0, ""), own)
+        caller, secrets = for_others(caller, own), for_others(secrets, own)
+        group = replace(group, environment={**switch, **own})
     injected = ENGINES[layout.engine].environment(layout, member, place)
     injected = {name: (files or {}).get(value, value) for name, value in injected.items()}
     injected.pop("OMPI_MCA_plm_rsh_agent", None)
